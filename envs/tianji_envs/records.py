@@ -7,17 +7,20 @@ A record is one element of a structured dtype, with a part for each space that i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from tianji_envs.core import BaseEnv, check_part, fits
+from tianji_envs.core import check_part, fits
 from tianji_envs.errors import BrokenEnvironmentError, UnsupportedSpaceError
 
 Path = tuple[str | int, ...]
+
+_UNFIT: Final = (KeyError, IndexError, TypeError, ValueError)
+"""What is raised where an observation lacks a part, or has another thing in its place."""
 
 
 class RecordSpace(gymnasium.spaces.Dict):
@@ -54,6 +57,7 @@ class RecordSpace(gymnasium.spaces.Dict):
             raise UnsupportedSpaceError(f"{name}: nothing of observation_space {space} is an array")
         super().__init__({part: leaf for part, (_, leaf) in kept.items()})
         self._paths = {part: kept[part][0] for part in self.spaces}
+        self._name = name
         fields = [(part, leaf.dtype, leaf.shape) for part, leaf in self.spaces.items()]
         self._shape = ()
         # Aligned: torch reads views of numbers only at multiples of their size.
@@ -64,25 +68,31 @@ class RecordSpace(gymnasium.spaces.Dict):
         """It is no array of numbers."""
         return False
 
-    def pack(self, observation: Any, into: npt.NDArray[Any]) -> None:
-        """Write what an environment shows into a record.
+    def rows(self, records: npt.NDArray[Any]) -> RecordRows:
+        """Return what writes observations of N environments into ``records [N]``."""
+        return RecordRows(self, [(records[part], path) for part, path in self._paths.items()])
 
-        Raises:
-            KeyError, IndexError, TypeError, ValueError: it does not fit the space.
-        """
-        for part, path in self._paths.items():
-            into[part] = _at(path, observation)
-
-    def check(self, observation: Any) -> None:
+    def check(self, call: str, observation: Any) -> None:
         """Refuse what numpy would broadcast or cut to the shapes and dtypes of the parts without a word.
 
+        Args:
+            call: what gave it, such as ``"step()"``.
+
         Raises:
-            KeyError, IndexError, TypeError, ValueError: it does not fit the space; a ValueError says where.
+            BrokenEnvironmentError: it does not fit the space; says where.
         """
-        for part, path in self._paths.items():
-            leaf, seen = self.spaces[part], np.asarray(_at(path, observation))
-            if seen.shape != leaf.shape or not fits(seen, np.dtype(leaf.dtype)):
-                raise ValueError(f"{part!r} is of shape {seen.shape} and {seen.dtype}, its space is {leaf}")
+        try:
+            for part, path in self._paths.items():
+                leaf, seen = self.spaces[part], np.asarray(_at(path, observation))
+                if seen.shape != leaf.shape or not fits(seen, np.dtype(leaf.dtype)):
+                    raise ValueError(
+                        f"{part!r} is of shape {seen.shape} and {seen.dtype}, its space is {leaf}"
+                    )
+        except _UNFIT as cause:
+            raise BrokenEnvironmentError(
+                f"{self._name}: {call} gave an observation that does not fit observation_space: "
+                f"{type(cause).__name__}: {cause}; one of {self} is wanted"
+            ) from cause
 
     def contains(self, x: Any) -> bool:
         """Whether ``x`` is one record, with values that the parts' spaces have."""
@@ -102,58 +112,29 @@ class RecordSpace(gymnasium.spaces.Dict):
         return f"RecordSpace({', '.join(f'{part}: {leaf}' for part, leaf in self.spaces.items())})"
 
 
-class RecordEnv(BaseEnv):
-    """An environment whose Dict or Tuple observations are shown as records."""
+class RecordRows:
+    """Records ``[N]`` that take an observation each, part by part.
 
-    def __init__(self, name: str, env: BaseEnv, space: RecordSpace) -> None:
-        self._name = name
-        self._env = env
-        self._space = self.observation_space = space
-        self.action_space = env.action_space
-        self._record = np.zeros((), space.dtype)
-        self._unproven = {"reset", "step"}  # Of neither was looked at what it gives.
-
-    def reset(self, seed: int | None = None) -> Any:
-        """Begin an episode; the record is written again by the next call."""
-        return self._packed(self._env.reset(seed), "reset")
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool]:
-        """Act once; the record is written again by the next call."""
-        observation, *rest = self._env.step(action)
-        return self._packed(observation, "step"), *rest  # type: ignore[return-value]  # as many as there were
-
-    def render(self) -> npt.NDArray[np.uint8]:
-        """Draw the current state."""
-        return self._env.render()
-
-    def close(self) -> None:
-        """Close the environment."""
-        self._env.close()
-
-    def _packed(self, observation: Any, call: str) -> npt.NDArray[Any]:
-        try:
-            if call in self._unproven:
-                self._space.check(observation)
-                self._unproven.remove(call)
-            self._space.pack(observation, self._record)
-        except (KeyError, IndexError, TypeError, ValueError) as cause:
-            raise BrokenEnvironmentError(
-                f"{self._name}: {call}() gave an observation that does not fit observation_space: "
-                f"{type(cause).__name__}: {cause}; one of {self._space} is wanted"
-            ) from cause
-        return self._record
-
-
-def as_records(name: str, env: BaseEnv) -> BaseEnv:
-    """Show Dict and Tuple observations as records; any other environment is returned as it is.
-
-    Raises:
-        UnsupportedSpaceError: a part of the observations is no array of fixed dtype and shape.
+    Args:
+        parts: of all records, ``[N, ...]``, with the keys that lead to each in an observation.
     """
-    space = env.observation_space
-    if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
-        return RecordEnv(name, env, RecordSpace(name, space))
-    return env
+
+    def __init__(self, space: RecordSpace, parts: Sequence[tuple[npt.NDArray[Any], Path]]) -> None:
+        self._space = space
+        self._parts = parts
+
+    def __setitem__(self, number: int, observation: Any) -> None:
+        """Write what an environment shows into its record.
+
+        Raises:
+            BrokenEnvironmentError: it does not fit the space.
+        """
+        try:
+            for part, path in self._parts:
+                part[number] = _at(path, observation)
+        except _UNFIT:
+            self._space.check("reset() or step()", observation)  # It says which part does not fit.
+            raise
 
 
 def _parts(space: gymnasium.Space[Any], path: Path = ()) -> Iterator[tuple[Path, gymnasium.Space[Any]]]:

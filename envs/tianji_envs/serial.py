@@ -27,7 +27,7 @@ from tianji_envs.errors import (
     MissingExtraError,
     UnknownEnvironmentError,
 )
-from tianji_envs.records import RecordSpace, as_records
+from tianji_envs.records import RecordRows, RecordSpace
 from tianji_envs.team import AVAILABLE, TeamSpace
 
 MISSING: Final = (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError)
@@ -107,13 +107,15 @@ class SerialVectorEnvironment(VectorEnvironment):
         for space in ("observation_space", "action_space"):
             if not hasattr(envs[0], space):
                 raise BrokenEnvironmentError(f"{name} has no {space}; set it in its constructor")
-        self._envs = [as_records(name, env) for env in envs]
-        self.observation_space = self._envs[0].observation_space
-        self.action_space = self._envs[0].action_space
-        if isinstance(self.observation_space, RecordSpace):
-            self.left_out = self.observation_space.left_out
+        self._envs = envs
+        self.observation_space = envs[0].observation_space
+        self.action_space = envs[0].action_space
+        self._records: RecordSpace | None = None
+        if isinstance(self.observation_space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+            self.observation_space = self._records = RecordSpace(name, self.observation_space)
+            self.left_out = self._records.left_out
         if isinstance(self.observation_space, TeamSpace):
-            self.agents = self._envs[0].agents
+            self.agents = envs[0].agents
         check_spaces(name, self.observation_space, self.action_space)
         self._acts_are_ints = isinstance(self.action_space, gymnasium.spaces.Discrete)
         self._limit = np.inf if max_episode_steps is None else max_episode_steps
@@ -127,18 +129,26 @@ class SerialVectorEnvironment(VectorEnvironment):
 
     def reset(self, seed: int, observation: Array) -> None:
         """Begin an episode in every environment."""
+        shown = self._rows(observation)
         for i, env in enumerate(self._envs):
             first = env.reset(derive_seed(seed, i))
             self._check_observation("reset()", first)
             if isinstance(self.observation_space, TeamSpace):
                 self._check_record(self.observation_space, first)
-            observation[i] = first
+            shown[i] = first
             self._ended[i] = False
             self._steps[i] = 0
         self.info_keys = keys_of(self._with_info[0].info) if self._with_info else ()
 
+    def _rows(self, observation: Array) -> Array | RecordRows:
+        """Return what takes each environment's observation."""
+        return observation if self._records is None else self._records.rows(observation)
+
     def _check_observation(self, call: str, seen: Any) -> None:
         """Refuse what numpy would broadcast or cut to the space's shape and dtype without a word."""
+        if self._records is not None:
+            self._records.check(call, seen)
+            return
         space = self.observation_space
         said = f"{self._name}: {call} gave an observation of"
         if np.shape(seen) != space.shape:
@@ -173,16 +183,17 @@ class SerialVectorEnvironment(VectorEnvironment):
         chosen = actions.tolist() if self._acts_are_ints else actions.copy()
         ended, steps, limit, metrics = self._ended, self._steps, self._limit, self.metrics
         unproven, self._unproven = self._unproven, False
+        shown = self._rows(observation)
         for i, env in enumerate(self._envs):
             if ended[i]:
-                observation[i] = env.reset(None)
+                shown[i] = env.reset(None)
                 reward[i] = 0.0
                 terminated[i] = truncated[i] = ended[i] = False
                 steps[i] = 0
                 continue
             result: Any = env.step(chosen[i])
             try:
-                observation[i], reward[i], over, cut = result
+                shown[i], reward[i], over, cut = result
             except (TypeError, ValueError) as cause:
                 raise BrokenEnvironmentError(self._not_a_step(result)) from cause
             if unproven:
