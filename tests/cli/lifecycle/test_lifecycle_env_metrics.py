@@ -32,6 +32,61 @@ def make(twice=False):
 def pays(env, price):
     return gymnasium.wrappers.TransformReward(env, lambda reward: reward * price)
 """
+FACTORY = """
+import gymnasium
+import numpy as np
+
+from tianji_envs.core import EnvironmentFactory, VectorEnvironment
+
+
+class Walks(VectorEnvironment):
+    observation_space = gymnasium.spaces.Box(-5, 5, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, num_envs, metrics):
+        self.num_envs = num_envs
+        self.asked = metrics
+        self.metrics = np.zeros((num_envs, len(metrics)), np.float32) if metrics else None
+        self.at, self.steps = np.zeros((2, num_envs), np.int64)
+        self.ended = np.zeros(num_envs, np.bool_)
+
+    def reset(self, seed, observation):
+        self.at[:] = self.steps[:] = observation[:] = 0
+        self.ended[:] = False
+
+    def step(self, actions, observation, reward, terminated, truncated):
+        self.at[:] = np.where(self.ended, 0, self.at + 2 * actions - 1)
+        self.steps[:] = np.where(self.ended, 0, self.steps + 1)
+        observation[:, 0], reward[:] = self.at, 2 * (self.at == 3)
+        terminated[:], truncated[:] = abs(self.at) == 3, self.steps == 12
+        self.ended = terminated | truncated
+        known = {"success": self.at == 3, "steps": self.steps}
+        for k, name in enumerate(self.asked):
+            self.metrics[self.ended, k] = known[name][self.ended]
+
+    def render(self): ...
+
+    def close(self): ...
+
+
+class Factory(EnvironmentFactory):
+    makes_teams = False
+    takes_metrics = True
+
+    def check_id(self, id): ...
+
+    def make(
+        self, id, num_envs, max_episode_steps=None, options=None, render=False,
+        *, evaluation=False, threads=1, metrics=(),
+    ):
+        return Walks(num_envs, metrics)
+
+
+class OneEach(Factory):
+    def make(self, id, num_envs, *others, metrics=(), **more):
+        return Walks(num_envs, metrics[:1])
+"""
+OF_FACTORY: dict[str, Any] = {"environment": {"type": "my_env:Factory", "wrappers": []}}
 WALKS: dict[str, Any] = {
     "environment": {
         "type": "my_env:make",
@@ -58,22 +113,26 @@ def of_dqn(workplace: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("module", "changes"),
     [
-        pytest.param((), id="rollouts"),
-        pytest.param((DQN, HERE), id="a replay"),
-        pytest.param((DQN, ELSEWHERE), id="a replay in a process of its own"),
+        pytest.param(WALK, (), id="rollouts"),
+        pytest.param(WALK, (DQN, HERE), id="a replay"),
+        pytest.param(WALK, (DQN, ELSEWHERE), id="a replay in a process of its own"),
+        pytest.param(FACTORY, (OF_FACTORY,), id="rollouts of a factory of the user's own"),
+        pytest.param(FACTORY, (OF_FACTORY, DQN, HERE), id="a replay of a factory of the user's own"),
     ],
 )
-def test_a_run_reports_the_metrics_of_its_episodes(workplace: Any, changes: tuple[Any, ...]) -> None:
-    workplace.module(WALK)
-    if changes:
+def test_a_run_reports_the_metrics_of_its_episodes(
+    workplace: Any, module: str, changes: tuple[Any, ...]
+) -> None:
+    workplace.module(module)
+    if DQN in changes:
         of_dqn(workplace)
     run = workplace.train(WALKS, *changes, {"experiment": {"eval_episodes": 5}})
     summary = run.finish()
     returns, played = summary["returns"], summary["evaluation"]
     assert returns["episodes"] > 100
-    # A success is paid with 2, by the wrapper, and nothing else is.
+    # A success is paid with 2, by the wrapper or the factory's environments, and nothing else is.
     assert returns["metrics"]["success"] == pytest.approx(returns["mean_100"] / 2)
     assert 3 <= returns["metrics"]["steps"] <= 12
     assert played["metrics"]["success"] == pytest.approx(played["mean"] / 2)
@@ -91,6 +150,17 @@ def test_a_metric_that_is_not_there_ends_the_run_with_those_that_are(workplace: 
         run.command.last_words
     )
     assert "such are: 'success', 'steps'" in run.command.last_words
+
+
+def test_a_factory_that_has_other_metrics_than_were_asked_for_is_refused(workplace: Any) -> None:
+    workplace.module(FACTORY)
+    other = {"environment": {"type": "my_env:OneEach"}}
+    command = workplace.command("train", str(workplace.config(WALKS, OF_FACTORY, other)))
+    command.wait(2)
+    assert "environment.metrics: my_env:OneEach made environments with metrics of shape (1, 1)" in (
+        command.stderr
+    )
+    assert "Traceback" not in command.stderr
 
 
 def test_a_wrapper_that_raises_is_refused_before_anything_is_trained(workplace: Any) -> None:
