@@ -148,6 +148,10 @@ class Embryo(ABC):
     settings_type: ClassVar[type[BaseModel]]
     """What the config's ``[training]`` section holds beside ``type``."""
 
+    normalizes: ClassVar[bool] = False
+    """Keeps the statistics of ``normalize_observations`` and ``normalize_rewards``, and learns from what they
+    make of a rollout; see ``normalization``."""
+
     model: Model
 
     prioritised: bool = True

@@ -235,6 +235,7 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
         UnsuitableModelError: the model is no ``ActorCritic``.
     """
 
+    normalizes: ClassVar[bool] = True
     contract: ClassVar[type[torch.nn.Module]] = ActorCritic
     """Class that its networks derive from."""
     example_model: ClassVar[str] = "mlp_actor_critic"

@@ -146,10 +146,28 @@ class Parts:
         build_normalizer(model, self.spaces, self._normalization)
         return model
 
-    @property
+    @cached_property
     def _normalization(self) -> Normalization | None:
-        """What the update rule asks to have normalised."""
-        return Normalization.of(self.config.training.settings)
+        """What the config asks to have normalised.
+
+        Raises:
+            UsageError: the update rule would leave the statistics as they begin.
+        """
+        section = self.config.training
+        asked = Normalization.of(section.settings)
+        if asked is not None and not algorithms.load("embryo", section.type).normalizes:
+            parts = (
+                ("observations", asked.observations),
+                ("rewards", asked.rewards),
+                ("values", asked.values),
+            )
+            key = "normalize_" + next(name for name, is_asked in parts if is_asked)
+            raise UsageError(
+                f"training.{key}: {section.type!r} keeps no statistics to normalise with; false would be "
+                "right, or an update rule that derives from PolicyEmbryo or, doing itself what "
+                "tianji_algos.normalization asks of a learner, says `normalizes = True`"
+            )
+        return asked
 
     def agent(self, model: Model, num_envs: int, seed: int) -> Agent:
         """Build an agent that acts in ``num_envs`` environments."""

@@ -10,9 +10,10 @@ from cli.film import FRAME, Film
 from cli.skirmish import Skirmish
 
 from tianji_algos import registry
-from tianji_algos.core import Spaces
+from tianji_algos.core import RolloutEmbryo, Spaces
 from tianji_algos.errors import UnsuitableModelError
 from tianji_algos.fields import FieldSpec
+from tianji_algos.ppo.settings import PPOSettings
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import UsageError
 from tianji_cli.plan.plan import make_plan
@@ -148,6 +149,39 @@ def test_a_factory_that_has_not_the_metrics_it_was_asked_for_is_refused() -> Non
     )
     layout = parts("ppo_cartpole", Parts, 'environment.metrics=["success", "n"]').layout
     assert [spec.shape for spec in layout.fields if spec.name == "metrics"] == [(2,)]
+
+
+class Rule(RolloutEmbryo):
+    """An update rule of a user's own, with settings that say more than it does."""
+
+    settings_type = PPOSettings
+    uses_per_sample = 1.0
+
+    def minibatches(self, fragments: Any) -> Any: ...
+    def update(self, batch: Any) -> Any: ...
+    def metrics(self) -> Any: ...
+    def schedule(self, env_steps: int) -> None: ...
+    def state(self) -> Any: ...
+    def load_state(self, tensors: Any, rest: Any) -> None: ...
+
+
+class NormalizingRule(Rule):
+    """Does that, too."""
+
+    normalizes = True
+
+
+@pytest.mark.parametrize("key", ["normalize_observations", "normalize_rewards"])
+@pytest.mark.parametrize("part", ["layout", "model"])
+def test_a_rule_that_keeps_no_statistics_does_not_normalise(key: str, part: str) -> None:
+    rule = 'training.type="cli.worker.test_worker_parts:Rule"'
+    asked = f"training.{key}=true"
+    with pytest.raises(
+        UsageError, match=rf"^training\.{key}: '.*Rule' keeps no statistics .*; false would be"
+    ):
+        getattr(parts("ppo_cartpole", Parts, rule, asked), part)()
+    assert parts("ppo_cartpole", Parts, rule).layout
+    assert parts("ppo_cartpole", Parts, rule.replace("Rule", "NormalizingRule"), asked).layout
 
 
 def test_what_a_team_sees_is_not_stacked() -> None:
