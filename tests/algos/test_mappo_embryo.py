@@ -266,11 +266,10 @@ def test_a_state_that_went_through_files_continues_bit_for_bit(
 
 @pytest.mark.parametrize("share_parameters", [True, False])
 def test_it_trains_through_torch_as_it_does_in_numpy(
-    spaces: Spaces, fragments: list[Fragment], share_parameters: bool, monkeypatch: pytest.MonkeyPatch
+    spaces: Spaces, fragments: list[Fragment], share_parameters: bool
 ) -> None:
     ours = build(spaces, share_parameters=share_parameters)
-    monkeypatch.setattr("tianji_algos.models.teams.actor_critic.is_on_host", lambda _: False)
-    theirs = build(spaces, share_parameters=share_parameters)
+    theirs = build(spaces, share_parameters=share_parameters, backend="torch")
     for embryo in (ours, theirs):
         train(embryo, fragments)
     np.testing.assert_allclose(parameters(ours), parameters(theirs), rtol=1e-3, atol=1e-4)

@@ -21,12 +21,15 @@ LossGradient = Callable[[Floats, Floats], tuple[Floats, Floats]]
 Backprop = Callable[[Any, LossGradient], None]
 """From observations ``[B, ...]`` and the loss's derivative to ``grad`` of every parameter, overwritten.
 
-Observations are an array, or a tensor on the network's device. A network that remembers takes ``Sequences``;
-its outputs are flat then, ``[T * B, outputs]`` and ``[T * B]``, time first.
+A network that remembers takes ``Sequences``; its outputs are flat then, ``[T * B, outputs]`` and ``[T * B]``,
+time first.
 """
 
 TrainingPass = Callable[[Any], tuple[torch.Tensor, ...]]
-"""From observations, as ``Backprop`` takes them, to policy and value, differentiably."""
+"""From observations, an array or a tensor on the network's device, to policy and value, differentiably.
+
+A network that remembers takes ``Sequences``, as for ``Backprop``.
+"""
 
 
 class ActorCritic(Model):
@@ -46,7 +49,10 @@ class ActorCritic(Model):
         return TorchExecutor(self)
 
     def backprop(self) -> Backprop:
-        """Train through torch's autograd. Built once parameters and gradients are in their final memory."""
+        """Train by a loss that is differentiated by hand, as on a CPU; through torch's autograd.
+
+        Built once parameters and gradients are in their final memory.
+        """
         return TorchBackprop(self)
 
     def training_pass(self) -> TrainingPass:

@@ -82,8 +82,8 @@ class MLPActorCritic(ActorCritic):
         return NumpyExecutor(self, partial(_NumpyActorCritic, self))
 
     def backprop(self) -> Backprop:
-        """Train in numpy on a CPU, in torch elsewhere."""
-        return MLPBackprop(self) if is_on_host(self) else super().backprop()
+        """Train in numpy."""
+        return MLPBackprop(self)
 
     def _network(self, output_gains: Sequence[float]) -> nn.Sequential:
         settings = self.settings
@@ -190,12 +190,12 @@ class MLPQ(QNetwork):
         return NumpyExecutor(self, partial(_numpy_q, self))
 
     def evaluation(self) -> Forward:
-        """Evaluate in numpy on a CPU, in torch elsewhere."""
-        return _numpy_q(self, value_views(self)) if is_on_host(self) else super().evaluation()
+        """Evaluate in numpy."""
+        return _numpy_q(self, value_views(self))
 
     def backprop(self) -> q_network.Backprop:
-        """Train in numpy on a CPU, in torch elsewhere."""
-        return MLPQBackprop(self) if is_on_host(self) else super().backprop()
+        """Train in numpy."""
+        return MLPQBackprop(self)
 
 
 class _NumpyQ:

@@ -18,19 +18,13 @@ from tianji_algos.models.torch_backend import TorchBackprop, TorchExecutor, Torc
 Floats = npt.NDArray[np.float32]
 
 Forward = Callable[[Any], tuple[Floats, ...]]
-"""From observations ``[B, ...]`` to ``(Q [B, A],)``, in memory that the next call may reuse.
-
-Observations are an array, or a tensor on the network's device.
-"""
+"""From observations ``[B, ...]`` to ``(Q [B, A],)``, in memory that the next call may reuse."""
 
 LossGradient = Callable[[Floats], tuple[Floats]]
 """From ``Q [B, A]`` to the loss's derivative by it, same shape."""
 
 Backprop = Callable[[Any, LossGradient], None]
-"""From observations ``[B, ...]`` and the loss's derivative to ``grad`` of every parameter, overwritten.
-
-Observations are an array, or a tensor on the network's device.
-"""
+"""From observations ``[B, ...]`` and the loss's derivative to ``grad`` of every parameter, overwritten."""
 
 
 class QNetwork(Model):
@@ -48,14 +42,17 @@ class QNetwork(Model):
         return TorchExecutor(self)
 
     def evaluation(self) -> Forward:
-        """Build a forward pass with this network's parameters as they are when it is called.
+        """Build a forward pass, on a CPU, with this network's parameters as they are when it is called.
 
         Built once the parameters are in their final memory. Its outputs outlive a call of ``backprop``.
         """
         return TorchForward(self)
 
     def backprop(self) -> Backprop:
-        """Train through torch's autograd. Built once parameters and gradients are in their final memory."""
+        """Train by a loss that is differentiated by hand, as on a CPU; through torch's autograd.
+
+        Built once parameters and gradients are in their final memory.
+        """
         return TorchBackprop(self)
 
 

@@ -90,16 +90,15 @@ class TorchPass:
 
 
 class TorchBackprop:
-    """Differentiates a network with autograd, given a loss's derivatives by its outputs.
+    """Differentiates a network on a CPU with autograd, given a loss's derivatives by its outputs.
 
     Args:
-        model: its parameters' ``grad`` is written; it stays where it is now.
+        model: its parameters' ``grad`` is written.
         outputs: runs it; None for one whose ``forward`` takes observations.
     """
 
     def __init__(self, model: Model, outputs: TorchPass | None = None) -> None:
         self._model = model
-        self._exchange = Exchange(device_of(model))
         self._outputs = TorchPass(model) if outputs is None else outputs
 
     def __call__(self, observation: Any, loss_gradient: Callable[..., tuple[Floats, ...]]) -> None:
@@ -108,9 +107,8 @@ class TorchBackprop:
         found = [parameter.grad for parameter in self._model.parameters() if parameter.grad is not None]
         if found:  # there are none before the first call, unless they are views of one tensor
             torch._foreach_zero_(found)
-        derivatives = loss_gradient(*self._exchange.to_host(outputs))
-        gradients = [self._exchange.to_device(derivative) for derivative in derivatives]
-        torch.autograd.backward(outputs, gradients)
+        derivatives = loss_gradient(*(output.detach().numpy() for output in outputs))
+        torch.autograd.backward(outputs, [torch.from_numpy(derivative) for derivative in derivatives])
 
 
 def acting_copy(model: Network) -> Network:

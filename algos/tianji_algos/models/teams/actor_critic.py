@@ -93,8 +93,8 @@ class TeamActorCritic(ActorCritic):
         return NumpyExecutor(self, partial(_NumpyTeam, self))
 
     def backprop(self) -> Backprop:
-        """Train in numpy on a CPU, in torch elsewhere."""
-        return TeamBackprop(self) if is_on_host(self) else super().backprop()
+        """Train in numpy."""
+        return TeamBackprop(self)
 
     def _networks(self, inputs: int, output_gains: list[float]) -> nn.ModuleList:
         settings = self.settings
