@@ -156,12 +156,8 @@ class Parts:
         section = self.config.training
         asked = Normalization.of(section.settings)
         if asked is not None and not algorithms.load("embryo", section.type).normalizes:
-            parts = (
-                ("observations", asked.observations),
-                ("rewards", asked.rewards),
-                ("values", asked.values),
-            )
-            key = "normalize_" + next(name for name, is_asked in parts if is_asked)
+            names = ("observations", "rewards", "values")
+            key = "normalize_" + next(name for name in names if getattr(asked, name))
             raise UsageError(
                 f"training.{key}: {section.type!r} keeps no statistics to normalise with; false would be "
                 "right, or an update rule that derives from PolicyEmbryo or, doing itself what "
