@@ -15,9 +15,11 @@ from tianji_algos.batch import Batch
 from tianji_algos.bounds import ActionBounds
 from tianji_algos.core import Agent, Fields, ReplayEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange, is_on_host
+from tianji_algos.drawn_observations import DrawnObservations
 from tianji_algos.errors import UnsuitableModelError
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_q import ActorQ, MLPActorQ, parts_of
+from tianji_algos.normalization import acting_executor
 from tianji_algos.optim import (
     ActorEmbryo,
     Adam,
@@ -53,7 +55,7 @@ class ContinuousAgent(Agent):
     ) -> None:
         require_model(model, self.contract, self.algorithm, self.default_model)
         self._bounds = ActionBounds(spaces.action)
-        self._executor = model.executor(num_envs)
+        self._executor = acting_executor(model, num_envs)
         self._rng = np.random.default_rng(seed)
         self._noise = np.empty((num_envs, self._bounds.size), np.float32)
         self._chosen = np.empty_like(self._noise)
@@ -144,6 +146,7 @@ class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
     """
 
     settings: ActorQSettings
+    normalizes: ClassVar[bool] = True
     contract: ClassVar[type[ActorQ]]
     """Class that its networks derive from."""
     example: ClassVar[str]
@@ -171,6 +174,7 @@ class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
         self._critics_parameters = list(model.critics.parameters())
         self._target_critics = TargetNetwork(model.critics, flat[critics])
         self._exchange = Exchange(flat.device)
+        self._drawn = DrawnObservations(model)
         self._choose_derivatives(
             model,
             fits=isinstance(model, MLPActorQ) and is_on_host(model),
@@ -180,6 +184,9 @@ class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
 
     def update(self, batch: Batch) -> UpdateResult:
         """Take all gradients, and make a step of each optimizer; priorities are means over critics."""
+        self._drawn.take_in(batch, self._peers)
+        if self._by_hand:
+            batch = self._drawn.arrays(batch)
         diagnostics, errors = self._differentiate(batch)
         if self._peers.number > 1:
             self._peers.add_up(self._gradient.mul_(1.0 / self._peers.number))
@@ -227,10 +234,10 @@ class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
     def _seen(self, batch: Batch) -> Transitions:
         to_device = self._exchange.to_device
         return Transitions(
-            observation=to_device(batch.observation),
+            observation=self._drawn.tensor(to_device(batch.observation)),
             action=to_device(batch.fields["action"]),
             reward=to_device(batch.reward) * self.settings.reward_scale,
-            next_observation=to_device(batch.next_observation),
+            next_observation=self._drawn.tensor(to_device(batch.next_observation)),
             discount=to_device(batch.discount),
             weight=to_device(batch.weight),
         )

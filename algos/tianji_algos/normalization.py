@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from torch import nn
 from tianji_algos.core import Executor, Fields, Model, Peers, Spaces
 from tianji_algos.errors import AlgorithmError, DivergedError, UnsuitableModelError, UnsupportedSpaceError
 from tianji_algos.fields import FieldSpec
-from tianji_algos.settings import PolicySettings
+from tianji_algos.settings import ObservationSettings, PolicySettings
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -60,11 +60,17 @@ class Normalization:
     @classmethod
     def of(cls, settings: object) -> Normalization | None:
         """Read the settings of an update rule; None if they ask for nothing."""
-        if not isinstance(settings, PolicySettings):
-            return None
-        asked = settings.normalize_observations, settings.normalize_rewards, settings.normalize_values
-        observations, rewards, values = asked
-        return cls(observations, rewards, settings.gamma, values) if any(asked) else None
+        asked: Normalization | None = None
+        if isinstance(settings, PolicySettings):
+            asked = cls(
+                settings.normalize_observations,
+                settings.normalize_rewards,
+                settings.gamma,
+                settings.normalize_values,
+            )
+        elif isinstance(settings, ObservationSettings):
+            asked = cls(settings.normalize_observations, rewards=False, gamma=0.0)
+        return asked if asked is not None and (asked.observations or asked.rewards or asked.values) else None
 
     def fields(self, spaces: Spaces) -> tuple[FieldSpec, ...]:
         """Describe what a fragment says once for each environment."""
@@ -179,9 +185,15 @@ class Normalizer(nn.Module):
     def update(self, fragments: Sequence[Fields], peers: Peers) -> None:
         """Take in a rollout, of which other learners may have other fragments: all get the same bits."""
         if self.observations is not None:
-            self._merge(self.observations, _SumsOfObservations(fragments), peers)
+            self._merge(self.observations, _SumsOfObservations(experience_of(fragments)), peers)
         if self.returns is not None:
             self._merge(self.returns, _SumsOfReturns(fragments), peers)
+
+    def update_drawn(self, observation: npt.NDArray[Any], peers: Peers) -> None:
+        """Take in the observations ``[B, ...]`` of a batch that a replay has drawn, likewise."""
+        if self.observations is not None:
+            rows = observation.reshape(len(observation), -1)
+            self._merge(self.observations, _SumsOfObservations([rows]), peers)
 
     def update_values(self, targets: Floats, peers: Peers) -> None:
         """Take in value targets ``[K]``, of which other learners may have others: all get the same bits."""
@@ -193,7 +205,8 @@ class Normalizer(nn.Module):
         peers.add_up(torch.from_numpy(first))
         count = float(first[-1])
         mean = first[:-1] / max(count, 1.0)
-        squares = sums.of_squares(mean)
+        with np.errstate(over="ignore", invalid="ignore"):  # What is not finite is found below.
+            squares = sums.of_squares(mean)
         peers.add_up(torch.from_numpy(squares))
         if not (np.isfinite(mean).all() and np.isfinite(squares).all()):
             raise DivergedError(
@@ -296,21 +309,13 @@ class _Sums:
 
 
 class _SumsOfObservations(_Sums):
-    """Of the observations that policies acted on."""
+    """Of observations, in pieces of ``[K, F]``."""
 
     what = "observations"
 
-    def __init__(self, fragments: Sequence[Fields]) -> None:
-        self._rows = list(self._experience(fragments))
+    def __init__(self, pieces: Iterable[npt.NDArray[Any]]) -> None:
+        self._rows = list(pieces)
         self.count = sum(len(rows) for rows in self._rows)
-
-    @staticmethod
-    def _experience(fragments: Sequence[Fields]) -> Iterator[npt.NDArray[Any]]:
-        for fragment in fragments:
-            mask = fragment["mask"].astype(bool, copy=False)
-            seen = fragment["observation"][: len(mask)]
-            rows = seen.reshape(mask.size, -1)
-            yield rows if mask.all() else rows[mask.reshape(-1)]
 
     def of_values(self) -> Doubles:
         """Sum each number, ``[F]``."""
@@ -324,6 +329,15 @@ class _SumsOfObservations(_Sums):
             distance = rows - mean
             total += np.einsum("ij,ij->j", distance, distance)
         return total
+
+
+def experience_of(fragments: Sequence[Fields]) -> Iterator[npt.NDArray[Any]]:
+    """Yield the observations ``[K, F]`` of each fragment that its policy acted on."""
+    for fragment in fragments:
+        mask = fragment["mask"].astype(bool, copy=False)
+        seen = fragment["observation"][: len(mask)]
+        rows = seen.reshape(mask.size, -1)
+        yield rows if mask.all() else rows[mask.reshape(-1)]
 
 
 class _SumsOfReturns(_Sums):
@@ -401,8 +415,9 @@ class NormalizingExecutor(Executor):
         return self._executor.preview(self._normalized(observation))
 
     def record(self, fields: Fields) -> None:
-        """Write what observations are normalised with, and what the network remembers."""
-        fields[FILTER][...] = self._filter
+        """Write what the network remembers, and for a rollout what observations are normalised with."""
+        if FILTER in fields:
+            fields[FILTER][...] = self._filter
         self._executor.record(fields)
 
     def forget(self, where: npt.NDArray[np.bool_]) -> None:

@@ -96,6 +96,17 @@ class TargetSettings(Settings):
     target_tau: float = Field(0.005, gt=0, lt=1)
 
 
+class ObservationSettings(Settings):
+    """How networks see observations that are numbers.
+
+    Attributes:
+        normalize_observations: shift and scale each number of an observation by its running mean and standard
+            deviation, and clip it to 10 of these.
+    """
+
+    normalize_observations: bool = False
+
+
 class ContinuousAgentSettings(Settings):
     """How an agent begins that learns continuous actions from a replay.
 
@@ -120,7 +131,7 @@ class ActorSettings(OptimizerSettings):
     actor_learning_rate: float | None = Field(None, gt=0)
 
 
-class ActorQSettings(ActorSettings):
+class ActorQSettings(ActorSettings, ObservationSettings):
     """Hyperparameters of an actor with Q functions that learn from a replay, and of their optimizers, Adam.
 
     Attributes:
@@ -147,7 +158,7 @@ class ActorQSettings(ActorSettings):
     publish_every: int = Field(10, ge=1)
 
 
-class PolicySettings(AnyOptimizerSettings):
+class PolicySettings(AnyOptimizerSettings, ObservationSettings):
     """Hyperparameters beside those of the loss.
 
     Attributes:
@@ -158,8 +169,6 @@ class PolicySettings(AnyOptimizerSettings):
         reward_scale: rewards are multiplied by it.
         value_coef: weight of the value loss, half the squared error.
         entropy_coef: weight of the entropy bonus.
-        normalize_observations: shift and scale each number of an observation by its running mean and standard
-            deviation, and clip it to 10 of these.
         normalize_rewards: scale rewards by the running standard deviation of discounted returns, likewise,
             before ``reward_scale``.
         normalize_values: the network gives values shifted and scaled by the running mean and standard
@@ -173,7 +182,6 @@ class PolicySettings(AnyOptimizerSettings):
     reward_scale: float = Field(1.0, gt=0)
     value_coef: float = Field(0.5, ge=0)
     entropy_coef: float = Field(0.0, ge=0)
-    normalize_observations: bool = False
     normalize_rewards: bool = False
     normalize_values: bool = False
     adam_eps: float = Field(1e-5, gt=0)

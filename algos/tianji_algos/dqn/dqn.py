@@ -15,9 +15,11 @@ from tianji_algos.batch import Batch
 from tianji_algos.core import Agent, Fields, Model, ReplayEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange, is_on_host
 from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings, EpsilonSettings
+from tianji_algos.drawn_observations import DrawnObservations
 from tianji_algos.fast_cpu.dqn import DQNByHand, pick
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.q_network import QNetwork, count_actions
+from tianji_algos.normalization import acting_executor
 from tianji_algos.optim import (
     Differentiated,
     Means,
@@ -89,7 +91,7 @@ class EpsilonGreedyAgent(Agent):
         assert isinstance(spaces.action, gym.spaces.Discrete)
         require_model(model, self.contract, self.algorithm, self.default_model)
         self._first = int(spaces.action.start)
-        self._executor = masked(model.executor(num_envs), spaces)
+        self._executor = masked(acting_executor(model, num_envs), spaces)
         self._mask = MaskReader.of(spaces)
         self._rng = np.random.default_rng(seed)
         self._draws = np.empty((2, num_envs), np.float32)
@@ -274,6 +276,7 @@ class DQNEmbryo(OptimizedEmbryo, ReplayEmbryo):
     """
 
     algorithm: ClassVar[str] = "DQN"
+    normalizes: ClassVar[bool] = True
     settings_type: ClassVar[type[DQNSettings]] = DQNSettings
     settings: DQNSettings
 
@@ -294,6 +297,7 @@ class DQNEmbryo(OptimizedEmbryo, ReplayEmbryo):
         self._target = TargetNetwork(model, flat)
         self._exchange = Exchange(flat.device)
         self._mask = MaskReader.of(spaces)
+        self._drawn = DrawnObservations(model)
         self._choose_derivatives(model, fits=is_on_host(model), what_fits="a network on a CPU")
         self._differentiate: Callable[[Batch], Differentiated] = self._in_torch
         if self._by_hand:
@@ -301,6 +305,9 @@ class DQNEmbryo(OptimizedEmbryo, ReplayEmbryo):
 
     def update(self, batch: Batch) -> UpdateResult:
         """Make one step of Adam, and let the target network follow when it is time."""
+        self._drawn.take_in(batch, self._peers)
+        if self._by_hand:
+            batch = self._drawn.arrays(batch)
         diagnostics, errors = self._differentiate(batch)
         if self._peers.number > 1:
             self._peers.add_up(self._optimizer.gradient.mul_(1.0 / self._peers.number))
@@ -317,14 +324,16 @@ class DQNEmbryo(OptimizedEmbryo, ReplayEmbryo):
         next_observation = self._exchange.begin(batch.next_observation)
         observation = self._exchange.begin(batch.observation)  # On its way while networks see the other.
         with torch.no_grad():
-            seen = next_observation()
+            seen = self._drawn.tensor(next_observation())
             next_q = self._target.model(seen)
             chooser = self.model(seen) if settings.double else next_q
             if self._mask is not None:
                 chooser = self._mask.forbidding(chooser, seen)
             target = reward + discount * bootstrap(next_q, chooser)
         self._optimizer.gradient.zero_()
-        loss, diagnostics, errors = td_loss(self.model(observation()), action, target, weight, self._delta)
+        loss, diagnostics, errors = td_loss(
+            self.model(self._drawn.tensor(observation())), action, target, weight, self._delta
+        )
         loss.backward()  # type: ignore[no-untyped-call]
         return diagnostics, errors
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tianji_algos.settings import OptimizerSettings, Settings, TargetSettings
+from tianji_algos.settings import ObservationSettings, OptimizerSettings, Settings, TargetSettings
 
 
 class EpsilonSettings(Settings):
@@ -52,7 +52,7 @@ class DQNAgentSettings(EpsilonSettings):
     priority_reward_scale: float = Field(1.0, gt=0)
 
 
-class DQNSettings(OptimizerSettings, TargetSettings):
+class DQNSettings(OptimizerSettings, TargetSettings, ObservationSettings):
     """Hyperparameters of DQN, its optimizer (Adam) and target network; section ``[training]`` of a config.
 
     Settings of a loss that was not chosen may stand here, so that another can be chosen with ``--set``.

@@ -80,7 +80,7 @@ class Parts:
         metrics = len(self.config.environment.metrics)
         common = common_fields(shown.frame, shown.spaces.stack, winnable=shown.winnable, metrics=metrics)
         fields = common + self.agent_fields + self.model_fields
-        if (normalization := self._normalization) is not None:
+        if (normalization := self._normalization) is not None and not self.config.learns_from_replay:
             fields += normalization.fields(self.spaces)
         return FragmentLayout(
             self.config.distribution.actor.send_size, self.config.environment.num_envs, kept_first(fields)
