@@ -216,4 +216,6 @@ def distribution_for(space: gym.Space[Any]) -> Distribution:
         return Categorical(sizes, starts, scalar=False, dtype=np.dtype(space.dtype))
     if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return Gaussian(space)
-    raise UnsupportedSpaceError(f"a policy acts in Discrete, MultiDiscrete and Box spaces, not in {space}")
+    raise UnsupportedSpaceError(
+        f"a policy acts in Discrete and MultiDiscrete spaces and in Boxes of floats, not in {space}"
+    )

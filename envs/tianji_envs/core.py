@@ -229,15 +229,19 @@ def derive_seed(seed: int, index: int) -> int:
 
 
 def check_spaces(name: str, observation: object, action: object) -> None:
-    """Refuse spaces whose values are neither one array of fixed dtype and shape nor one record.
+    """Refuse spaces whose values are neither one array of fixed dtype and shape nor one record, or empty.
 
     Raises:
         UnsupportedSpaceError: says which space of which environment.
     """
+    spaces = {"observation_space": observation, "action_space": action}
     dtype = observation.dtype if isinstance(observation, gymnasium.Space) else None
-    if dtype is None or not dtype.names:  # Else its values are records.
-        check_part(f"{name}: observation_space", observation)
-    check_part(f"{name}: action_space", action)
+    if dtype is not None and dtype.names:  # Its values are records.
+        del spaces["observation_space"]
+    for called, space in spaces.items():
+        check_part(f"{name}: {called}", space)
+        if isinstance(space, gymnasium.Space) and 0 in (space.shape or ()):
+            raise UnsupportedSpaceError(f"{name}: {called} is {space}, of no numbers; one at least is wanted")
 
 
 def check_part(called: str, space: object) -> None:

@@ -104,9 +104,7 @@ class SerialVectorEnvironment(VectorEnvironment):
         self.num_envs = num_envs
         self._name = name
         envs = [create() for _ in range(num_envs)]
-        for space in ("observation_space", "action_space"):
-            if not hasattr(envs[0], space):
-                raise BrokenEnvironmentError(f"{name} has no {space}; set it in its constructor")
+        _require_spaces(name, envs[0])
         self._envs = envs
         self.observation_space = envs[0].observation_space
         self.action_space = envs[0].action_space
@@ -209,6 +207,9 @@ class SerialVectorEnvironment(VectorEnvironment):
                 metrics[i] = measure(self._name, self._asked, self._with_info[i].info)
 
     def _not_a_step(self, result: Any) -> str:
+        if isinstance(result, tuple) and len(result) == 4 and np.shape(result[1]):
+            shape = np.shape(result[1])
+            return f"{self._name}: step() gave a reward of shape {shape}; a single number is wanted"
         found = (
             f"{len(result)} values, the first of shape {np.shape(result[0])}"
             if isinstance(result, tuple) and result
@@ -273,6 +274,7 @@ class GymnasiumEnv(BaseEnv):
         self._env = env
         self._step = env.step
         self.info: dict[str, Any] = {}
+        _require_spaces(str(env), env)
         self.observation_space = env.observation_space
         self.action_space = env.action_space
 
@@ -309,6 +311,12 @@ class GymnasiumEnv(BaseEnv):
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
+
+
+def _require_spaces(name: str, env: BaseEnv | gymnasium.Env[Any, Any]) -> None:
+    for space in ("observation_space", "action_space"):
+        if not hasattr(env, space):
+            raise BrokenEnvironmentError(f"{name} has no {space}; set it in its constructor")
 
 
 Maker = type[BaseEnv] | type[gymnasium.Env[Any, Any]] | Callable[..., object]

@@ -105,6 +105,8 @@ class Wrapper:
             wrapped = self.create(env, **self.keywords)
         except MISSING as cause:
             raise missing(self.called, cause) from cause
+        except BrokenEnvironmentError as cause:
+            raise BrokenEnvironmentError(f"{self.called}: {cause}") from cause
         except Exception as cause:
             given = f" with {dict(self.keywords)}" if self.keywords else ""
             raise BrokenEnvironmentError(
@@ -145,6 +147,12 @@ def _check_keywords(name: str, create: Callable[..., object], keywords: Mapping[
         signature = inspect.signature(create)
     except (TypeError, ValueError):
         return  # What is written in C may not say what it takes.
+    try:
+        signature.bind_partial(None)
+    except TypeError as cause:
+        raise BrokenEnvironmentError(
+            f"wrapper {name!r} takes no environment, which is given as its first argument"
+        ) from cause
     try:
         signature.bind(None, **keywords)
     except TypeError as cause:

@@ -62,6 +62,19 @@ class NoSpaces(Walk):
         pass
 
 
+class NoSpacesOfGymnasium(gymnasium.Env):
+    pass
+
+
+class EmptyObservation(GymnasiumWalk):
+    observation_space = gymnasium.spaces.Box(-1, 1, (0,), np.float32)
+
+
+class RewardOfTwo(GymnasiumWalk):
+    def step(self, action):
+        return np.zeros(2, np.float32), np.ones(2), True, False, {}
+
+
 class NoStep(BaseEnv):
     def reset(self, seed=None):
         return 0
@@ -230,6 +243,13 @@ def test_a_gymnasium_class_of_ones_own_is_found(mine: str, roll: Callable[..., A
     assert rollout.terminated[:, 0].tolist() == [True, False, True, False]
 
 
+def test_a_reward_of_several_numbers_is_refused_as_such(mine: str, roll: Callable[..., Any]) -> None:
+    with pytest.raises(
+        BrokenEnvironmentError, match=r"step\(\) gave a reward of shape \(2,\); a single number"
+    ):
+        roll(registry.find(f"{mine}:RewardOfTwo").make("", 1), 1)
+
+
 def test_an_entry_point_leads_to_a_factory_and_is_listed(mine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [
         EntryPoint("walk", f"{mine}:Walk", registry.TYPES.group),
@@ -316,6 +336,12 @@ def test_render_mode_is_given_to_what_takes_it(mine: str, name: str, roll: Calla
     ("name", "error", "words"),
     [
         ("NoSpaces", BrokenEnvironmentError, "has no observation_space"),
+        (
+            "NoSpacesOfGymnasium",
+            BrokenEnvironmentError,
+            "has no observation_space; set it in its constructor",
+        ),
+        ("EmptyObservation", UnsupportedSpaceError, "of no numbers; one at least is wanted"),
         ("NoStep", BrokenEnvironmentError, "abstract method"),
         ("SequenceObservation", UnsupportedSpaceError, "Box, Discrete, MultiBinary and MultiDiscrete"),
     ],

@@ -88,6 +88,10 @@ def forgets(env):
     env.reset()
 
 
+def forgets_all():
+    return None
+
+
 def needs_a_module(env):
     import a_library_that_is_not_there
 
@@ -172,6 +176,12 @@ def test_of_a_class_of_ones_own_they_find_it_too(roll: Callable[..., Any]) -> No
             {"normalise_time": True},
             BrokenEnvironmentError,
             "unexpected keyword argument 'normalise_time'; did you mean 'normalize_time'?",
+        ),
+        (
+            "my_wrappers:forgets_all",
+            {},
+            BrokenEnvironmentError,
+            "wrapper 'my_wrappers:forgets_all' takes no environment",
         ),
         ("my_wrappers:scaled", {"to": 2}, BrokenEnvironmentError, "argument: 'by'; they are by"),
     ],
@@ -293,5 +303,7 @@ def test_an_info_without_a_fitting_mask_is_refused(info: Any, message: str) -> N
 
 
 def test_masks_are_for_single_actions() -> None:
-    with pytest.raises(BrokenEnvironmentError, match="which of Discrete ones there are"):
+    with pytest.raises(
+        BrokenEnvironmentError, match=r"^environment.*\(ActionMask\): <Masked.* of Discrete ones"
+    ):
         find(0, "ActionMask", {})(Masked({}, gymnasium.spaces.Box(-1.0, 1.0, (2,))))

@@ -125,6 +125,11 @@ def check_agent(agent: str) -> None:
 
 def _refusal(agent: str, seen: Seen) -> str:
     """Say why an agent cannot act here; empty if it can, as far as spaces tell."""
+    if not (seen.is_steered or isinstance(seen.action, gym.spaces.Discrete | gym.spaces.MultiDiscrete)):
+        return (
+            f"no agent chooses from {seen.action}; Discrete, MultiDiscrete or a Box of floats would be "
+            "right, which a wrapper can make of it (environment.wrappers)"
+        )
     if agent == "dqn" and not isinstance(seen.action, gym.spaces.Discrete):
         return f"it compares single actions, and these are {seen.action}; ppo would be right" + (
             ", or sac or td3" if seen.is_steered else ""

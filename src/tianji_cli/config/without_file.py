@@ -58,14 +58,18 @@ def config_without_file(
     environment = _find_environment(env, overrides)
     named: dict[str, Any] = _named(environment)
     own: dict[str, Any] = {"environment": named, "experiment": {"name": _run_name(env, agent)}}
-    says_wrappers = lay_over([own], ORIGIN, overrides).origin(("environment", "wrappers")) == "--set"
+    said = lay_over([own], ORIGIN, overrides)
     seen, tells_mask = _look(env, agent, environment)
-    if tells_mask and not says_wrappers:
+    if tells_mask and said.origin(("environment", "wrappers")) != "--set":
         named["wrappers"] = [_MASK.type]
         seen, _ = _look(env, agent, environment.model_copy(update={"wrappers": (_MASK,)}))
 
     def tree_for(env_steps: int | None) -> Tree:
-        return lay_over([defaults(agent, seen, cores, env_steps), own], ORIGIN, overrides)
+        chosen = defaults(agent, seen, cores, env_steps)
+        for section in ("model", "training"):
+            if _type_of(said, section) not in (None, chosen[section]["type"]):
+                chosen[section] = {}  # Its keys are those of another type.
+        return lay_over([chosen, own], ORIGIN, overrides)
 
     usual = usual_steps(seen)
     tree = tree_for(usual)
@@ -128,7 +132,7 @@ def _look(env: str, agent: str, environment: Environment) -> tuple[Seen, bool]:
     try:
         vector = build_environment(environment, 1)
     except EnvironmentFailure as error:
-        raise UsageError(f"--env {env}: {error}") from error
+        raise UsageError(_failed(env, error)) from error
     except Exception as error:
         raise UsageError(f"--env {env} cannot be built: {describe(error)}") from error
     try:
@@ -154,15 +158,27 @@ def _tells_mask(env: str, environment: Environment, vector: VectorEnvironment) -
     try:
         vector.reset(0, np.zeros((1, *(space.shape or ())), space.dtype))
     except EnvironmentFailure as error:
-        raise UsageError(f"--env {env}: {error}") from error
+        raise UsageError(_failed(env, error)) from error
     except Exception as error:
         raise UsageError(f"--env {env} cannot be reset: {describe(error)}") from error
     shows_mask = isinstance(space, gymnasium.spaces.Dict) and ACTION_MASK in space.spaces
     return ACTION_MASK in vector.info_keys and not shows_mask
 
 
+def _failed(env: str, error: EnvironmentFailure) -> str:
+    """Say what failed, and which environment it is of, once."""
+    said = str(error)
+    return f"--env {said}" if said.startswith(env) else f"--env {env}: {said}"
+
+
 def _named(environment: Environment) -> dict[str, str]:
     return {"type": environment.type} | ({} if environment.id is None else {"id": environment.id})
+
+
+def _type_of(tree: Tree, section: str) -> object:
+    """Read the type that a section names; None if it names none."""
+    table = tree.values.get(section)
+    return table.get("type") if isinstance(table, dict) else None
 
 
 def _run_name(env: str, agent: str) -> str:

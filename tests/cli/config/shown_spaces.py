@@ -26,6 +26,11 @@ ACTIONS: Final[Mapping[str, gym.Space[Any]]] = {
     "several of": gym.spaces.MultiDiscrete([2, 3]),
     "numbers": gym.spaces.Box(-2.0, 2.0, (2,), np.float32),
 }
+NOBODYS: Final[Mapping[str, gym.Space[Any]]] = {
+    "whole numbers": gym.spaces.Box(0, 5, (2,), np.int32),
+    "flags": gym.spaces.MultiBinary(3),
+}
+"""Actions that no agent chooses."""
 
 
 class Shown(BaseEnv):
@@ -33,7 +38,7 @@ class Shown(BaseEnv):
 
     def __init__(self, observation: str = "numbers", action: str = "one of") -> None:
         self.observation_space = OBSERVATIONS[observation]
-        self.action_space = ACTIONS[action]
+        self.action_space = {**ACTIONS, **NOBODYS}[action]
 
     def reset(self, seed: int | None = None) -> Any:  # noqa: ARG002 - the contract's
         return self._zeros()

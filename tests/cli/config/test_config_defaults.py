@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.config.shown_spaces import ACTIONS, OBSERVATIONS, Told
+from cli.config.shown_spaces import ACTIONS, NOBODYS, OBSERVATIONS, Told
 
 from tianji_algos import registry as algorithms
 from tianji_cli.config.defaults import AGENTS, REPLAY_BYTES, SMALLEST_REPLAY, Seen, defaults
@@ -209,6 +209,29 @@ def test_where_no_defaults_are_possible_a_sentence_says_why(env: str, agent: str
         config_without_file(env, agent, (), 2)
     assert str(refused.value).startswith(said)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("action", NOBODYS)
+def test_actions_that_no_agent_chooses_are_refused_with_what_would_be_right(agent: str, action: str) -> None:
+    with pytest.raises(
+        UsageError, match=f"--agent {agent}: no agent chooses from .*a Box of floats would be"
+    ):
+        chosen(agent, "numbers", action)
+
+
+@pytest.mark.parametrize("agent", ["ppo", "dqn"])
+def test_another_model_brings_its_own_defaults(agent: str) -> None:
+    model = {"ppo": "recurrent_actor_critic", "dqn": "mlp_q"}[agent]
+    config = chosen(agent, "picture", "one of", f"model.type={model}")
+    assert config.model.type == model
+    assert config.model.settings == algorithms.settings_type("model", model)()
+
+
+def test_a_failure_names_the_environment_once() -> None:
+    with pytest.raises(UsageError) as refused:
+        config_without_file(SHOWN, "ppo", ["environment.options.observations=numbers"], 2)
+    assert str(refused.value).startswith(f"--env {SHOWN} cannot be built with options ")
 
 
 @pytest.mark.parametrize("agent", ["ppo", "dqn"])
