@@ -45,3 +45,47 @@ def test_large_rewards_are_learnt_in_units_that_are_saved_and_gone_on_with(
     assert found["mean"] > 500
     again = workplace.resume(run, "--set", f"experiment.stop.env_steps={STEPS + 4096}").finish()
     assert 2048 <= statistics(run)["count"] - found["count"] <= again["received"]
+
+
+FAR = """
+import gymnasium
+import numpy as np
+
+class Far(gymnasium.ObservationWrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+
+    def observation(self, observation):
+        return (observation * 1000 + 5000).astype(np.float32)
+"""
+OF_A_REPLAY: dict[str, Any] = {
+    "experiment": {"extensions": ["."], "stop": {"env_steps": 3000}},
+    "environment": {"wrappers": ["my_env:Far"]},
+    "agent": {"type": "dqn", "epsilon_steps": 2000},
+    "model": {"type": "mlp_q", "hidden": [16]},
+    "training": {"type": "dqn", "batch_size": 64, "warmup_steps": 256, "normalize_observations": True},
+    "distribution": {"mode": "async", "actor": {"send_size": 8}, "buffer": {"capacity": 4096}},
+}
+
+
+def test_observations_of_a_replay_are_counted_as_they_are_drawn(workplace: Any) -> None:
+    workplace.module(FAR)
+    workplace.base = {
+        section: workplace.base[section] for section in ("experiment", "environment", "distribution")
+    }
+    run = workplace.train(OF_A_REPLAY)
+
+    first = run.finish()
+
+    def drawn() -> tuple[float, Any]:
+        saved = load_file(run.path / "checkpoints/last/training.safetensors")
+        found = (saved[f"model.normalizer.observations.{name}"] for name in ("count", "mean"))
+        count, mean = found
+        return count.item(), mean
+
+    count, mean = drawn()
+    assert count == first["consumed"] == 64 * first["updates"]
+    assert (abs(mean - 5000) < 2000).all()
+    again = workplace.resume(run, "--set", "experiment.stop.env_steps=5000").finish()
+    assert drawn()[0] == count + again["consumed"]
