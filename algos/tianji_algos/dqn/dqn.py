@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -264,39 +264,60 @@ class _SeenValues:
         return error
 
 
-class DQNEmbryo(OptimizedEmbryo, ReplayEmbryo):
-    """Trains a Q network towards what a target network makes of the next observation.
+Network = TypeVar("Network", bound=Model)
+
+
+class QEmbryo(OptimizedEmbryo, Generic[Network]):
+    """Has a Q network, the target network that follows it, and Adam.
 
     Args:
         model: trained in place, on its final device; its parameters move into one flat tensor.
 
     Raises:
         UnsupportedSpaceError: the action space is not Discrete.
-        UnsuitableModelError: the model is no ``QNetwork``.
+        UnsuitableModelError: the model is none that the algorithm works with.
     """
 
-    algorithm: ClassVar[str] = "DQN"
-    normalizes: ClassVar[bool] = True
-    settings_type: ClassVar[type[DQNSettings]] = DQNSettings
+    contract: ClassVar[type[torch.nn.Module]]
+    """Class that its networks derive from."""
+    example: ClassVar[str]
+    """Name of a model that would be right."""
     settings: DQNSettings
 
     def __init__(
         self,
         spaces: Spaces,
-        model: QNetwork,
+        model: Network,
         settings: DQNSettings,
         seed: int,  # noqa: ARG002 - what every embryo is built with
     ) -> None:
         count_actions(spaces.action)
-        require_model(model, QNetwork, "DQN", "mlp_q")
+        require_model(model, self.contract, self.algorithm, self.example)
         flat = flatten_parameters(model)
         adam = adam_of(flat, slice(None), settings)
         super().__init__(settings, adam, Means((*DIAGNOSTICS, "gradient_norm")))
-        self.model: QNetwork = model
-        self._delta = settings.huber_delta if settings.loss == "huber" else None
+        self.model: Network = model
         self._target = TargetNetwork(model, flat)
+        self._delta = settings.huber_delta if settings.loss == "huber" else None
         self._exchange = Exchange(flat.device)
         self._mask = MaskReader.of(spaces)
+
+    def _networks(self) -> dict[str, torch.Tensor]:
+        """Name every tensor of both networks, in place."""
+        return tensors_of("model", self.model) | tensors_of("target", self._target.model)
+
+
+class DQNEmbryo(QEmbryo[QNetwork], ReplayEmbryo):
+    """Trains a Q network towards what a target network makes of the next observation."""
+
+    algorithm: ClassVar[str] = "DQN"
+    contract: ClassVar[type[torch.nn.Module]] = QNetwork
+    example: ClassVar[str] = "mlp_q"
+    normalizes: ClassVar[bool] = True
+    settings_type: ClassVar[type[DQNSettings]] = DQNSettings
+
+    def __init__(self, spaces: Spaces, model: QNetwork, settings: DQNSettings, seed: int) -> None:
+        super().__init__(spaces, model, settings, seed)
         self._drawn = DrawnObservations(model)
         self._choose_derivatives(model, fits=is_on_host(model), what_fits="a network on a CPU")
         self._differentiate: Callable[[Batch], Differentiated] = self._in_torch
@@ -336,7 +357,3 @@ class DQNEmbryo(OptimizedEmbryo, ReplayEmbryo):
         )
         loss.backward()  # type: ignore[no-untyped-call]
         return diagnostics, errors
-
-    def _networks(self) -> dict[str, torch.Tensor]:
-        """Name every tensor of both networks, in place."""
-        return tensors_of("model", self.model) | tensors_of("target", self._target.model)

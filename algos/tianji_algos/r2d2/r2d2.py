@@ -11,21 +11,11 @@ from typing import ClassVar, Final
 import numpy as np
 import torch
 
-from tianji_algos.action_mask import MaskReader
 from tianji_algos.batch import UnrollBatch
-from tianji_algos.core import Spaces, UnrollEmbryo, UpdateResult, require_model
-from tianji_algos.device import Exchange, on_host
-from tianji_algos.dqn.dqn import DIAGNOSTICS, EpsilonGreedyAgent, bootstrap, td_loss
-from tianji_algos.models.q_network import count_actions
+from tianji_algos.core import Spaces, UnrollEmbryo, UpdateResult
+from tianji_algos.device import device_of, on_host
+from tianji_algos.dqn.dqn import DIAGNOSTICS, EpsilonGreedyAgent, QEmbryo, bootstrap, td_loss
 from tianji_algos.models.through_time import RecurrentQNetwork
-from tianji_algos.optim import (
-    Means,
-    OptimizedEmbryo,
-    TargetNetwork,
-    adam_of,
-    flatten_parameters,
-    tensors_of,
-)
 from tianji_algos.r2d2.settings import R2D2AgentSettings, R2D2Settings
 
 LINEAR: Final = 1e-3
@@ -72,40 +62,20 @@ class R2D2Agent(EpsilonGreedyAgent):
     default_embryo: ClassVar[str] = "r2d2"
 
 
-class R2D2Embryo(OptimizedEmbryo, UnrollEmbryo):
-    """Trains a Q network that remembers towards what a target network makes of what follows.
-
-    Args:
-        model: trained in place, on its final device; its parameters move into one flat tensor.
-
-    Raises:
-        UnsupportedSpaceError: the action space is not Discrete.
-        UnsuitableModelError: the model is no ``RecurrentQNetwork``.
-    """
+class R2D2Embryo(QEmbryo[RecurrentQNetwork], UnrollEmbryo):
+    """Trains a Q network that remembers towards what a target network makes of what follows."""
 
     algorithm: ClassVar[str] = "R2D2"
+    contract: ClassVar[type[torch.nn.Module]] = RecurrentQNetwork
+    example: ClassVar[str] = "recurrent_q"
     settings_type: ClassVar[type[R2D2Settings]] = R2D2Settings
     settings: R2D2Settings
 
-    def __init__(
-        self,
-        spaces: Spaces,
-        model: RecurrentQNetwork,
-        settings: R2D2Settings,
-        seed: int,  # noqa: ARG002 - what every embryo is built with
-    ) -> None:
-        count_actions(spaces.action)
-        require_model(model, RecurrentQNetwork, "R2D2", "recurrent_q")
-        flat = flatten_parameters(model)
-        adam = adam_of(flat, slice(None), settings)
-        super().__init__(settings, adam, Means((*DIAGNOSTICS, "gradient_norm")))
-        self.model: RecurrentQNetwork = model
-        self._delta = settings.huber_delta if settings.loss == "huber" else None
-        self._target = TargetNetwork(model, flat)
-        self._exchange = Exchange(flat.device)
-        self._mask = MaskReader.of(spaces)
-        self._reads_norms = on_host(flat.device)
-        self._nothing = torch.zeros(len(DIAGNOSTICS), device=flat.device)
+    def __init__(self, spaces: Spaces, model: RecurrentQNetwork, settings: R2D2Settings, seed: int) -> None:
+        super().__init__(spaces, model, settings, seed)
+        device = device_of(model)
+        self._reads_norms = on_host(device)
+        self._nothing = torch.zeros(len(DIAGNOSTICS), device=device)
 
     def update(self, batch: UnrollBatch) -> UpdateResult:
         """Make one step of Adam, and let the target network follow when it is time."""
@@ -196,7 +166,3 @@ class R2D2Embryo(OptimizedEmbryo, UnrollEmbryo):
         """
         mix = self.settings.priority_mix
         return mix * errors.amax(dim=0) + (1.0 - mix) * errors.sum(dim=0) / steps.clamp(min=1)
-
-    def _networks(self) -> dict[str, torch.Tensor]:
-        """Name every tensor of both networks, in place."""
-        return tensors_of("model", self.model) | tensors_of("target", self._target.model)

@@ -6,8 +6,8 @@ batch needs no serialisation either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Final
 
@@ -152,7 +152,7 @@ class BatchView:
     def __init__(self, layout: BatchLayout, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         self.layout = layout
         self.arrays = arrays
-        self.batch: Batch | SequenceBatch | UnrollBatch = _batch_of(layout.sample)(layout, arrays)
+        self.batch: Batch | SequenceBatch | UnrollBatch = _batch_of(layout, arrays)
         self.weight: npt.NDArray[np.float32] = arrays["weight"]
         self.key: npt.NDArray[np.int64] = arrays["key"]
         self.version: npt.NDArray[np.int64] = arrays["version"]
@@ -168,43 +168,14 @@ class BatchView:
 
 
 def _batch_of(
-    sample: int | Unroll | None,
-) -> Callable[[BatchLayout, Mapping[str, npt.NDArray[Any]]], Batch | SequenceBatch | UnrollBatch]:
-    if isinstance(sample, Unroll):
-        return _unrolls
-    return _transitions if sample is None else _sequences
-
-
-def _transitions(layout: BatchLayout, arrays: Mapping[str, npt.NDArray[Any]]) -> Batch:
-    return Batch(
-        observation=arrays["observation"],
-        fields={spec.name: arrays[f"fields/{spec.name}"] for spec in layout.fields},
-        reward=arrays["reward"],
-        next_observation=arrays["next_observation"],
-        discount=arrays["discount"],
-        weight=arrays["weight"],
-    )
-
-
-def _sequences(layout: BatchLayout, arrays: Mapping[str, npt.NDArray[Any]]) -> SequenceBatch:
-    return SequenceBatch(
-        observation=arrays["observation"],
-        fields={spec.name: arrays[f"fields/{spec.name}"] for spec in layout.fields},
-        reward=arrays["reward"],
-        length=arrays["length"],
-        terminated=arrays["terminated"],
-    )
-
-
-def _unrolls(layout: BatchLayout, arrays: Mapping[str, npt.NDArray[Any]]) -> UnrollBatch:
-    return UnrollBatch(
-        observation=arrays["observation"],
-        fields={spec.name: arrays[f"fields/{spec.name}"] for spec in layout.fields},
-        reward=arrays["reward"],
-        terminated=arrays["terminated"],
-        mask=arrays["mask"],
-        weight=arrays["weight"],
-    )
+    layout: BatchLayout, arrays: Mapping[str, npt.NDArray[Any]]
+) -> Batch | SequenceBatch | UnrollBatch:
+    """View arrays as what an update rule gets: those that have the names of its attributes."""
+    batch: type[Batch | SequenceBatch | UnrollBatch] = Batch
+    if layout.sample is not None:
+        batch = UnrollBatch if isinstance(layout.sample, Unroll) else SequenceBatch
+    named = {field.name: arrays[field.name] for field in fields(batch) if field.name != "fields"}
+    return batch(fields={spec.name: arrays[f"fields/{spec.name}"] for spec in layout.fields}, **named)
 
 
 class BatchArrays(BatchView):

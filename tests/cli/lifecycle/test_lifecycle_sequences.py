@@ -3,12 +3,11 @@
 from typing import Any
 
 import pytest
+from cli.observer import CONFIG, IDLE, check_books
 
-RULE = """
-import numpy as np
-from pydantic import BaseModel
-from tianji_algos.core import SequenceEmbryo
-
+RULE = (
+    IDLE
+    + """
 class Settings(BaseModel):
     batch_size: int = 8
     sequence_steps: int = 16
@@ -16,15 +15,9 @@ class Settings(BaseModel):
     warmup_steps: int = 512
     publish_every: int = 4
 
-class Observer(SequenceEmbryo):
+class Observer(Idle, SequenceEmbryo):
     '''Learns nothing, and looks whether it is shown episodes of CartPole.'''
     settings_type = Settings
-
-    def __init__(self, spaces, model, settings, seed):
-        self.model, self.settings, self.peers = model, settings, None
-
-    def join(self, peers):
-        self.peers = peers
 
     def update(self, batch):
         most = self.settings.sequence_steps
@@ -38,40 +31,12 @@ class Observer(SequenceEmbryo):
             over = np.maximum(abs(seen[:, 2]) / np.radians(12.0), abs(seen[:, 0]) / 2.4)
             assert (over[:length] < 1.0001).all(), "nothing follows a fall"
             assert over[length] > 0.9999 if terminated else over[length] < 1.0001
-        steps = np.array([batch.length.sum()])
-        return int((steps if self.peers is None else self.peers.compare(steps)).sum())
-
-    def metrics(self):
-        return {}
-
-    def schedule(self, env_steps):
-        pass
-
-    def state(self):
-        return {}, {}
-
-    def load_state(self, tensors, rest):
-        pass
+        return self.of_all_learners(batch.length.sum())
 """
-RHO, WARMUP = 2.0, 512
-EPISODES: dict[str, Any] = {
-    "experiment": {
-        "name": "run",
-        "stop": {"env_steps": 4096},
-        "eval_episodes": 0,
-        "plots": False,
-        "extensions": ["."],
-    },
-    "environment": {"type": "gym", "id": "CartPole-v1", "num_envs": 8},
+)
+EPISODES: dict[str, Any] = CONFIG | {
     "agent": {"type": "dqn", "epsilon_steps": 2000},
     "model": {"type": "mlp_q", "hidden": [16]},
-    "training": {"type": "my_env:Observer"},
-    "distribution": {
-        "transport": "shm",
-        "pin_cores": False,
-        "actor": {"num": 1, "send_size": 8, "window": 2},
-        "buffer": {"capacity": 4096},
-    },
 }
 
 
@@ -79,16 +44,6 @@ EPISODES: dict[str, Any] = {
 def rule(workplace: Any) -> None:
     workplace.base = EPISODES
     workplace.module(RULE)
-
-
-def check_books(summary: dict[str, Any], *, earlier: int = 0) -> None:
-    assert summary["status"] == "finished"
-    assert summary["env_steps"] == earlier + summary["received"] > 0
-    assert summary["rejected_frames"] == 0
-    assert summary["replay_ratio"]["target"] == RHO
-    steps = summary["consumed"] / summary["replay_ratio"]["actual"]
-    # A fragment and a batch are worth up to 128 env steps, and as many more come before the first is drawn.
-    assert abs(summary["consumed"] / RHO - steps) < 2 * 128
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
+from cli.observer import CONFIG, IDLE, RHO, check_books
 
-RULE = """
-import numpy as np
+RULE = (
+    IDLE
+    + """
 import torch
-from pydantic import BaseModel
-from tianji_algos.core import UnrollEmbryo, UpdateResult
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.through_time import RecurrentQNetwork
 from tianji_algos.settings import NoSettings
@@ -37,15 +37,9 @@ class Settings(BaseModel):
     warmup_steps: int = 512
     publish_every: int = 4
 
-class Observer(UnrollEmbryo):
+class Observer(Idle, UnrollEmbryo):
     '''Learns nothing, and looks whether it is shown CartPole.'''
     settings_type = Settings
-
-    def __init__(self, spaces, model, settings, seed):
-        self.model, self.settings, self.peers = model, settings, None
-
-    def join(self, peers):
-        self.peers = peers
 
     def update(self, batch):
         before = batch.fields["state"][:, 0]
@@ -61,41 +55,13 @@ class Observer(UnrollEmbryo):
         assert (over[batch.terminated] > 0.9999).all(), "nothing ends but by a fall"
         assert (over[mask & ~batch.terminated] < 1.0001).all(), "which it does"
         assert (batch.reward[mask] == 1).all() and not batch.terminated[~mask].any()
-        own = np.array([mask[:, self.settings.burn_in:].sum()])
-        steps = int((own if self.peers is None else self.peers.compare(own)).sum())
+        steps = self.of_all_learners(mask[:, self.settings.burn_in:].sum())
         return UpdateResult(steps, np.ones(len(mask), np.float32))
-
-    def metrics(self):
-        return {}
-
-    def schedule(self, env_steps):
-        pass
-
-    def state(self):
-        return {}, {}
-
-    def load_state(self, tensors, rest):
-        pass
 """
-RHO = 2.0
-UNROLLS: dict[str, Any] = {
-    "experiment": {
-        "name": "run",
-        "stop": {"env_steps": 4096},
-        "eval_episodes": 0,
-        "plots": False,
-        "extensions": ["."],
-    },
-    "environment": {"type": "gym", "id": "CartPole-v1", "num_envs": 8},
+)
+UNROLLS: dict[str, Any] = CONFIG | {
     "agent": {"type": "r2d2", "epsilon_steps": 2000},
     "model": {"type": "my_env:Counter"},
-    "training": {"type": "my_env:Observer"},
-    "distribution": {
-        "transport": "shm",
-        "pin_cores": False,
-        "actor": {"num": 1, "send_size": 8, "window": 2},
-        "buffer": {"capacity": 4096},
-    },
 }
 R2D2: dict[str, Any] = {
     "model": {"type": "recurrent_q", "hidden": [8], "width": 8},
@@ -119,16 +85,6 @@ def rule(workplace: Any) -> None:
     workplace.module(RULE)
 
 
-def check_books(summary: dict[str, Any], *, earlier: int = 0) -> None:
-    assert summary["status"] == "finished"
-    assert summary["env_steps"] == earlier + summary["received"] > 0
-    assert summary["rejected_frames"] == 0
-    assert summary["steps_given_up"] == 0
-    steps = summary["consumed"] / summary["replay_ratio"]["actual"]
-    # A fragment and a batch are worth up to 128 env steps, and as many more come before the first is drawn.
-    assert abs(summary["consumed"] / RHO - steps) < 2 * 128
-
-
 @pytest.mark.parametrize(
     "distribution",
     [
@@ -141,7 +97,9 @@ def check_books(summary: dict[str, Any], *, earlier: int = 0) -> None:
 def test_a_rule_is_shown_what_happened_wherever_the_replay_is(
     workplace: Any, distribution: dict[str, Any]
 ) -> None:
-    check_books(workplace.train({"distribution": distribution}).finish())
+    summary = workplace.train({"distribution": distribution}).finish()
+    check_books(summary)
+    assert summary["steps_given_up"] == 0
 
 
 def test_r2d2_trains_with_several_learners_and_is_evaluated(workplace: Any) -> None:
@@ -150,6 +108,11 @@ def test_r2d2_trains_with_several_learners_and_is_evaluated(workplace: Any) -> N
     check_books(summary)
     assert summary["evaluation"]["mean"] >= 8.0, "the shortest episode has as many steps"
     assert summary["groups"] == 2
+
+
+def test_r2d2_trains_on_observations_of_several_parts(workplace: Any) -> None:
+    grid = {"environment": {"id": "minigrid:MiniGrid-Empty-5x5-v0"}}
+    check_books(workplace.train(R2D2, grid).finish())
 
 
 def test_a_resumed_run_goes_on_with_the_unrolls_that_were_saved(workplace: Any) -> None:
