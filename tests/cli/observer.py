@@ -1,4 +1,4 @@
-"""An update rule that learns nothing and looks at what it is shown of CartPole, and the config of its runs."""
+"""An update rule that learns nothing and looks at what it is shown of CartPole, and a config."""
 
 from __future__ import annotations
 
