@@ -31,6 +31,9 @@ PR_SET_PDEATHSIG: Final = 1
 LAST_LINES: Final = 5
 LAST_BYTES: Final = 4096
 """Of what a child wrote to its standard error that are shown: the last ones."""
+LOOK_S: Final = 0.5
+"""A wait pauses so often: a signal that came just before its poll, or to another thread, does not interrupt
+the poll, and what the signal's handler raises is raised at the pause."""
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
@@ -138,8 +141,12 @@ def wait_for_exit(children: Sequence[Child], timeout_s: float | None) -> list[Ch
     poller = select.poll()
     for child in children:
         poller.register(child.descriptor, select.POLLIN)
-    ready = dict(poller.poll(None if timeout_s is None else 1e3 * max(0.0, timeout_s)))
-    return [child for child in children if child.descriptor in ready]
+    deadline_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        left_s = max(0.0, deadline_s - time.monotonic())
+        ready = dict(poller.poll(1e3 * min(left_s, LOOK_S)))
+        if ready or left_s <= LOOK_S:
+            return [child for child in children if child.descriptor in ready]
 
 
 def end_children(children: Sequence[Child], patience_s: float) -> None:

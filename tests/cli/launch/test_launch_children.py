@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -122,6 +123,33 @@ signal.pause()
     with pytest.raises(KeyError, match="somebody interrupts") as raised:
         run_child([sys.executable, "-c", program], patience_s=10 * PATIENCE_S)
     assert isinstance(raised.value.__context__, KeyError)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interruption_that_another_thread_gets_ends_the_wait(fifo: Path) -> None:
+    """As does one that comes just before the wait begins: the wait itself hears of neither."""
+    program = "import signal, sys; open(sys.argv[1], 'w').write('here'); signal.pause()"
+
+    def interrupt() -> None:
+        assert fifo.read_text() == "here"
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyError, match="somebody interrupts"):
+        run_child([sys.executable, "-c", program, str(fifo)], patience_s=PATIENCE_S)
+    thread.join()
+
+
+def test_a_signal_that_raises_nothing_does_not_end_the_wait() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _frame: heard.append(number))
+    program = "import os, signal, sys; os.kill(os.getppid(), signal.SIGUSR1); sys.exit(3)"
+    try:
+        ended, _ = run_child([sys.executable, "-c", program], patience_s=PATIENCE_S, limit_s=PATIENCE_S)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert (ended.status, heard) == (3, [signal.SIGUSR1])
 
 
 def test_what_a_child_leaves_behind_ends_with_it(fifo: Path) -> None:
