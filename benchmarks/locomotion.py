@@ -7,6 +7,11 @@ For each seed tianji trains the config to so many env steps, and Stable-Baseline
 algorithm (``peers/sb3_locomotion.py`` says with which settings); greedy episodes are played with both last
 policies. Results are interquartile means over seeds with 95 % bootstrap intervals. Each training stays in
 ``--out`` and is not repeated: what was interrupted goes on. Leave the machine alone meanwhile.
+
+How near does production come to what the cores can make? `tianji profile` measures the parts alone: seconds
+to step, to choose an action and to learn, each for one env step. M cores that are never idle make
+``M / (t_step + t_act + t_learn)`` env steps a second; the last lines have this bound, and what the trainings
+made of it.
 """
 
 from __future__ import annotations
@@ -26,12 +31,15 @@ from typing import Any
 import numpy as np
 
 from tianji_cli.config.loader import load_config
+from tianji_cli.launch.children import python_command
 from tianji_lab.environment import busy_share, cpu_model
+from tianji_lab.profile.measurements import Measurements
 from tianji_lab.training import estimate, read_summary, train_once
 
 PEER = Path(__file__).parent / "peers" / "sb3_locomotion.py"
 ALGORITHMS = ("ppo", "sac")
 """That the peer has."""
+COSTS = ("t_step", "t_act", "t_learn")
 COLUMNS = {"return": "mean", "train s": "train_s", "wall s": "wall_s", "env steps": "env_steps"}
 
 Run = dict[str, Any]
@@ -93,6 +101,34 @@ def once(options: argparse.Namespace, contender: str, seed: int) -> Run:
     return found
 
 
+def measure_bound(options: argparse.Namespace) -> dict[str, float]:
+    """Env steps a second of cores that are never idle, from what stepping, acting and learning cost alone."""
+    path: Path = options.out / f"{Path(options.config).stem}-profile.json"
+    if not path.exists():
+        settings = [word for setting in options.set for word in ("--set", setting)]
+        command = ["profile", options.config, *settings, "--quiet", "--json", str(path.with_suffix(".part"))]
+        subprocess.run(python_command("tianji_cli", *command), check=True)
+        path.with_suffix(".part").rename(path)
+    measured = Measurements.model_validate_json(json.dumps(json.loads(path.read_text())["measurements"]))
+    num_envs = load_config(options.config, options.set).environment.num_envs
+    acting = next(
+        each
+        for each in measured.actors
+        if each.num_envs == num_envs and each.side_by_side == 1 and not each.crowded
+    )
+    learning = next(
+        each
+        for each in measured.learners
+        if each.num_envs == num_envs and each.cores == each.share == 1 and not each.crowded
+    )
+    costs = {
+        "t_step": acting.step_s.median / acting.samples,
+        "t_act": acting.act_s.median / acting.samples,
+        "t_learn": measured.rho * learning.update_s.median / learning.uses_per_update,
+    }
+    return costs | {"bound": measured.cores / sum(costs.values())}
+
+
 def interval(values: Sequence[float]) -> dict[str, float]:
     """Interquartile mean over seeds, and its interval."""
     of = estimate(np.asarray(values, np.float64))
@@ -139,7 +175,9 @@ def main() -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="for tianji's trainings"
     )
-    parser.add_argument("--sb3", metavar="PYTHON", help="has Stable-Baselines3 and MuJoCo; left out: not run")
+    parser.add_argument(
+        "--sb3", metavar="PYTHON", help="has Stable-Baselines3 and gymnasium[mujoco]; left out: not run"
+    )
     parser.add_argument("--out", type=Path, required=True, help="where each training stays")
     parser.add_argument("--json", metavar="PATH")
     options = parser.parse_args()
@@ -160,8 +198,19 @@ def main() -> None:
     rows = summarise(runs)
     print("# interquartile means over seeds [95 % intervals]")
     print_table(rows)
+    bound = measure_bound(options)
+    made = interval([run["env_steps"] / run["train_s"] for run in runs if run["contender"] == "tianji"])
+    print("# alone, us a step: " + ", ".join(f"{name} {1e6 * bound[name]:.1f}" for name in COSTS))
+    most = bound["bound"]
+    print(f"# production {made['iqm']:.0f} env steps/s, {made['iqm'] / most:.0%} of {most:.0f}")
     if options.json:
-        document = {"environment": environment, "rows": rows, "runs": runs}
+        document = {
+            "environment": environment,
+            "rows": rows,
+            "runs": runs,
+            "bound": bound,
+            "production": made,
+        }
         Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
 
 

@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = {
+    "tianji": ROOT / "src/tianji",
     "tianji_cli": ROOT / "src/tianji_cli",
     "tianji_lab": ROOT / "src/tianji_lab",
     "tianji_plugins": ROOT / "src/tianji_plugins",
@@ -106,6 +107,7 @@ def test_what_measures_is_known_to_commands_alone() -> None:
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
+        ("tianji", ("tianji_lab", "torch", "gymnasium")),
         ("tianji_cli.main", ("tianji_lab", "torch", "gymnasium")),
         ("tianji_cli.commands.train", ("tianji_lab", "torch", "gymnasium")),
         ("tianji_cli.root.session", ("tianji_cli.roles", "tianji_cli.worker", "torch", "gymnasium")),

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_envs.errors import BrokenEnvironmentError, UnsupportedSpaceError
+from tianji_envs.team import TeamTranslator
 
 Array = npt.NDArray[Any]
 
@@ -107,6 +108,8 @@ class VectorEnvironment(ABC):
         info_keys: of gymnasium's ``info`` of the first environment, after ``reset``; empty without one.
         heuristic: a policy made by hand, from observations ``[N]`` to actions, that a learned one can be
             compared with; None: there is none.
+        translator: from a team's own observations, by its agents' names, and to its own actions; None: it has
+            none but records.
     """
 
     num_envs: int
@@ -121,6 +124,7 @@ class VectorEnvironment(ABC):
     metrics: npt.NDArray[np.float32] | None = None
     info_keys: Collection[str] = ()
     heuristic: Callable[[Array], Array] | None = None
+    translator: TeamTranslator | None = None
 
     @abstractmethod
     def reset(self, seed: int, observation: Array) -> None:

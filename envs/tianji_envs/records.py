@@ -72,6 +72,25 @@ class RecordSpace(gymnasium.spaces.Dict):
         """Return what writes observations of N environments into ``records [N]``."""
         return RecordRows(self, [(records[part], path) for part, path in self._paths.items()])
 
+    def pack(self, observation: Any) -> npt.NDArray[Any]:
+        """Make a record of an observation, or records ``[N]`` of a batch that has N in each of its parts.
+
+        Raises:
+            KeyError, IndexError, TypeError: it lacks a part; ValueError: one does not fit its space.
+        """
+        parts = {part: np.asarray(_at(path, observation)) for part, path in self._paths.items()}
+        records: npt.NDArray[Any] | None = None
+        for part, seen in parts.items():
+            leaf = self.spaces[part]
+            assert leaf.shape is not None
+            batch = seen.shape[: max(0, seen.ndim - len(leaf.shape))]
+            records = np.zeros(batch, self.dtype) if records is None else records
+            if seen.shape != records.shape + leaf.shape or not fits(seen, np.dtype(leaf.dtype)):
+                raise ValueError(f"{part!r} is of shape {seen.shape} and {seen.dtype}, its space is {leaf}")
+            records[part] = seen
+        assert records is not None, "a space has one part at least"
+        return records
+
     def check(self, call: str, observation: Any) -> None:
         """Refuse what numpy would broadcast or cut to the shapes and dtypes of the parts without a word.
 

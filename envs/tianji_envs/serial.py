@@ -28,7 +28,7 @@ from tianji_envs.errors import (
     UnknownEnvironmentError,
 )
 from tianji_envs.records import RecordRows, RecordSpace
-from tianji_envs.team import AVAILABLE, TeamSpace
+from tianji_envs.team import AVAILABLE, TeamSpace, TeamTranslator
 
 MISSING: Final = (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError)
 """What environments raise whose library is not installed."""
@@ -114,6 +114,7 @@ class SerialVectorEnvironment(VectorEnvironment):
             self.left_out = self._records.left_out
         if isinstance(self.observation_space, TeamSpace):
             self.agents = envs[0].agents
+            self.translator = envs[0] if isinstance(envs[0], TeamTranslator) else None
         check_spaces(name, self.observation_space, self.action_space)
         self._acts_are_ints = isinstance(self.action_space, gymnasium.spaces.Discrete)
         self._limit = np.inf if max_episode_steps is None else max_episode_steps

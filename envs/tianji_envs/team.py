@@ -8,7 +8,8 @@ as are never available.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Collection, Mapping
+from typing import Any, Final, Protocol, runtime_checkable
 
 import gymnasium
 import numpy as np
@@ -71,3 +72,20 @@ class TeamSpace(gymnasium.Space[npt.NDArray[Any]]):
 
     def __repr__(self) -> str:
         return f"TeamSpace({self.dtype})"
+
+
+@runtime_checkable
+class TeamTranslator(Protocol):
+    """Translates between records and a team's own observations and actions, which go by the agents' names.
+
+    An environment that is one translates though it is closed.
+    """
+
+    def record_of(self, seen: Mapping[str, Any]) -> npt.NDArray[Any]:
+        """Make a record ``[]`` of what agents see; those that are not named are not alive.
+
+        There is no state in it: acting needs none.
+        """
+
+    def actions_of(self, action: npt.NDArray[Any], names: Collection[str]) -> dict[str, Any]:
+        """Return the actions of those agents, out of the team's ``[M]`` or ``[M, A]``."""

@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import ModuleType
 from typing import Any, ClassVar, Final, Protocol
 
@@ -259,10 +259,7 @@ class PettingZooTeam(BaseEnv):
             truncated: of the team's episode.
         """
         acting, members = self._living, self._members
-        given = action.tolist() if self._is_discrete else action
-        seen, rewards, ends, cuts, _ = self._env.step(
-            {name: members[name].action(given[members[name].index]) for name in acting}
-        )
+        seen, rewards, ends, cuts, _ = self._env.step(self.actions_of(action, acting))
         self._living = [name for name in self._env.agents if not (ends.get(name) or cuts.get(name))]
         over = not self._living
         only_cut = [name for name in acting if cuts.get(name) and not ends.get(name)] if over else []
@@ -274,8 +271,29 @@ class PettingZooTeam(BaseEnv):
         self._show(seen, only_cut if over else self._living)
         return self._record, float(sum(rewards.values())), over and not truncated, truncated
 
+    def actions_of(self, action: npt.NDArray[Any], names: Collection[str]) -> dict[str, Any]:
+        """Return the actions of those agents, out of the team's ``[M]`` or ``[M, A]``."""
+        given, members = action.tolist() if self._is_discrete else action, self._members
+        return {name: members[name].action(given[members[name].index]) for name in names}
+
+    def record_of(self, seen: ByAgent) -> npt.NDArray[Any]:
+        """Make a record ``[]`` of what agents see; those that are not named are not alive.
+
+        There is no state in it; the next call writes into it again.
+        """
+        if unknown := seen.keys() - self._members.keys():
+            raise ValueError(f"there is no agent {min(unknown)!r}; they are {', '.join(self.agents)}")
+        self._record[REWARD] = 0
+        self._show_agents(seen, list(seen))
+        return self._record
+
     def _show(self, seen: ByAgent, alive: Sequence[str]) -> None:
         """Write what the agents that are ``alive`` see, and the state; the others see nothing."""
+        self._show_agents(seen, alive)
+        if self._state_space is not None:
+            self._record[STATE] = flat(self._state_space, self._env.state())
+
+    def _show_agents(self, seen: ByAgent, alive: Sequence[str]) -> None:
         record, members = self._record, self._members
         record[OBSERVATION] = 0
         record[ALIVE] = False
@@ -290,8 +308,6 @@ class PettingZooTeam(BaseEnv):
                 )
             record[ALIVE][members[name].index] = True
             members[name].show(seen[name])
-        if self._state_space is not None:
-            record[STATE] = flat(self._state_space, self._env.state())
 
     def render(self) -> npt.NDArray[np.uint8]:
         """Draw the current state."""

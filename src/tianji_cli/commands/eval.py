@@ -21,8 +21,8 @@ import numpy.typing as npt
 import typer
 
 from tianji_cli.commands.options import Json, Run, Runs
-from tianji_cli.config.loader import dump_config, load_config
-from tianji_cli.errors import RunFailed, TianjiError, UsageError, cut, describe
+from tianji_cli.config.loader import load_config
+from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.quantities import finite, number, several
@@ -174,20 +174,15 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     config = load_config(str(directory.config))
     player = _find_policy(policy, checkpoint)
     wanted = checkpoint or config.experiment.eval_checkpoint
-    name = "" if player in BASELINES else _find_checkpoint(directory, wanted)
+    name = "" if player in BASELINES else directory.checkpoint(wanted)
     animation = None if render is None else Animation(render)
     experiment = config.experiment
     limits = EvaluationLimits(max_s or experiment.eval_max_s, max_steps or experiment.eval_max_steps)
     # torch is slow to import, and what the command line got wrong is known by now.
-    from tianji_cli.plan.plan import make_plan  # noqa: PLC0415
-    from tianji_cli.plan.spec import JobSpec  # noqa: PLC0415
     from tianji_cli.worker.build import build_evaluator  # noqa: PLC0415
     from tianji_cli.worker.parts import Parts  # noqa: PLC0415
 
-    plan = make_plan(config)
-    # As the root, which computes on a CPU: a run that used GPUs may be judged where there is none.
-    job = JobSpec("", dump_config(config), plan, directory.path, directory.path)
-    parts = Parts(job, config, plan.processes[0], 0)
+    parts = Parts.of_run(directory, config)
     build = partial(build_evaluator, parts, episodes, seed, name, policy=player, limits=limits)
     try:
         evaluator = _play(build, limits, animation)
@@ -311,23 +306,6 @@ class _ProgressLine:
             self._stream.flush()
         except OSError:
             self._stream = None  # The terminal or pipe has gone: it goes on unseen.
-
-
-def _find_checkpoint(directory: RunDirectory, checkpoint: str) -> str:
-    name = checkpoint.lstrip("0").zfill(12) if checkpoint.isdecimal() else checkpoint
-    if not os.path.isfile(directory.checkpoints / name / "model.safetensors"):
-        kept = [
-            path.name.lstrip("0") or "0"
-            for path in sorted(directory.checkpoints.glob("*"))
-            if path.name.isdecimal()
-        ]
-        shown = cut(repr(checkpoint))
-        raise UsageError(
-            f"{directory.path} has no checkpoint {shown}; there are best, last, {', '.join(kept)}"
-            if kept
-            else f"{directory.path} has no checkpoints yet"
-        )
-    return name
 
 
 def _show(

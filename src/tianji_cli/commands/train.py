@@ -39,7 +39,7 @@ from tianji_cli.quantities import ranges
 from tianji_cli.root.session import Result, RunRequest, build_spec, run_session
 from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.metrics import read_summary
-from tianji_cli.telemetry.report import print_lines, print_result, write_json
+from tianji_cli.telemetry.report import document_of, print_lines, print_result, write_json
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.wire.address import parse_address, resolve
 
@@ -265,7 +265,7 @@ def _is_at_its_goal(job: JobConfig, run: RunDirectory, json_to: str | None) -> b
     if not reached:
         return False
     if json_to is not None and (summary := read_summary(run.summary)) is not None:
-        write_json(summary.document(), json_to)
+        write_json(document_of(summary, run), json_to)
     if json_to == "-":
         return True
     goals = job.experiment.stop.model_dump()

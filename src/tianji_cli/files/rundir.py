@@ -20,6 +20,8 @@ from tianji_plugins import nearest
 
 DEFAULT_OUT: Final = Path("experiments")
 SUBDIRECTORIES: Final = ("logs", "checkpoints", "plots")
+STEPS_DIGITS: Final = 12
+"""Of a checkpoint's name, which is its env steps."""
 MAX_LISTED: Final = 10
 """Experiments named in an error message at most."""
 
@@ -30,6 +32,10 @@ class RunDirectoryError(UsageError):
 
 class NoSuchRunError(RunDirectoryError):
     """What the user named is no run; the message lists what is there."""
+
+
+class NoSuchCheckpointError(RunDirectoryError):
+    """A run has no such checkpoint; the message lists those that it has."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +132,29 @@ class RunDirectory:
             if place.is_symlink():
                 raise RunDirectoryError(f"{place} is a link, and must not be: link the whole run instead")
         return warnings
+
+    def checkpoint(self, name: str) -> str:
+        """Find a checkpoint that the user means, by ``best``, ``last`` or env steps; returns its name.
+
+        Raises:
+            NoSuchCheckpointError: there is none; the message lists those that exist.
+        """
+        found = name.lstrip("0").zfill(STEPS_DIGITS) if name.isdecimal() else name
+        if os.path.isfile(self.checkpoints / found / "model.safetensors"):
+            return found
+        kept = self.checkpoint_names
+        raise NoSuchCheckpointError(
+            f"{self.path} has no checkpoint {cut(repr(name))}; there are {', '.join(kept)}"
+            if kept
+            else f"{self.path} has no checkpoints yet"
+        )
+
+    @property
+    def checkpoint_names(self) -> tuple[str, ...]:
+        """What ``checkpoint`` finds: ``best`` and ``last``, and the env steps of all that are kept."""
+        kept = [path.name for path in sorted(self.checkpoints.glob("*")) if path.name.isdecimal()]
+        links = [name for name in ("best", "last") if (self.checkpoints / name).is_dir()]
+        return (*links, *(name.lstrip("0") or "0" for name in kept))
 
     @property
     def config(self) -> Path:

@@ -45,7 +45,7 @@ def print_result(
         TianjiError: the JSON file cannot be written.
     """
     if json_to is not None:
-        write_json(summary.document(), json_to)
+        write_json(document_of(summary, run), json_to)
     if json_to == "-":
         return
     console = Console(highlight=False)
@@ -73,6 +73,11 @@ def print_result(
         console.print(table)
     for label, text in to_copy:  # A line that the terminal wraps is still one line.
         console.print(Text.assemble((label.ljust(width), "cyan"), "  ", text), soft_wrap=True)
+
+
+def document_of(summary: Summary, run: RunDirectory) -> dict[str, Any]:
+    """Return what ``--json`` tells of a run: its summary, and as ``run`` where it is."""
+    return {**summary.document(), "run": str(run.path.absolute())}
 
 
 def write_json(document: Mapping[str, Any], to: str) -> None:

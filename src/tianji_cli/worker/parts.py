@@ -22,11 +22,13 @@ from tianji_algos.fields import FieldSpec
 from tianji_algos.normalization import Normalization, build_normalizer
 from tianji_cli.config.checks import wrong_agent
 from tianji_cli.config.environment import build_environment
+from tianji_cli.config.loader import dump_config
 from tianji_cli.config.schema import Environment, JobConfig
 from tianji_cli.errors import UsageError, describe
 from tianji_cli.files.checkpoint import load_parameters, load_training
+from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.files.saved import LAST, Progress, checkpoints_of
-from tianji_cli.plan.plan import PlannedProcess
+from tianji_cli.plan.plan import PlannedProcess, make_plan
 from tianji_cli.plan.spec import JobSpec
 from tianji_cli.roles.buffer.replay.replay import PRIORITY, kept_first
 from tianji_cli.roles.learner.learner import Episodes
@@ -35,6 +37,7 @@ from tianji_cli.wire.fragment import FragmentLayout, common_fields
 from tianji_cli.wire.records import job_number
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import UnsupportedSpaceError
+from tianji_envs.team import TeamTranslator
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class _Shown:
     frame: gymnasium.Space[Any]
     spaces: Spaces
     winnable: bool
+    translator: TeamTranslator | None
 
 
 class Parts:
@@ -59,6 +63,17 @@ class Parts:
         self.process = process
         self.incarnation = incarnation
 
+    @classmethod
+    def of_run(cls, run: RunDirectory, config: JobConfig) -> Parts:
+        """Build the parts of a run, whose ``config`` this is, to play with what it has learnt.
+
+        They are those of its root, which computes on a CPU: a run that used GPUs may be judged where there is
+        none.
+        """
+        plan = make_plan(config)
+        job = JobSpec("", dump_config(config), plan, run.path, run.path)
+        return cls(job, config, plan.processes[0], 0)
+
     def environment(
         self, num_envs: int, render: bool = False, *, evaluation: bool = False
     ) -> VectorEnvironment:
@@ -72,6 +87,11 @@ class Parts:
     def spaces(self) -> Spaces:
         """Spaces of one environment, as a policy sees it."""
         return self._shown.spaces
+
+    @property
+    def translator(self) -> TeamTranslator | None:
+        """What knows a team's own observations and actions; None if its environment has none but records."""
+        return self._shown.translator
 
     @cached_property
     def layout(self) -> FragmentLayout:
@@ -265,7 +285,8 @@ class Parts:
                     f"experiment.stop.win_rate: {called} does not say whether an episode was won; "
                     "mean_return, env_steps or wall_s would be right"
                 )
-            return _Shown(environment.observation_space, spaces_of(environment), winnable)
+            spaces = spaces_of(environment)
+            return _Shown(environment.observation_space, spaces, winnable, environment.translator)
         finally:
             environment.close()
 

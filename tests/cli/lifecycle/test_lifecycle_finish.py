@@ -36,7 +36,7 @@ def test_a_finished_run_leaves_everything_the_design_names(workplace: Any, trans
     run.check_refusals()
     assert summary["lost"] == 0
     assert summary["env_steps"] == summary["received"] >= 2048
-    assert json.loads((workplace.place / "figures.json").read_text()) == summary
+    assert json.loads((workplace.place / "figures.json").read_text()) == summary | {"run": str(run.path)}
     files = {str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file()}
     for rank, role in enumerate(dict.fromkeys(role["rank"] for role in summary["roles"])):
         roles = [entry["role"] for entry in summary["roles"] if entry["rank"] == role]
@@ -181,7 +181,7 @@ def test_a_short_run_has_a_learning_curve(workplace: Any) -> None:
 def test_json_on_stdout_is_all_there_is_on_stdout(workplace: Any) -> None:
     run = workplace.train(options=("--json", "-"))
     run.command.wait(0)
-    assert json.loads(run.command.stdout) == run.summary
+    assert json.loads(run.command.stdout) == run.summary | {"run": str(run.path)}
     assert "env_steps=" in run.command.stderr
 
 

@@ -77,7 +77,7 @@ def test_a_run_is_watched_in_a_pipe_and_on_a_terminal_and_does_not_mind(workplac
 
     assert summary["status"] == "finished"
     assert piped.stdout == run.command.stdout
-    assert json.loads((workplace.place / "watched.json").read_text()) == summary
+    assert json.loads((workplace.place / "watched.json").read_text()) == summary | {"run": str(run.path)}
     rows = run.rows
     lines = [fields(line) for line in piped.stderr.splitlines()]
     assert {line["env_steps"] for line in lines} <= {str(row["env_steps"]) for row in rows}

@@ -11,7 +11,7 @@ import pytest
 from tianji_cli.errors import TianjiError
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.bottleneck import Bottleneck
-from tianji_cli.telemetry.report import print_result
+from tianji_cli.telemetry.report import document_of, print_result
 from tianji_cli.telemetry.snapshot import RoleSummary, Summary
 
 FINISHED = """\
@@ -146,14 +146,14 @@ def test_json_on_stdout_is_all_there_is_on_stdout(
     summary: Callable[..., Summary], capsys: pytest.CaptureFixture[str]
 ) -> None:
     print_result(summary(), RUN, json_to="-")
-    assert json.loads(capsys.readouterr().out) == summary().document()
+    assert json.loads(capsys.readouterr().out) == document_of(summary(), RUN)
 
 
 def test_json_in_a_file_leaves_the_table_on_stdout(
     summary: Callable[..., Summary], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     print_result(summary(), RUN, json_to=str(tmp_path / "result.json"))
-    assert json.loads((tmp_path / "result.json").read_text()) == summary().document()
+    assert json.loads((tmp_path / "result.json").read_text()) == document_of(summary(), RUN)
     assert capsys.readouterr().out == FINISHED
 
 

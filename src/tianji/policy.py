@@ -1,0 +1,198 @@
+"""``load`` and ``Policy``: what a run has learnt, to act with in a program of one's own."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_cli.config.loader import load_config
+from tianji_cli.errors import RunFailed, TianjiError, describe
+from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
+from tianji_cli.files.saved import saved_progress
+from tianji_envs.errors import EnvironmentFailure
+
+if TYPE_CHECKING:
+    import gymnasium
+
+    from tianji_algos.core import Agent
+    from tianji_cli.worker.parts import Parts
+
+Array = npt.NDArray[Any]
+
+
+class ObservationError(TianjiError, ValueError):
+    """What was given to ``Policy.act`` is no observation of the environment that the policy has learnt in."""
+
+
+class Policy:
+    """What a run has learnt, built by ``load``: chooses actions for one observation, or for a batch of them.
+
+    One policy plays in one environment, or in as many side by side as a batch has observations. A network
+    that remembers has a memory for each of them: call ``reset`` where an episode begins. Not to be shared
+    among threads.
+
+    Attributes:
+        observation_space: of what ``act`` takes. Dict and Tuple observations are taken as the environment
+            gives them; here their parts are named, such as ``arm.angles``. Where frames are stacked, an
+            observation is the whole stack, oldest first.
+        action_space: of what ``act`` returns.
+    """
+
+    def __init__(self, parts: Parts, checkpoint: str, seed: int) -> None:
+        from tianji_cli.files.checkpoint import load_parameters  # noqa: PLC0415 - imports torch
+
+        spaces = parts.spaces
+        self.observation_space: gymnasium.Space[Any] = spaces.observation
+        self.action_space: gymnasium.Space[Any] = spaces.action
+        self._parts = parts
+        self._seed = seed
+        self._model = parts.acting_model()
+        self._parameters = load_parameters(parts.job.checkpoints / checkpoint, self._model)
+        self._agent: Agent | None = None
+        self._number = 0
+        self._recorded: dict[str, Array] = {}
+        """One step of what the agent records when it explores; nobody reads it."""
+
+    def act(self, observation: Any, deterministic: bool = True) -> Any:
+        """Choose an action for one observation, or actions for a batch of them.
+
+        Args:
+            observation: as the environment gives it, or N of them along a first axis, as gymnasium's vectors
+                give them; N may differ from call to call, but a network that remembers begins anew then. Of a
+                team: what each agent sees, by its name, as PettingZoo has it; those left out are not alive.
+                Or records of ``observation_space``, where the environment has no names.
+            deterministic: take the likeliest action, or the one of the highest value. Otherwise as in
+                training: from the policy's distribution, or with the share of random actions at its end.
+
+        Returns:
+            An element of ``action_space``, or N of them ``[N, ...]``; of a team by name if observations are.
+            Yours to keep.
+
+        Raises:
+            ObservationError: it does not fit ``observation_space``; says how.
+        """
+        team = self._parts.translator
+        if team is not None and isinstance(observation, Mapping):
+            record = _fitting(team.record_of, observation, self.observation_space)
+            return team.actions_of(self.act(record, deterministic), observation)
+        rows, is_single = self._rows(observation)
+        if self._agent is None or len(rows) != self._number:
+            self._agent = self._agent_for(len(rows))
+        actions: Array = (
+            self._agent.act_greedily(rows) if deterministic else self._agent.act(rows, self._recorded)
+        )
+        return (actions[0] if is_single else actions).copy()
+
+    def reset(self, where: npt.ArrayLike = True) -> None:
+        """Forget what was seen: the next observation begins an episode.
+
+        Args:
+            where: in which environments of a batch, ``[N]`` bool; in all of them by default.
+        """
+        if self._agent is not None:
+            self._agent.begin_episodes(np.broadcast_to(np.asarray(where, np.bool_), self._number))
+
+    def _agent_for(self, number: int) -> Agent:
+        """Build what acts in so many environments."""
+        parts = self._parts
+        agent = parts.agent(self._model, number, self._seed)
+        agent.adopt(self._parameters)
+        progress = saved_progress(parts.job.checkpoints, parts.config.distribution.groups)
+        agent.schedule(sum(group.env_steps for group in progress))
+        agent.begin_episodes(np.ones(number, np.bool_))
+        self._number = number
+        self._recorded = {
+            field.name: np.zeros((number, *field.shape), field.dtype) for field in parts.agent_fields
+        }
+        return agent
+
+    def _rows(self, observation: Any) -> tuple[Array, bool]:
+        """Return observations ``[N, ...]``, and whether a single one was given."""
+        from tianji_envs.records import RecordSpace  # noqa: PLC0415 - imports gymnasium
+
+        space = self.observation_space
+        read: Callable[[Any], Array] = partial(_array, space)
+        if isinstance(space, RecordSpace) and getattr(observation, "dtype", None) != space.dtype:
+            read = space.pack
+        array = _fitting(read, observation, space)
+        shape = space.shape or ()
+        if array.shape == shape:
+            return array[np.newaxis], True
+        if len(array.shape) == len(shape) + 1 and array.shape[1:] == shape and len(array):
+            return array, False
+        raise ObservationError(
+            f"an observation of shape {array.shape} does not fit {space}; {shape} would be right, "
+            f"or {('N', *shape)} for N of them".replace("'", "")
+        )
+
+
+def _fitting(read: Callable[[Any], Array], observation: Any, space: gymnasium.Space[Any]) -> Array:
+    """Read an observation.
+
+    Raises:
+        ObservationError: it does not fit its space.
+    """
+    try:
+        return read(observation)
+    except (TypeError, ValueError, KeyError, IndexError, EnvironmentFailure) as cause:
+        raise ObservationError(f"an observation does not fit {space}: {describe(cause)}") from cause
+
+
+def _array(space: gymnasium.Space[Any], observation: Any) -> Array:
+    """Return an observation, or a batch, in the dtype of its space.
+
+    Raises:
+        ValueError: the space does not hold its numbers.
+    """
+    from tianji_envs.core import fits  # noqa: PLC0415 - imports gymnasium
+
+    array = np.asarray(observation)
+    if space.dtype is None or not fits(array, space.dtype):
+        raise ValueError(f"an array of {array.dtype}; {space.dtype} is wanted")
+    return np.ascontiguousarray(array, space.dtype).reshape(array.shape)
+
+
+def load(
+    run: str | os.PathLike[str],
+    checkpoint: str | int = "best",
+    *,
+    seed: int = 0,
+    out: str | os.PathLike[str] = DEFAULT_OUT,
+) -> Policy:
+    """Load what a run has learnt.
+
+        policy = tianji.load("ppo_cartpole")          # of the newest run of that name
+        policy = tianji.load("experiments/ppo_cartpole/3", checkpoint="last")
+
+    Its environment is built once, to see its spaces, and modules of your own that the run's config names are
+    imported; no process is started.
+
+    Args:
+        run: a ``Run``, a path, ``name/n``, or ``name`` for its newest run.
+        checkpoint: ``"best"``, ``"last"``, or the env steps of one that was kept.
+        seed: of what is random where it does not act deterministically.
+        out: where runs are looked for by name.
+
+    Raises:
+        TianjiError: there is no such run or checkpoint, or it cannot be loaded here.
+    """
+    directory = RunDirectory.find(os.fspath(run), Path(out))
+    for warning in directory.check():  # Its config names modules that will run.
+        warnings.warn(warning, stacklevel=2)
+    config = load_config(str(directory.config))
+    name = directory.checkpoint(str(checkpoint))
+    from tianji_cli.worker.parts import Parts  # noqa: PLC0415 - imports torch
+
+    try:
+        return Policy(Parts.of_run(directory, config), name, seed)
+    except TianjiError:
+        raise
+    except Exception as cause:  # A user's environment, model or agent may raise anything.
+        raise RunFailed(f"cannot load {directory.path}: {describe(cause)}") from cause

@@ -1,0 +1,192 @@
+"""``train`` and ``Run``: trainings that are started from Python, and what a run left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_cli.config.source import KeyPath, is_section
+from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
+from tianji_cli.launch.children import Child, python_command, supervised, wait_for_exit
+from tianji_cli.telemetry.metrics import read_metrics
+
+if TYPE_CHECKING:
+    import pandas
+
+END_S: Final = 60.0
+"""How long a training that is interrupted may take to save a checkpoint and end."""
+
+
+class Run:
+    """What a run has left behind, or a running one has written so far: read anew each time it is asked for.
+
+        run = tianji.Run("ppo_cartpole")              # the newest of that name
+        run.metrics["mean_100"]
+
+    Args:
+        run: a path, ``name/n``, or ``name`` for its newest run.
+        out: where runs are looked for by name.
+
+    Attributes:
+        path: its directory.
+
+    Raises:
+        TianjiError: there is no such run.
+    """
+
+    def __init__(self, run: str | os.PathLike[str], out: str | os.PathLike[str] = DEFAULT_OUT) -> None:
+        self._directory = RunDirectory.find(os.fspath(run), Path(out))
+        self.path = self._directory.path
+
+    def __fspath__(self) -> str:
+        """Return the path of its directory."""
+        return os.fspath(self.path)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved config, section by section, as in ``config.toml``."""
+        return tomllib.loads(self._directory.config.read_text(encoding="utf-8"))
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """What it came to, as in ``summary.json``; None before it is over."""
+        try:
+            found: dict[str, Any] = json.loads(self._directory.summary.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        return found
+
+    @property
+    def metrics(self) -> dict[str, npt.NDArray[Any]]:
+        """Columns ``[rows]`` of ``metrics.jsonl`` by name; of tables by dotted names, as ``losses.entropy``.
+
+        Numbers are float64, NaN where a row has none; counts that all rows have are int64; text is objects.
+        """
+        read = read_metrics(self._directory.metrics)
+        tables = {name for row in read for name, value in row.items() if isinstance(value, dict | list)}
+        rows = [dict(_flat(row)) for row in read]
+        names = dict.fromkeys(name for row in rows for name in row if name not in tables)
+        return {name: _column([row.get(name) for row in rows]) for name in names}
+
+    @property
+    def frame(self) -> pandas.DataFrame:
+        """The same as a pandas DataFrame; pandas has to be installed.
+
+        Raises:
+            UsageError: it is not.
+        """
+        try:
+            import pandas  # noqa: PLC0415 - most do without
+        except ModuleNotFoundError as cause:
+            raise UsageError(
+                "Run.frame needs pandas: pip install pandas; Run.metrics does without"
+            ) from cause
+        return pandas.DataFrame(self.metrics)
+
+    @property
+    def checkpoints(self) -> tuple[str, ...]:
+        """What ``load`` takes as a checkpoint: ``best``, ``last``, and env steps of those that are kept."""
+        return self._directory.checkpoint_names
+
+
+def train(
+    config: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    out: str | os.PathLike[str] = DEFAULT_OUT,
+    quiet: bool = True,
+    **sections: Mapping[str, Any],
+) -> Run:
+    """Train as ``tianji train CONFIG`` does, in processes of its own, and wait for the end.
+
+        run = tianji.train("configs/ppo_cartpole.toml", training={"learning_rate": 1e-3},
+                           distribution={"actor": {"num": 2}})
+
+    An interruption (Ctrl-C) lets the training save a checkpoint, and goes on from here.
+
+    Args:
+        config: a TOML file, or the name of a shipped one.
+        name: of the experiment, in place of the config's.
+        out: where runs go.
+        quiet: show nothing; else what the command shows, where this process writes.
+        sections: values in place of the config's, by section and key: ``experiment={"seed": 3}`` is
+            ``--set experiment.seed=3``.
+
+    Raises:
+        UsageError: the config cannot be run; RunFailed: the training failed. Both with what the command said.
+    """
+    words = [os.fspath(config), "--out", os.fspath(out), *(["--name", name] if name else [])]
+    words += ["--quiet"] if quiet else []
+    words += [word for setting in _settings((), sections) for word in ("--set", setting)]
+    with TemporaryDirectory(prefix="tianji-") as place:
+        result = Path(place) / "summary.json"
+        command = python_command("tianji_cli", "train", *words, "--json", str(result))
+        child = Child(command, stdout=subprocess.DEVNULL if quiet else None, keep_errors=quiet)
+        with supervised([child], END_S):
+            wait_for_exit([child], None)
+            ended = child.wait()
+        if ended.status != 0:
+            error = UsageError if ended.status == UsageError.exit_status else RunFailed
+            raise error(ended.last_words.removeprefix("tianji: "))
+        return Run(json.loads(result.read_text(encoding="utf-8"))["run"])
+
+
+def _settings(at: KeyPath, values: Mapping[str, Any]) -> Iterator[str]:
+    """Write values as ``--set`` takes them; the tables within a section that are sections key by key."""
+    for key, value in values.items():
+        path = (*at, key)
+        if (not at or is_section(path)) and isinstance(value, Mapping):
+            yield from _settings(path, value)
+        else:
+            yield f"{'.'.join(path)}={_as_toml(value)}"
+
+
+def _as_toml(value: Any) -> str:
+    """Write a value on one line, as TOML.
+
+    Raises:
+        UsageError: TOML has no such value.
+    """
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return (
+            "{" + ", ".join(f"{json.dumps(str(key))} = {_as_toml(one)}" for key, one in value.items()) + "}"
+        )
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_as_toml, value)) + "]"
+    if isinstance(value, str | os.PathLike):
+        return json.dumps(os.fspath(value), ensure_ascii=False)
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    raise UsageError(f"a config has no {type(value).__name__} such as {value!r}; TOML's values are right")
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Go through what is no table and no list, with dotted names."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif not isinstance(value, list):
+            yield f"{prefix}{key}", value
+
+
+def _column(values: list[Any]) -> npt.NDArray[Any]:
+    if any(isinstance(value, str) for value in values):
+        return np.array(values, object)
+    if all(type(value) is int for value in values):
+        return np.array(values, np.int64)
+    return np.array([np.nan if value is None else value for value in values], np.float64)
