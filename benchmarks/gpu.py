@@ -27,6 +27,7 @@ ROOT: Final = Path(__file__).parents[1]
 PONG: Final = str(ROOT / "configs" / "ppo_pong_gpu.toml")
 REPLAYED: Final = str(ROOT / "configs" / "dqn_pong_gpu.toml")
 UPDATES: Final = str(ROOT / "benchmarks" / "updates.py")
+PPO_UPDATE: Final = str(ROOT / "benchmarks" / "ppo_update.py")
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,10 @@ def parts(out: Path) -> dict[str, Part]:
     return {
         "tests": Part(("-m", "pytest", "-m", "gpu", "-q", str(ROOT / "tests")), "pytest -m gpu"),
         "updates": Part((UPDATES, "--config", REPLAYED), "DQN's updates a second, in a training and bare"),
+        "ppo": Part(
+            (PPO_UPDATE, "--config", PONG, "--json", str(out / "ppo.json")),
+            "PPO's updates a second beside plain, compiled and captured loops",
+        ),
         "pong": Part(
             (*tianji, "train", PONG, *run_of_pong, *limit),
             "ppo_pong_gpu to a mean return of 18, target 100 s",

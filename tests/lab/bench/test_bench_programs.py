@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
+import json
 import runpy
 import sys
 import tomllib
@@ -11,8 +13,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
+import torch
+from lab.profile.made_up_measurements import PPO, made_up
 
+from tianji_algos.distributions import distribution_for
+from tianji_algos.ppo.ppo import PPOLoss
+from tianji_algos.ppo.rollout import PPOMinibatch
+from tianji_algos.ppo.settings import PPOSettings
+from tianji_cli.config.loader import load_config
 from tianji_cli.errors import RunFailed
 
 ROOT = Path(__file__).parents[3]
@@ -209,3 +219,43 @@ def test_commands_for_a_gpu_are_there(monkeypatch: pytest.MonkeyPatch, tmp_path:
         files = [word for word in part.words if word.endswith((".toml", ".py"))]
         assert all(Path(file).is_file() for file in files)
         assert files or part.words[:2] == ("-m", "pytest")
+
+
+def test_a_plain_loop_makes_the_update_that_ppo_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    ppo_update = _program("ppo_update.py", monkeypatch)
+    asked = ["environment.num_envs=2", "training.rollout_steps=512", "training.minibatch_size=128"]
+    config = load_config("configs/ppo_cartpole.toml", [*asked, "training.max_grad_norm=1e6"])
+    plain = ppo_update.PlainLoop(ppo_update.parts_of(config), "cpu")
+    rows = torch.arange(128)
+    observation, action, log_prob, advantage, target = (each[rows] for each in plain._rollout)
+    policy, value = plain._model(observation)
+    normal = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    minibatch = PPOMinibatch(
+        observation=observation, action=action, log_prob=log_prob, total=128,
+        value=value.detach(), advantage=normal, target=target,
+    )  # fmt: skip
+    distribution = distribution_for(gymnasium.spaces.Discrete(2))
+    settings = config.training.settings
+    assert isinstance(settings, PPOSettings)
+    loss, _ = PPOLoss(distribution, settings)(policy, value, minibatch)
+    torch.testing.assert_close(plain._loss(rows), loss)
+    before = next(plain._model.parameters()).clone()
+    assert len(list(itertools.islice(plain.updates(), 9))) == 9, "it goes on after a rollout"
+    assert not torch.equal(next(plain._model.parameters()), before)
+    ours = ppo_update.tianji(ppo_update.parts_of(config), "cpu")
+    assert len(list(itertools.islice(ours, 9))) == 9
+
+
+def test_the_bound_of_production_is_what_the_parts_cost_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    locomotion = _program("locomotion.py", monkeypatch)
+    measured = made_up(PPO, cores=2)
+    document = {"measurements": measured.model_dump(mode="json")}
+    (tmp_path / "ppo_cartpole-profile.json").write_text(json.dumps(document))
+    found = locomotion.measure_bound(argparse.Namespace(out=tmp_path, config=PPO.config, set=[]))
+    step_s, act_s = PPO.step_s + 64 * PPO.step_env_s, PPO.act_s + 64 * PPO.act_env_s
+    learn_s = PPO.rho * PPO.update_s / PPO.uses_per_update
+    assert found["t_learn"] == pytest.approx(learn_s)
+    assert (found["t_step"], found["t_act"]) == pytest.approx((step_s / 64, act_s / 64), rel=0.1)
+    assert found["bound"] == pytest.approx(2 / (found["t_step"] + found["t_act"] + found["t_learn"]))
