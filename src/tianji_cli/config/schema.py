@@ -274,6 +274,8 @@ class Environment(Section):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"{twice!r} is there twice; once is enough")
+        if not all(name.strip() for name in names):
+            raise ValueError("a name is empty; a key of gymnasium's info is wanted")
         if len(names) > MAX_METRICS:
             raise ValueError(f"{len(names)} are more than {MAX_METRICS}: each is in every report")
         return names

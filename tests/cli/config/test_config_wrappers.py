@@ -133,6 +133,7 @@ def test_wrappers_and_metrics_are_for_gymnasium_environments(
 @pytest.mark.parametrize(
     ("metrics", "words"),
     [
+        ('["success", ""]', "a name is empty; a key of gymnasium's info is wanted"),
         ('["success", "n", "success"]', "'success' is there twice; once is enough"),
         (str([f"m{i}" for i in range(33)]), "33 are more than 32: each is in every report"),
         ('"success"', "it should be a list"),
