@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +18,7 @@ from tianji_cli.config.source import KeyPath, is_section
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.launch.children import Child, python_command, supervised, wait_for_exit
-from tianji_cli.telemetry.metrics import read_metrics
+from tianji_cli.telemetry.metrics import read_history
 
 if TYPE_CHECKING:
     import pandas
@@ -75,11 +75,12 @@ class Run:
 
         Numbers are float64, NaN where a row has none; counts that all rows have are int64; text is objects.
         """
-        read = read_metrics(self._directory.metrics)
-        tables = {name for row in read for name, value in row.items() if isinstance(value, dict | list)}
-        rows = [dict(_flat(row)) for row in read]
-        names = dict.fromkeys(name for row in rows for name in row if name not in tables)
-        return {name: _column([row.get(name) for row in rows]) for name in names}
+        return _columns(read_history(self._directory.metrics)[0])
+
+    @property
+    def evaluations(self) -> dict[str, npt.NDArray[Any]]:
+        """Columns ``[evaluations]`` of evaluations while training, likewise; empty if there were none."""
+        return _columns(read_history(self._directory.metrics)[1])
 
     @property
     def frame(self) -> pandas.DataFrame:
@@ -173,6 +174,13 @@ def _as_toml(value: Any) -> str:
     if isinstance(value, bool | int | float):
         return str(value).lower()
     raise UsageError(f"a config has no {type(value).__name__} such as {value!r}; TOML's values are right")
+
+
+def _columns(read: Sequence[Mapping[str, Any]]) -> dict[str, npt.NDArray[Any]]:
+    tables = {name for row in read for name, value in row.items() if isinstance(value, dict | list)}
+    rows = [dict(_flat(row)) for row in read]
+    names = dict.fromkeys(name for row in rows for name in row if name not in tables)
+    return {name: _column([row.get(name) for row in rows]) for name in names}
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

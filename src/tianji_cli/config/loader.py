@@ -444,7 +444,7 @@ def _find_component(
 
 ROLES: Final = Plugins("role", "tianji.roles", UsageError, UsageError)
 
-BUILT_IN: Final = ("root", "actor", "buffer", "learner", "follower", "evaluator")
+BUILT_IN: Final = ("root", "actor", "buffer", "learner", "follower", "examiner", "evaluator")
 """Names that are taken."""
 
 OTHER_COUNTERS: Final = ("endpoint", "batches", "shares", "priorities")

@@ -114,6 +114,7 @@ class Stop(Section):
         env_steps: steps of experience that the learners have received.
         wall_s: seconds since the first environment step.
         win_rate: share of the last 100 training episodes that were won.
+        evaluation: mean return of one evaluation while training, all of whose episodes have ended.
     """
 
     mean_return: Annotated[
@@ -134,11 +135,19 @@ class Stop(Section):
         Annotated[float, Field(gt=0, le=1)] | None,
         StopRule(share, "{written} of the last 100 episodes were won", "{written} of 100 episodes were won"),
     ] = None
+    evaluation: Annotated[
+        float | None,
+        StopRule(
+            number, "mean return of an evaluation is {value:.6g}", "the best evaluation's mean was {written}"
+        ),
+    ] = None
 
     @model_validator(mode="after")
     def _ends(self) -> Self:
         if not self.model_dump(exclude_none=True):
-            raise ValueError("the run would never end; set env_steps, wall_s, mean_return or win_rate")
+            raise ValueError(
+                "the run would never end; set env_steps, wall_s, mean_return, win_rate or evaluation"
+            )
         return self
 
     @property
@@ -171,6 +180,30 @@ STOP_RULES: Final = {
 }
 
 
+class PeriodicEvaluation(Section):
+    """Evaluations while others train, in a process of its own; table ``[experiment.evaluation]``.
+
+    Attributes:
+        every_env_steps: env steps of the job from the beginning of one to that of the next, at least.
+        every_s: seconds likewise. Where both are given, the first that is over counts.
+        episodes: of each.
+        max_s: seconds that one may take; episodes that have not ended by then are left out.
+        deterministic: whether policies act greedily; otherwise as in training.
+    """
+
+    every_env_steps: Count | None = None
+    every_s: Annotated[float | None, Field(gt=0)] = None
+    episodes: Count = 20
+    max_s: Annotated[float, Field(gt=0)] = 60.0
+    deterministic: bool = True
+
+    @model_validator(mode="after")
+    def _comes_again(self) -> Self:
+        if self.every_env_steps is None and self.every_s is None:
+            raise ValueError("nothing says how often; set every_env_steps or every_s")
+        return self
+
+
 class Experiment(Section):
     """The name of a run, when it ends and what it writes down.
 
@@ -181,6 +214,7 @@ class Experiment(Section):
         thresholds: mean returns whose first time is written to the summary's ``time_to``.
         checkpoint_every_s: seconds between checkpoints.
         keep_checkpoints: how many stay under their step number.
+        evaluation: evaluations while training; None: there are none.
         eval_episodes: episodes of the greedy evaluation at the end; 0 for none.
         eval_checkpoint: which policy is evaluated: the "best" by mean training return, or the "last", where
             such returns say little: opponents whose returns are added up, or actions that are all random.
@@ -199,6 +233,7 @@ class Experiment(Section):
     thresholds: Annotated[tuple[float, ...], Field(strict=False)] = ()
     checkpoint_every_s: Annotated[float, Field(gt=0)] = 60.0
     keep_checkpoints: Natural = 3
+    evaluation: PeriodicEvaluation | None = None
     eval_episodes: Natural = 100
     eval_checkpoint: Literal["best", "last"] = "best"
     eval_max_s: Annotated[float, Field(gt=0)] = 120.0
@@ -206,6 +241,14 @@ class Experiment(Section):
     plots: bool = True
     extensions: Annotated[tuple[str, ...], Field(strict=False)] = ()
     files: Annotated[tuple[str, ...], Field(strict=False)] = ()
+
+    @model_validator(mode="after")
+    def _evaluates_what_it_stops_by(self) -> Self:
+        if self.stop.evaluation is not None and self.evaluation is None:
+            raise ValueError(
+                "stop.evaluation: nothing is evaluated while training; set [experiment.evaluation]"
+            )
+        return self
 
     @field_validator("name")
     @classmethod

@@ -24,6 +24,7 @@ KeyPath = tuple[str, ...]
 SECTIONS: Final[frozenset[KeyPath]] = frozenset(
     {
         ("experiment",),
+        ("experiment", "evaluation"),
         ("environment",),
         ("agent",),
         ("model",),

@@ -3,7 +3,8 @@
     checkpoints/<env steps>/   model.safetensors  training.safetensors  state.json  SHA256SUMS
     checkpoints/last           -> the newest of them
     checkpoints/best           -> best-<env steps>/ with the best mean return's model.safetensors, state.json
-                               with nothing but the schema, SHA256SUMS
+                               with nothing but the schema, SHA256SUMS; or -> evaluated/best, likewise, with
+                               the best evaluation while training
 
 What is read has to be as it was written, by its sum, and of the right schema, types and ranges.
 A directory is written under a temporary name and renamed; ``last`` and ``best`` are links that are
@@ -27,13 +28,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 
 from tianji_algos.core import Model
-from tianji_cli.files.directories import LinkedDirectories
+from tianji_cli.files.directories import LinkedDirectories, replace_link
 from tianji_cli.files.saved import (
+    BEST,
+    EVALUATED,
+    EVALUATION,
+    LAST,
     MODEL,
     SCHEMA,
     STATE,
     TRAINING,
     CheckpointError,
+    best_evaluation,
     load_document,
     load_state,
     read_sealed,
@@ -65,13 +71,19 @@ class TrainingState:
 
 
 class CheckpointWriter:
-    """Writes checkpoints of one run: a model's parameters, each under its own name."""
+    """Writes checkpoints of one run: a model's parameters, each under its own name.
 
-    def __init__(self, directory: Path, model: Model, keep: int) -> None:
+    Args:
+        keep: how many stay under their number of env steps.
+        has_best: ``best`` is this writer's; else it leads to the newest, until a ``BestWriter`` has one.
+    """
+
+    def __init__(self, directory: Path, model: Model, keep: int, *, has_best: bool = True) -> None:
         self._directory = directory
         self._model = model
         self._keep = keep
-        self._places = LinkedDirectories(directory, ("last", "best"))
+        self._has_best = has_best
+        self._places = LinkedDirectories(directory, (LAST, BEST))
 
     def write(self, state: TrainingState) -> None:
         """Write a checkpoint under its number of env steps, and let ``last`` and ``best`` lead to it.
@@ -81,7 +93,7 @@ class CheckpointWriter:
         """
         name = f"{state.progress['env_steps']:012d}"
         try:
-            with self._places.fill("last", name) as place:
+            with self._places.fill(LAST, name) as place:
                 save_file(named_tensors(self._model, state.parameters), place / MODEL)
                 save_file(_contiguous(state.tensors), place / TRAINING)
                 document = {
@@ -92,11 +104,14 @@ class CheckpointWriter:
                 }
                 _write_state(place, document)
                 seal(place, (MODEL, TRAINING, STATE))
-            best = state.parameters if state.best_parameters is None else state.best_parameters
-            with self._places.fill("best", f"best-{name}") as place:
-                save_file(named_tensors(self._model, best), place / MODEL)
-                _write_state(place, {"schema": SCHEMA})
-                seal(place, (MODEL, STATE))
+            if self._has_best:
+                best = state.parameters if state.best_parameters is None else state.best_parameters
+                with self._places.fill(BEST, f"best-{name}") as place:
+                    save_file(named_tensors(self._model, best), place / MODEL)
+                    _write_state(place, {"schema": SCHEMA})
+                    seal(place, (MODEL, STATE))
+            elif not (self._directory / BEST).exists():
+                replace_link(self._directory / BEST, LAST)
             self._remove_old()
         except (OSError, SafetensorError) as cause:
             raise CheckpointError(f"cannot write checkpoint {self._directory / name}: {cause}") from cause
@@ -107,7 +122,7 @@ class CheckpointWriter:
         Raises:
             CheckpointError: see ``load_parameters``.
         """
-        return load_parameters(self._directory / "best", self._model)
+        return load_parameters(self._directory / BEST, self._model)
 
     def _remove_old(self) -> None:
         numbered = sorted(path for path in self._directory.iterdir() if path.name.isdecimal())
@@ -115,6 +130,44 @@ class CheckpointWriter:
         for path in (*numbered[: max(0, len(numbered) - self._keep)], *self._directory.glob("best-*")):
             if path.name not in in_use:
                 shutil.rmtree(path)
+
+
+class BestWriter:
+    """Keeps the policy with the best evaluation of a run, and lets ``best`` lead to it.
+
+    It is the one writer of ``checkpoints/evaluated``, whose own link ``best`` is replaced in one step.
+
+    Attributes:
+        mean: its mean return; None before there is one.
+    """
+
+    def __init__(self, checkpoints: Path, model: Model) -> None:
+        self._link = checkpoints / BEST
+        self._model = model
+        self._directory = checkpoints / EVALUATED
+        self._places = LinkedDirectories(self._directory, (BEST,))
+        self.mean = best_evaluation(checkpoints)
+
+    def write(self, parameters: Floats, mean: float, env_steps: int, version: int) -> None:
+        """Keep a policy in place of the best so far.
+
+        Raises:
+            CheckpointError: the disk does not take it; the best so far is untouched.
+        """
+        name = f"{env_steps:012d}"
+        said = {"mean": mean, "env_steps": env_steps, "version": version}
+        try:
+            with self._places.fill(BEST, name) as place:
+                save_file(named_tensors(self._model, parameters), place / MODEL)
+                _write_state(place, {"schema": SCHEMA, EVALUATION: said})
+                seal(place, (MODEL, STATE))
+            replace_link(self._link, f"{EVALUATED}/{BEST}")
+            for path in self._directory.iterdir():
+                if path.name != BEST and path.name not in self._places.targets():
+                    shutil.rmtree(path)
+        except (OSError, SafetensorError) as cause:
+            raise CheckpointError(f"cannot write checkpoint {self._directory / name}: {cause}") from cause
+        self.mean = mean
 
 
 def load_training(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

@@ -25,6 +25,10 @@ from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, open_regular, read_reg
 
 BEST: Final = "best"
 LAST: Final = "last"
+EVALUATION: Final = "evaluation"
+"""Table of ``state.json`` that says how good the best policy was, where it was evaluated."""
+EVALUATED: Final = "evaluated"
+"""Directory of the policy with the best evaluation while training, where there are such."""
 
 
 def checkpoints_of(checkpoints: Path, group: int) -> Path:
@@ -270,6 +274,22 @@ def saved_progress(checkpoints: Path, groups: int) -> tuple[Progress, ...]:
     return tuple(replace(progress, sessions=progress.sessions + 1) for progress in found)
 
 
+def best_evaluation(checkpoints: Path) -> float | None:
+    """Read the mean return of the best evaluation while training; None if ``best`` does not go by such.
+
+    Raises:
+        CheckpointError: what ``best`` leads to is damaged.
+    """
+    if not (checkpoints / BEST).exists():
+        return None
+    said = load_document(checkpoints / BEST).get(EVALUATION)
+    if said is None:
+        return None
+    if not isinstance(said, dict) or not isinstance(said.get("mean"), float) or math.isnan(said["mean"]):
+        raise CheckpointError(f"{checkpoints / BEST / STATE} has what cannot be: {EVALUATION} is {said!r}")
+    return float(said["mean"])
+
+
 def goals_reached(checkpoints: Path, stop: Stop, groups: int) -> dict[str, str]:
     """Return which stop rules hold already of what a run has saved, over all its sessions.
 
@@ -290,6 +310,7 @@ def goals_reached(checkpoints: Path, stop: Stop, groups: int) -> dict[str, str]:
     )
     env_steps = sum(of_group.env_steps for of_group in progress)
     values = {"env_steps": env_steps, "mean_return": mean, "win_rate": win_rate}
+    values |= {"evaluation": best_evaluation(checkpoints)}
     return stop.reached(values, saved=True)
 
 

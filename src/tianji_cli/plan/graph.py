@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.plan.plan import ROOT_RANK, Plan, PlannedProcess
+from tianji_cli.plan.plan import EXAMINER, ROOT_RANK, Plan, PlannedProcess
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 ROOT: Final = "root"
@@ -143,7 +143,9 @@ def graph_of(config: JobConfig) -> RoleGraph:
     if distribution.learner.num > 1:
         channels += [ChannelEdge(HEADERS, "learner", "follower"), ChannelEdge(SHARDS, "learner", "follower")]
         channels += [ChannelEdge(PRIORITIES, "follower", "learner")] if prioritised else []
-    slots = [SlotEdge(POLICY, "learner", ("actor", *(n for n, s in roles.items() if POLICY in s.reads)))]
+    readers = ["actor", *(name for name, section in roles.items() if POLICY in section.reads)]
+    readers += [EXAMINER] if config.experiment.evaluation is not None else []
+    slots = [SlotEdge(POLICY, "learner", tuple(readers))]
     if distribution.groups > 1:
         channels += [ChannelEdge(CONTRIBUTIONS, "learner", ROOT)]
         slots += [SlotEdge(AVERAGE, ROOT, ("learner",))]
@@ -182,4 +184,6 @@ def _carrying(role: str, plan: Plan, group: int | None) -> Sequence[PlannedProce
     """Processes that carry a role in a group, or in all of them."""
     if role == ROOT:
         return (plan.processes[ROOT_RANK],)
+    if role == EXAMINER:
+        return plan.carrying(role)  # It reads the policies of all groups.
     return plan.carrying(role, group)

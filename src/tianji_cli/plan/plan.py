@@ -1,7 +1,8 @@
 """The plan of a job: which process carries which roles, on which host and cores. Pure data, no processes.
 
 Rank 0 is the root. Then come, for each group, the learner with its buffer, its followers, user roles
-and the actors, and last the evaluator, which starts when training is over. A buffer that is not
+and the actors, then the examiner, which evaluates while others train, and last the evaluator, which starts
+when training is over. The examiner counts as one of the first group. A buffer that is not
 colocated has the rank before its learner's. With ``transport = "inproc"`` all roles of a group share one
 process.
 
@@ -24,6 +25,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import UsageError
 
 ROOT_RANK: Final = 0
+EXAMINER: Final = "examiner"
 
 MOST_TITLES: Final = 3
 """Processes that one line names."""
@@ -234,6 +236,8 @@ class _Planner:
             numbers = tuple(range(actor, actor + distribution.actor.num))
             actor += len(numbers)
             self._add_group(group, numbers)
+        if self._config.experiment.evaluation is not None:
+            self._add((EXAMINER,), 0, self._hosts[0])
         if self._config.experiment.eval_episodes:
             self._add(("evaluator",), None, self._hosts[0])
         transport = distribution.transport
@@ -287,7 +291,7 @@ class _Planner:
         placement = self._placements[host.name]
         learns = "learner" in roles or roles == ("follower",)
         take = placement.learner if learns else placement.buffer if roles == ("buffer",) else placement.actor
-        pins = take(cores) if cores or group is not None else ()
+        pins = take(cores) if cores or (group is not None and roles != (EXAMINER,)) else ()
         device = self._device(roles, host.name)
         self._processes.append(
             PlannedProcess(rank, roles, group, host.name, pins, max(cores, 1), device, actors, learner)
@@ -301,7 +305,7 @@ class _Planner:
         elif roles == ("actor",):
             device, number, given = distribution.actor.device, distribution.actor.num, self._actors_on
         else:
-            return distribution.actor.device if roles == ("evaluator",) else "cpu"
+            return distribution.actor.device if roles in {("evaluator",), (EXAMINER,)} else "cpu"
         if device != "cuda" or number * distribution.groups == 1:
             return device
         given[host] += 1

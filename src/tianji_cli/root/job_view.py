@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,11 +15,14 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.files.counters import Production, ProductionFile
 from tianji_cli.files.saved import point_best_at
 from tianji_cli.plan.plan import ROOT_RANK, Plan
+from tianji_cli.quantities import finite
 from tianji_cli.root.accounting import Account, of_buffers, of_learners
 from tianji_cli.root.bottleneck import MOST_MARKS, Receiver, WorkLog
 from tianji_cli.telemetry.bottleneck import Bottleneck
+from tianji_cli.telemetry.metrics import EVALUATION
 from tianji_cli.telemetry.snapshot import (
     Averaging,
+    Evaluated,
     Evaluation,
     GroupStanding,
     JobState,
@@ -35,6 +39,8 @@ from tianji_cli.wire.reports import (
     BufferReport,
     Evaluating,
     EvaluatorReport,
+    Examined,
+    ExaminerReport,
     LearnerReport,
     Reception,
     RoleReport,
@@ -75,6 +81,8 @@ class Overview:
         self.ended: dict[Source, Production] = {}
         self.unsure: set[int] = set()
         self.evaluation: Evaluation | None = None
+        self._examined = (0, 0)
+        self._evaluations = 0
         groups = config.distribution.groups
         self.averaging = Averaging(0, (0,) * groups) if groups > 1 else None
         self._work = WorkLog(config, plan)
@@ -147,6 +155,40 @@ class Overview:
         means = said.win_rate, said.agents, said.metrics
         self.evaluation = Evaluation.of(said.returns, wanted, cut_off, *means)
 
+    def new_evaluations(self, report: Report) -> Iterator[dict[str, Any]]:
+        """Give a row of the metrics for each evaluation in a report that was in none before."""
+        for said in report.roles:
+            if isinstance(said, ExaminerReport):
+                new = [one for one in said.newest if (report.incarnation, one.number) > self._examined]
+                for one in new:
+                    self._examined = (report.incarnation, one.number)
+                    self._evaluations += 1
+                    yield self._evaluation_row(one)
+
+    def _evaluation_row(self, one: Examined) -> dict[str, Any]:
+        assert self._config.experiment.evaluation is not None
+        played, wanted = one.played, self._config.experiment.evaluation.episodes
+        means = played.win_rate, played.agents, played.metrics
+        evaluation = asdict(Evaluation.of(played.returns, wanted, played.cut_off, *means))
+        optional = {"win_rate", "agents", "metrics"}
+        known = {name: said for name, said in evaluation.items() if said is not None or name not in optional}
+        times = {"elapsed_s": self.elapsed_s, "train_s": self._learner().train_s}
+        whose = {"env_steps": one.env_steps, "version": one.version, "group": one.group}
+        row = {"kind": EVALUATION, **times, **whose, **known, "is_best": one.is_best}
+        return {name: finite(value) for name, value in row.items()}
+
+    def _evaluated(self) -> Evaluated | None:
+        """Sum up the evaluations so far; None where there are to be none."""
+        if self._config.experiment.evaluation is None:
+            return None
+        said = next((said for _, said in self._reports(ExaminerReport)), ExaminerReport())
+        if not said.newest:
+            return Evaluated(self._evaluations, best_mean=said.best_mean, evaluating=said.progress)
+        last, (mean, std) = said.newest[-1], (None, None)
+        if last.played.returns:
+            mean, std = statistics.fmean(last.played.returns), statistics.pstdev(last.played.returns)
+        return Evaluated(self._evaluations, last.env_steps, mean, std, said.best_mean, said.progress)
+
     @property
     def evaluating(self) -> Evaluating | None:
         """How far the evaluation is; None before the evaluator has said so."""
@@ -212,6 +254,7 @@ class Overview:
             "win_rate": self._nearest("win_rate"),
             "env_steps": float(learner.env_steps),
             "wall_s": train_s,
+            "evaluation": None if state.evaluated is None else state.evaluated.mean,
         }
         return Snapshot(
             **vars(replace(state, produced=self.earlier_env_steps + made, evaluating=self.evaluating)),
@@ -273,6 +316,7 @@ class Overview:
             by_group=tuple(GroupStanding.of(group, said) for group, said in of_groups.items()),
             extra=extra_reports(self._plan, self.workers),
             frames_per_step=max((known for known in frames if known is not None), default=None),
+            evaluated=self._evaluated(),
         )
 
     def _ratio(self, buffer: BufferReport, consumed: int, produced: int) -> float | None:

@@ -19,7 +19,7 @@ from tianji_cli.files.regular import open_to_append
 from tianji_cli.launch.local import WorkerProcess
 from tianji_cli.launch.worker_pool import WorkerPool, refuse_late
 from tianji_cli.plan.graph import RoleGraph, graph_of
-from tianji_cli.plan.plan import Plan
+from tianji_cli.plan.plan import EXAMINER, Plan
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.root.accounting import Account, reconcile
 from tianji_cli.root.announcements import Announcements, Rejections
@@ -108,6 +108,7 @@ class Root:
         self._interruptions = 0
         self._stop_requested = False
         self._learner_ranks = {process.rank for process in plan.carrying("learner")}
+        self._examiners = {process.rank for process in plan.carrying(EXAMINER)}
 
     def run(self) -> Summary:
         """Run the job; returns when every worker has ended."""
@@ -220,6 +221,8 @@ class Root:
         if view.state == "starting":
             view.state = "running"  # An evaluator registers nowhere: nothing is sent to it.
         self._overview.note(report)
+        for row in self._overview.new_evaluations(report):
+            self._telemetry.evaluation(row)
         if report.rank in self._learner_ranks:
             self._finish_if(self._rules.steps_reached())
 
@@ -262,7 +265,7 @@ class Root:
             self._handle_exit(worker, deadline)
 
     def _handle_exit(self, worker: WorkerProcess, deadline: float) -> None:
-        """Restart an actor that a signal has killed, go on without a lost group, or end the run."""
+        """Restart an actor or examiner that a signal killed, go on without a lost group, or end the run."""
         rank, exit_ = worker.spec.rank, worker.exit
         assert exit_ is not None
         if self._pool.is_lost(rank):
@@ -280,11 +283,11 @@ class Root:
         if worker.killed or self._losses.includes(rank):
             return  # The user was told why when that was decided.
         cause = _cause(worker.spec, f" {exit_.error or exit_}")
-        is_actor = rank in self._shutdown.actors
-        gone = self._pool.is_lost(rank) or (exit_.by_signal and not is_actor)
+        comes_again = rank in self._shutdown.actors | self._examiners
+        gone = self._pool.is_lost(rank) or (exit_.by_signal and not comes_again)
         if gone and self._phase is not Phase.STARTING and self._losses.lose({rank}, cause):
             self._drop_group(self._plan.processes[rank].group)
-        elif not is_actor or not exit_.by_signal:
+        elif not comes_again or not exit_.by_signal:
             self._end("failed", cause)
         elif self._phase in RUNNING:
             self._restart(worker.spec, cause)
@@ -321,7 +324,7 @@ class Root:
                 page = self._production.read(actor)
                 self._overview.ended[actor, page.incarnation] = page
         of_group = self._losses.ranks_of(self._plan.processes[rank].group)
-        for other in self._shutdown.receivers & of_group:
+        for other in self._shutdown.receivers & of_group - {rank}:
             self._control.send(other, PeerLost(rank=rank))
         self._overview.workers[rank].restarts += 1
         self._telemetry.event(f"{cause}; restarting it")
@@ -381,13 +384,17 @@ class Root:
             self._phase = Phase.OVER
 
     def _give_up(self, late: set[int]) -> None:
+        if hanging := late & self._examiners:  # Nothing that was trained is lost with it.
+            self._telemetry.event(f"{self._plan.titles(hanging)} did not stop in time and was killed")
+        if not (late := late - self._examiners):
+            return
         names = " and ".join(self._title(rank) for rank in sorted(late))
         cause = f"{names} did not stop in time and was killed"
         if not self._losses.lose(late, cause):
             self._end("failed", cause)
 
     def _evaluation_or_over(self) -> Phase:
-        if self._config.distribution.groups > 1:
+        if self._config.distribution.groups > 1 and self._config.experiment.evaluation is None:
             learners, lost = self._overview.learners(), self._losses.causes
             with self._control.undisturbed():
                 choose_best(self._checkpoints, learners, lost, self._telemetry.event)

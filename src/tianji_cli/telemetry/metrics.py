@@ -17,7 +17,7 @@ import socket
 import statistics
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -147,12 +147,16 @@ class EventFile:
         Raises:
             OSError: they do not fit.
         """
-        values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in scalars(snapshot)]
-        self._write(
-            self._event(
-                wall_time=time.time(), step=snapshot.learner.env_steps, summary=self._summary(value=values)
-            )
-        )
+        self.append_scalars(snapshot.learner.env_steps, scalars(snapshot))
+
+    def append_scalars(self, env_steps: int, tagged: Iterable[tuple[str, float]]) -> None:
+        """Append scalars by their tags.
+
+        Raises:
+            OSError: they do not fit.
+        """
+        values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in tagged]
+        self._write(self._event(wall_time=time.time(), step=env_steps, summary=self._summary(value=values)))
 
     def close(self) -> None:
         """Close the file. Harmless when repeated."""
@@ -229,10 +233,24 @@ class MetricsWriter:
             self._written_roles = roles
             self._events.append(snapshot)
         except OSError as cause:
-            self.last_error = cause.strerror or str(cause)
-            if not self.lost_rows:
-                self._warn(f"metrics cannot be written ({self.last_error}); the run goes on without them")
-            self.lost_rows += 1
+            self._lose(cause)
+
+    def write_evaluation(self, row: Mapping[str, Any]) -> None:
+        """Write an evaluation while training to both files, or count it as lost."""
+        try:
+            self._rows.append(json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n")
+            numbers = {name: row[name] for name in ("mean", "std", "win_rate") if row.get(name) is not None}
+            self._events.append_scalars(
+                row["env_steps"], [(f"evaluation/{n}", v) for n, v in numbers.items()]
+            )
+        except OSError as cause:
+            self._lose(cause)
+
+    def _lose(self, cause: OSError) -> None:
+        self.last_error = cause.strerror or str(cause)
+        if not self.lost_rows:
+            self._warn(f"metrics cannot be written ({self.last_error}); the run goes on without them")
+        self.lost_rows += 1
 
     def close(self) -> None:
         """Close both files. Harmless when repeated."""
@@ -241,7 +259,12 @@ class MetricsWriter:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read ``metrics.jsonl`` as one history.
+    """Read the snapshots of ``metrics.jsonl`` as one history; see ``read_history``."""
+    return read_history(path)[0]
+
+
+def read_history(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Read ``metrics.jsonl`` as one history: snapshots, and evaluations while training.
 
     A run that was resumed from a checkpoint has rows from before the interruption that lie past the
     checkpoint; the resumed run went through those steps anew, so they are left out.
@@ -251,11 +274,17 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         ValueError: a line is no JSON object; says which.
     """
     rows: list[dict[str, Any]] = []
+    evaluations: list[dict[str, Any]] = []
     for row in _parsed_lines(path):
-        while rows and rows[-1]["env_steps"] > row["env_steps"]:
-            rows.pop()
+        if row.get("kind") == EVALUATION:  # Its policy is older than the last snapshot.
+            evaluations.append(row)
+            continue
+        if rows and rows[-1]["env_steps"] > row["env_steps"]:
+            while rows and rows[-1]["env_steps"] > row["env_steps"]:
+                rows.pop()
+            evaluations = [one for one in evaluations if one["env_steps"] <= row["env_steps"]]
         rows.append(row)
-    return rows
+    return rows, evaluations
 
 
 def _parsed_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -268,6 +297,9 @@ def _parsed_lines(path: Path) -> Iterator[dict[str, Any]]:
             except ValueError as cause:
                 raise ValueError(f"{path}, line {number}: not a JSON object") from cause
 
+
+EVALUATION: Final = "evaluation"
+"""``kind`` of a row that is an evaluation while training; a snapshot has none."""
 
 BLOCK: Final = 1 << 20
 """Bytes that are read at once: the metrics of a run of days are larger than what is worth holding."""

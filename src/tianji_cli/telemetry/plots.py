@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from tianji_cli.files.rundir import RunDirectory, write_whole
-from tianji_cli.telemetry.metrics import read_metrics
+from tianji_cli.telemetry.metrics import read_history
 
 Rows = Sequence[Mapping[str, Any]]
 Across = Callable[[Axes, Rows], list[float]]
@@ -57,7 +57,7 @@ def draw_plots(run: RunDirectory) -> None:
         OSError: the metrics cannot be read or a plot cannot be written.
         ValueError: the metrics are damaged.
     """
-    rows = read_metrics(run.metrics)
+    rows, evaluations = read_history(run.metrics)
     started = [row for row in rows if row["env_steps"] > 0]
     returns = [row for row in started if row["mean_100"] is not None]
     won = [row for row in started if WINS in row]
@@ -65,10 +65,11 @@ def draw_plots(run: RunDirectory) -> None:
     # Rows of an earlier version, which a resumed run goes on with, have no ages.
     ages = [row for row in started if row.get("age") is not None]
     with mpl.rc_context(STYLE):  # type: ignore[arg-type]
-        for draw, of_episodes, name in ((_draw_return, returns, "return"), (_draw_wins, won, WINS)):
-            if of_episodes:
-                draw(of_episodes, _steps, run.plots / f"{name}_over_steps.png")
-                draw(of_episodes, _time, run.plots / f"{name}_over_time.png")
+        for over, name in ((_steps, "steps"), (_time, "time")):
+            if returns:
+                _draw_return(returns, evaluations, over, run.plots / f"return_over_{name}.png")
+            if won:
+                _draw_wins(won, over, run.plots / f"{WINS}_over_{name}.png")
         if started:
             _draw_throughput(started, run.plots / "throughput.png")
         if lags:
@@ -79,8 +80,11 @@ def draw_plots(run: RunDirectory) -> None:
             _draw_ratio(ages, run.plots / "replay_ratio.png")
 
 
-def _draw_return(rows: Rows, over: Across, path: Path) -> None:
+def _draw_return(rows: Rows, evaluations: Rows, over: Across, path: Path) -> None:
     figure, axes = _axes()
+    if played := [row for row in evaluations if row["mean"] is not None]:
+        across, means, spreads = over(axes, played), _values(played, "mean"), _values(played, "std")
+        axes.errorbar(across, means, spreads, color=ORANGE, fmt="o", elinewidth=0.6, label="evaluations")
     x = over(axes, rows)
     # Rows of an earlier version, which a resumed run goes on with, know no groups.
     groups = sorted({group["group"] for row in rows for group in row.get("by_group", ())})
@@ -92,7 +96,7 @@ def _draw_return(rows: Rows, over: Across, path: Path) -> None:
         _values(rows, "mean_100"),
         color=BLUE,
         marker=_marker(rows),
-        label="all groups" if groups else None,
+        label="all groups" if groups else "training" if played else None,
     )
     _draw_target(axes, rows[-1]["stop"].get("mean_return"), "stops at")
     if axes.get_legend_handles_labels()[1]:

@@ -114,6 +114,39 @@ class GroupStanding:
         return cls(group, *(getattr(said, one.name) for one in fields(cls)[1:]))
 
 
+@dataclass(frozen=True)
+class Evaluated:
+    """Where evaluations while training stand.
+
+    Attributes:
+        number: how many there were in this session.
+        env_steps: of the job, when the policy of the newest one was published.
+        mean: of its returns; None if no episode of it has ended, or there was none in this session.
+        std: of its returns; likewise.
+        best_mean: the highest mean of an evaluation, over all sessions; None before there is one.
+        evaluating: how far the present one is; None between two.
+    """
+
+    number: int
+    env_steps: int | None = None
+    mean: float | None = None
+    std: float | None = None
+    best_mean: float | None = None
+    evaluating: Evaluating | None = None
+
+    def __str__(self) -> str:
+        """As it is shown: ``210.5 +- 12.1 after 81,920 env steps, best 215.3; 3 of 20 episodes, 2 s``."""
+        said = "none yet"
+        if self.env_steps is not None:
+            mean = (
+                "no episode ended" if self.mean is None else f"{number(self.mean)} +- {number(self.std or 0)}"
+            )
+            said = f"{mean} after {count(self.env_steps)} env steps"
+        best = "" if self.best_mean is None else f", best {number(self.best_mean)}"
+        now = "" if self.evaluating is None else f"; now {self.evaluating}"
+        return f"{said}{best}{now}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobState:
     """What is known of a job: at one moment of it, or of a whole session.
@@ -141,6 +174,7 @@ class JobState:
         extra: what user roles report, by name and rank.
         frames_per_step: frames of the game that an environment step takes; None until an actor has said it.
         evaluating: how far the evaluation is; None before it, and when it is over.
+        evaluated: where evaluations while training stand; None without them.
     """
 
     elapsed_s: Number
@@ -158,6 +192,7 @@ class JobState:
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     frames_per_step: int | None = None
     evaluating: Evaluating | None = None
+    evaluated: Evaluated | None = None
 
     @property
     def frames(self) -> int | None:
@@ -505,6 +540,7 @@ def _losses(state: JobState) -> str | None:
     return of_names(state.learner.losses) or None
 
 
+EVALUATED: Final[Line] = ("evaluated", lambda state: str(state.evaluated))
 AGE: Final[Line] = ("sample age", lambda state: f"{spread(state.learner.age)} env steps")
 USES: Final[Line] = ("uses", lambda state: f"{spread(state.buffer.uses)} of each sample")
 LAG: Final[Line] = ("policy lag", lambda state: f"{spread(state.learner.lag)} versions")
@@ -526,6 +562,9 @@ OF_EPISODES: Final = (
     Metric(of="learner.metrics", row="metrics", summary="returns.metrics", tag="episodes",
            live=("metrics", _metrics), result=("metrics", _metrics), if_known=True),
     Metric(of="learner.episodes_in_mean", row="episodes_in_mean", summary="returns.episodes_in_mean"),
+    Metric(of="evaluated", row="evaluated", summary="evaluated", live=EVALUATED, result=EVALUATED,
+           if_known=True),
+    Metric(of="evaluated.mean", plain="evaluated={:.6g}"),
     Metric(of="evaluating", row="evaluating", plain="evaluating={}"),
 )
 OF_PACE: Final = (

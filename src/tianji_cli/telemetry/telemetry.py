@@ -16,11 +16,11 @@ import stat
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from operator import attrgetter
-from typing import IO, TYPE_CHECKING, Final, TextIO, cast
+from typing import IO, TYPE_CHECKING, Any, Final, TextIO, cast
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -56,6 +56,10 @@ class Telemetry:
         """Write a snapshot to the metrics and show it. More than one a second make a finer learning curve."""
         self._metrics.write(snapshot)
         self._on_display(lambda display: display.show(snapshot))
+
+    def evaluation(self, row: Mapping[str, Any]) -> None:
+        """Write an evaluation while training to the metrics; the next snapshot shows it."""
+        self._metrics.write_evaluation(row)
 
     def event(self, text: str) -> None:
         """Tell the user, and the root's log, that something happened: a restart, a checkpoint, a warning."""

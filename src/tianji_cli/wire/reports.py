@@ -346,6 +346,43 @@ class EvaluatorReport(RoleReport):
     metrics: Mapping[str, Number] | None = None
 
 
+@dataclass(frozen=True)
+class Examined:
+    """What came of one evaluation while training.
+
+    Attributes:
+        number: counts the evaluations of one examiner, from 1.
+        group: whose policy it was.
+        version: of the policy.
+        env_steps: of the job, when the policy was published.
+        played: its episodes.
+        is_best: none had a higher mean return so far; it is in ``checkpoints/best``.
+    """
+
+    number: int
+    group: int
+    version: int
+    env_steps: int
+    played: EvaluatorReport
+    is_best: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExaminerReport(RoleReport):
+    """What the examiner reports.
+
+    Attributes:
+        newest: its last few evaluations, oldest first: each is in several reports.
+        best_mean: highest mean return of an evaluation, over all sessions; None before there is one.
+        progress: how far the present evaluation is; None between two.
+    """
+
+    role: Literal["examiner"] = "examiner"
+    newest: tuple[Examined, ...] = ()
+    best_mean: float | None = None
+    progress: Evaluating | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class UserReport(RoleReport):
     """What a user role reports: ``values`` as JSON, which goes into metrics and summary as it is."""
@@ -355,6 +392,12 @@ class UserReport(RoleReport):
 
 
 AnyReport = Annotated[
-    ActorReport | BufferReport | LearnerReport | FollowerReport | EvaluatorReport | UserReport,
+    ActorReport
+    | BufferReport
+    | LearnerReport
+    | FollowerReport
+    | ExaminerReport
+    | EvaluatorReport
+    | UserReport,
     Field(discriminator="role"),
 ]

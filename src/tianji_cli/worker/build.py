@@ -15,7 +15,7 @@ from typing import Final, TypeVar, cast
 
 from tianji_algos.core import Agent, Embryo, Model, RolloutEmbryo
 from tianji_cli.config.schema import BATCHES_AHEAD
-from tianji_cli.files.checkpoint import CheckpointWriter, load_parameters
+from tianji_cli.files.checkpoint import BestWriter, CheckpointWriter, load_parameters
 from tianji_cli.files.counters import ProductionFile, ProductionPage
 from tianji_cli.files.saved import checkpoints_of, saved_progress
 from tianji_cli.plan.graph import (
@@ -33,6 +33,7 @@ from tianji_cli.plan.graph import (
     graph_of,
     slot_name,
 )
+from tianji_cli.plan.plan import EXAMINER
 from tianji_cli.roles.actor.actor import Actor, Destination, Outbox
 from tianji_cli.roles.buffer.buffer import Buffer, ReplayBuffer
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
@@ -50,6 +51,7 @@ from tianji_cli.roles.evaluator import (
     PolicyName,
     baseline,
 )
+from tianji_cli.roles.examiner import Examiner
 from tianji_cli.roles.learner.data_source import (
     DataSource,
     LocalReplayClient,
@@ -157,6 +159,7 @@ def build_roles(
                     checkpoints_of(parts.job.checkpoints, parts.group),
                     embryo.model,
                     config.experiment.keep_checkpoints,
+                    has_best=config.experiment.evaluation is None,
                 ),
                 checkpoint_every_s=config.experiment.checkpoint_every_s,
                 progress=parts.progress,
@@ -171,6 +174,8 @@ def build_roles(
             embryo = wrap.embryo(parts.trained_embryo())
             shards = follower_source(parts, transport, embryo)
             built.append(Follower(embryo, shards, _connect_learners(parts)))
+        elif name == EXAMINER:
+            built.append(_examiner(parts, transport))
         else:
             built.append(_user_role(parts, transport, name))
     assert built, f"rank {parts.process.rank} of {config.experiment.name} carries no role of a group"
@@ -346,6 +351,31 @@ def _scatter(parts: Parts, transport: Transport, shards: int, nbytes: int) -> Sc
     """Open the channels to the learner's followers; None if it has none."""
     ranks = [process.rank for process in parts.carrying("follower")]
     return Scatter(transport, ranks, parts.number, shards, nbytes) if ranks else None
+
+
+def _examiner(parts: Parts, transport: Transport) -> Examiner:
+    """Build what evaluates while others train."""
+    experiment = parts.config.experiment
+    pace = experiment.evaluation
+    assert pace is not None
+    num_envs, seed = min(pace.episodes, MAX_PARALLEL), parts.seed("evaluation")
+    limits, metrics = EvaluationLimits(pace.max_s), parts.config.environment.metrics
+    model = parts.acting_model()
+    agent = parts.agent(model, num_envs, derive_seed(seed, num_envs))
+    return Examiner(
+        transport,
+        [slot_name(POLICY, group) for group in parts.job.plan.groups],
+        agent=agent,
+        policy=agent if pace.deterministic else ExploringPolicy(agent, parts.agent_fields, num_envs),
+        environment=parts.environment(num_envs, evaluation=True),
+        evaluator=lambda policy, environment: Evaluator(
+            policy, environment, pace.episodes, seed, None, limits, metrics
+        ),
+        pace=pace,
+        stop=experiment.stop,
+        best=BestWriter(parts.job.checkpoints, model),
+        parameters=model.parameter_count,
+    )
 
 
 def build_evaluator(

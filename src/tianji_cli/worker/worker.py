@@ -28,7 +28,7 @@ from tianji_cli.errors import describe
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.directories import directory_lock
 from tianji_cli.files.regular import write_to
-from tianji_cli.plan.plan import ROOT_RANK, PlannedProcess
+from tianji_cli.plan.plan import EXAMINER, ROOT_RANK, PlannedProcess
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.roles.role import Role, RoleError, run_in_turns
 from tianji_cli.signals import STOP_SIGNALS
@@ -58,6 +58,8 @@ from tianji_transports.wiring import Wiring
 REPORT_EVERY_S: Final = 0.2
 REPORTS_PER_S: Final = 500
 """Of many actors each reports less often, so that the root gets no more than so many reports."""
+MEEKLY: Final = 10
+"""Nice value of the examiner: where cores are shared it takes a tenth of what an actor takes."""
 DRAIN_S: Final = 1.0
 """How long a stopping worker waits for its last pushes to be claimed."""
 
@@ -94,8 +96,11 @@ def _prepare_process(job: JobSpec, own: ProcessSpec) -> None:
         signal.signal(ignored, signal.SIG_IGN)
     write_to(own.log)
     sys.path[:] = job.path
-    if cores := job.plan.processes[own.rank].cores:
-        os.sched_setaffinity(0, cores)
+    process = job.plan.processes[own.rank]
+    if process.cores:
+        os.sched_setaffinity(0, process.cores)
+    if EXAMINER in process.roles:
+        os.nice(MEEKLY)
 
 
 def _work(

@@ -190,7 +190,7 @@ def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(
         ("model.hidden=64", "a list"),
         ('model.hidden=[64, "a"]', "whole number"),
         ("experiment.stop=5", "table"),
-        ("experiment.stop={}", "set env_steps, wall_s, mean_return or win_rate"),
+        ("experiment.stop={}", "set env_steps, wall_s, mean_return, win_rate or evaluation"),
         ("experiment.name=a/b", "/"),
         ("distribution.device=gpu", "cuda"),
         ("distribution.groups=0", "greater than or equal to 1"),

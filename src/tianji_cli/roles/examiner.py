@@ -1,0 +1,177 @@
+"""The examiner: evaluates the newest policy while others train, one step of its environments a turn.
+
+It reads policies from the slots that actors read, so it holds nobody back. It keeps the best one that it has
+evaluated, and ends the run where a stop rule asks for its mean return.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_cli.config.schema import PeriodicEvaluation, Stop
+from tianji_cli.roles.evaluator import Evaluator, Policy
+from tianji_cli.roles.role import Role, rejected_by
+from tianji_cli.wire.parameters import PublishedPolicy
+from tianji_cli.wire.reports import Evaluating, EvaluatorReport, Examined, ExaminerReport
+from tianji_envs.core import VectorEnvironment
+from tianji_transports.core import Transport
+
+if TYPE_CHECKING:  # They import torch, which the root does without.
+    from tianji_algos.core import Agent
+    from tianji_cli.files.checkpoint import BestWriter
+
+Floats = npt.NDArray[np.float32]
+
+LEAST_S: Final = 0.25
+"""From the beginning of an evaluation to that of the next: each is to be in a report of its own."""
+REPORTED: Final = 8
+"""Evaluations in a report: so many may end before the next one is sent."""
+
+
+class Examiner(Role):
+    """Evaluates the groups' policies in turn.
+
+    Args:
+        slots: of the groups' policies.
+        agent: acts; its parameters are replaced for each evaluation.
+        policy: plays by it, greedily or not.
+        environment: closed with the role.
+        evaluator: begins an evaluation of ``policy`` in ``environment``.
+        best: keeps the best policy.
+    """
+
+    name = "examiner"
+
+    def __init__(  # noqa: PLR0913 - what plays, when, and where the best of it goes
+        self,
+        transport: Transport,
+        slots: Sequence[str],
+        *,
+        agent: Agent,
+        policy: Policy,
+        environment: VectorEnvironment,
+        evaluator: Callable[[Policy, VectorEnvironment], Evaluator],
+        pace: PeriodicEvaluation,
+        stop: Stop,
+        best: BestWriter,
+        parameters: int,
+    ) -> None:
+        self._transport = transport
+        self._slots = slots
+        self._agent = agent
+        self._policy = policy
+        self._environment = environment
+        self._begin_evaluation = evaluator
+        self._pace = pace
+        self._stop = stop
+        self._best = best
+        self._parameters = np.zeros(parameters, np.float32)
+        self._versions = [-1] * len(slots)
+        self._group = len(slots) - 1
+        self._env_steps = 0
+        self._next_steps: int | None = None
+        self._next_s: float | None = None
+        self._began_s = -np.inf
+        self._evaluator: Evaluator | None = None
+        self._number = 0
+        self._newest: deque[Examined] = deque(maxlen=REPORTED)
+        self._finished: str | None = None
+        self._is_over = False
+
+    @property
+    def finished(self) -> str | None:
+        """The stop rule that holds, once it does."""
+        return self._finished
+
+    def turn(self) -> bool:
+        """Step the environments once, or begin an evaluation if it is time for one."""
+        if self._is_over or self._finished is not None:
+            return False
+        if self._evaluator is None:
+            return self._begin()
+        self._evaluator.turn()
+        if self._evaluator.finished is not None:
+            self._note(self._evaluator.report())
+            self._evaluator = None
+        return True
+
+    def wind_down(self) -> None:
+        """Give up the evaluation that was begun: training is over."""
+        self._is_over = True
+        self._evaluator = None
+
+    def report(self) -> ExaminerReport:
+        """The newest evaluations, the best mean, and how far the present one is."""
+        return ExaminerReport(
+            rejected={"endpoint": rejected_by(self._transport)},
+            newest=tuple(self._newest),
+            best_mean=self._best.mean,
+            progress=self._progress,
+        )
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._environment.close()
+
+    @property
+    def _progress(self) -> Evaluating | None:
+        return None if self._evaluator is None else self._evaluator.progress
+
+    def _begin(self) -> bool:
+        """Begin an evaluation, if there is a policy that is due."""
+        now = time.monotonic()
+        if now - self._began_s < LEAST_S:
+            return False
+        groups = len(self._slots)
+        for group in ((self._group + 1 + i) % groups for i in range(groups)):
+            claim = self._transport.latest(self._slots[group], newer_than=self._versions[group])
+            if claim is None:
+                continue
+            published = PublishedPolicy(claim.view())
+            env_steps = published.env_steps
+            is_due = self._is_due(now, env_steps)
+            if is_due:
+                self._parameters[:] = published.parameters
+                self._versions[group] = claim.version
+            claim.release()
+            if is_due:
+                self._group, self._env_steps, self._began_s = group, env_steps, now
+                self._set_next(now, env_steps)
+                self._agent.adopt(self._parameters)
+                self._agent.schedule(env_steps)
+                self._evaluator = self._begin_evaluation(self._policy, self._environment)
+                return True
+        return False
+
+    def _is_due(self, now: float, env_steps: int) -> bool:
+        if self._next_steps is None:  # The first policy: time and steps count from it.
+            self._set_next(now, env_steps)
+        steps, seconds = self._pace.every_env_steps, self._pace.every_s
+        assert self._next_steps is not None
+        assert self._next_s is not None
+        by_steps = steps is not None and env_steps >= self._next_steps
+        return by_steps or (seconds is not None and now >= self._next_s)
+
+    def _set_next(self, now: float, env_steps: int) -> None:
+        self._next_steps = env_steps + (self._pace.every_env_steps or 0)
+        self._next_s = now + (self._pace.every_s or 0.0)
+
+    def _note(self, played: EvaluatorReport) -> None:
+        """Take in an evaluation; one that a limit has cut off is neither the best nor ends the run."""
+        is_whole = played.cut_off is None
+        mean = float(np.mean(played.returns)) if played.returns else float("nan")
+        is_best = is_whole and (self._best.mean is None or mean > self._best.mean)
+        version = self._versions[self._group]
+        if is_best:
+            with self._transport.undisturbed():
+                self._best.write(self._parameters, mean, self._env_steps, version)
+        self._number += 1
+        self._newest.append(Examined(self._number, self._group, version, self._env_steps, played, is_best))
+        if is_whole:
+            self._finished = self._stop.reached({"evaluation": mean}).get("evaluation")

@@ -1,0 +1,207 @@
+"""Evaluations while training: rows, the best policy, a stop rule, groups, deaths, limits, resumption."""
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import tianji
+from tianji_cli.config.loader import load_config
+from tianji_cli.errors import ConfigError
+from tianji_cli.telemetry.metrics import read_history
+
+EVERY = {"every_env_steps": 2000, "episodes": 8}
+ENDLESS = {"env_steps": 10**9}
+
+
+def evaluated(stop: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    return {"experiment": {"stop": stop, "evaluation": EVERY | more}}
+
+
+def evaluations_of(run: Any) -> list[dict[str, Any]]:
+    return [row for row in run.rows if row.get("kind") == "evaluation"]
+
+
+def best_of(run: Any) -> dict[str, Any]:
+    state = json.loads((run.path / "checkpoints/best/state.json").read_text())
+    said: dict[str, Any] = state["evaluation"]
+    return said
+
+
+def wait_for(run: Any, workplace: Any, number: int = 1) -> None:
+    workplace.until(lambda: len(evaluations_of(run)) >= number, f"{number} evaluations")
+
+
+def test_the_best_policy_goes_by_evaluations_and_plays_as_it_was_evaluated(workplace: Any) -> None:
+    changes = evaluated({"wall_s": 3.0}) | {"distribution": {"actor": {"send_size": 32}}}
+    run = workplace.train(changes, {"experiment": {"eval_episodes": 8, "plots": True}})
+    summary = run.finish()
+    rows = evaluations_of(run)
+    assert len(rows) >= 2
+    keys = "kind elapsed_s train_s env_steps version group episodes mean std left_out cut_off is_best"
+    assert list(rows[0]) == keys.split()
+    steps = [row["env_steps"] for row in rows]
+    assert all(later - earlier >= 2000 for earlier, later in zip([0, *steps], steps, strict=False))
+    assert steps[-1] <= summary["env_steps"]
+    means = [row["mean"] for row in rows]
+    assert [row["is_best"] for row in rows] == [
+        mean > max(means[:number], default=0.0) for number, mean in enumerate(means)
+    ]
+    last, best = rows[-1], best_of(run)
+    assert best["mean"] == max(means) == summary["evaluated"]["best_mean"]
+    told = {"number": len(rows), "env_steps": last["env_steps"], "mean": last["mean"], "std": last["std"]}
+    assert summary["evaluated"] == told | {"best_mean": best["mean"], "evaluating": None}
+    assert os.readlink(run.path / "checkpoints/best") == "evaluated/best"
+    assert len(list((run.path / "checkpoints/evaluated").iterdir())) == 2, "the best one and the link to it"
+    assert summary["evaluation"]["mean"] == best["mean"], "the same policy plays the same episodes"
+    assert [role["role"] for role in summary["roles"]][-2:] == ["examiner", "evaluator"]
+    events = EventAccumulator(str(run.path))
+    events.Reload()
+    scalars = events.Scalars("evaluation/mean")
+    assert [scalar.step for scalar in scalars] == steps
+    assert [scalar.value for scalar in scalars] == pytest.approx(means)
+    assert (run.path / "plots/return_over_steps.png").is_file()
+    columns = tianji.Run(run.path).evaluations
+    assert list(columns["mean"]) == means
+    assert list(columns["is_best"]) == [row["is_best"] for row in rows]
+    assert all("kind" not in row for row in read_history(run.path / "metrics.jsonl")[0])
+
+
+def test_a_run_stops_by_an_evaluation_and_has_reached_its_goal_then(workplace: Any) -> None:
+    stop = {"evaluation": 25.0, "wall_s": 60.0}
+    run = workplace.train(evaluated(stop), options=())
+    summary = run.finish()
+    reached = evaluations_of(run)[-1]["mean"]
+    assert reached >= 25.0
+    assert summary["reason"] == f"mean return of an evaluation is {reached:.6g}"
+    assert "evaluated  " in run.command.stdout
+    assert " evaluated=" in run.command.stderr
+    again = workplace.command("train", "--resume", str(run.path))
+    again.wait(0)
+    assert "has reached its goal" in again.stdout
+    assert "the best evaluation's mean was" in again.stdout
+
+
+def test_a_resumed_run_keeps_what_was_best(workplace: Any) -> None:
+    run = workplace.train(evaluated(ENDLESS))
+    wait_for(run, workplace, 2)
+    run.command.signal_all(signal.SIGTERM)
+    run.finish(130)
+    before, best = len(evaluations_of(run)), best_of(run)
+    goal = run.saved_env_steps + 20_000
+    again = workplace.resume(run, "--set", f"experiment.stop.env_steps={goal}")
+    again.finish()
+    new = evaluations_of(run)[before:]
+    assert new
+    assert new[0]["env_steps"] >= run.saved_env_steps - 20_000
+    assert best_of(run)["mean"] == max([best["mean"], *(row["mean"] for row in new)])
+    assert all(row["mean"] > best["mean"] for row in new if row["is_best"])
+
+
+def test_an_examiner_that_is_killed_begins_again(workplace: Any) -> None:
+    run = workplace.train(evaluated(ENDLESS))
+    wait_for(run, workplace)
+    killed = run.command.kill("examiner")
+    before = len(evaluations_of(run))
+    wait_for(run, workplace, before + 2)
+    assert run.command.pid_of("examiner") != killed
+    run.command.signal_all(signal.SIGTERM)
+    summary = run.finish(130)
+    assert {role["role"]: role["restarts"] for role in summary["roles"]}["examiner"] == 1
+    assert summary["evaluated"]["number"] == len(evaluations_of(run))
+    assert "examiner (group 0) was killed by SIGKILL" in run.log
+
+
+@pytest.mark.timeout(180)
+def test_groups_are_evaluated_in_turn(workplace: Any) -> None:
+    run = workplace.train(evaluated(ENDLESS), {"distribution": {"groups": 2}})
+    wait_for(run, workplace, 3)
+    run.command.signal_all(signal.SIGTERM)
+    summary = run.finish(130)
+    groups = [row["group"] for row in evaluations_of(run)[:3]]
+    assert groups in ([0, 1, 0], [1, 0, 1])
+    assert best_of(run)["mean"] == summary["evaluated"]["best_mean"]
+
+
+SLOW = """
+import time
+import gymnasium
+
+
+class Slow(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._steps = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        time.sleep(0.001)
+        self._steps += 1
+        return self.observation_space.sample(), 1.0, self._steps == 400, False, {}
+"""
+
+
+def test_an_evaluation_that_a_limit_cuts_off_is_neither_the_best_nor_an_end(workplace: Any) -> None:
+    workplace.module(SLOW)
+    limited = evaluated({"evaluation": 1.0, "wall_s": 4.0}, every_env_steps=600, max_s=0.5)
+    run = workplace.train(limited, {"environment": {"type": "my_env:Slow", "id": ""}})
+    summary = run.finish()
+    rows = evaluations_of(run)
+    assert rows
+    assert all((row["episodes"], row["left_out"], row["mean"]) == (0, 8, None) for row in rows)
+    assert all(row["cut_off"] == "0.5 s" and not row["is_best"] for row in rows)
+    assert summary["reason"] == "4 s of training"
+    assert (summary["evaluated"]["mean"], summary["evaluated"]["best_mean"]) == (None, None)
+    assert os.readlink(run.path / "checkpoints/best") == "last"
+
+
+HANGS = SLOW.replace("import time\n", "import signal\nimport time\n\nimport setproctitle\n").replace(
+    "        time.sleep(0.001)\n",
+    """        if setproctitle.getproctitle().startswith("tianji: examiner"):
+            signal.pause()
+""",
+)
+
+
+def test_an_examiner_that_hangs_is_killed_at_the_end_and_nothing_else_ends_with_it(workplace: Any) -> None:
+    workplace.module(HANGS)
+    changes = evaluated({"env_steps": 20_000}, every_env_steps=600)
+    run = workplace.train(changes, {"environment": {"type": "my_env:Slow", "id": ""}})
+    summary = run.finish()
+    assert summary["status"] == "finished"
+    assert summary["evaluated"]["number"] == 0
+    assert "examiner (group 0) did not stop in time and was killed" in run.log
+
+
+def test_policies_may_be_evaluated_as_they_train(workplace: Any) -> None:
+    run = workplace.train(evaluated(ENDLESS, deterministic=False, episodes=200))
+    wait_for(run, workplace)
+    run.command.signal_all(signal.SIGTERM)
+    run.finish(130)
+    first = evaluations_of(run)[0]
+    assert (first["episodes"], first["mean"] > 0, first["std"] > 0) == (200, True, True)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["experiment.evaluation.episodes=3"], "experiment.evaluation: nothing says how often"),
+        (["experiment.stop={ evaluation = 3.0 }"], "stop.evaluation: nothing is evaluated while training"),
+        (
+            ["experiment.evaluation={ every_s = 3.0 }", 'distribution.transport="inproc"'],
+            "and evaluations while training have one of their own",
+        ),
+        (["experiment.evaluation={ every_s = 0.0 }"], "experiment.evaluation.every_s"),
+    ],
+)
+def test_what_says_no_evaluation_is_refused(overrides: list[str], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config("configs/ppo_cartpole.toml", overrides)
+    assert said in str(refused.value)
