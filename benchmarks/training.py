@@ -57,27 +57,39 @@ class Training:
             return [json.loads(line) for line in metrics.read_bytes().split(b"\n")[:-1]]
         return []
 
-    def learner(self) -> int:
-        """Find the process of its learner."""
+    def pids(self) -> dict[int, str]:
+        """Find its processes that carry roles, with their titles."""
+        found = {}
         for place in Path("/proc").iterdir():
             if not place.name.isdecimal():
                 continue
             try:
                 session = int((place / "stat").read_text().rpartition(")")[2].split()[3])
-                title = (place / "cmdline").read_bytes().decode()
+                title = (place / "cmdline").read_bytes().decode().rstrip("\0")
             except OSError:
                 continue
-            if session == self._process.pid and title.startswith("tianji: ") and "learner" in title:
-                return int(place.name)
+            if session == self._process.pid and title.startswith("tianji: "):
+                found[int(place.name)] = title.removeprefix("tianji: ")
+        return found
+
+    def learner(self) -> int:
+        """Find the process of its learner."""
+        for pid, title in self.pids().items():
+            if "learner" in title:
+                return pid
         raise SystemExit("no learner")
 
-    def suspend_learner(self, after_s: float, for_s: float) -> None:
-        """Wait until it has trained so long, and stop the process of its learner for a while."""
+    def train_until(self, seconds: float) -> None:
+        """Wait until it has trained so long."""
         deadline = time.monotonic() + PATIENCE_S
-        while not (rows := self.rows) or rows[-1]["train_s"] < after_s:
+        while not (rows := self.rows) or rows[-1]["train_s"] < seconds:
             if time.monotonic() > deadline or self._process.poll() is not None:
                 raise SystemExit("it does not train")
             time.sleep(POLL_S)
+
+    def suspend_learner(self, after_s: float, for_s: float) -> None:
+        """Wait until it has trained so long, and stop the process of its learner for a while."""
+        self.train_until(after_s)
         learner = self.learner()
         os.kill(learner, signal.SIGSTOP)
         time.sleep(for_s)
@@ -87,7 +99,7 @@ class Training:
         """Wait until it is over; its rows since the first update."""
         if self._process.wait() != 0:
             raise SystemExit(f"training failed: {self._process.returncode}")
-        return [row for row in self.rows if row["updates"] > 0]
+        return [row for row in self.rows if row.get("updates", 0) > 0]
 
     def kill(self) -> None:
         """End it if it has not ended."""

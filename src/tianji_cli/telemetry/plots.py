@@ -82,10 +82,11 @@ def draw_plots(run: RunDirectory) -> None:
 
 def _draw_return(rows: Rows, evaluations: Rows, over: Across, path: Path) -> None:
     figure, axes = _axes()
-    if played := [row for row in evaluations if row["mean"] is not None]:
-        across, means, spreads = over(axes, played), _values(played, "mean"), _values(played, "std")
-        axes.errorbar(across, means, spreads, color=ORANGE, fmt="o", elinewidth=0.6, label="evaluations")
     x = over(axes, rows)
+    if played := [row for row in evaluations if row["mean"] is not None]:
+        across = over(axes, [*played, rows[-1]])[:-1]  # The axis ends with the last row in any case.
+        means, spreads = _values(played, "mean"), _values(played, "std")
+        axes.errorbar(across, means, spreads, color=ORANGE, fmt="o", elinewidth=0.6, label="evaluations")
     # Rows of an earlier version, which a resumed run goes on with, know no groups.
     groups = sorted({group["group"] for row in rows for group in row.get("by_group", ())})
     for group in groups:
