@@ -1,7 +1,7 @@
 """What evaluations while training cost: env steps a second with and without them, in turns.
 
 Learner and actor share one core in all cases. There is no examiner (``without``), or one that evaluates
-without a pause, on a core of its own (``own``) or on that same core (``shared``), as the meekest of the three.
+without a pause, on a core of its own (``own``) or on that same core (``shared``), as the meekest of them.
 
     python benchmarks/evaluation.py [--config PATH] [--seconds 10] [--rounds 7] [--json PATH]
 """

@@ -18,7 +18,7 @@ from tianji_cli.config.source import KeyPath, is_section
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.launch.children import Child, python_command, supervised, wait_for_exit
-from tianji_cli.telemetry.metrics import read_history
+from tianji_cli.telemetry.metrics import flat, read_history
 
 if TYPE_CHECKING:
     import pandas
@@ -178,18 +178,9 @@ def _as_toml(value: Any) -> str:
 
 def _columns(read: Sequence[Mapping[str, Any]]) -> dict[str, npt.NDArray[Any]]:
     tables = {name for row in read for name, value in row.items() if isinstance(value, dict | list)}
-    rows = [dict(_flat(row)) for row in read]
+    rows = [{name: value for name, value in flat(row) if not isinstance(value, list)} for row in read]
     names = dict.fromkeys(name for row in rows for name in row if name not in tables)
     return {name: _column([row.get(name) for row in rows]) for name in names}
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Go through what is no table and no list, with dotted names."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        elif not isinstance(value, list):
-            yield f"{prefix}{key}", value
 
 
 def _column(values: list[Any]) -> npt.NDArray[Any]:

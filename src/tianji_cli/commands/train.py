@@ -41,6 +41,7 @@ from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.metrics import read_summary
 from tianji_cli.telemetry.report import document_of, print_lines, print_result, write_json
 from tianji_cli.telemetry.snapshot import Summary
+from tianji_cli.telemetry.trackers import check_trackers
 from tianji_cli.wire.address import parse_address, resolve
 
 MAX_ROWS: Final = 64
@@ -128,6 +129,7 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         by_mpiexec = False
         if not dry_run:  # What is quickly seen is looked at before anything is built.
             check_devices(job)
+            check_trackers(job.experiment.track)
             by_mpiexec = _wants_mpiexec(job, plan, launch, world)
             if earlier is None:
                 _check_new(job, run_in, place)

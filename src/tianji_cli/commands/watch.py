@@ -19,7 +19,7 @@ from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, read_regular
 from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import INTERRUPTED
-from tianji_cli.telemetry.metrics import MetricsFollower, Roles, Row, has_writer, read_summary
+from tianji_cli.telemetry.metrics import MetricsFollower, Roles, Row, has_writer, parsed_row, read_summary
 from tianji_cli.telemetry.report import print_result
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.telemetry import choose_display
@@ -154,7 +154,7 @@ class _Watch:
     def __init__(self, run: RunDirectory, screen: _Screen) -> None:
         self._run = run
         self._screen = screen
-        self._metrics = MetricsFollower(run.metrics)
+        self._metrics = MetricsFollower(run.metrics, parsed_row)
         self._grown_s = time.monotonic()
         self._looked = False
         self._said_waiting = False

@@ -398,6 +398,8 @@ def _names_a_module(values: Mapping[str, Any]) -> bool:
     typed = (environment, *(tables.get(section, {}) for section in _KINDS), *roles)
     named = [environment.get("id"), *(table.get("type") for table in typed)]
     named += _wrappers_named(environment.get("wrappers"))
+    trackers = tables.get("experiment", {}).get("track")
+    named += trackers if isinstance(trackers, list) else []
     named += transport.values() if isinstance(transport, dict) else [transport]
     return any(isinstance(name, str) and ":" in name for name in named)
 

@@ -214,6 +214,7 @@ class Experiment(Section):
         thresholds: mean returns whose first time is written to the summary's ``time_to``.
         checkpoint_every_s: seconds between checkpoints.
         keep_checkpoints: how many stay under their step number.
+        track: experiment trackers that the run is logged to, "tensorboard" among them.
         evaluation: evaluations while training; None: there are none.
         eval_episodes: episodes of the greedy evaluation at the end; 0 for none.
         eval_checkpoint: which policy is evaluated: the "best" by mean training return, or the "last", where
@@ -233,6 +234,7 @@ class Experiment(Section):
     thresholds: Annotated[tuple[float, ...], Field(strict=False)] = ()
     checkpoint_every_s: Annotated[float, Field(gt=0)] = 60.0
     keep_checkpoints: Natural = 3
+    track: Annotated[tuple[str, ...], Field(strict=False)] = ("tensorboard",)
     evaluation: PeriodicEvaluation | None = None
     eval_episodes: Natural = 100
     eval_checkpoint: Literal["best", "last"] = "best"

@@ -29,9 +29,12 @@ from tianji_cli.plan.spec import JobSpec
 from tianji_cli.root.averaging import RootEndpoint
 from tianji_cli.root.job_view import Overview
 from tianji_cli.root.root import GroupLosses, Root
+from tianji_cli.root.trackers import TrackerProcesses
 from tianji_cli.signals import Interruption, StopSignals
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.telemetry import Telemetry, choose_display, unwaited
+from tianji_cli.telemetry.trackers import TENSORBOARD
+from tianji_cli.telemetry.tracking import told
 from tianji_cli.wire.address import (
     LOOPBACK,
     JobKey,
@@ -109,10 +112,16 @@ def run_session(request: RunRequest) -> Result:
         display = choose_display(f"{job.experiment.name} ({run.path})", quiet=request.quiet, stream=stream)
         stack.callback(display.close)
         # The process that holds the metrics holds the run: nothing of another's is touched before this.
-        telemetry = Telemetry(run, display, earlier_env_steps if request.resumed else None)
+        tracked = TENSORBOARD in job.experiment.track
+        hyperparameters = told(job.model_dump(mode="json")) if tracked else None
+        resumed_at = earlier_env_steps if request.resumed else None
+        telemetry = Telemetry(run, display, resumed_at, hyperparameters)
         for warning in (*run.check(), *host_warnings(job)):
             telemetry.event(warning)
         run.write_config(dump_config(job))
+        names = [name for name in job.experiment.track if name != TENSORBOARD]
+        trackers = TrackerProcesses(names, run, telemetry.position, telemetry.event)
+        stack.callback(trackers.close)
         with _failures_to_start(run):
             if request.resumed:
                 point_best_at(run.checkpoints, 0)  # Each group goes on from the best of its own.
@@ -150,7 +159,9 @@ def run_session(request: RunRequest) -> Result:
         with control.undisturbed():
             _remove_lockstep_stores(run)
             plots = job.experiment.plots and summary.status != "stopped"
-            return Result(telemetry.close(summary, plots=plots), pool.must_abort)
+            result = Result(telemetry.close(summary, plots=plots), pool.must_abort)
+            trackers.finish(signals)
+            return result
 
 
 def _remove_lockstep_stores(run: RunDirectory) -> None:

@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -117,16 +118,20 @@ class EventFile:
 
     Args:
         directory: that TensorBoard is pointed at.
+        hyperparameters: numbers and texts by name.
         resumed_at: step from which TensorBoard is to forget what earlier files say.
 
     Raises:
         OSError: the file cannot be made or written.
     """
 
-    def __init__(self, directory: Path, resumed_at: int | None = None) -> None:
+    def __init__(
+        self, directory: Path, hyperparameters: Mapping[str, Any], resumed_at: int | None = None
+    ) -> None:
         # Importing protobuf and the CRC costs a tenth of a second, which only a run that starts should pay.
         from tensorboard.compat.proto import event_pb2, summary_pb2  # type: ignore[import-untyped]  # noqa: PLC0415
         from tensorboard.compat.tensorflow_stub import pywrap_tensorflow  # type: ignore[import-untyped]  # noqa: PLC0415
+        from tensorboard.plugins.hparams.summary_v2 import hparams_pb  # type: ignore[import-untyped]  # noqa: PLC0415
 
         self._event, self._summary, self._crc = (
             event_pb2.Event,
@@ -137,6 +142,8 @@ class EventFile:
         # TensorBoard reads files in the order of their names and takes those with "tfevents" in them.
         self._file = AppendOnlyFile(directory / f"events.out.tfevents.{now:017.6f}.{socket.gethostname()}")
         self._write(self._event(wall_time=now, file_version="brain.Event:2"))
+        if hyperparameters:
+            self._write(self._event(wall_time=now, summary=hparams_pb(dict(hyperparameters))))
         if resumed_at is not None:
             start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
             self._write(self._event(wall_time=now, step=resumed_at, session_log=start))
@@ -192,6 +199,15 @@ def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
             yield f"busy/{kind}", statistics.median(busy)
 
 
+def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Go through all of a JSON document that is no table, with dotted names."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 class MetricsWriter:
     """Owns the metric files of one run.
 
@@ -199,20 +215,34 @@ class MetricsWriter:
         run: where they go. Rows are appended to those that a resumed run already has.
         warn: told, once, that rows cannot be written and why.
         resumed_at: environment steps that a resumed run begins with; what went past them is superseded.
+        hyperparameters: with dotted names, for TensorBoard; None: it gets nothing at all.
+
+    Attributes:
+        position: where the rows of this session begin, in bytes.
 
     Raises:
         RunDirectoryError: the files cannot be opened, or another process is writing them.
     """
 
-    def __init__(self, run: RunDirectory, warn: Callable[[str], None], resumed_at: int | None = None) -> None:
+    def __init__(
+        self,
+        run: RunDirectory,
+        warn: Callable[[str], None],
+        resumed_at: int | None = None,
+        hyperparameters: Mapping[str, Any] | None = MappingProxyType({}),
+    ) -> None:
         self._warn = warn
         self.lost_rows = 0
         self.last_error = ""
         self._written_roles: list[dict[str, Any]] | None = None
+        self._events: EventFile | None
         try:
             self._rows = AppendOnlyFile(run.metrics)
             self._rows.drop_torn_tail(b"\n")
-            self._events = EventFile(run.path, resumed_at)
+            self.position = run.metrics.stat().st_size
+            self._events = None
+            if hyperparameters is not None:
+                self._events = EventFile(run.path, hyperparameters, resumed_at)
         except InUseError as cause:
             raise RunDirectoryError(
                 f"{run.path} belongs to a run that is still going; stop it first or start a run of its own"
@@ -231,7 +261,8 @@ class MetricsWriter:
         try:
             self._rows.append(json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n")
             self._written_roles = roles
-            self._events.append(snapshot)
+            if self._events is not None:
+                self._events.append(snapshot)
         except OSError as cause:
             self._lose(cause)
 
@@ -240,9 +271,9 @@ class MetricsWriter:
         try:
             self._rows.append(json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n")
             numbers = {name: row[name] for name in ("mean", "std", "win_rate") if row.get(name) is not None}
-            self._events.append_scalars(
-                row["env_steps"], [(f"evaluation/{n}", v) for n, v in numbers.items()]
-            )
+            if self._events is not None:
+                tagged = [(f"evaluation/{name}", value) for name, value in numbers.items()]
+                self._events.append_scalars(row["env_steps"], tagged)
         except OSError as cause:
             self._lose(cause)
 
@@ -255,7 +286,8 @@ class MetricsWriter:
     def close(self) -> None:
         """Close both files. Harmless when repeated."""
         self._rows.close()
-        self._events.close()
+        if self._events is not None:
+            self._events.close()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -308,6 +340,7 @@ MOST_ROW_BYTES: Final = 16 << 20
 """A line that is longer is no row: one that names the roles of ten thousand processes has 2 MB."""
 
 Roles = Sequence[Mapping[str, Any]]
+Parsed = TypeVar("Parsed")
 
 
 class Row(BaseModel):
@@ -357,16 +390,22 @@ class Row(BaseModel):
         return _SNAPSHOT.validate_python(_printable(values | {"stop": stop, "roles": busy}))
 
 
-class MetricsFollower:
-    """Owns the place in ``metrics.jsonl`` up to which it was read."""
+class MetricsFollower(Generic[Parsed]):
+    """Owns the place in ``metrics.jsonl`` up to which it was read.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        parse: reads a line; None passes it over.
+        position: where to begin, in bytes.
+    """
+
+    def __init__(self, path: Path, parse: Callable[[bytes], Parsed | None], position: int = 0) -> None:
         self._path = path
-        self._position = 0
-        self._file = 0
+        self._parse = parse
+        self._position = position
+        self._file: int | None = None
         self._in_long_line = False
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[Parsed]:
         """Read the rows that have come since the last call.
 
         Only whole lines count; those that are no rows, or longer than any, are passed over. A file that is
@@ -382,19 +421,20 @@ class MetricsFollower:
         except OSError as cause:
             raise TianjiError(f"cannot read {self._path}: {cause.strerror}") from cause
 
-    def _new_rows(self) -> Iterator[Row]:
+    def _new_rows(self) -> Iterator[Parsed]:
         # Opened anew each time: network file systems only then look for what other hosts have written.
         with open(open_regular(self._path), "rb") as file:
             status = os.fstat(file.fileno())
-            if status.st_ino != self._file or status.st_size < self._position:
-                self._file, self._position, self._in_long_line = status.st_ino, 0, False
+            if self._file not in {None, status.st_ino} or status.st_size < self._position:
+                self._position, self._in_long_line = 0, False
+            self._file = status.st_ino
             file.seek(self._position)
             rest = b""
             while block := file.read(BLOCK):
                 *lines, rest = (rest + block).split(b"\n")
                 for line in lines:
                     self._position += len(line) + 1
-                    row = None if self._in_long_line else _parsed(line)
+                    row = None if self._in_long_line else self._parse(line)
                     self._in_long_line = False
                     if row is not None:
                         yield row
@@ -430,7 +470,8 @@ _SNAPSHOT: Final = TypeAdapter(Snapshot)
 _SUMMARY: Final = TypeAdapter(Summary)
 
 
-def _parsed(line: bytes) -> Row | None:
+def parsed_row(line: bytes) -> Row | None:
+    """Read a snapshot's row; None of what is none."""
     try:
         return Row.model_validate_json(line)
     except ValidationError:

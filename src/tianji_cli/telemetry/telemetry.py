@@ -42,15 +42,26 @@ class Telemetry:
 
     Args:
         resumed_at: environment steps that a resumed run begins with; None for a new run.
+        hyperparameters: with dotted names, for TensorBoard; None: it gets nothing at all.
+
+    Attributes:
+        position: where the metrics of this session begin, in bytes.
 
     Raises:
         RunDirectoryError: the metric files cannot be opened, or another process is writing them.
     """
 
-    def __init__(self, run: RunDirectory, display: Display, resumed_at: int | None = None) -> None:
+    def __init__(
+        self,
+        run: RunDirectory,
+        display: Display,
+        resumed_at: int | None = None,
+        hyperparameters: Mapping[str, Any] | None = None,
+    ) -> None:
         self.run = run
         self._display = display
-        self._metrics = MetricsWriter(run, self.event, resumed_at)
+        self._metrics = MetricsWriter(run, self.event, resumed_at, hyperparameters)
+        self.position = self._metrics.position
 
     def update(self, snapshot: Snapshot) -> None:
         """Write a snapshot to the metrics and show it. More than one a second make a finer learning curve."""

@@ -12,7 +12,7 @@ import pytest
 from tianji_cli.errors import TianjiError
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.bottleneck import Bottleneck
-from tianji_cli.telemetry.metrics import MetricsFollower, MetricsWriter, Row, read_summary
+from tianji_cli.telemetry.metrics import MetricsFollower, MetricsWriter, Row, parsed_row, read_summary
 from tianji_cli.telemetry.snapshot import Evaluation, Snapshot, Summary
 from tianji_cli.wire.reports import Evaluating
 
@@ -21,7 +21,7 @@ def line(snapshot: Snapshot) -> bytes:
     return json.dumps(snapshot.metrics() | {"roles": snapshot.standing()}).encode() + b"\n"
 
 
-def elapsed(follower: MetricsFollower) -> list[float]:
+def elapsed(follower: MetricsFollower[Row]) -> list[float]:
     return [row.elapsed_s for row in follower.rows()]
 
 
@@ -40,7 +40,7 @@ def test_a_snapshot_is_read_back_as_it_was(
     for one in written:
         writer.write(one)
     writer.close()
-    first, then = MetricsFollower(run.metrics).rows()
+    first, then = MetricsFollower(run.metrics, parsed_row).rows()
     assert first.roles is not None
     assert then.roles is None
     assert [first.snapshot(first.roles), then.snapshot(first.roles)] == written
@@ -92,7 +92,7 @@ def test_a_damaged_row_is_an_error_or_none_and_never_a_crash(
 
 def test_rows_are_read_once_as_they_come(tmp_path: Path, snapshot: Callable[..., Snapshot]) -> None:
     path = tmp_path / "metrics.jsonl"
-    follower = MetricsFollower(path)
+    follower = MetricsFollower(path, parsed_row)
     assert elapsed(follower) == []
     path.write_bytes(line(snapshot(1)) + line(snapshot(2)))
     assert elapsed(follower) == [3.0, 4.0]
@@ -107,7 +107,7 @@ def test_a_line_that_is_being_written_is_read_when_it_is_whole(
 ) -> None:
     path = tmp_path / "metrics.jsonl"
     whole = line(snapshot(1))
-    follower = MetricsFollower(path)
+    follower = MetricsFollower(path, parsed_row)
     for end in (1, 100, len(whole) - 1):
         path.write_bytes(whole[:end])
         assert elapsed(follower) == []
@@ -119,7 +119,7 @@ def test_a_torn_line_that_a_resumed_run_cuts_off_leaves_no_trace(
     run: RunDirectory, snapshot: Callable[..., Snapshot]
 ) -> None:
     run.metrics.write_bytes(line(snapshot(1)) + line(snapshot(2))[:300])
-    follower = MetricsFollower(run.metrics)
+    follower = MetricsFollower(run.metrics, parsed_row)
     assert elapsed(follower) == [3.0]
     writer = MetricsWriter(run, print, resumed_at=0)
     writer.write(snapshot(3))
@@ -135,14 +135,14 @@ def test_lines_that_are_no_rows_are_passed_over(
 ) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(line(snapshot(1)) + garbage + b"\n" + line(snapshot(2)))
-    assert elapsed(MetricsFollower(path)) == [3.0, 4.0]
+    assert elapsed(MetricsFollower(path, parsed_row)) == [3.0, 4.0]
 
 
 def test_another_file_in_its_place_is_read_from_its_beginning(
     tmp_path: Path, snapshot: Callable[..., Snapshot]
 ) -> None:
     path = tmp_path / "metrics.jsonl"
-    follower = MetricsFollower(path)
+    follower = MetricsFollower(path, parsed_row)
     path.write_bytes(line(snapshot(1)) + line(snapshot(2)))
     assert elapsed(follower) == [3.0, 4.0]
     os.truncate(path, 0)
@@ -160,12 +160,12 @@ def test_a_long_history_is_read_in_blocks(tmp_path: Path, snapshot: Callable[...
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b"".join(line(snapshot(second)) for second in range(2000)))
     assert path.stat().st_size > 2 << 20
-    assert elapsed(MetricsFollower(path)) == [second + 2.0 for second in range(2000)]
+    assert elapsed(MetricsFollower(path, parsed_row)) == [second + 2.0 for second in range(2000)]
 
 
 def test_metrics_that_cannot_be_read_are_an_error_with_a_name(tmp_path: Path) -> None:
     with pytest.raises(TianjiError, match=r"cannot read .*: Is a directory"):
-        elapsed(MetricsFollower(tmp_path))
+        elapsed(MetricsFollower(tmp_path, parsed_row))
 
 
 def written(run: RunDirectory, summary: Summary) -> dict[str, Any]:

@@ -1,0 +1,64 @@
+"""Processes of the experiment trackers of a run: started with it, and given a while at its end."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from tianji_cli.errors import one_line
+from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.launch.children import Child, end_children, python_command, wait_for_exit
+from tianji_cli.signals import StopSignals
+
+PATIENCE_S: Final = 30.0
+"""For what a tracker has still to send when all is written."""
+HURRY_S: Final = 1.0
+"""Likewise, once the user has asked twice for the end."""
+LOOK_S: Final = 0.2
+
+
+class TrackerProcesses:
+    """Runs each tracker in a process of its own, which follows the run's files.
+
+    Args:
+        names: of trackers.
+        run: with its config written.
+        position: where the metrics of this session begin, in bytes.
+        event: told of a tracker that fails.
+    """
+
+    def __init__(
+        self, names: Sequence[str], run: RunDirectory, position: int, event: Callable[[str], None]
+    ) -> None:
+        self._event = event
+        self._children: Mapping[str, Child] = {
+            name: Child(
+                python_command("tianji_cli.telemetry.tracking", name, str(run.path), str(position)),
+                stdin=subprocess.PIPE,
+            )
+            for name in names
+        }
+
+    def finish(self, signals: StopSignals) -> None:
+        """Let them finish: all is written. Those that do not in time are killed, and the user is told."""
+        for child in self._children.values():
+            assert child.process.stdin is not None
+            child.process.stdin.close()
+        began = time.monotonic()
+        waiting = dict(self._children)
+        while waiting and time.monotonic() - began < (PATIENCE_S if signals.count < 2 else HURRY_S):
+            ended = wait_for_exit(list(waiting.values()), LOOK_S)
+            waiting = {name: child for name, child in waiting.items() if child not in ended}
+        for name, child in self._children.items():
+            if name in waiting:
+                self._event(f"tracker {name!r} did not finish in time and was killed")
+            elif (ended_so := child.wait()).status != 0:
+                cause = one_line(ended_so.last_words.rpartition("\n")[2])
+                self._event(f"tracker {name!r} failed, and the run went on without it: {cause}")
+
+    def close(self) -> None:
+        """Kill those that are left."""
+        children, self._children = list(self._children.values()), {}
+        end_children(children, 0.0)

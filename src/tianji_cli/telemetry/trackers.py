@@ -1,0 +1,197 @@
+"""Experiment trackers that a run is logged to beside its own files: Weights & Biases, MLflow, Trackio.
+
+``experiment.track`` names them; packages bring others by the entry-point group ``tianji.trackers``, and a
+user's own is ``module:Class``. Each has a process of its own (``tracking.py``), so it may take its time, and
+fail.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from tianji_cli.errors import UsageError
+from tianji_plugins import Plugins
+
+PROJECT: Final = "tianji"
+"""Where runs go unless the tracker's own environment variable says otherwise."""
+TENSORBOARD: Final = "tensorboard"
+"""The run's process writes its files itself."""
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """What a tracker is told of a run.
+
+    Attributes:
+        name: as ``ppo_cartpole/3``.
+        path: its directory.
+        config: resolved, with dotted names.
+        earlier: what the tracker called it in an earlier session of the run; None in the first.
+    """
+
+    name: str
+    path: Path
+    config: Mapping[str, Any]
+    earlier: str | None
+
+
+class Tracker(ABC):
+    """A run as one tracker has it. Built as ``TrackerType(run)`` in a process that has nothing else to do.
+
+    Whatever it raises ends its process alone, and the user is told.
+
+    Attributes:
+        id: what the tracker calls the run; a resumed run goes on with it.
+    """
+
+    library: ClassVar[str] = ""
+    """What it imports, if anything: looked for before a training begins."""
+
+    id: str
+
+    @abstractmethod
+    def __init__(self, run: TrackedRun) -> None:
+        """Begin the run, or go on with ``run.earlier``."""
+
+    @abstractmethod
+    def log(self, env_steps: int, values: Mapping[str, float]) -> None:
+        """Take in numbers by their TensorBoard tags, such as ``return/mean_100``."""
+
+    @abstractmethod
+    def finish(self, summary: Mapping[str, Any], files: Sequence[Path]) -> None:
+        """End the run.
+
+        Args:
+            summary: numbers and texts of ``summary.json`` with dotted names; its ``status`` is "finished",
+                "stopped" or "failed".
+            files: plots and videos.
+        """
+
+
+class WandbTracker(Tracker):
+    """Weights & Biases; ``WANDB_PROJECT``, ``WANDB_MODE=offline`` and the like say where."""
+
+    library = "wandb"
+
+    def __init__(self, run: TrackedRun) -> None:
+        import wandb  # noqa: PLC0415 - only this process has it
+
+        self._wandb = wandb
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=run.name,
+            id=run.earlier,
+            resume="allow",
+            dir=run.path,
+            config=dict(run.config),
+            settings=wandb.Settings(console="off"),
+        )
+        self._run.define_metric("*", step_metric="env_steps")  # Its own steps may not go back.
+        self.id = self._run.id
+
+    def log(self, env_steps: int, values: Mapping[str, float]) -> None:
+        """Log over ``env_steps``."""
+        self._run.log({"env_steps": env_steps, **values})
+
+    def finish(self, summary: Mapping[str, Any], files: Sequence[Path]) -> None:
+        """Fill the summary, and bring plots as images and videos as such."""
+        self._run.summary.update(dict(summary))
+        kinds = {".png": self._wandb.Image, ".gif": self._wandb.Video, ".mp4": self._wandb.Video}
+        media = {path.stem: kinds[path.suffix](str(path)) for path in files if path.suffix in kinds}
+        if media:
+            self._run.log(media)
+        self._run.finish(exit_code=int(summary["status"] == "failed"))
+
+
+class MlflowTracker(Tracker):
+    """MLflow; ``MLFLOW_TRACKING_URI`` and ``MLFLOW_EXPERIMENT_NAME`` say where."""
+
+    library = "mlflow"
+
+    def __init__(self, run: TrackedRun) -> None:
+        import mlflow  # noqa: PLC0415 - only this process has it
+
+        self._mlflow = mlflow
+        mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
+        self.id = mlflow.start_run(run_id=run.earlier, run_name=run.name).info.run_id
+        if run.earlier is None:  # What it was told of a parameter cannot be changed.
+            mlflow.log_params(dict(run.config))
+
+    def log(self, env_steps: int, values: Mapping[str, float]) -> None:
+        """Log over ``env_steps``."""
+        self._mlflow.log_metrics(dict(values), step=env_steps)
+
+    def finish(self, summary: Mapping[str, Any], files: Sequence[Path]) -> None:
+        """Bring the numbers of the summary as metrics, its texts as tags, and files as artifacts."""
+        numbers = {name: said for name, said in summary.items() if isinstance(said, int | float)}
+        self._mlflow.log_metrics({f"summary/{name}": float(said) for name, said in numbers.items()})
+        self._mlflow.set_tags({name: said for name, said in summary.items() if isinstance(said, str)})
+        for path in files:
+            self._mlflow.log_artifact(str(path))
+        ends = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
+        self._mlflow.end_run(ends[summary["status"]])
+
+
+class TrackioTracker(Tracker):
+    """Trackio, whose database is local; ``TRACKIO_DIR`` and ``TRACKIO_PROJECT`` say where."""
+
+    library = "trackio"
+
+    def __init__(self, run: TrackedRun) -> None:
+        import trackio  # noqa: PLC0415 - only this process has it
+
+        self._trackio = trackio
+        self.id = run.earlier or run.name
+        project = os.environ.get("TRACKIO_PROJECT", PROJECT)
+        trackio.init(project=project, name=self.id, config=dict(run.config), resume="allow")
+
+    def log(self, env_steps: int, values: Mapping[str, float]) -> None:
+        """Log over ``env_steps``."""
+        self._trackio.log(dict(values), step=env_steps)
+
+    def finish(self, summary: Mapping[str, Any], files: Sequence[Path]) -> None:
+        """Log the numbers of the summary, and plots as images."""
+        numbers = {name: said for name, said in summary.items() if isinstance(said, int | float)}
+        images = {path.stem: self._trackio.Image(str(path)) for path in files if path.suffix == ".png"}
+        self._trackio.log({f"summary/{name}": said for name, said in numbers.items()} | images)
+        self._trackio.finish()
+
+
+TRACKERS: Final = Plugins("tracker", "tianji.trackers", UsageError, UsageError)
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Refuse trackers that do not exist or whose library is missing, and names that are there twice.
+
+    Raises:
+        UsageError: says what would be right.
+    """
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"experiment.track: {twice!r} is there twice; once is enough")
+    for name in names:
+        if name != TENSORBOARD:
+            try:
+                find_tracker(name)
+            except UsageError as cause:
+                raise UsageError(f"experiment.track: {cause}") from cause
+
+
+def find_tracker(name: str) -> type[Tracker]:
+    """Import a tracker; its library only has to be there.
+
+    Raises:
+        UsageError: there is no such tracker, or its library is not installed: the message has the command.
+    """
+    found = TRACKERS.load(name)
+    if not (isinstance(found, type) and issubclass(found, Tracker)):
+        raise UsageError(f"tracker {name!r} is {found!r}, not a subclass of Tracker")
+    if found.library and find_spec(found.library) is None:
+        extra = f"'tianji[{found.library}]'" if TRACKERS.source(name) == "tianji" else found.library
+        raise UsageError(f"tracker {name!r} needs {found.library}: pip install {extra}")
+    return found

@@ -1,0 +1,94 @@
+"""The process of one tracker: follows a run's metrics, and passes them on.
+
+    python -m tianji_cli.telemetry.tracking NAME RUN POSITION
+
+It reads ``metrics.jsonl`` from a position, as `tianji watch` does, until its standard input is closed: then
+all is written. So a tracker that is slow, or down, holds nobody up.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tianji_cli.files.rundir import RunDirectory, write_whole
+from tianji_cli.telemetry.metrics import EVALUATION, MetricsFollower, Roles, flat, parsed_row, scalars
+from tianji_cli.telemetry.trackers import TrackedRun, Tracker, find_tracker
+
+MEEKLY: Final = 10
+"""Nice value: training comes first."""
+LOOK_S: Final = 1.0
+"""Between two looks at the metrics: a row comes each second."""
+
+
+def follow(name: str, run: RunDirectory, position: int) -> None:
+    """Pass a run on to a tracker until standard input is closed."""
+    noted = run.path / "trackers" / f"{name.replace(':', '.')}.json"
+    earlier = json.loads(noted.read_text())["id"] if noted.exists() else None
+    config = tomllib.loads(run.config.read_text(encoding="utf-8"))
+    tracked = TrackedRun("/".join(run.path.absolute().parts[-2:]), run.path, told(config), earlier)
+    tracker = find_tracker(name)(tracked)
+    noted.parent.mkdir(exist_ok=True)
+    write_whole(noted, json.dumps({"id": tracker.id}).encode() + b"\n")
+    rows = _Rows(run.metrics, position)
+    while not select.select([sys.stdin], [], [], LOOK_S)[0]:
+        rows.pass_on(tracker)
+    rows.pass_on(tracker)
+    summary = json.loads(run.summary.read_text(encoding="utf-8"))
+    files = sorted([*run.plots.glob("*.png"), *(run.path / "videos").glob("*")])
+    tracker.finish(told(summary), files)
+
+
+class _Rows:
+    """Rows of the metrics that have not been passed on."""
+
+    def __init__(self, metrics: Path, position: int) -> None:
+        self._snapshots = MetricsFollower(metrics, parsed_row, position)
+        self._evaluations = MetricsFollower(metrics, _evaluation, position)
+        self._roles: Roles = ()
+
+    def pass_on(self, tracker: Tracker) -> None:
+        """Log what has come since the last call."""
+        for row in self._snapshots.rows():
+            self._roles = row.roles or self._roles
+            snapshot = row.snapshot(self._roles)
+            tracker.log(snapshot.learner.env_steps, dict(scalars(snapshot)))
+        for said in self._evaluations.rows():
+            values = {f"evaluation/{key}": said[key] for key in ("mean", "std", "win_rate") if said.get(key)}
+            tracker.log(said["env_steps"], values)
+
+
+def _evaluation(line: bytes) -> dict[str, Any] | None:
+    """Read a row that is an evaluation while training; None of any other."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and row.get("kind") == EVALUATION else None
+
+
+def told(table: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+    """Take what is known of a document, with dotted names; lists as text."""
+    known = {name: said for name, said in flat(table) if said is not None}
+    return {
+        name: said if isinstance(said, bool | int | float | str) else json.dumps(said)
+        for name, said in known.items()
+    }
+
+
+def main() -> None:
+    """Follow the run that the command line names."""
+    logging.getLogger().setLevel(logging.WARNING)
+    os.nice(MEEKLY)
+    follow(sys.argv[1], RunDirectory(Path(sys.argv[2])), int(sys.argv[3]))
+
+
+if __name__ == "__main__":
+    main()
