@@ -59,7 +59,7 @@ def point_best_at(checkpoints: Path, group: int) -> None:
 
 def _is_lent(checkpoints: Path) -> bool:
     link = checkpoints / BEST
-    return link.is_symlink() and len(Path(os.readlink(link)).parts) > 1
+    return link.is_symlink() and Path(os.readlink(link)).parts[0].startswith("group-")
 
 
 @dataclass
