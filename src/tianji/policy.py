@@ -55,10 +55,12 @@ class Policy:
         self._seed = seed
         self._model = parts.acting_model()
         self._parameters = load_parameters(parts.job.checkpoints / checkpoint, self._model)
-        self._agent: Agent | None = None
-        self._number = 0
+        progress = saved_progress(parts.job.checkpoints, parts.config.distribution.groups)
+        self._env_steps = sum(group.env_steps for group in progress)
         self._recorded: dict[str, Array] = {}
         """One step of what the agent records when it explores; nobody reads it."""
+        self._number = 1
+        self._agent = self._agent_for(1)
 
     def act(self, observation: Any, deterministic: bool = True) -> Any:
         """Choose an action for one observation, or actions for a batch of them.
@@ -83,7 +85,7 @@ class Policy:
             record = _fitting(team.record_of, observation, self.observation_space)
             return team.actions_of(self.act(record, deterministic), observation)
         rows, is_single = self._rows(observation)
-        if self._agent is None or len(rows) != self._number:
+        if len(rows) != self._number:
             self._agent = self._agent_for(len(rows))
         actions: Array = (
             self._agent.act_greedily(rows) if deterministic else self._agent.act(rows, self._recorded)
@@ -95,17 +97,24 @@ class Policy:
 
         Args:
             where: in which environments of a batch, ``[N]`` bool; in all of them by default.
+
+        Raises:
+            ObservationError: there are not as many.
         """
-        if self._agent is not None:
-            self._agent.begin_episodes(np.broadcast_to(np.asarray(where, np.bool_), self._number))
+        flags = np.asarray(where, np.bool_)
+        if flags.shape not in {(), (self._number,)}:
+            raise ObservationError(
+                f"reset() got flags of shape {flags.shape}, and the last observations were {self._number}; "
+                f"({self._number},) would be right"
+            )
+        self._agent.begin_episodes(np.broadcast_to(flags, self._number))
 
     def _agent_for(self, number: int) -> Agent:
         """Build what acts in so many environments."""
         parts = self._parts
         agent = parts.agent(self._model, number, self._seed)
         agent.adopt(self._parameters)
-        progress = saved_progress(parts.job.checkpoints, parts.config.distribution.groups)
-        agent.schedule(sum(group.env_steps for group in progress))
+        agent.schedule(self._env_steps)
         agent.begin_episodes(np.ones(number, np.bool_))
         self._number = number
         self._recorded = {
@@ -151,11 +160,20 @@ def _array(space: gymnasium.Space[Any], observation: Any) -> Array:
     Raises:
         ValueError: the space does not hold its numbers.
     """
+    import gymnasium  # noqa: PLC0415 - slow to import
+
     from tianji_envs.core import fits  # noqa: PLC0415 - imports gymnasium
 
     array = np.asarray(observation)
     if space.dtype is None or not fits(array, space.dtype):
         raise ValueError(f"an array of {array.dtype}; {space.dtype} is wanted")
+    if (
+        isinstance(space, gymnasium.spaces.Discrete)
+        and not space.start <= array.min() <= array.max() < space.start + space.n
+    ):
+        raise ValueError(f"{observation!r} is not in it")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError("not all numbers are finite")
     return np.ascontiguousarray(array, space.dtype).reshape(array.shape)
 
 

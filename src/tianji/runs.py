@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.config.source import KeyPath, is_section
-from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.launch.children import Child, python_command, supervised, wait_for_exit
 from tianji_cli.telemetry.metrics import flat, read_history
@@ -67,6 +67,8 @@ class Run:
             found: dict[str, Any] = json.loads(self._directory.summary.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
+        except (OSError, ValueError) as cause:
+            raise TianjiError(f"cannot read {self._directory.summary}: {describe(cause)}") from cause
         return found
 
     @property
@@ -75,12 +77,25 @@ class Run:
 
         Numbers are float64, NaN where a row has none; counts that all rows have are int64; text is objects.
         """
-        return _columns(read_history(self._directory.metrics)[0])
+        return _columns(self._history()[0])
 
     @property
     def evaluations(self) -> dict[str, npt.NDArray[Any]]:
         """Columns ``[evaluations]`` of evaluations while training, likewise; empty if there were none."""
-        return _columns(read_history(self._directory.metrics)[1])
+        return _columns(self._history()[1])
+
+    def _history(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Read snapshots and evaluations; none where nothing was written yet.
+
+        Raises:
+            TianjiError: the file is damaged, or cannot be read.
+        """
+        try:
+            return read_history(self._directory.metrics)
+        except FileNotFoundError:
+            return [], []
+        except (OSError, ValueError) as cause:
+            raise TianjiError(f"cannot read {self._directory.metrics}: {describe(cause)}") from cause
 
     @property
     def frame(self) -> pandas.DataFrame:
@@ -141,7 +156,8 @@ def train(
             ended = child.wait()
         if ended.status != 0:
             error = UsageError if ended.status == UsageError.exit_status else RunFailed
-            raise error(ended.last_words.removeprefix("tianji: "))
+            shown = f"{ended.last_words}; the command has said why above"
+            raise error(ended.last_words.removeprefix("tianji: error: ") if quiet else shown)
         return Run(json.loads(result.read_text(encoding="utf-8"))["run"])
 
 
@@ -177,15 +193,19 @@ def _as_toml(value: Any) -> str:
 
 
 def _columns(read: Sequence[Mapping[str, Any]]) -> dict[str, npt.NDArray[Any]]:
-    tables = {name for row in read for name, value in row.items() if isinstance(value, dict | list)}
     rows = [{name: value for name, value in flat(row) if not isinstance(value, list)} for row in read]
-    names = dict.fromkeys(name for row in rows for name in row if name not in tables)
-    return {name: _column([row.get(name) for row in rows]) for name in names}
+    names = dict.fromkeys(name for row in rows for name in row)
+    # What is a table in some rows, and null in others, has columns of its own.
+    tables = {name[:end] for name in names for end in range(len(name)) if name[end] == "."}
+    tables |= {name for row in read for name, value in row.items() if isinstance(value, list)}
+    return {name: _column([row.get(name) for row in rows]) for name in names if name not in tables}
 
 
 def _column(values: list[Any]) -> npt.NDArray[Any]:
     if any(isinstance(value, str) for value in values):
         return np.array(values, object)
+    if all(isinstance(value, bool) for value in values):
+        return np.array(values, np.bool_)
     if all(type(value) is int for value in values):
         return np.array(values, np.int64)
     return np.array([np.nan if value is None else value for value in values], np.float64)

@@ -29,8 +29,8 @@ from tianji_cli.quantities import finite, number, several
 from tianji_cli.roles.evaluator import BASELINES, POLICIES, EvaluationLimits, PolicyName
 from tianji_cli.root.shutdown import START_S
 from tianji_cli.telemetry.report import print_lines, write_json
-from tianji_cli.telemetry.snapshot import Evaluation, of_names
-from tianji_cli.wire.reports import Evaluating
+from tianji_cli.telemetry.snapshot import of_names
+from tianji_cli.wire.reports import Evaluating, Evaluation
 from tianji_plugins import did_you_mean
 
 if TYPE_CHECKING:

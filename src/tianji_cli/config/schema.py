@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, Literal, Protocol, Self, runtime_check
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SerializeAsAny,
@@ -180,6 +181,10 @@ STOP_RULES: Final = {
 }
 
 
+def _none_if_off(value: object) -> object:
+    return None if value is False else value
+
+
 class PeriodicEvaluation(Section):
     """Evaluations while others train, in a process of its own; table ``[experiment.evaluation]``.
 
@@ -194,7 +199,7 @@ class PeriodicEvaluation(Section):
     every_env_steps: Count | None = None
     every_s: Annotated[float | None, Field(gt=0)] = None
     episodes: Count = 20
-    max_s: Annotated[float, Field(gt=0)] = 60.0
+    max_s: Annotated[float, Field(gt=0)] = 120.0
     deterministic: bool = True
 
     @model_validator(mode="after")
@@ -215,7 +220,7 @@ class Experiment(Section):
         checkpoint_every_s: seconds between checkpoints.
         keep_checkpoints: how many stay under their step number.
         track: experiment trackers that the run is logged to, "tensorboard" among them.
-        evaluation: evaluations while training; None: there are none.
+        evaluation: evaluations while training; None, or false in TOML: there are none.
         eval_episodes: episodes of the greedy evaluation at the end; 0 for none.
         eval_checkpoint: which policy is evaluated: the "best" by mean training return, or the "last", where
             such returns say little: opponents whose returns are added up, or actions that are all random.
@@ -235,7 +240,7 @@ class Experiment(Section):
     checkpoint_every_s: Annotated[float, Field(gt=0)] = 60.0
     keep_checkpoints: Natural = 3
     track: Annotated[tuple[str, ...], Field(strict=False)] = ("tensorboard",)
-    evaluation: PeriodicEvaluation | None = None
+    evaluation: Annotated[PeriodicEvaluation | None, BeforeValidator(_none_if_off)] = None
     eval_episodes: Natural = 100
     eval_checkpoint: Literal["best", "last"] = "best"
     eval_max_s: Annotated[float, Field(gt=0)] = 120.0

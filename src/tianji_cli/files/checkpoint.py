@@ -14,6 +14,7 @@ replaced in one step, so a reader finds a whole checkpoint at any moment.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,11 +29,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 
 from tianji_algos.core import Model
-from tianji_cli.files.directories import LinkedDirectories, replace_link
+from tianji_cli.files.directories import LinkedDirectories
 from tianji_cli.files.saved import (
     BEST,
     EVALUATED,
-    EVALUATION,
     LAST,
     MODEL,
     SCHEMA,
@@ -75,7 +75,7 @@ class CheckpointWriter:
 
     Args:
         keep: how many stay under their number of env steps.
-        has_best: ``best`` is this writer's; else it leads to the newest, until a ``BestWriter`` has one.
+        has_best: it keeps the best policy, too; else a ``BestWriter`` does.
     """
 
     def __init__(self, directory: Path, model: Model, keep: int, *, has_best: bool = True) -> None:
@@ -110,19 +110,18 @@ class CheckpointWriter:
                     save_file(named_tensors(self._model, best), place / MODEL)
                     _write_state(place, {"schema": SCHEMA})
                     seal(place, (MODEL, STATE))
-            elif not (self._directory / BEST).exists():
-                replace_link(self._directory / BEST, LAST)
             self._remove_old()
         except (OSError, SafetensorError) as cause:
             raise CheckpointError(f"cannot write checkpoint {self._directory / name}: {cause}") from cause
 
-    def best_parameters(self) -> Floats:
-        """Read the policy that ``best`` leads to.
+    def best_parameters(self) -> Floats | None:
+        """Read the policy that ``best`` leads to; None where evaluations have kept it, and lead elsewhere.
 
         Raises:
             CheckpointError: see ``load_parameters``.
         """
-        return load_parameters(self._directory / BEST, self._model)
+        place = self._directory / BEST
+        return load_parameters(place, self._model) if self._has_best and os.path.lexists(place) else None
 
     def _remove_old(self) -> None:
         numbered = sorted(path for path in self._directory.iterdir() if path.name.isdecimal())
@@ -133,16 +132,15 @@ class CheckpointWriter:
 
 
 class BestWriter:
-    """Keeps the policy with the best evaluation of a run, and lets ``best`` lead to it.
+    """Keeps the policy with the best evaluation of a run; ``lead_best_to_evaluations`` leads ``best`` to it.
 
-    It is the one writer of ``checkpoints/evaluated``, whose own link ``best`` is replaced in one step.
+    It is the one writer of ``checkpoints/evaluated``, and writes nowhere else.
 
     Attributes:
         mean: its mean return; None before there is one.
     """
 
     def __init__(self, checkpoints: Path, model: Model) -> None:
-        self._link = checkpoints / BEST
         self._model = model
         self._directory = checkpoints / EVALUATED
         self._places = LinkedDirectories(self._directory, (BEST,))
@@ -159,9 +157,8 @@ class BestWriter:
         try:
             with self._places.fill(BEST, name) as place:
                 save_file(named_tensors(self._model, parameters), place / MODEL)
-                _write_state(place, {"schema": SCHEMA, EVALUATION: said})
+                _write_state(place, {"schema": SCHEMA, "evaluation": said})
                 seal(place, (MODEL, STATE))
-            replace_link(self._link, f"{EVALUATED}/{BEST}")
             for path in self._directory.iterdir():
                 if path.name != BEST and path.name not in self._places.targets():
                     shutil.rmtree(path)

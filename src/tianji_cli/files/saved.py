@@ -25,8 +25,6 @@ from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, open_regular, read_reg
 
 BEST: Final = "best"
 LAST: Final = "last"
-EVALUATION: Final = "evaluation"
-"""Table of ``state.json`` that says how good the best policy was, where it was evaluated."""
 EVALUATED: Final = "evaluated"
 """Directory of the policy with the best evaluation while training, where there are such."""
 
@@ -275,19 +273,33 @@ def saved_progress(checkpoints: Path, groups: int) -> tuple[Progress, ...]:
 
 
 def best_evaluation(checkpoints: Path) -> float | None:
-    """Read the mean return of the best evaluation while training; None if ``best`` does not go by such.
+    """Read the mean return of the best evaluation while training; None if there was none.
 
     Raises:
-        CheckpointError: what ``best`` leads to is damaged.
+        CheckpointError: its checkpoint is damaged.
     """
-    if not (checkpoints / BEST).exists():
+    place = checkpoints / EVALUATED / BEST
+    if not place.exists():
         return None
-    said = load_document(checkpoints / BEST).get(EVALUATION)
+    said = load_document(place).get("evaluation")  # Before there is one, it leads to the newest checkpoint.
     if said is None:
         return None
-    if not isinstance(said, dict) or not isinstance(said.get("mean"), float) or math.isnan(said["mean"]):
-        raise CheckpointError(f"{checkpoints / BEST / STATE} has what cannot be: {EVALUATION} is {said!r}")
-    return float(said["mean"])
+    mean = said.get("mean") if isinstance(said, dict) else None
+    if not isinstance(mean, float) or not math.isfinite(mean):
+        raise CheckpointError(f"{place / STATE} has what cannot be: evaluation is {said!r}")
+    return mean
+
+
+def lead_best_to_evaluations(checkpoints: Path) -> None:
+    """Let ``best`` lead to the best evaluated policy: the newest checkpoint, before there is one.
+
+    Called before anything is trained: afterwards the links inside ``evaluated`` are another process's.
+    """
+    evaluated = checkpoints / EVALUATED
+    evaluated.mkdir(parents=True, exist_ok=True)
+    if not (evaluated / BEST).is_symlink():
+        (evaluated / BEST).symlink_to(Path("..") / LAST)
+    replace_link(checkpoints / BEST, Path(EVALUATED) / BEST)
 
 
 def goals_reached(checkpoints: Path, stop: Stop, groups: int) -> dict[str, str]:
@@ -324,7 +336,7 @@ def _state(place: Path) -> dict[str, Any]:
         for name in (MODEL, TRAINING):
             read_sealed(place / LAST, name)
         state = load_state(place / LAST)
-        if state["episodes"]["best_mean"] is not None:
+        if state["episodes"]["best_mean"] is not None and os.path.lexists(place / BEST):
             read_sealed(place / BEST, MODEL)
     except CheckpointError as cause:
         raise UsageError(f"{place.parent} has no readable checkpoint to go on from: {cause}") from cause

@@ -20,6 +20,7 @@ from tianji_cli.roles.actor.actor import frame_stack
 from tianji_cli.roles.role import Role
 from tianji_cli.wire.reports import Evaluating, EvaluatorReport
 from tianji_envs.core import VectorEnvironment, derive_seed
+from tianji_envs.errors import BrokenEnvironmentError
 from tianji_envs.team import AVAILABLE, REWARD
 
 if TYPE_CHECKING:
@@ -166,7 +167,16 @@ class Evaluator(Role):
             self.cut_off = f"{self._limits.max_steps:,} env steps"
 
     def _count(self, i: np.intp, score: float) -> None:
-        """Count the episode that environment ``i`` has ended."""
+        """Count the episode that environment ``i`` has ended.
+
+        Raises:
+            BrokenEnvironmentError: its return is not a number.
+        """
+        if math.isnan(score):
+            raise BrokenEnvironmentError(
+                f"the return of an episode in environment {i} of an evaluation is not a number: a reward "
+                "was NaN, or two were infinite with opposite signs; finite ones would be right"
+            )
         self.returns.append(score)
         self._all_of_agents += self._of_agents[i]
         if self._environment.won is not None:

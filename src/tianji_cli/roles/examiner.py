@@ -6,6 +6,7 @@ evaluated, and ends the run where a stop rule asks for its mean return.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.config.schema import PeriodicEvaluation, Stop
-from tianji_cli.roles.evaluator import Evaluator, Policy
+from tianji_cli.roles.evaluator import Evaluator
 from tianji_cli.roles.role import Role, rejected_by
 from tianji_cli.wire.parameters import PublishedPolicy
-from tianji_cli.wire.reports import Evaluating, EvaluatorReport, Examined, ExaminerReport
+from tianji_cli.wire.reports import Evaluating, Evaluation, EvaluatorReport, Examined, ExaminerReport
 from tianji_envs.core import VectorEnvironment
 from tianji_transports.core import Transport
 
@@ -39,11 +40,11 @@ class Examiner(Role):
 
     Args:
         slots: of the groups' policies.
-        agent: acts; its parameters are replaced for each evaluation.
-        policy: plays by it, greedily or not.
-        environment: closed with the role.
-        evaluator: begins an evaluation of ``policy`` in ``environment``.
+        agent: whose policy is evaluated; it gets new parameters for each evaluation.
+        evaluator: begins an evaluation, always in the same environments.
+        environment: those; closed with the role.
         best: keeps the best policy.
+        parameters: how many the network has.
     """
 
     name = "examiner"
@@ -54,9 +55,8 @@ class Examiner(Role):
         slots: Sequence[str],
         *,
         agent: Agent,
-        policy: Policy,
+        evaluator: Callable[[], Evaluator],
         environment: VectorEnvironment,
-        evaluator: Callable[[Policy, VectorEnvironment], Evaluator],
         pace: PeriodicEvaluation,
         stop: Stop,
         best: BestWriter,
@@ -65,7 +65,6 @@ class Examiner(Role):
         self._transport = transport
         self._slots = slots
         self._agent = agent
-        self._policy = policy
         self._environment = environment
         self._begin_evaluation = evaluator
         self._pace = pace
@@ -77,7 +76,7 @@ class Examiner(Role):
         self._env_steps = 0
         self._next_steps: int | None = None
         self._next_s: float | None = None
-        self._began_s = -np.inf
+        self._began_s = -math.inf
         self._evaluator: Evaluator | None = None
         self._number = 0
         self._newest: deque[Examined] = deque(maxlen=REPORTED)
@@ -145,7 +144,7 @@ class Examiner(Role):
                 self._set_next(now, env_steps)
                 self._agent.adopt(self._parameters)
                 self._agent.schedule(env_steps)
-                self._evaluator = self._begin_evaluation(self._policy, self._environment)
+                self._evaluator = self._begin_evaluation()
                 return True
         return False
 
@@ -162,16 +161,20 @@ class Examiner(Role):
         self._next_steps = env_steps + (self._pace.every_env_steps or 0)
         self._next_s = now + (self._pace.every_s or 0.0)
 
-    def _note(self, played: EvaluatorReport) -> None:
+    def _note(self, said: EvaluatorReport) -> None:
         """Take in an evaluation; one that a limit has cut off is neither the best nor ends the run."""
-        is_whole = played.cut_off is None
-        mean = float(np.mean(played.returns)) if played.returns else float("nan")
-        is_best = is_whole and (self._best.mean is None or mean > self._best.mean)
+        means = said.win_rate, said.agents, said.metrics
+        evaluation = Evaluation.of(said.returns, self._pace.episodes, said.cut_off, *means)
+        mean, is_whole = evaluation.mean, evaluation.cut_off is None
+        is_best = is_whole and math.isfinite(mean) and (self._best.mean is None or mean > self._best.mean)
         version = self._versions[self._group]
         if is_best:
             with self._transport.undisturbed():
                 self._best.write(self._parameters, mean, self._env_steps, version)
         self._number += 1
-        self._newest.append(Examined(self._number, self._group, version, self._env_steps, played, is_best))
-        if is_whole:
-            self._finished = self._stop.reached({"evaluation": mean}).get("evaluation")
+        self._newest.append(
+            Examined(self._number, self._group, version, self._env_steps, evaluation, is_best)
+        )
+        reason = self._stop.reached({"evaluation": mean}).get("evaluation") if is_whole else None
+        if reason is not None:
+            self._finished = f"{reason} in group {self._group}" if len(self._slots) > 1 else reason

@@ -26,6 +26,7 @@ class Announcements:
     def __init__(self, plan: Plan, event: Callable[[str], None]) -> None:
         self._plan = plan
         self._event = event
+        self._told_of_cut = False
         self._silence = Silence(range(len(plan.processes)))
         self._began = time.monotonic()
         self._slow_start_announced = False
@@ -98,6 +99,15 @@ class Announcements:
         if new:
             self._left_out.update(new)
             self._event(f"of the observations {', '.join(new)} is left out: no network takes text")
+
+    def check_evaluation(self, cut_off: str | None) -> None:
+        """Tell, once, that an evaluation while training was cut off by a limit."""
+        if cut_off is not None and not self._told_of_cut:
+            self._told_of_cut = True
+            self._event(
+                f"an evaluation was cut off after {cut_off}: it is neither the best nor ends the run "
+                "(experiment.evaluation.max_s and episodes)"
+            )
 
     def lose_output(self, rank: int, cause: OSError) -> None:
         """Say that what a worker on another host writes cannot be kept."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,6 @@ from tianji_cli.telemetry.metrics import EVALUATION
 from tianji_cli.telemetry.snapshot import (
     Averaging,
     Evaluated,
-    Evaluation,
     GroupStanding,
     JobState,
     RoleStatus,
@@ -38,6 +36,7 @@ from tianji_cli.wire.reports import (
     ActorReport,
     BufferReport,
     Evaluating,
+    Evaluation,
     EvaluatorReport,
     Examined,
     ExaminerReport,
@@ -82,7 +81,9 @@ class Overview:
         self.unsure: set[int] = set()
         self.evaluation: Evaluation | None = None
         self._examined = (0, 0)
+        self._newest_evaluation: Examined | None = None
         self._evaluations = 0
+        self._best_evaluation: float | None = None
         groups = config.distribution.groups
         self.averaging = Averaging(0, (0,) * groups) if groups > 1 else None
         self._work = WorkLog(config, plan)
@@ -159,19 +160,18 @@ class Overview:
         """Give a row of the metrics for each evaluation in a report that was in none before."""
         for said in report.roles:
             if isinstance(said, ExaminerReport):
-                new = [one for one in said.newest if (report.incarnation, one.number) > self._examined]
-                for one in new:
-                    self._examined = (report.incarnation, one.number)
-                    self._evaluations += 1
-                    yield self._evaluation_row(one)
+                self._best_evaluation = said.best_mean
+                for one in said.newest:
+                    if (report.incarnation, one.number) > self._examined:
+                        self._examined = (report.incarnation, one.number)
+                        self._newest_evaluation = one
+                        self._evaluations += 1
+                        yield self._evaluation_row(one)
 
     def _evaluation_row(self, one: Examined) -> dict[str, Any]:
-        assert self._config.experiment.evaluation is not None
-        played, wanted = one.played, self._config.experiment.evaluation.episodes
-        means = played.win_rate, played.agents, played.metrics
-        evaluation = asdict(Evaluation.of(played.returns, wanted, played.cut_off, *means))
         optional = {"win_rate", "agents", "metrics"}
-        known = {name: said for name, said in evaluation.items() if said is not None or name not in optional}
+        of_it = asdict(one.evaluation).items()
+        known = {name: said for name, said in of_it if said is not None or name not in optional}
         times = {"elapsed_s": self.elapsed_s, "train_s": self._learner().train_s}
         whose = {"env_steps": one.env_steps, "version": one.version, "group": one.group}
         row = {"kind": EVALUATION, **times, **whose, **known, "is_best": one.is_best}
@@ -181,13 +181,8 @@ class Overview:
         """Sum up the evaluations so far; None where there are to be none."""
         if self._config.experiment.evaluation is None:
             return None
-        said = next((said for _, said in self._reports(ExaminerReport)), ExaminerReport())
-        if not said.newest:
-            return Evaluated(self._evaluations, best_mean=said.best_mean, evaluating=said.progress)
-        last, (mean, std) = said.newest[-1], (None, None)
-        if last.played.returns:
-            mean, std = statistics.fmean(last.played.returns), statistics.pstdev(last.played.returns)
-        return Evaluated(self._evaluations, last.env_steps, mean, std, said.best_mean, said.progress)
+        progress = next((said.progress for _, said in self._reports(ExaminerReport)), None)
+        return Evaluated.of(self._evaluations, self._newest_evaluation, self._best_evaluation, progress)
 
     @property
     def evaluating(self) -> Evaluating | None:

@@ -223,6 +223,7 @@ class Root:
         self._overview.note(report)
         for row in self._overview.new_evaluations(report):
             self._telemetry.evaluation(row)
+            self._announcements.check_evaluation(row["cut_off"])
         if report.rank in self._learner_ranks:
             self._finish_if(self._rules.steps_reached())
 
@@ -238,7 +239,9 @@ class Root:
 
     def _handle_finished(self, message: Finished) -> None:
         group = self._plan.processes[message.rank].group
-        if group is not None and group not in self._losses.causes:
+        if message.rank in self._examiners:
+            self._end("finished", message.reason)
+        elif group is not None and group not in self._losses.causes:
             self._end("finished", self._rules.attributed(message.reason, group))
 
     def _start(self, rank: int, incarnation: int = 0) -> None:

@@ -8,17 +8,15 @@ terminals.
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass, field, fields, is_dataclass
 from operator import attrgetter
 from typing import Any, Final, Literal, Self
 
 from tianji_cli.quantities import count, duration, exact, finite, memory, number, rate, several, share, spread
 from tianji_cli.telemetry.bottleneck import Bottleneck
-from tianji_cli.wire.reports import BufferReport, Evaluating, LearnerReport, Number
+from tianji_cli.wire.reports import BufferReport, Evaluating, Evaluation, Examined, LearnerReport, Number
 
 SUMMARY_SCHEMA: Final = 1
 """Schema number of ``summary.json``; it changes when a key changes its meaning or goes away."""
@@ -134,6 +132,16 @@ class Evaluated:
     best_mean: float | None = None
     evaluating: Evaluating | None = None
 
+    @classmethod
+    def of(
+        cls, number: int, newest: Examined | None, best_mean: float | None, evaluating: Evaluating | None
+    ) -> Self:
+        """Take what is shown of the newest one."""
+        if newest is None:
+            return cls(number, best_mean=best_mean, evaluating=evaluating)
+        mean, std = finite(newest.evaluation.mean), finite(newest.evaluation.std)
+        return cls(number, newest.env_steps, mean, std, best_mean, evaluating)
+
     def __str__(self) -> str:
         """As it is shown: ``210.5 +- 12.1 after 81,920 env steps, best 215.3; 3 of 20 episodes, 2 s``."""
         said = "none yet"
@@ -237,60 +245,6 @@ class Snapshot(JobState):
     def standing(self) -> list[dict[str, Any]]:
         """Return what of the roles seldom changes: all but how busy they are, fit for JSON."""
         return [{name: value for name, value in vars(role).items() if name != "busy"} for role in self.roles]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Returns of greedy episodes after training.
-
-    Attributes:
-        episodes: how many were played to their end; only these count.
-        mean: of their returns; not a number if none has ended.
-        std: of their returns; likewise.
-        win_rate: share of them that were won; None where nothing is won.
-        agents: mean return of each agent of a team, by name; None of a single agent.
-        metrics: mean of each of ``environment.metrics``; None where none are asked for.
-        left_out: episodes that were wanted, and had not ended at the limit.
-        cut_off: the limit that was reached, in words; None if all episodes were played.
-    """
-
-    episodes: int
-    mean: Number
-    std: Number
-    win_rate: float | None = None
-    agents: Mapping[str, Number] | None = None
-    left_out: int = 0
-    cut_off: str | None = None
-    metrics: Mapping[str, Number] | None = None
-
-    @classmethod
-    def of(
-        cls,
-        returns: Sequence[float],
-        wanted: int,
-        cut_off: str | None = None,
-        win_rate: float | None = None,
-        agents: Mapping[str, float] | None = None,
-        metrics: Mapping[str, float] | None = None,
-    ) -> Evaluation:
-        """Evaluate the episodes that have ended by their returns."""
-        mean = statistics.fmean(returns) if returns else math.nan
-        std = statistics.pstdev(returns) if returns else math.nan
-        left_out = wanted - len(returns)
-        cut_off = cut_off if left_out else None
-        return cls(len(returns), mean, std, win_rate, agents, left_out, cut_off, metrics)
-
-    def described(self, kind: str, limits: str) -> str:
-        """Describe what came of episodes of a kind, what was left out, and which settings move the limits."""
-        wanted = self.episodes + self.left_out
-        if not self.episodes:
-            return f"none of {wanted} {kind} had ended after {self.cut_off} ({limits})"
-        of_all = f"{self.episodes} of {wanted}" if self.left_out else f"{self.episodes}"
-        won = "" if self.win_rate is None else f", {share(self.win_rate)} won"
-        cut = f"; {self.left_out} had not ended after {self.cut_off} ({limits})" if self.left_out else ""
-        return (
-            f"{number(self.mean)}  mean of {of_all} {kind}, standard deviation {number(self.std)}{won}{cut}"
-        )
 
 
 @dataclass(frozen=True)
@@ -540,7 +494,7 @@ def _losses(state: JobState) -> str | None:
     return of_names(state.learner.losses) or None
 
 
-EVALUATED: Final[Line] = ("evaluated", lambda state: str(state.evaluated))
+EVALUATIONS: Final[Line] = ("evaluated", lambda state: str(state.evaluated))
 AGE: Final[Line] = ("sample age", lambda state: f"{spread(state.learner.age)} env steps")
 USES: Final[Line] = ("uses", lambda state: f"{spread(state.buffer.uses)} of each sample")
 LAG: Final[Line] = ("policy lag", lambda state: f"{spread(state.learner.lag)} versions")
@@ -562,7 +516,7 @@ OF_EPISODES: Final = (
     Metric(of="learner.metrics", row="metrics", summary="returns.metrics", tag="episodes",
            live=("metrics", _metrics), result=("metrics", _metrics), if_known=True),
     Metric(of="learner.episodes_in_mean", row="episodes_in_mean", summary="returns.episodes_in_mean"),
-    Metric(of="evaluated", row="evaluated", summary="evaluated", live=EVALUATED, result=EVALUATED,
+    Metric(of="evaluated", row="evaluated", summary="evaluated", live=EVALUATIONS, result=EVALUATIONS,
            if_known=True),
     Metric(of="evaluated.mean", plain="evaluated={:.6g}"),
     Metric(of="evaluating", row="evaluating", plain="evaluating={}"),

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from operator import attrgetter
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, Final, TextIO, cast
 
 from rich.console import Console, Group, RenderableType
@@ -56,7 +57,7 @@ class Telemetry:
         run: RunDirectory,
         display: Display,
         resumed_at: int | None = None,
-        hyperparameters: Mapping[str, Any] | None = None,
+        hyperparameters: Mapping[str, Any] | None = MappingProxyType({}),
     ) -> None:
         self.run = run
         self._display = display

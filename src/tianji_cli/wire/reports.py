@@ -8,7 +8,8 @@ that has said nothing yet. A field of ``LearnerReport`` declares how those of se
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BeforeValidator, Field
 
-from tianji_cli.quantities import duration
+from tianji_cli.quantities import duration, number, share
 from tianji_transports.core import Claim
 
 Source = tuple[int, int]
@@ -347,6 +348,60 @@ class EvaluatorReport(RoleReport):
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """What came of an evaluation: returns of episodes, mostly greedy ones.
+
+    Attributes:
+        episodes: how many were played to their end; only these count.
+        mean: of their returns; not a number if none has ended.
+        std: of their returns; likewise.
+        win_rate: share of them that were won; None where nothing is won.
+        agents: mean return of each agent of a team, by name; None of a single agent.
+        metrics: mean of each of ``environment.metrics``; None where none are asked for.
+        left_out: episodes that were wanted, and had not ended at the limit.
+        cut_off: the limit that was reached, in words; None if all episodes were played.
+    """
+
+    episodes: int
+    mean: Number
+    std: Number
+    win_rate: float | None = None
+    agents: Mapping[str, Number] | None = None
+    left_out: int = 0
+    cut_off: str | None = None
+    metrics: Mapping[str, Number] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        returns: Sequence[float],
+        wanted: int,
+        cut_off: str | None = None,
+        win_rate: float | None = None,
+        agents: Mapping[str, float] | None = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> Evaluation:
+        """Evaluate the episodes that have ended by their returns."""
+        mean = statistics.fmean(returns) if returns else math.nan
+        std = statistics.pstdev(returns) if math.isfinite(mean) else math.nan
+        left_out = wanted - len(returns)
+        cut_off = cut_off if left_out else None
+        return cls(len(returns), mean, std, win_rate, agents, left_out, cut_off, metrics)
+
+    def described(self, kind: str, limits: str) -> str:
+        """Describe what came of episodes of a kind, what was left out, and which settings move the limits."""
+        wanted = self.episodes + self.left_out
+        if not self.episodes:
+            return f"none of {wanted} {kind} had ended after {self.cut_off} ({limits})"
+        of_all = f"{self.episodes} of {wanted}" if self.left_out else f"{self.episodes}"
+        won = "" if self.win_rate is None else f", {share(self.win_rate)} won"
+        cut = f"; {self.left_out} had not ended after {self.cut_off} ({limits})" if self.left_out else ""
+        return (
+            f"{number(self.mean)}  mean of {of_all} {kind}, standard deviation {number(self.std)}{won}{cut}"
+        )
+
+
+@dataclass(frozen=True)
 class Examined:
     """What came of one evaluation while training.
 
@@ -355,15 +410,15 @@ class Examined:
         group: whose policy it was.
         version: of the policy.
         env_steps: of the job, when the policy was published.
-        played: its episodes.
-        is_best: none had a higher mean return so far; it is in ``checkpoints/best``.
+        evaluation: what came of it.
+        is_best: none had a higher mean return so far.
     """
 
     number: int
     group: int
     version: int
     env_steps: int
-    played: EvaluatorReport
+    evaluation: Evaluation
     is_best: bool
 
 

@@ -17,7 +17,7 @@ from tianji_algos.core import Agent, Embryo, Model, RolloutEmbryo
 from tianji_cli.config.schema import BATCHES_AHEAD
 from tianji_cli.files.checkpoint import BestWriter, CheckpointWriter, load_parameters
 from tianji_cli.files.counters import ProductionFile, ProductionPage
-from tianji_cli.files.saved import checkpoints_of, saved_progress
+from tianji_cli.files.saved import checkpoints_of, lead_best_to_evaluations, saved_progress
 from tianji_cli.plan.graph import (
     ARRIVALS,
     AVERAGE,
@@ -144,6 +144,8 @@ def build_roles(
             built.append(buffer)
         elif name == "learner":
             embryo = wrap.embryo(parts.trained_embryo())
+            if config.experiment.evaluation is not None and parts.group == 0:
+                lead_best_to_evaluations(parts.job.checkpoints)
             if replays:
                 source, rounds = replay_source(parts, transport, buffer)
             else:
@@ -362,15 +364,14 @@ def _examiner(parts: Parts, transport: Transport) -> Examiner:
     limits, metrics = EvaluationLimits(pace.max_s), parts.config.environment.metrics
     model = parts.acting_model()
     agent = parts.agent(model, num_envs, derive_seed(seed, num_envs))
+    policy = agent if pace.deterministic else ExploringPolicy(agent, parts.agent_fields, num_envs)
+    environment = parts.environment(num_envs, evaluation=True)
     return Examiner(
         transport,
         [slot_name(POLICY, group) for group in parts.job.plan.groups],
         agent=agent,
-        policy=agent if pace.deterministic else ExploringPolicy(agent, parts.agent_fields, num_envs),
-        environment=parts.environment(num_envs, evaluation=True),
-        evaluator=lambda policy, environment: Evaluator(
-            policy, environment, pace.episodes, seed, None, limits, metrics
-        ),
+        evaluator=lambda: Evaluator(policy, environment, pace.episodes, seed, None, limits, metrics),
+        environment=environment,
         pace=pace,
         stop=experiment.stop,
         best=BestWriter(parts.job.checkpoints, model),

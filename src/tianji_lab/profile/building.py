@@ -74,6 +74,7 @@ def measuring_settings(job: JobConfig, num_envs: int, share: int) -> list[str]:
     settings = [
         "experiment.stop={wall_s=1e9}",
         "experiment.eval_episodes=0",
+        "experiment.evaluation=false",
         "experiment.checkpoint_every_s=1e9",
         f"environment.num_envs={num_envs}",
         'distribution.transport="inproc"',

@@ -175,6 +175,7 @@ def _trial(config: str, overrides: Sequence[str], candidate: Candidate, window_s
         f"experiment.stop={{ wall_s = {wall_s:g} }}",
         "experiment.thresholds=[]",
         "experiment.eval_episodes=0",
+        "experiment.evaluation=false",
         "experiment.plots=false",
         "experiment.checkpoint_every_s=1e9",
     ]

@@ -20,7 +20,7 @@ from tianji_cli.config.schema import JobConfig, OnPolicySettings
 from tianji_cli.errors import ConfigError, RunFailed, UsageError
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.mpi import launched
-from tianji_cli.plan.plan import expected_hosts, make_plan
+from tianji_cli.plan.plan import EXAMINER, expected_hosts, make_plan
 from tianji_cli.quantities import duration, exact, rate
 from tianji_cli.telemetry.metrics import read_metrics
 from tianji_lab.model.costs import Split, powers_of_two
@@ -172,6 +172,7 @@ class Study:
             stop += f", mean_return = {json.dumps(self.threshold)}"
         return [
             "experiment.eval_episodes=0",
+            "experiment.evaluation=false",
             "experiment.plots=false",
             "experiment.checkpoint_every_s=1e9",
             *self.overrides,
@@ -291,7 +292,7 @@ def _is_oversubscribed(job: JobConfig) -> bool:
     if distribution.one_process:
         return False  # All roles share one thread, and want no more.
     wants = {"buffer": distribution.buffer.cores, "actor": distribution.actor.cores}
-    wants |= {name: section.cores for name, section in job.roles.items()}
+    wants |= {name: section.cores for name, section in job.roles.items()} | {EXAMINER: 0}
     hosts = expected_hosts(job)
     wanted = dict.fromkeys((host.name for host in hosts), 0)
     for process in make_plan(job, hosts).trainers:

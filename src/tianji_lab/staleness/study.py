@@ -74,6 +74,7 @@ class Comparison:
         thresholds = sorted({*self.job.experiment.thresholds, self.threshold})
         return [
             "experiment.eval_episodes=0",
+            "experiment.evaluation=false",
             "experiment.plots=false",
             *self.overrides,
             *setting.overrides,

@@ -121,7 +121,12 @@ def test_groups_are_evaluated_in_turn(workplace: Any) -> None:
     run = workplace.train(evaluated(ENDLESS), {"distribution": {"groups": 2}})
     wait_for(run, workplace, 3)
     run.command.signal_all(signal.SIGTERM)
-    summary = run.finish(130)
+    run.finish(130)
+    goal = best_of(run)["mean"] + 1.0
+    again = workplace.resume(run, "--set", f"experiment.stop={{ evaluation = {goal} }}")
+    summary = again.finish()
+    reached = evaluations_of(run)[-1]
+    assert summary["reason"].endswith(f" in group {reached['group']}"), "whose policy it was"
     groups = [row["group"] for row in evaluations_of(run)[:3]]
     assert groups in ([0, 1, 0], [1, 0, 1])
     assert best_of(run)["mean"] == summary["evaluated"]["best_mean"]
@@ -157,9 +162,11 @@ def test_an_evaluation_that_a_limit_cuts_off_is_neither_the_best_nor_an_end(work
     assert rows
     assert all((row["episodes"], row["left_out"], row["mean"]) == (0, 8, None) for row in rows)
     assert all(row["cut_off"] == "0.5 s" and not row["is_best"] for row in rows)
+    assert run.log.count("an evaluation was cut off after 0.5 s") == 1
     assert summary["reason"] == "4 s of training"
     assert (summary["evaluated"]["mean"], summary["evaluated"]["best_mean"]) == (None, None)
-    assert os.readlink(run.path / "checkpoints/best") == "last"
+    best, last = ((run.path / "checkpoints" / name).resolve() for name in ("best", "last"))
+    assert best == last
 
 
 HANGS = SLOW.replace("import time\n", "import signal\nimport time\n\nimport setproctitle\n").replace(
@@ -178,6 +185,68 @@ def test_an_examiner_that_hangs_is_killed_at_the_end_and_nothing_else_ends_with_
     assert summary["status"] == "finished"
     assert summary["evaluated"]["number"] == 0
     assert "examiner (group 0) did not stop in time and was killed" in run.log
+
+
+NAN = SLOW.replace("import time\n", "import setproctitle\n").replace(
+    "        time.sleep(0.001)\n",
+    """        if setproctitle.getproctitle().startswith("tianji: examiner"):
+            return self.observation_space.sample(), float("nan"), True, False, {}
+""",
+)
+
+
+def test_a_reward_that_is_no_number_ends_the_run_and_is_never_the_best(workplace: Any) -> None:
+    workplace.module(NAN)
+    changes = evaluated(ENDLESS, every_env_steps=600)
+    run = workplace.train(changes, {"environment": {"type": "my_env:Slow", "id": ""}})
+    summary = run.finish(1)
+    assert "the return of an episode in environment 0 of an evaluation is not a number" in summary["reason"]
+    assert "evaluation" not in json.loads((run.path / "checkpoints/best/state.json").read_text())
+
+
+ONE_STEP = """
+import gymnasium
+
+
+class OneStep(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), float(self.np_random.random()), True, False, {}
+"""
+
+
+def test_evaluations_of_many_episodes_are_reported(workplace: Any) -> None:
+    workplace.module(ONE_STEP)
+    changes = evaluated(ENDLESS, every_env_steps=None, every_s=0.1, episodes=20_000)
+    del changes["experiment"]["evaluation"]["every_env_steps"]
+    run = workplace.train(changes, {"environment": {"type": "my_env:OneStep", "id": ""}})
+    wait_for(run, workplace, 3)
+    run.command.signal_all(signal.SIGTERM)
+    summary = run.finish(130)
+    assert summary["rejected_frames"] == 0
+    assert all(row["episodes"] == 20_000 for row in evaluations_of(run))
+
+
+def test_a_study_leaves_evaluations_out(workplace: Any) -> None:
+    config = str(workplace.config(evaluated(ENDLESS)))
+    quick = ("--actors", "1", "--repeats", "1", "--seconds", "2", "--no-simulation", "--quiet")
+    study = workplace.command("bench", "scaling", config, "--figure", "6a", *quick, "--out", "study")
+    study.wait(0)
+    plans = [path.read_text() for path in (workplace.place / "study/runs").glob("*/*/config.toml")]
+    assert plans
+    assert not any("[experiment.evaluation]" in plan for plan in plans)
+
+
+def test_an_inherited_evaluation_can_be_taken_back() -> None:
+    evaluated_too = "experiment.evaluation={ every_s = 3.0 }"
+    job = load_config("configs/ppo_cartpole.toml", [evaluated_too, "experiment.evaluation=false"])
+    assert job.experiment.evaluation is None
 
 
 def test_policies_may_be_evaluated_as_they_train(workplace: Any) -> None:

@@ -85,6 +85,16 @@ def test_a_policy_plays_as_tianji_eval_does(workplace: Any, model: Any) -> None:
     assert len(set(np.round(played, 3))) == 3
 
 
+def test_a_number_that_is_none_of_a_discrete_observation_is_refused(workplace: Any) -> None:
+    lake = {"environment": {"type": "gym", "id": "FrozenLake-v1", "num_envs": 8}}
+    policy = tianji.load(trained(workplace, lake, {"environment": {"num_envs": 8}}))
+    assert policy.act(15) in policy.action_space
+    assert policy.act([0, 15, 3]).shape == (3,)
+    for wrong in (99, -1, [0, 16]):
+        with pytest.raises(tianji.ObservationError, match="is not in it"):
+            policy.act(wrong)
+
+
 def test_a_batch_is_what_its_observations_are_and_another_size_begins_anew(workplace: Any) -> None:
     run = trained(workplace)
     policy = tianji.load(run, "last")
@@ -125,6 +135,8 @@ def test_what_a_network_remembers_is_forgotten_where_it_is_told_so(workplace: An
     assert not np.allclose(third[1], first[1])
     policy.reset()
     np.testing.assert_allclose(policy.act(same), first)
+    with pytest.raises(tianji.ObservationError, match="the last observations were 2"):
+        policy.reset([True, False, False])
 
 
 def test_dict_observations_with_images_are_taken_as_the_environment_gives_them(workplace: Any) -> None:
@@ -251,6 +263,14 @@ def test_what_cannot_be_loaded_or_seen_is_said(workplace: Any) -> None:
         tianji.load(run, 3)
     with pytest.raises(tianji.TianjiError, match="no run"):
         tianji.load(workplace.place / "nowhere")
+    (run / "metrics.jsonl").write_text("no JSON\n")
+    with pytest.raises(tianji.TianjiError, match="line 1: not a JSON object"):
+        _ = tianji.Run(run).metrics
+    (run / "metrics.jsonl").unlink()
+    assert tianji.Run(run).metrics == {}
+    (run / "summary.json").write_text("{")
+    with pytest.raises(tianji.TianjiError, match="cannot read"):
+        _ = tianji.Run(run).summary
     policy = tianji.load(run)
     for wrong, said in (
         (np.zeros(3), r"\(4,\) would be right, or \(N, 4\)"),
@@ -259,6 +279,7 @@ def test_what_cannot_be_loaded_or_seen_is_said(workplace: Any) -> None:
         ("left", "float32 is wanted"),
         ({"x": 1.0}, "float32 is wanted"),
         ([[1.0], [2.0, 3.0]], "inhomogeneous"),
+        ([np.nan] * 4, "not all numbers are finite"),
     ):
         with pytest.raises(tianji.ObservationError, match=said):
             policy.act(wrong)
@@ -363,7 +384,8 @@ def test_an_interruption_of_train_leaves_a_checkpoint_and_goes_on_to_the_caller(
 
         def learns() -> bool:
             files = [out / "run/1" / name for name in ("config.toml", "metrics.jsonl")]
-            return all(file.exists() for file in files) and tianji.Run("run", out).metrics["updates"][-1] > 0
+            rows = tianji.Run("run", out).metrics if all(file.exists() for file in files) else {}
+            return "updates" in rows and rows["updates"][-1] > 0
 
         workplace.until(learns, "updates")
         child.send_signal(signal.SIGINT)

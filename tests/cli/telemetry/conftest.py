@@ -11,7 +11,6 @@ from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.bottleneck import Bottleneck
 from tianji_cli.telemetry.snapshot import (
     Averaging,
-    Evaluation,
     GroupStanding,
     RoleStatus,
     RoleSummary,
@@ -19,7 +18,7 @@ from tianji_cli.telemetry.snapshot import (
     StopProgress,
     Summary,
 )
-from tianji_cli.wire.reports import BufferReport, LearnerReport, ReplayFill, Spread
+from tianji_cli.wire.reports import BufferReport, Evaluation, LearnerReport, ReplayFill, Spread
 
 
 def build_snapshot(second: int = 5, actors: int = 2, **changes: Any) -> Snapshot:

@@ -12,8 +12,9 @@ from rich.console import Console
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.metrics import MetricsFollower, MetricsWriter, parsed_row, read_summary, scalars
 from tianji_cli.telemetry.report import print_result
-from tianji_cli.telemetry.snapshot import Evaluation, Snapshot, Summary
+from tianji_cli.telemetry.snapshot import Snapshot, Summary
 from tianji_cli.telemetry.telemetry import render
+from tianji_cli.wire.reports import Evaluation
 
 MEANS = {"success": 0.25, "steps": 12.5}
 MEASURED: dict[str, Any] = {

@@ -13,8 +13,8 @@ from tianji_cli.errors import TianjiError
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.bottleneck import Bottleneck
 from tianji_cli.telemetry.metrics import MetricsFollower, MetricsWriter, Row, parsed_row, read_summary
-from tianji_cli.telemetry.snapshot import Evaluation, Snapshot, Summary
-from tianji_cli.wire.reports import Evaluating
+from tianji_cli.telemetry.snapshot import Snapshot, Summary
+from tianji_cli.wire.reports import Evaluating, Evaluation
 
 
 def line(snapshot: Snapshot) -> bytes:

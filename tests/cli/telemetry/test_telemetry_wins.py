@@ -14,8 +14,9 @@ from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.metrics import MetricsFollower, MetricsWriter, parsed_row, read_summary, scalars
 from tianji_cli.telemetry.plots import draw_plots
 from tianji_cli.telemetry.report import print_result
-from tianji_cli.telemetry.snapshot import Evaluation, Snapshot, StopProgress, Summary
+from tianji_cli.telemetry.snapshot import Snapshot, StopProgress, Summary
 from tianji_cli.telemetry.telemetry import PlainDisplay, render
+from tianji_cli.wire.reports import Evaluation
 
 WON: dict[str, Any] = {
     "episodes": 170,
