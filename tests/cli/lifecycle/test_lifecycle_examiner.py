@@ -6,13 +6,17 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
+from pydantic import TypeAdapter
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import tianji
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import ConfigError
+from tianji_cli.roles.examiner import REPORTED
 from tianji_cli.telemetry.metrics import read_history
+from tianji_cli.wire.reports import Evaluation, Examined, ExaminerReport
 
 EVERY = {"every_env_steps": 2000, "episodes": 8}
 ENDLESS = {"env_steps": 10**9}
@@ -204,33 +208,11 @@ def test_a_reward_that_is_no_number_ends_the_run_and_is_never_the_best(workplace
     assert "evaluation" not in json.loads((run.path / "checkpoints/best/state.json").read_text())
 
 
-ONE_STEP = """
-import gymnasium
-
-
-class OneStep(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        return self.observation_space.sample(), float(self.np_random.random()), True, False, {}
-"""
-
-
-def test_evaluations_of_many_episodes_are_reported(workplace: Any) -> None:
-    workplace.module(ONE_STEP)
-    changes = evaluated(ENDLESS, every_env_steps=None, every_s=0.1, episodes=20_000)
-    del changes["experiment"]["evaluation"]["every_env_steps"]
-    run = workplace.train(changes, {"environment": {"type": "my_env:OneStep", "id": ""}})
-    wait_for(run, workplace, 3)
-    run.command.signal_all(signal.SIGTERM)
-    summary = run.finish(130)
-    assert summary["rejected_frames"] == 0
-    assert all(row["episodes"] == 20_000 for row in evaluations_of(run))
+def test_a_report_of_evaluations_is_as_long_however_many_episodes_they_have() -> None:
+    returns = np.random.default_rng(1).random(20_000).tolist()
+    newest = tuple(Examined(n, 0, n, n, Evaluation.of(returns, 20_000), False) for n in range(REPORTED))
+    said = TypeAdapter(ExaminerReport).dump_json(ExaminerReport(newest=newest))
+    assert len(said) < 4096  # Of the mebibyte that a message may have, five times a second.
 
 
 def test_a_study_leaves_evaluations_out(workplace: Any) -> None:
