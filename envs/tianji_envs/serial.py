@@ -126,6 +126,11 @@ class SerialVectorEnvironment(VectorEnvironment):
         self.metrics = np.zeros((num_envs, len(metrics)), np.float32) if metrics else None
         self._unproven = True  # No step was looked at yet: what gives an info for a flag gives it always.
 
+    @property
+    def first_of_gymnasium(self) -> gymnasium.Env[Any, Any] | None:
+        """The first environment without its wrappers, if it is gymnasium's."""
+        return self._with_info[0].unwrapped if self._with_info else None
+
     def reset(self, seed: int, observation: Array) -> None:
         """Begin an episode in every environment."""
         shown = self._rows(observation)
@@ -298,6 +303,11 @@ class GymnasiumEnv(BaseEnv):
         except (TypeError, ValueError) as cause:
             raise BrokenEnvironmentError(not_five(str(self._env), result)) from cause
         return observation, reward, terminated, truncated  # type: ignore[return-value]  # SupportsFloat
+
+    @property
+    def unwrapped(self) -> gymnasium.Env[Any, Any]:
+        """What it is without wrappers."""
+        return self._env.unwrapped
 
     def render(self) -> npt.NDArray[np.uint8]:
         """Draw the current state."""

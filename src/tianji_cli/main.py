@@ -19,13 +19,13 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from tianji_cli.commands import bench
+from tianji_cli.commands import bench, completion
 from tianji_cli.commands.profile import profile
 from tianji_cli.errors import ConfigError, TianjiError, describe, printable
 from tianji_cli.signals import INTERRUPTED, Interruption
 
-_FUNCTIONS: Final[dict[str, tuple[str, str]]] = {}
-"""Module and name of the function behind a command, and its help."""
+_FUNCTIONS: Final[dict[tuple[str | None, str | None], tuple[str, str]]] = {}
+"""Module and name of the function behind a command, and its help, by its group and name."""
 
 
 class _Commands(TyperGroup):
@@ -34,10 +34,16 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return name, command and further words; a name that the group does not have is click's error."""
         name, command, rest = super().resolve_command(ctx, args)
-        if name in _FUNCTIONS:
-            function, help_ = _FUNCTIONS[name]
+        if (self.name, name) in _FUNCTIONS:
+            function, help_ = _FUNCTIONS[self.name, name]
             own = typer.Typer(add_completion=False)
-            own.command(name=name, help=help_)(resolve_name(f"tianji_cli.commands.{function}"))
+            # A shell that completes a word wants the parameters at once, and calls nothing.
+            called = (
+                completion.declared(function)
+                if ctx.resilient_parsing
+                else resolve_name(f"tianji_cli.commands.{function}")
+            )
+            own.command(name=name, help=help_)(called)
             command = typer.main.get_command(own)
         return name, command, rest
 
@@ -55,14 +61,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-launch = typer.Typer(cls=_Commands, help="Start a job on a cluster.", no_args_is_help=True)
-app.add_typer(launch, name="launch")
+launch = typer.Typer(name="launch", cls=_Commands, help="Start a job on a cluster.", no_args_is_help=True)
+app.add_typer(launch)
+config = typer.Typer(
+    name="config", cls=_Commands, help="Look at configs, or what keys they have.", no_args_is_help=True
+)
+app.add_typer(config)
 app.add_typer(bench.app, name="bench")
 
 
 def _add(name: str, function: str, help_: str, to: typer.Typer = app) -> None:
     """Add a command by its name and line in the help; ``function`` returns the exit status."""
-    _FUNCTIONS[name] = function, help_
+    _FUNCTIONS[to.info.name, name] = function, help_
     to.command(name=name, help=help_)(lambda: None)
 
 
@@ -78,13 +88,23 @@ def common(
         raise typer.Exit
 
 
+_add("new", "new:new", "Make a project to start from: an environment, a config, a test.")
 _add("train", "train:train", "Train from a config, or go on with an earlier run.")
 _add("eval", "eval:evaluate", "Play greedy episodes with a policy that a run has saved.")
 _add("watch", "watch:watch", "Show a run that is going on, until it is over, and then its result.")
 _add("join", "join:join", "Take part in a job of another host, until it is over.")
 app.command()(profile)
-_add("list", "list:list_things", "List what a config can name.")
+_add("list", "list:list_things", "List what a config can name; the configs that there are; runs.")
+_add("show", "runs:show", "Show what a run is, how it stands and what it has left.")
+_add("logs", "runs:logs", "Print what the processes of a run have written.")
+_add("stop", "runs:stop", "Ask a run to save a checkpoint and end, and wait for it.")
+_add("rm", "runs:rm", "Remove runs.")
+_add("cp", "cp:cp", "Copy a config that comes with tianji, to change it.")
+_add("check", "check:check", "Look for what would go wrong with an environment or a config, before it does.")
 _add("doctor", "doctor:examine", "Look at this machine and say what would keep a training from running.")
+_add("show", "config:show", "Print a config with every key, and where each value comes from.", config)
+_add("diff", "config:diff", "Print what two configs or runs do not have in common.", config)
+_add("schema", "config:schema", "Print the keys of a config as JSON Schema, for an editor.", config)
 _add("slurm", "launch:slurm", "Write a batch script into a new run directory, and submit it.", launch)
 
 
@@ -115,6 +135,8 @@ def _raise_descriptor_limit() -> None:
 
 def _status_of(arguments: Sequence[str], *, debug: bool) -> int:
     """Run a command and turn whatever it raises into an exit status and a message of a few lines."""
+    if "_TIANJI_COMPLETE" in os.environ:
+        return _completed()
     try:
         app(args=arguments, prog_name="tianji")
     except TianjiError as error:
@@ -132,6 +154,17 @@ def _status_of(arguments: Sequence[str], *, debug: bool) -> int:
         if debug:
             raise
         _complain(f"tianji: error: {describe(error)}\n(--debug shows where it came from)")
+        return 1
+    return 0
+
+
+def _completed() -> int:
+    """Complete a word for a shell, in whose line no error may stand; typer finds the word in variables."""
+    try:
+        app(prog_name="tianji")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 1
+    except (Exception, Interruption, KeyboardInterrupt):  # noqa: BLE001
         return 1
     return 0
 

@@ -17,7 +17,9 @@ def _several(value: Any) -> Any:
     return (value,) if isinstance(value, int) else value
 
 
-OneOrMoreWidths = Annotated[Widths, Field(min_length=1), BeforeValidator(_several)]
+OneOrMoreWidths = Annotated[
+    Widths, Field(min_length=1), BeforeValidator(_several, json_schema_input_type=int | Widths)
+]
 Precision = Literal["float32", "bfloat16"]
 ImageEncoderName = Literal["nature", "impala_small", "impala_large"]
 

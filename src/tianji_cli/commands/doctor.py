@@ -49,6 +49,18 @@ class Finding:
 def examine(json_to: Json = None) -> int:
     """Print all findings; the exit status is 1 if a problem would keep a training from running."""
     findings = [finding for look in _LOOKS for finding in look()]
+    return show_findings(findings, "this machine", "nothing keeps a training from running here", json_to)
+
+
+def show_findings(findings: Sequence[Finding], title: str, fine: str, json_to: str | None) -> int:
+    """Print findings and what to do about those that are not as they should be.
+
+    Args:
+        fine: what is said if all are.
+
+    Returns:
+        The exit status: 1 if one is a problem.
+    """
     problems = [finding for finding in findings if finding.grade == "problem"]
     if json_to is not None:
         from tianji_cli.telemetry.report import write_json  # noqa: PLC0415 - imports rich
@@ -57,18 +69,16 @@ def examine(json_to: Json = None) -> int:
             {"findings": [asdict(finding) for finding in findings], "problems": len(problems)}, json_to
         )
     if json_to != "-":
-        _show(findings)
+        rows = [(finding.subject, finding.grade, finding.found) for finding in findings]
+        print_table(("what", "", "found"), rows, title)
+        for finding in findings:
+            if finding.grade != "ok":
+                sys.stdout.write(
+                    f"\n{finding.grade}: {finding.subject}: {finding.found}\n    {finding.remedy}\n"
+                )
+        if all(finding.grade == "ok" for finding in findings):
+            sys.stdout.write(f"\n{fine}\n")
     return 1 if problems else 0
-
-
-def _show(findings: Sequence[Finding]) -> None:
-    rows = [(finding.subject, finding.grade, finding.found) for finding in findings]
-    print_table(("what", "", "found"), rows, "this machine")
-    for finding in findings:
-        if finding.grade != "ok":
-            sys.stdout.write(f"\n{finding.grade}: {finding.subject}: {finding.found}\n    {finding.remedy}\n")
-    if all(finding.grade == "ok" for finding in findings):
-        sys.stdout.write("\nnothing keeps a training from running here\n")
 
 
 def stale() -> Iterator[Finding]:

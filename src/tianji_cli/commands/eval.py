@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
+from tianji_cli.commands.completion import checkpoints
 from tianji_cli.commands.options import Json, Run, Runs
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
@@ -136,7 +137,11 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     seed: Annotated[int | None, typer.Option(min=0, help="Of the environments.")] = None,
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="best|last|STEP", help="Which one to play with; as the config says by default."),
+        typer.Option(
+            metavar="best|last|STEP",
+            help="Which one to play with; as the config says by default.",
+            autocompletion=checkpoints,
+        ),
     ] = None,
     policy: Annotated[
         str,

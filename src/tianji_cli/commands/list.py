@@ -1,21 +1,26 @@
-"""`tianji list`: names for a config, where each comes from, and what is missing to use it. No torch."""
+"""`tianji list`: names for a config, where each comes from and what it lacks; configs; runs. No torch."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from tianji_algos import registry as algorithms
-from tianji_cli.commands.options import Json
+from tianji_cli.commands.completion import KINDS, kinds
+from tianji_cli.commands.options import Json, Runs
 from tianji_cli.config.loader import ROLES
+from tianji_cli.config.source import read, shipped_configs
 from tianji_cli.errors import UsageError
 from tianji_cli.files.directories import remove_stale
+from tianji_cli.files.rundir import DEFAULT_OUT
 from tianji_cli.telemetry.table import print_table
 from tianji_envs import registry as environments
 from tianji_plugins import Plugins, did_you_mean
@@ -51,18 +56,34 @@ class Entry:
 
 def list_things(
     kind: Annotated[
-        str, typer.Argument(metavar="agents|models|environments|roles|transports", help="What to list.")
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="agents, models, environments, roles, transports, configs or runs.",
+            autocompletion=kinds,
+        ),
     ],
     json_to: Json = None,
+    out: Runs = None,
 ) -> int:
     """Print everything of a kind.
 
     Raises:
         UsageError: there are no such things.
     """
-    if kind not in _LISTS:
-        raise UsageError(f"no list of {kind!r}; {did_you_mean(kind, list(_LISTS), 'lists')}")
+    if kind not in KINDS:
+        raise UsageError(f"no list of {kind!r}; {did_you_mean(kind, KINDS, 'lists')}")
+    if out is not None and kind != "runs":
+        raise UsageError(f"--out says where runs are; {kind} are not there")
     remove_stale()
+    if kind == "runs":
+        from tianji_cli.commands.runs import list_runs  # noqa: PLC0415 - imports rich
+
+        list_runs(DEFAULT_OUT if out is None else out, json_to)
+        return 0
+    if kind == "configs":
+        _list_configs(json_to)
+        return 0
     entries = list(_LISTS[kind]())
     if json_to is not None:
         from tianji_cli.telemetry.report import write_json  # noqa: PLC0415 - imports rich
@@ -115,6 +136,33 @@ _LISTS: Final[Mapping[str, Callable[[], Iterable[Entry]]]] = {
     "roles": roles,
     "transports": engines,
 }
+
+
+def _list_configs(json_to: str | None) -> None:
+    """Print the configs that come with tianji, each with what it trains."""
+    configs = []
+    for name, path in shipped_configs().items():
+        values = read(name).values
+        agent, environment = (values.get(section, {}) for section in ("agent", "environment"))
+        about = {
+            "agent": agent.get("type", ""),
+            "environment": environment.get("id") or environment.get("type"),
+        }
+        configs.append({"name": path.stem, "path": str(path), **about, "description": _first_sentence(path)})
+    if json_to is not None:
+        from tianji_cli.telemetry.report import write_json  # noqa: PLC0415 - imports rich
+
+        write_json({"configs": configs}, json_to)
+    if json_to != "-":
+        columns = ("name", "agent", "environment", "description")
+        print_table(columns, [[config[column] for column in columns] for config in configs], "configs")
+
+
+def _first_sentence(config: Path) -> str:
+    """Read what a config says of itself in the comment at its top."""
+    comment = takewhile(lambda line: line.startswith("#"), config.read_text(encoding="utf-8").splitlines())
+    text = " ".join(line.lstrip("# ") for line in comment)
+    return re.split(r"(?<!al)[.:;] ", text, maxsplit=1)[0].rstrip(".")
 
 
 def _named(plugins: Plugins) -> Iterator[Entry]:

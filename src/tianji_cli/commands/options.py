@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tianji_cli.commands import completion
+
 Out = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Write the figures, and what they are drawn from, into DIR."),
@@ -16,16 +18,31 @@ Json = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
-Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A TOML file, or a shipped one's name.")]
+Config = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONFIG", help="A TOML file, or a shipped one's name.", autocompletion=completion.configs
+    ),
+]
 Override = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Replace a setting; repeatable."),
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Replace a setting; repeatable.",
+        autocompletion=completion.keys,
+    ),
 ]
 Threshold = Annotated[
     float | None,
     typer.Option(metavar="RETURN", help="Time to this mean return; the config's first by default."),
 ]
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Path of a run, NAME/N, or NAME for its newest.")]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="Path of a run, NAME/N, or NAME for its newest.", autocompletion=completion.runs
+    ),
+]
 Runs = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Runs are in DIR, not experiments/.")]
 Name = Annotated[str | None, typer.Option(help="Name of the experiment.")]

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from tianji_cli.commands.completion import agents, configs, environments, runs, transports
 from tianji_cli.commands.options import Json, Name, Override, Quiet, Runs
 from tianji_cli.config.checks import check_devices, crosses_hosts
 from tianji_cli.config.loader import load_config
@@ -52,23 +53,33 @@ MOST_RANGES: Final = 4
 
 
 ConfigToTrain = Annotated[
-    str | None, typer.Argument(metavar="[CONFIG]", help="A TOML file, or a shipped one's name.")
+    str | None,
+    typer.Argument(metavar="[CONFIG]", help="A TOML file, or a shipped one's name.", autocompletion=configs),
 ]
 Env = Annotated[
     str | None,
-    typer.Option(metavar="ID", help="Train here by defaults, without a file."),
+    typer.Option(metavar="ID", help="Train here by defaults, without a file.", autocompletion=environments),
 ]
 Agent = Annotated[
-    str | None, typer.Option(metavar="NAME", help="With --env: ppo (the default), dqn, sac or td3.")
+    str | None,
+    typer.Option(
+        metavar="NAME", help="With --env: ppo (the default), dqn, sac or td3.", autocompletion=agents
+    ),
 ]
-Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Go on with a run from its last checkpoint.")]
+Resume = Annotated[
+    str | None,
+    typer.Option(metavar="RUN", help="Go on with a run from its last checkpoint.", autocompletion=runs),
+]
 RunIn = Annotated[
     Path | None, typer.Option("--run", metavar="DIR", help="Use the directory that `tianji launch` made.")
 ]
 Listen = Annotated[
     str | None, typer.Option(metavar="tcp://HOST:PORT", help="Where hosts that join reach this one.")
 ]
-Transport = Annotated[str | None, typer.Option(help="Engine of every edge, in place of the config's.")]
+Transport = Annotated[
+    str | None,
+    typer.Option(help="Engine of every edge, in place of the config's.", autocompletion=transports),
+]
 Device = Annotated[
     str | None,
     typer.Option(help="Where learners compute, such as cpu or cuda; actors: distribution.actor.device."),

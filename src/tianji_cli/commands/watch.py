@@ -21,6 +21,7 @@ from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.metrics import MetricsFollower, Roles, Row, has_writer, parsed_row, read_summary
 from tianji_cli.telemetry.report import print_result
+from tianji_cli.telemetry.run_state import SILENT_S
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.telemetry import choose_display
 
@@ -29,9 +30,8 @@ LOOK_S: Final = 0.5
 and a shared file system does not announce what is written there."""
 
 SETTLED_S: Final = 3.0
-SILENT_S: Final = 60.0
 """Where locks say nothing, a run that has a result is over after so long without a row, and one that has none
-is dead. A living run writes a row each second; a file system may keep it back for some of them."""
+is dead after ``SILENT_S``. A living run writes a row each second; a file system may keep it back for some."""
 
 STALE_S: Final = 600.0
 """A file that was last written so long ago, by whatever clock, is written no more."""

@@ -39,7 +39,7 @@ from tianji_plugins import Plugins, did_you_mean, nearest
 from tianji_transports import registry as transports
 from tianji_transports.errors import TransportError
 
-_PLAIN: Final[dict[str, type[BaseModel]]] = {
+PLAIN: Final[dict[str, type[BaseModel]]] = {
     "experiment": Experiment,
     "environment": Environment,
     "distribution": Distribution,
@@ -94,7 +94,7 @@ def _validated(tree: Tree, cores: int | None = None) -> JobConfig:
     named = find_components(tree)
     check_fit(tree, named)
     found: dict[str, Any] = {**named, "roles": find_roles(tree)}
-    for section, model in _PLAIN.items():
+    for section, model in PLAIN.items():
         table = tree.values.get(section, {})
         if isinstance(table, dict):
             valid = validated(tree, (section,), model, table)
@@ -294,7 +294,7 @@ def _known_key(path: KeyPath, model: type[BaseModel] | None, listed: set[str]) -
         known.extend(OWN_KEYS)
     if near := nearest(path[-1], known):
         return f"did you mean {near[0]!r}?"
-    elsewhere = [place for place in _all_paths(JobConfig) if place[-1] == path[-1]]
+    elsewhere = [place for place in all_paths(JobConfig) if place[-1] == path[-1]]
     if elsewhere:
         return f"did you mean {'.'.join(elsewhere[0])}?"
     table = ".".join(path[:-1])
@@ -324,15 +324,17 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
     return None
 
 
-def _all_paths(model: type[BaseModel], at: KeyPath = ()) -> Iterable[KeyPath]:
+def all_paths(model: type[BaseModel], at: KeyPath = ()) -> Iterable[KeyPath]:
+    """Go through the keys of a section and of the tables in it, but those of a component or role."""
     for name, field in model.model_fields.items():
         yield (*at, name)
         below = _model_in(field.annotation)
         if below is not None and name not in (*COMPONENTS, "roles"):
-            yield from _all_paths(below, (*at, name))
+            yield from all_paths(below, (*at, name))
 
 
-_KINDS: Final[Mapping[str, algorithms.Kind]] = {"agent": "agent", "model": "model", "training": "embryo"}
+KINDS: Final[Mapping[str, algorithms.Kind]] = {"agent": "agent", "model": "model", "training": "embryo"}
+"""Sections whose keys depend on their ``type``, and what the registry calls these."""
 
 
 _IDS: Final[Mapping[str, str]] = {"atari": "Pong", "gym": "CartPole-v1"}
@@ -395,7 +397,7 @@ def _names_a_module(values: Mapping[str, Any]) -> bool:
     if environment.get("type") == "pettingzoo":
         return True  # Its id is a module's name.
     roles = (role for role in tables.get("roles", {}).values() if isinstance(role, dict))
-    typed = (environment, *(tables.get(section, {}) for section in _KINDS), *roles)
+    typed = (environment, *(tables.get(section, {}) for section in KINDS), *roles)
     named = [environment.get("id"), *(table.get("type") for table in typed)]
     named += _wrappers_named(environment.get("wrappers"))
     trackers = tables.get("experiment", {}).get("track")
@@ -413,7 +415,7 @@ def find_components(tree: Tree) -> dict[str, Component]:
     """Build agent, model and training, as far as they can be; others become problems."""
     defaults: dict[str, str] = {}
     found: dict[str, Component] = {}
-    for section, kind in _KINDS.items():
+    for section, kind in KINDS.items():
         table = tree.values.get(section, {})
         if not isinstance(table, dict):
             continue
@@ -544,7 +546,7 @@ def check_fit(tree: Tree, components: Mapping[str, Component]) -> None:
     contracts = {
         section: contract
         for section, component in components.items()
-        if (contract := algorithms.contract(_KINDS[section], component.type)) is not None
+        if (contract := algorithms.contract(KINDS[section], component.type)) is not None
     }
     if {"training", "agent"} <= contracts.keys():
         agent, training = components["agent"].type, components["training"].type

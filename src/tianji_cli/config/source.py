@@ -97,8 +97,8 @@ class Tree:
         below = (origin for known, origin in self.origins.items() if known[: len(path)] == tuple(path))
         return next(below, shown(self.files[0]))
 
-    def _was_set(self, path: KeyPath) -> bool:
-        """A section's origin says who named the section, not a key that is missing in it."""
+    def was_set(self, path: KeyPath) -> bool:
+        """Whether a file or an option says a value; naming its section alone does not."""
         return any(
             path[:length] in self.origins
             for length in range(len(path), 0, -1)
@@ -116,7 +116,7 @@ class Tree:
         That is by ``--set``, or else nearest to the config asked for; the first of those set together.
         """
         order = ["--set", *(shown(file) for file in self.files)]
-        written = [key for key in keys if self._was_set(tuple(key.split(".")))] or keys
+        written = [key for key in keys if self.was_set(tuple(key.split(".")))] or keys
         self.problem(min(written, key=lambda key: order.index(self.origin(key.split(".")))), what, remedy)
 
     def merge(self, table: Mapping[str, Any], origin: str, at: KeyPath = ()) -> None:

@@ -55,7 +55,7 @@ def config_without_file(
     """
     check_agent(agent)
     cores = cores or len(os.sched_getaffinity(0))
-    environment = _find_environment(env, overrides)
+    environment = find_environment(env, overrides)
     named: dict[str, Any] = _named(environment)
     own: dict[str, Any] = {"environment": named, "experiment": {"name": _run_name(env, agent)}}
     said = lay_over([own], ORIGIN, overrides)
@@ -77,7 +77,7 @@ def config_without_file(
     return resolve(tree if wanted == usual else tree_for(wanted), cores)
 
 
-def _find_environment(env: str, overrides: Sequence[str]) -> Environment:
+def find_environment(env: str, overrides: Sequence[str]) -> Environment:
     """Find what is to be built; the modules that it lies in are importable then.
 
     Raises:

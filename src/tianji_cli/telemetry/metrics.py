@@ -13,6 +13,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import socket
 import statistics
 import struct
@@ -111,6 +112,27 @@ def has_writer(path: Path) -> bool | None:
     finally:
         os.close(descriptor)
     return False
+
+
+def writer_here(path: Path) -> int | None:
+    """Find the process on this host that has a file open for appending, whether there are locks or not.
+
+    Returns:
+        Its number; None if there is none, or none whose files this user may look at.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    wanted = path.stat()
+    found = []
+    for opened in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError, ValueError):  # Processes end, and others' are not to be looked at.
+            if os.path.samestat(opened.stat(), wanted):
+                about = Path(f"{opened.parent}info", opened.name).read_text(encoding="ascii")
+                flags = re.search(r"^flags:\s*([0-7]+)$", about, re.MULTILINE)
+                if flags is not None and int(flags[1], 8) & os.O_APPEND:
+                    found.append(int(opened.parts[2]))
+    return min(found, default=None)
 
 
 class EventFile:

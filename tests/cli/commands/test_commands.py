@@ -41,7 +41,21 @@ def tianji(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProc
 def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     done = tianji("--help")
     assert done.returncode == 0
-    assert all(command in done.stdout for command in ("train", "eval", "watch", "list", "doctor"))
+    commands = (
+        "new",
+        "train",
+        "eval",
+        "watch",
+        "list",
+        "show",
+        "logs",
+        "stop",
+        "rm",
+        "cp",
+        "check",
+        "config",
+    )
+    assert all(f" {command} " in done.stdout for command in (*commands, "doctor"))
 
 
 def test_version_is_the_distributions() -> None:
@@ -77,6 +91,11 @@ def test_without_arguments_the_help_is_shown() -> None:
         (("train", "configs/ppo_cartpole.toml", "--name", "a/b"), "'a/b' cannot name"),
         (("eval", "no-such-run"), "no run 'no-such-run'"),
         (("watch", "no-such-run"), "no run 'no-such-run'"),
+        (("show", "no-such-run"), "no run 'no-such-run'"),
+        (("logs", "no-such-run"), "no run 'no-such-run'"),
+        (("stop", "no-such-run"), "no run 'no-such-run'"),
+        (("rm", "--yes", "no-such-run"), "no run 'no-such-run'"),
+        (("config", "diff", "ppo_cartpole", "ppo_cartpol"), "did you mean 'configs/ppo_cartpole.toml'"),
         (("list", "agent"), "did you mean 'agents'?"),
         (("list",), "Missing argument"),
     ],

@@ -1,0 +1,347 @@
+"""`tianji check`: plays in an environment for a few seconds, and says what would go wrong in a training.
+
+gymnasium's own checker looks first, and then we at what it does not: numbers, spaces and episodes over many
+steps, seeds, copies side by side, speed, and whether a process of its own can build it, network and all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+import typer
+from gymnasium.utils.env_checker import check_env
+
+from tianji_algos.fields import ACTION_MASK
+from tianji_cli.commands.completion import configs
+from tianji_cli.commands.doctor import Finding, Grade, show_findings
+from tianji_cli.commands.options import Json, Override
+from tianji_cli.commands.train import say
+from tianji_cli.config.checks import host_warnings
+from tianji_cli.config.defaults import AGENTS
+from tianji_cli.config.environment import build_environment
+from tianji_cli.config.loader import load_config
+from tianji_cli.config.schema import Environment, JobConfig
+from tianji_cli.config.source import find_config
+from tianji_cli.config.without_file import config_without_file, find_environment
+from tianji_cli.errors import TianjiError, UsageError, describe, one_line
+from tianji_cli.files.directories import remove_stale
+from tianji_cli.launch.local import LocalLauncher
+from tianji_cli.plan.plan import expected_hosts, make_plan
+from tianji_cli.quantities import count, several
+from tianji_cli.root.session import build_spec
+from tianji_envs.core import VectorEnvironment
+from tianji_envs.records import RecordSpace
+from tianji_envs.serial import SerialVectorEnvironment
+from tianji_envs.team import AVAILABLE
+
+Array = npt.NDArray[Any]
+
+COPIES: Final = 4
+"""That are played side by side."""
+PLAY_STEPS: Final = 5000
+PLAY_S: Final = 5.0
+"""Of all copies together, whichever comes first."""
+SEED: Final = 7
+SEED_STEPS: Final = 300
+"""Of each copy that is compared with its twin."""
+SPEED_S: Final = 1.0
+
+_NO_MATTER: Final = ("infinity", "symmetric and normalized", "render modes")
+"""In gymnasium's warnings: what is right here. Bounds may be open, and actions are scaled to theirs."""
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="module:Env|CONFIG",
+        help="Your class, an id of gymnasium, or a config.",
+        autocompletion=configs,
+    ),
+]
+
+
+def check(target: Target, *, overrides: Override = None, json_to: Json = None) -> int:
+    """Print what was looked at; the exit status is 1 if something is wrong.
+
+    Raises:
+        UsageError: there is no such environment; ConfigError: the config cannot be run.
+    """
+    remove_stale()
+    with contextlib.redirect_stdout(sys.stderr):  # What an environment prints is no part of the result.
+        findings = list(_examine(target, overrides or ()))
+    return show_findings(findings, target, "nothing is to be mended", json_to)
+
+
+def _examine(target: str, overrides: Sequence[str]) -> Iterator[Finding]:
+    job = None
+    if find_config(target, Path.cwd()) is not None:
+        job = load_config(target, overrides)
+        yield Finding("config", "it can be run here")
+        yield from (Finding("config", warning, "warning", "") for warning in host_warnings(job))
+    section = job.environment if job is not None else find_environment(target, overrides)
+    try:
+        environment = build_environment(section, COPIES)
+    except Exception as error:  # noqa: BLE001 - a user's environment may raise anything
+        yield Finding("built", _said(error), "problem", "mend its constructor, or what it is given")
+        return
+    observation, action = environment.observation_space, environment.action_space
+    yield Finding("built", f"{COPIES} copies: observations {observation}, actions {action}")
+    for subject, look in _LOOKS.items():
+        try:
+            yield from look(section, environment)
+        except Exception as error:  # noqa: BLE001 - likewise
+            yield Finding(subject, _said(error), "problem", "mend what is named there, and check again")
+            return
+    # The copies above are still there: what only one process may have at a time shows now.
+    jobs = [job] if job is not None else []
+    if job is None:
+        yield from _agents(target, overrides, jobs)
+    yield from _processes(jobs)
+    try:
+        environment.close()
+    except Exception as error:  # noqa: BLE001 - likewise
+        yield Finding(
+            "closing", _said(error), "problem", "mend close(), which every process calls at its end"
+        )
+
+
+def _said(error: BaseException) -> str:
+    """Describe what was raised, and where in the user's own code."""
+    frames = traceback.extract_tb((error.__cause__ or error).__traceback__)
+    libraries = (
+        os.sep + "site-packages" + os.sep,
+        str(Path(__file__).parents[1]),
+        str(Path(os.__file__).parent),
+    )
+    own = [frame for frame in frames if not any(library in frame.filename for library in libraries)]
+    own = [frame for frame in own if f"{os.sep}tianji_" not in frame.filename]
+    return describe(error) + (f" ({own[-1].filename}:{own[-1].lineno})" if own else "")
+
+
+def _gymnasium(section: Environment, _environment: VectorEnvironment) -> Iterator[Finding]:
+    """Have gymnasium look at a copy without wrappers."""
+    subject = "gymnasium's checker"
+    if section.type == "gym":
+        single: gymnasium.Env[Any, Any] | None = gymnasium.make(section.id or "", **section.options).unwrapped
+    else:
+        of_its_own = build_environment(section, 1)
+        single = of_its_own.first_of_gymnasium if isinstance(of_its_own, SerialVectorEnvironment) else None
+    if single is None:
+        yield Finding(subject, "has no say: it is none of gymnasium's")
+        return
+    complaints: list[str] = []
+    with contextlib.closing(single), warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            check_env(single, skip_render_check=True)
+        except Exception as error:  # noqa: BLE001 - it asserts, and a user's environment may raise anything
+            yield Finding(
+                subject, _said(error), "problem", "https://gymnasium.farama.org/api/env has the contract"
+            )
+        for one in warned:
+            text = one_line(re.sub(r"\x1b\[\d*m|^WARN: ", "", re.sub(r"\x1b\[\d*m", "", str(one.message))))
+            if text not in complaints and not any(words in text for words in _NO_MATTER):
+                complaints.append(text)
+                yield Finding(
+                    subject, text, "warning", "https://gymnasium.farama.org/api/env has the contract"
+                )
+    if not complaints:
+        yield Finding(subject, "has nothing to say")
+
+
+class _Play:
+    """Owns the arrays that copies of an environment are stepped into, and draws their actions."""
+
+    def __init__(self, environment: VectorEnvironment, seed: int) -> None:
+        space, n = environment.observation_space, environment.num_envs
+        self.environment = environment
+        self.observation = np.zeros((n, *(space.shape or ())), space.dtype)
+        self.reward = np.zeros(n, np.float32)
+        self.terminated, self.truncated = np.zeros(n, bool), np.zeros(n, bool)
+        self._random = np.random.default_rng(seed)
+        environment.action_space.seed(seed)
+        environment.reset(seed, self.observation)
+
+    @property
+    def ended(self) -> npt.NDArray[np.bool_]:
+        """Which copies' episodes ended with the step."""
+        return self.terminated | self.truncated
+
+    def draw(self) -> Array:
+        """Draw actions, of those that there are where the observation says so."""
+        names = self.observation.dtype.names or ()
+        for masks in (AVAILABLE, ACTION_MASK):
+            if masks in names and not isinstance(self.environment.action_space, gymnasium.spaces.Box):
+                there = self.observation[masks].astype(bool)
+                drawn: Array = np.where(there, self._random.random(there.shape), -1.0).argmax(axis=-1)
+                if drawn.shape[1:] == (self.environment.action_space.shape or ()):
+                    return drawn
+        return np.stack([self.environment.action_space.sample() for _ in self.reward])
+
+    def step(self, actions: Array) -> None:
+        """Act once in every copy."""
+        self.environment.step(actions, self.observation, self.reward, self.terminated, self.truncated)
+
+    def parts(self) -> Iterator[tuple[str, gymnasium.Space[Any] | None, Array]]:
+        """Go through the arrays of the observation: their names, their spaces where these are known."""
+        space = self.environment.observation_space
+        for name in self.observation.dtype.names or ("",):
+            of_part = space.spaces[name] if isinstance(space, RecordSpace) else None if name else space
+            yield name, of_part, self.observation[name] if name else self.observation
+
+
+def _played(_section: Environment, environment: VectorEnvironment) -> Iterator[Finding]:
+    """Play at random, and look at every number."""
+    play = _Play(environment, SEED)
+    faults: dict[str, Finding] = {}
+
+    def note(subject: str, found: str, remedy: str, grade: Grade = "problem") -> None:
+        faults.setdefault(subject, Finding(subject, found, grade, remedy))
+
+    steps, episodes, ended, low, high = 0, 0, play.ended, np.inf, -np.inf
+    until_s = time.monotonic() + PLAY_S
+    _look_at(play, "reset()", note)
+    while steps < PLAY_STEPS and (steps == 0 or time.monotonic() < until_s):
+        play.step(play.draw())
+        steps += environment.num_envs
+        where = f"step {steps // environment.num_envs}"
+        _look_at(play, where, note)
+        if not np.isfinite(play.reward).all():
+            note("rewards", f"{where} gave {play.reward[~np.isfinite(play.reward)][0]}", "give finite ones")
+        if (ended & (play.ended | (play.reward != 0))).any():
+            note(
+                "autoreset",
+                f"{where}, after an episode's end, gave a reward or ended an episode",
+                "it is to show the first observation of a new episode, with reward 0 and no flags",
+            )
+        given = play.reward[~ended]
+        low, high = min(low, given.min(initial=low)), max(high, given.max(initial=high))
+        ended = play.ended
+        episodes += int(ended.sum())
+    if not episodes:
+        what = f"none has ended in {several(steps // environment.num_envs, 'step')} of random actions"
+        note("episodes", what, "if they never end, set environment.max_episode_steps", "warning")
+    of_all = f"in {count(steps)} steps"
+    fine = {
+        "observations": f"finite and as observation_space says, {of_all}",
+        "rewards": f"finite, from {low:g} to {high:g}",
+        "episodes": f"{several(episodes, 'episode')} {of_all}",
+        "autoreset": "the step after an episode's end begins another",
+    }
+    yield from (faults.get(subject, Finding(subject, found)) for subject, found in fine.items())
+
+
+def _look_at(play: _Play, where: str, note: Callable[..., None]) -> None:
+    """Note what is wrong with the observations of a step."""
+    for name, space, values in play.parts():
+        part = f" in {name!r}" if name else ""
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            place = np.argwhere(~np.isfinite(values))[0].tolist()
+            what = f"{where} showed {values[tuple(place)]}{part} at {place[1:]}"
+            note("observations", what, "show finite numbers: a network that learns from others is lost")
+        elif space is not None and not all(space.contains(one) for one in values):
+            wrong = next(one for one in values if not space.contains(one))
+            grade = "warning" if isinstance(space, gymnasium.spaces.Box) else "problem"
+            what = f"{where} showed {one_line(str(wrong))}{part}, which is not in {space}"
+            note("observations", what, "make observation_space as wide as what is shown", grade)
+
+
+def _seeding(section: Environment, _environment: VectorEnvironment) -> Iterator[Finding]:
+    """Play twice with the same seed and the same actions."""
+    twins = [build_environment(section, 2) for _ in range(2)]
+    with contextlib.ExitStack() as stack:
+        for twin in twins:
+            stack.enter_context(contextlib.closing(twin))
+        one, other = (_Play(twin, SEED) for twin in twins)
+        remedy = "draw every random number from self.np_random, which reset(seed=...) begins anew"
+        for step in range(SEED_STEPS):
+            differing = [
+                what
+                for what in ("observation", "reward", "terminated", "truncated")
+                if getattr(one, what).tobytes() != getattr(other, what).tobytes()
+            ]
+            if differing:
+                where = f"step {step}" if step else "reset()"
+                found = f"with one seed, two copies differ in {', '.join(differing)} at {where}"
+                yield Finding("seeding", found, "problem", remedy)
+                return
+            actions = one.draw()
+            one.step(actions)
+            other.step(actions)
+    yield Finding("seeding", f"a seed repeats itself, over {SEED_STEPS} steps")
+
+
+def _speed(_section: Environment, environment: VectorEnvironment) -> Iterator[Finding]:
+    """Step as fast as one core can."""
+    began_s = time.perf_counter()
+    play = _Play(environment, SEED)
+    reset_s = (time.perf_counter() - began_s) / environment.num_envs
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        steps, spent_s = 0, 0.0
+        while spent_s < SPEED_S:
+            actions = play.draw()
+            began_s = time.perf_counter()
+            play.step(actions)
+            spent_s += time.perf_counter() - began_s
+            steps += environment.num_envs
+    finally:
+        os.sched_setaffinity(0, cores)
+    yield Finding(
+        "speed", f"{count(steps / spent_s)} env steps/s on one core; a reset takes {1e3 * reset_s:.1f} ms"
+    )
+
+
+_LOOKS: Final[Mapping[str, Callable[[Environment, VectorEnvironment], Iterator[Finding]]]] = {
+    "gymnasium's checker": _gymnasium,
+    "played": _played,
+    "seeding": _seeding,
+    "speed": _speed,
+}
+"""What is done with it, by what an exception is reported as."""
+
+
+def _agents(env: str, overrides: Sequence[str], jobs: list[JobConfig]) -> Iterator[Finding]:
+    """Ask each agent that has defaults whether it can act here; of those that can, their jobs are added."""
+    refusals = {}
+    for agent in AGENTS:
+        try:
+            jobs.append(config_without_file(env, agent, overrides))
+        except TianjiError as error:
+            refusals[agent] = str(error).partition("\n")[0]
+    able = ", ".join(job.agent.type for job in jobs)
+    if able:
+        yield Finding("agents", f"{able} can act in it")
+    else:
+        yield Finding(
+            "agents", f"none of {', '.join(AGENTS)} can act in it", "problem", next(iter(refusals.values()))
+        )
+
+
+def _processes(jobs: Sequence[JobConfig]) -> Iterator[Finding]:
+    """Have a process of its own build environment, network and fragments, as a training does first."""
+    if not jobs:
+        return
+    job = jobs[0]
+    try:
+        with LocalLauncher() as launcher:
+            launcher.build_once(build_spec(job, make_plan(job, expected_hosts(job)), Path.cwd()), say)
+    except UsageError as error:
+        remedy = (
+            "it was built above: look for files, ports or devices that only one process may have at a time"
+        )
+        yield Finding("processes", one_line(str(error)), "problem", remedy)
+        return
+    yield Finding("processes", f"one of its own has built it, with {job.agent.type}'s network and fragments")

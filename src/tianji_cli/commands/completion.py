@@ -1,0 +1,263 @@
+"""What a shell completes behind `tianji`: names of configs, runs, agents, environments, and keys of `--set`.
+
+A shell waits for it, so nothing heavy is imported: the parameters of a command are read out
+of its source, and each name where it is cheapest to find. What cannot be found is completed with nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.util
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, Final, ParamSpec
+
+import typer
+
+from tianji_cli.errors import ConfigError
+
+KINDS: Final = ("agents", "models", "environments", "roles", "transports", "configs", "runs")
+"""What `tianji list` lists."""
+
+AGENTS: Final = ("dqn", "ppo", "sac", "td3")
+"""That train without a file."""
+
+_TOLD: Final = {"metavar", "help", "autocompletion"}
+"""Of what typer is told of a parameter: what matters to a shell."""
+
+_ID: Final = re.compile(r'\bid="([^"]+)"')
+
+P = ParamSpec("P")
+
+
+def declared(function: str) -> Callable[..., None]:
+    """Make a function that has the parameters of a command, and does nothing.
+
+    Types are what a shell cares for: whether a word follows, and whether several may.
+
+    Args:
+        function: module and name, as ``train:train``.
+    """
+    module, _, name = function.partition(":")
+    tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_bytes())
+    named = {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    (found,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    positional = found.args.args
+    defaults = [None] * (len(positional) - len(found.args.defaults)) + found.args.defaults
+    pairs = [*zip(positional, defaults, strict=True)]
+    pairs += zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True)
+
+    def command(**_said: object) -> None:
+        """Do nothing."""
+
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(
+                one.arg,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if default is None else _literal(default),
+                annotation=_annotation(one.annotation, named),
+            )
+            for one, default in pairs
+        ]
+    )
+    return command
+
+
+def _annotation(node: ast.expr | None, named: Mapping[str, ast.expr]) -> Any:
+    """Read a parameter's type, and what typer is told of it."""
+    from tianji_cli.commands import options  # noqa: PLC0415 - it names what is completed, by this module
+
+    match node:
+        case ast.Name(id=name) if name in named:
+            return _annotation(named[name], named)
+        case ast.Name(id=name) if hasattr(options, name):
+            return getattr(options, name)
+        case ast.Subscript(
+            value=ast.Name(id="Annotated"),
+            slice=ast.Tuple(elts=[of, ast.Call(func=ast.Attribute(attr=kind)) as call]),
+        ):
+            keywords = {one.arg: _literal(one.value) for one in call.keywords if one.arg in _TOLD}
+            return Annotated[
+                _annotation(of, named), getattr(typer, kind)(*map(_literal, call.args), **keywords)
+            ]
+    written = "" if node is None else ast.unparse(node)
+    return bool if written == "bool" else list[str] if written.startswith("list[") else str
+
+
+def _literal(node: ast.expr) -> Any:
+    """Read a value; the name of a function that completes is that function, and of anything else None."""
+    if isinstance(node, ast.Name):
+        return globals().get(node.id)
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return None
+
+
+def _that_begin(complete: Callable[P, Iterable[str]]) -> Callable[P, list[str]]:
+    """Keep what begins as the last word does; after a failure, of whatever kind, nothing more comes."""
+
+    @wraps(complete)
+    def completed(*args: P.args, **kwargs: P.kwargs) -> list[str]:
+        found: dict[str, None] = {}
+        with contextlib.suppress(Exception):  # A shell's line is no place for it.
+            for one in complete(*args, **kwargs):
+                found[one] = None
+        return [one for one in found if one.startswith(str(kwargs["incomplete"]))]
+
+    return completed
+
+
+@_that_begin
+def configs(incomplete: str) -> Iterator[str]:
+    """Name shipped configs, TOML files, and directories on the way to these."""
+    yield from _shipped(incomplete)
+    folder = incomplete.rpartition("/")[0] + "/" if "/" in incomplete else ""
+    with os.scandir(folder or ".") as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.name.endswith(".toml"):
+                yield folder + entry.name
+            elif incomplete and entry.is_dir() and not entry.name.startswith("."):
+                yield f"{folder}{entry.name}/"
+
+
+@_that_begin
+def shipped(incomplete: str) -> Iterator[str]:
+    """Name the configs that come with tianji."""
+    yield from _shipped(incomplete)
+
+
+@_that_begin
+def runs(ctx: typer.Context, incomplete: str) -> Iterator[str]:
+    """Name experiments below `--out`, and the runs of the one that is meant."""
+    yield from _runs(ctx, incomplete)
+
+
+@_that_begin
+def configs_and_runs(ctx: typer.Context, incomplete: str) -> Iterator[str]:
+    """Name what a config can be read from."""
+    yield from configs(incomplete=incomplete)
+    yield from _runs(ctx, incomplete)
+
+
+@_that_begin
+def kinds(incomplete: str) -> Iterable[str]:  # noqa: ARG001 - the shell's, as in the next ones
+    """Name what can be listed."""
+    return KINDS
+
+
+@_that_begin
+def agents(incomplete: str) -> Iterable[str]:  # noqa: ARG001
+    """Name agents that train without a file."""
+    return AGENTS
+
+
+@_that_begin
+def transports(incomplete: str) -> Iterable[str]:  # noqa: ARG001
+    """Name engines."""
+    from tianji_transports.registry import ENGINES  # noqa: PLC0415
+
+    return ENGINES.names()
+
+
+@_that_begin
+def environments(incomplete: str) -> Iterator[str]:  # noqa: ARG001
+    """Name gymnasium's environments, read from its source, and games of Atari."""
+    from tianji_envs.atari.games import GAMES, title  # noqa: PLC0415
+
+    found = importlib.util.find_spec("gymnasium")  # To import it takes half a second.
+    if found is not None and found.origin is not None:
+        yield from _ID.findall(Path(found.origin).with_name("envs").joinpath("__init__.py").read_text())
+    yield from map(title, GAMES)
+
+
+@_that_begin
+def processes(ctx: typer.Context, incomplete: str) -> Iterator[str]:  # noqa: ARG001
+    """Name the processes of a run that have logs."""
+    return (path.stem for path in sorted((_run(ctx).path / "logs").glob("*.log")))
+
+
+@_that_begin
+def checkpoints(ctx: typer.Context, incomplete: str) -> Iterable[str]:  # noqa: ARG001
+    """Name the checkpoints of a run."""
+    names: tuple[str, ...] = _run(ctx).checkpoint_names
+    return names
+
+
+@_that_begin
+def keys(ctx: typer.Context, incomplete: str) -> Iterator[str]:  # noqa: ARG001
+    """Name keys of a config, those of its agent, model and update rule among them."""
+    from tianji_algos import registry  # noqa: PLC0415
+    from tianji_cli.config.loader import KINDS as SECTIONS  # noqa: PLC0415
+    from tianji_cli.config.loader import all_paths  # noqa: PLC0415
+    from tianji_cli.config.schema import JobConfig  # noqa: PLC0415
+
+    yield from (f"{'.'.join(path)}=" for path in all_paths(JobConfig) if path[0] not in {*SECTIONS, "roles"})
+    said = _said(ctx)
+    agent = said.get("agent", {}).get("type", "ppo")
+    usual = registry.agent_defaults(agent)
+    types = {"agent": agent, "model": usual.model, "training": usual.embryo}
+    for section, kind in SECTIONS.items():
+        name = said.get(section, {}).get("type", types[section])
+        fields = registry.settings_type(kind, name).model_fields
+        yield from (f"{section}.{key}=" for key in ("type", *fields))
+
+
+def _said(ctx: typer.Context) -> dict[str, Any]:
+    """What the config on the command line says, or the options in its place."""
+    from tianji_cli.config.source import read  # noqa: PLC0415
+
+    config, agent = _argument(ctx, "config"), ctx.params.get("agent")
+    if config:
+        with contextlib.suppress(ConfigError):
+            return read(config).values
+    return {"agent": {"type": agent}} if agent else {}
+
+
+def _argument(ctx: typer.Context, name: str) -> str | None:
+    """What a command's first argument is; before an option's value it has not been named yet."""
+    found = ctx.params.get(name) or next(iter(ctx.args), None)
+    return None if found is None else str(found)
+
+
+def _run(ctx: typer.Context) -> Any:
+    from tianji_cli.files.rundir import RunDirectory  # noqa: PLC0415
+
+    return RunDirectory.find(_argument(ctx, "run") or "", _place(ctx))
+
+
+def _place(ctx: typer.Context) -> Path:
+    from tianji_cli.files.rundir import DEFAULT_OUT  # noqa: PLC0415
+
+    return Path(ctx.params.get("out") or DEFAULT_OUT)
+
+
+def _shipped(incomplete: str) -> Iterator[str]:
+    from tianji_cli.config.source import shipped_configs  # noqa: PLC0415
+
+    for name in shipped_configs():
+        yield name if incomplete.startswith("configs/") else Path(name).stem
+
+
+def _runs(ctx: typer.Context, incomplete: str) -> Iterator[str]:
+    place = _place(ctx)
+    names = [path.name for path in sorted(place.iterdir()) if path.is_dir()]
+    meant = [name for name in names if name.startswith(incomplete.partition("/")[0])]
+    if "/" not in incomplete:
+        yield from meant
+    if len(meant) == 1 or "/" in incomplete:
+        for name in meant:
+            numbers = [path.name for path in (place / name).iterdir() if (path / "config.toml").is_file()]
+            yield from (f"{name}/{number}" for number in sorted(numbers, key=lambda one: (len(one), one)))

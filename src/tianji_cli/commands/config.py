@@ -1,0 +1,129 @@
+"""`tianji config`: a config with every key, what two differ in, and the keys for an editor. No torch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from tianji_cli.commands.completion import configs_and_runs
+from tianji_cli.commands.options import Json, Override, Runs
+from tianji_cli.config.loader import dump_config, resolve
+from tianji_cli.config.source import KeyPath, Tree, find_config, read, shown
+from tianji_cli.errors import printable
+from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
+from tianji_cli.telemetry.table import print_table
+
+ConfigOrRun = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONFIG", help="A TOML file, a shipped one's name, or a run.", autocompletion=configs_and_runs
+    ),
+]
+
+ABSENT: Final = "-"
+"""Shown where a config has no such key."""
+
+
+def show(config: ConfigOrRun, *, overrides: Override = None, out: Runs = None) -> int:
+    """Print a config as it would run, and where values come from that its file does not say.
+
+    Raises:
+        ConfigError: it cannot be run.
+    """
+    import tomlkit  # noqa: PLC0415 - only this command writes comments
+
+    tree = _read(config, overrides or (), out)
+    document = tomlkit.parse(dump_config(resolve(tree)))
+    for path, value in _values(document, ()):
+        origin = _origin(tree, path)
+        if origin:
+            value.comment(printable(origin))
+    sys.stdout.write(tomlkit.dumps(document))
+    return 0
+
+
+def _values(table: Any, at: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    """Go through the items of a container of tomlkit that are no tables, by their paths."""
+    for key in table:
+        value = table.item(key)
+        is_table = isinstance(value, Mapping)
+        if is_table:
+            yield from _values(value.value, (*at, key))
+        else:
+            yield (*at, key), value
+
+
+def _origin(tree: Tree, path: KeyPath) -> str:
+    """Say where a value comes from; empty if the file that was asked for says it."""
+    if not tree.was_set(path):
+        return "default"
+    origin = tree.origin(path)
+    return "" if origin == shown(tree.files[0]) else origin
+
+
+def diff(first: ConfigOrRun, second: ConfigOrRun, *, out: Runs = None, json_to: Json = None) -> int:
+    """Print the keys whose values differ between two configs as they would run.
+
+    Raises:
+        ConfigError: one of them cannot be run.
+    """
+    names = first, second
+    one, other = (dict(_flat(resolve(_read(name, (), out)).model_dump(mode="json"))) for name in names)
+    differing = {
+        key: (one.get(key), other.get(key))
+        for key in dict.fromkeys([*one, *other])
+        if one.get(key) != other.get(key)
+    }
+    if json_to is not None:
+        from tianji_cli.telemetry.report import write_json  # noqa: PLC0415 - imports rich
+
+        write_json({"configs": list(names), "differing": differing}, json_to)
+    if json_to == "-":
+        return 0
+    if not differing:
+        sys.stdout.write("they do not differ\n")
+        return 0
+    rows = [(key, *map(_written, values)) for key, values in differing.items()]
+    print_table(("key", *map(printable, names)), rows, "what differs")
+    return 0
+
+
+def _flat(table: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{at}{key}.")
+        elif value is not None:
+            yield f"{at}{key}", value
+
+
+def _written(value: object) -> str:
+    return ABSENT if value is None else printable(json.dumps(value, ensure_ascii=False))
+
+
+def schema() -> int:
+    """Print JSON Schema of a config file, with the agents, models and update rules that there are."""
+    from tianji_cli.config.json_schema import config_schema  # noqa: PLC0415 - only this command needs it
+
+    sys.stdout.write(json.dumps(config_schema(), indent=2) + "\n")
+    return 0
+
+
+def _read(name: str, overrides: Sequence[str], out: Path | None) -> Tree:
+    """Read a config, or that of a run, whose directory nobody else may write to: it names modules.
+
+    Raises:
+        ConfigError: there is none, or it is no TOML; UntrustedPlaceError: others may change the run.
+    """
+    if find_config(name, Path.cwd()) is None:
+        try:
+            run = RunDirectory.find(name, DEFAULT_OUT if out is None else out)
+        except NoSuchRunError:
+            return read(name, overrides)  # Its message names the nearest config.
+        run.check()
+        name = str(run.config)
+    return read(name, overrides)

@@ -1,0 +1,118 @@
+"""The config as JSON Schema, for editors that complete keys and show what they mean.
+
+What keys there are, and in words what they do, stands in the models' fields and docstrings, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
+from pydantic_core import core_schema
+
+from tianji_algos import registry as algorithms
+from tianji_algos.errors import AlgorithmError
+from tianji_cli.config.loader import KINDS, PLAIN
+from tianji_cli.config.schema import JobConfig, Transport, UserRoleSection, Wrapper
+
+DIALECT: Final = "http://json-schema.org/draft-07/schema#"
+"""Which editors of TOML read."""
+
+_ONE_NAME: Final = (Transport, Wrapper)
+"""A name may stand in place of these tables."""
+
+_ATTRIBUTE: Final = re.compile(r"^    (\w+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
+
+
+def config_schema() -> dict[str, Any]:
+    """Describe a config file. No key is required: a file may extend another that has it."""
+    settings = dict(_settings())
+    models: list[type[BaseModel]] = [*PLAIN.values(), UserRoleSection, *dict.fromkeys(settings.values())]
+    found, made = models_json_schema(
+        [(model, "validation") for model in models], schema_generator=_ForEditors
+    )
+    of = {model: reference for (model, _), reference in found.items()}
+    definitions = made["$defs"]
+    properties = {section: of[model] for section, model in PLAIN.items()}
+    for section in KINDS:
+        named = {name: model for (of_section, name), model in settings.items() if of_section == section}
+        types = [
+            _of_type(definitions[of[model]["$ref"].rpartition("/")[2]], name) for name, model in named.items()
+        ]
+        properties[section] = {"anyOf": [*types, _OWN]}
+    role = definitions[of[UserRoleSection]["$ref"].rpartition("/")[2]]
+    role["properties"].pop("settings")
+    role["additionalProperties"] = True
+    extends = {"type": "string", "description": "A config whose values hold where this one says nothing."}
+    return {
+        "$schema": DIALECT,
+        "title": "A config of tianji",
+        "type": "object",
+        "properties": {
+            "extends": extends,
+            **{name: properties[name] for name in JobConfig.model_fields if name in properties},
+            "roles": {"type": "object", "additionalProperties": of[UserRoleSection]},
+        },
+        "additionalProperties": False,
+        "$defs": definitions,
+    }
+
+
+_OWN: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "description": "Of your own.",
+    "properties": {"type": {"type": "string", "pattern": ":", "description": "my_module:MyClass"}},
+    "required": ["type"],
+}
+
+
+def _settings() -> Iterator[tuple[tuple[str, str], type[BaseModel]]]:
+    """Go through the settings of each type of a section that can be found without trouble."""
+    for section, kind in KINDS.items():
+        for name in algorithms.names(kind):
+            try:
+                yield (section, name), algorithms.settings_type(kind, name)
+            except AlgorithmError:  # A package brings it that cannot be imported here.
+                continue
+
+
+def _of_type(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {
+        **settings,
+        "title": name,
+        "properties": {"type": {"const": name}, **settings.get("properties", {})},
+    }
+
+
+class _ForEditors(GenerateJsonSchema):
+    """Says what keys mean, and leaves out what TOML does not have: nulls."""
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        """Describe one table."""
+        made = super().model_schema(schema)
+        model = schema["cls"]
+        about = dict(_described(model))
+        made.pop("required", None)
+        made["description"] = (inspect.getdoc(model) or "").partition("\n\n")[0].replace("\n", " ")
+        for key, value in made.get("properties", {}).items():
+            value.pop("title", None)
+            if value.get("default", 0) is None:
+                del value["default"]
+            if "anyOf" in value:
+                some = [one for one in value.pop("anyOf") if one != {"type": "null"}]
+                value.update(some[0] if len(some) == 1 else {"anyOf": some})
+            if key in about:
+                value["description"] = about[key]
+        return {"anyOf": [{"type": "string"}, made]} if model in _ONE_NAME else made
+
+
+def _described(model: type[Any]) -> Iterator[tuple[str, str]]:
+    """Read what fields mean out of the docstrings of a model and those it derives from."""
+    for declared in reversed(model.__mro__):
+        of_fields = inspect.cleandoc(declared.__doc__ or "").partition("Attributes:\n")[2]
+        for name, text in _ATTRIBUTE.findall(of_fields.partition("\n\n")[0]):
+            yield name, " ".join(text.split())

@@ -1,0 +1,195 @@
+"""How a run is doing, read from its files without waiting: for lists of many runs, and before one is removed.
+
+A directory that is damaged, or not whole yet, is described as such and is no reason to fail. Of the metrics
+only the last rows are read, so a run of days costs what a short one does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from tianji_cli.errors import one_line
+from tianji_cli.files.directories import is_occupied
+from tianji_cli.files.regular import open_regular, read_json
+from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.plan.plan import this_host
+from tianji_cli.telemetry.metrics import MOST_ROW_BYTES, Row, has_writer, parsed_row
+
+SILENT_S: Final = 60.0
+"""Where locks say nothing, a run is dead after so long without a row."""
+
+TAIL_BYTES: Final = 1 << 16
+"""That are read first, from the end: a row is seldom longer."""
+
+State = Literal["running", "finished", "stopped", "failed", "killed", "waiting", "damaged"]
+"""``killed``: it has ended without a result; ``waiting``: no process has begun with it yet."""
+
+_EVENTS: Final = re.compile(r"events\.out\.tfevents\.(\d+\.\d+)\.")
+"""A session's event file has the time of its beginning in its name."""
+
+
+@dataclass(frozen=True)
+class RunState:
+    """How a run is doing.
+
+    Attributes:
+        reason: why it is so, in words; empty while it runs.
+        env_steps: steps of experience so far; None if unknown.
+        best_mean_100: best mean return of 100 episodes so far; None if unknown, or none has ended.
+        begun_s: when its first session began, in seconds since 1970; None if unknown.
+        nbytes: that its files take.
+    """
+
+    run: RunDirectory
+    status: State
+    reason: str = ""
+    env_steps: int | None = None
+    best_mean_100: float | None = None
+    begun_s: float | None = None
+    nbytes: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no process works on it, as far as its files tell."""
+        return self.status not in {"running", "waiting"}
+
+
+def read_state(run: RunDirectory) -> RunState:
+    """Look at a run. Never raises for what lies in its directory."""
+    try:
+        state = _standing(run)
+    except (OSError, ValueError) as cause:
+        said = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
+        state = RunState(run, "damaged", one_line(said))
+    files = dict(_files(run.path))
+    return replace(state, begun_s=_begun_s(run, files), nbytes=sum(files.values()))
+
+
+def is_running(run: RunDirectory) -> bool:
+    """Whether a process works on a run; on hosts whose locks are not visible here it has to write rows.
+
+    Raises:
+        OSError: its files cannot be looked at.
+    """
+    try:
+        written = run.metrics.stat()
+    except FileNotFoundError:
+        return False
+    age_s = time.time() - written.st_mtime
+    if written.st_size == 0 and age_s < SILENT_S:
+        return True  # Its owner may be just about to lock it, and must find it free.
+    held = has_writer(run.metrics)
+    if held or is_occupied(run.checkpoints):  # A learner that has outlived its root still saves.
+        return True
+    if age_s >= SILENT_S or (held is False and root_host(run) in {None, this_host().name}):
+        return False
+    return not run.summary.exists() or run.summary.stat().st_mtime < written.st_mtime
+
+
+def root_host(run: RunDirectory) -> str | None:
+    """Name the host that the root of the run's first session was on; None if nothing says it."""
+    try:
+        with open(open_regular(run.metrics), "rb") as file:
+            first = parsed_row(file.readline(MOST_ROW_BYTES))
+    except OSError:
+        return None
+    roles = first.roles if first is not None and first.roles is not None else []
+    return next((str(role.get("host")) for role in roles if role.get("role") == "root"), None)
+
+
+def last_row(path: Path) -> Row | None:
+    """Read the newest row of ``metrics.jsonl`` that is whole; None if there is none.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(open_regular(path), "rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        tail = TAIL_BYTES
+        while True:
+            start = max(0, end - tail)
+            file.seek(start)
+            lines = file.read(end - start).split(b"\n")
+            for line in reversed(lines):  # The first and the last may be torn, and are no rows then.
+                row = parsed_row(line)
+                if row is not None:
+                    return row
+            if start == 0 or tail > MOST_ROW_BYTES:
+                return None
+            tail *= 4
+
+
+def _standing(run: RunDirectory) -> RunState:
+    """Look at a run, but for what its directory as a whole says.
+
+    Raises:
+        OSError, ValueError: a file is damaged; the message says which and how.
+    """
+    if not run.config.is_file():
+        raise ValueError("it has no config.toml")
+    running = is_running(run)
+    if not run.metrics.exists():
+        return RunState(run, "waiting", "no process has begun with it")
+    row = last_row(run.metrics)
+    said = (row.model_extra or {}) if row is not None else {}
+    so_far = _int(said.get("env_steps")), _float(said.get("best_mean_100"))
+    if running:
+        return RunState(run, "running", "", *so_far)
+    try:
+        summary = read_json(run.summary)
+    except FileNotFoundError:
+        summary = None
+    except ValueError as cause:
+        raise ValueError(f"summary.json is no JSON: {cause}") from cause
+    # A resumed run keeps the summary of the session before until it has its own.
+    if summary is None or (row is not None and _of(summary, "updates") != row.updates):
+        return RunState(run, "killed", "it has ended without a result", *so_far)
+    status = _of(summary, "status")
+    if status not in {"finished", "stopped", "failed"}:
+        raise ValueError("summary.json has no status")
+    env_steps, best = _of(summary, "env_steps"), _of(_of(summary, "returns"), "best_mean_100")
+    return RunState(run, status, one_line(str(_of(summary, "reason"))), _int(env_steps), _float(best))
+
+
+def _of(table: Any, key: str) -> Any:
+    return table.get(key) if isinstance(table, Mapping) else None
+
+
+def _int(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _float(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _files(place: Path) -> Iterator[tuple[str, int]]:
+    """Go through all files below a directory: path and bytes; links are not followed."""
+    try:
+        entries = list(os.scandir(place))
+    except OSError:
+        return
+    for entry in entries:
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(Path(entry.path))
+            else:
+                yield entry.path, entry.stat(follow_symlinks=False).st_size
+        except OSError:  # It has gone meanwhile.
+            continue
+
+
+def _begun_s(run: RunDirectory, files: Mapping[str, int]) -> float | None:
+    times = [float(found[1]) for path in files if (found := _EVENTS.match(Path(path).name))]
+    if times:
+        return min(times)
+    try:
+        return run.path.stat().st_mtime
+    except OSError:
+        return None

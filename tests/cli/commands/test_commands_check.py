@@ -1,0 +1,140 @@
+"""`tianji check`: environments with one fault each, and one without any."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.warm import WarmCommands
+
+from tianji_cli.commands import check as checking
+
+GOOD = '''
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Walk(gymnasium.Env):
+    """A walk to the right end of a line, which drifts."""
+
+    observation_space = spaces.Box(-20.0, 20.0, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at, self.left = float(self.np_random.uniform(-1, 1)), 20
+        return self.seen(), {}
+
+    def step(self, action):
+        self.at += (1 if action else -1) * 0.5 + float(self.np_random.normal(0, 0.1))
+        self.left -= 1
+        return self.seen(), float(self.at > 1), bool(self.at > 4), self.left <= 0, {}
+
+    def seen(self):
+        return np.array([self.at, self.left], np.float32)
+'''
+
+Check = Callable[..., tuple[int, dict[str, dict[str, Any]]]]
+
+
+@pytest.fixture
+def check(tmp_path: Path, warm_commands: WarmCommands) -> Check:
+    """Check GOOD with a change; gives the exit status, and the findings by what they are of."""
+
+    def run(old: str = "", new: str = "", target: str = "walk:Walk", *options: str) -> Any:
+        assert old in GOOD
+        (tmp_path / "walk.py").write_text(GOOD.replace(old, new) if old else GOOD)
+        arguments = ["check", target, "--json", str(tmp_path / "found.json"), *options]
+        command = warm_commands.begin_kept(arguments, tmp_path, os.environ)
+        out, err = command.communicate(60.0)
+        found = json.loads((tmp_path / "found.json").read_text())["findings"]
+        run.said = out + err
+        return command.returncode, {one["subject"]: one for one in reversed(found)}
+
+    return run
+
+
+def faults(findings: dict[str, dict[str, Any]]) -> dict[str, str]:
+    return {name: one["grade"] for name, one in findings.items() if one["grade"] != "ok"}
+
+
+def test_an_environment_without_faults_has_nothing_to_mend(check: Any) -> None:
+    status, findings = check()
+    assert (status, faults(findings)) == (0, {})
+    assert findings["agents"]["found"] == "ppo, dqn can act in it"
+    assert findings["processes"]["found"].startswith("one of its own has built it")
+    assert set(findings) >= {"built", "gymnasium's checker", "observations", "rewards", "seeding", "speed"}
+    assert "nothing is to be mended" in check.said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "subject", "said"),
+    [
+        ("float(self.at > 1)", "float('nan') if self.left < 5 else 1.0", "rewards", "step 16 gave nan"),
+        ("[self.at, self.left]", "[self.at, np.inf]", "observations", "showed inf at [1]"),
+        ("self.np_random.normal", "np.random.normal", "seeding", "differ in observation at step 1"),
+        ("self.left -= 1", "self.left -= 1; print(1 / (self.left - 3))", "played", "walk.py:20"),
+        ("np.array([self.at, self.left], np.float32)", "np.array([self.at])", "played", "of shape (1,)"),
+        ("spaces.Discrete(2)", "spaces.Text(3)", "built", "action_space is Text"),
+        ("-20.0, 20.0", "-0.1, 0.1", "gymnasium's checker", "is not within the observation space"),
+    ],
+)
+def test_a_fault_is_named_with_what_to_do(check: Any, old: str, new: str, subject: str, said: str) -> None:
+    status, findings = check(old, new)
+    assert status == 1
+    assert findings[subject]["grade"] == "problem"
+    assert said in findings[subject]["found"]
+    assert findings[subject]["remedy"]
+    assert f"problem: {subject}: " in check.said
+
+
+ONE_PROCESS = (
+    "    def reset(self,",
+    """    def __init__(self):
+        import fcntl
+        global lock
+        if "lock" not in globals():
+            lock = open("lock", "w")
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def reset(self,""",
+)
+
+
+def test_what_only_one_process_may_have_is_found(check: Any) -> None:
+    status, findings = check(*ONE_PROCESS)
+    assert (status, faults(findings)) == (1, {"processes": "problem"})
+
+
+def test_episodes_that_do_not_end_are_a_warning_and_a_limit_ends_it(check: Any) -> None:
+    status, findings = check("bool(self.at > 4), self.left <= 0", "False, False")
+    assert (status, findings["episodes"]["grade"]) == (0, "warning")
+    limit = ("--set", "environment.max_episode_steps=50")
+    _, findings = check("bool(self.at > 4), self.left <= 0", "False, False", "walk:Walk", *limit)
+    assert findings["episodes"]["grade"] == "ok"
+
+
+CONFIG = """
+experiment.stop = { env_steps = 9999 }
+environment.type = "walk:Walk"
+agent.type = "ppo"
+"""
+
+
+def test_a_config_is_checked_with_its_environment(check: Any, tmp_path: Path) -> None:
+    (tmp_path / "walk.toml").write_text(CONFIG)
+    status, findings = check("float(self.at > 1)", "float('inf')", "walk.toml")
+    assert (status, findings["rewards"]["grade"]) == (1, "problem")
+    assert findings["config"]["found"] == "it can be run here"
+    assert "agents" not in findings
+    assert findings["processes"]["grade"] == "ok"
+
+
+def test_a_team_is_played_by_the_actions_that_there_are() -> None:
+    findings = list(checking._examine("qmix_two_step", ()))
+    assert [one.subject for one in findings if one.grade != "ok"] == []

@@ -1,0 +1,262 @@
+"""`tianji list runs`, `show`, `logs` and `rm`, over directories as runs leave them, whole and damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.telemetry.conftest import build_snapshot, build_summary
+
+from tianji_cli.commands.list import list_things
+from tianji_cli.commands.runs import logs, rm, show
+from tianji_cli.errors import UsageError
+from tianji_cli.files.directories import directory_lock
+from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.plan.plan import this_host
+from tianji_cli.telemetry.metrics import writer_here
+from tianji_cli.telemetry.run_state import last_row, read_state
+from tianji_cli.telemetry.snapshot import RoleStatus
+from tianji_cli.telemetry.telemetry import Display, Telemetry
+
+CONFIG = """
+[experiment]
+name = "ppo_cartpole"
+seed = 3
+stop = { env_steps = 1_000_000 }
+
+[environment]
+type = "gym"
+id = "CartPole-v1"
+num_envs = 8
+"""
+
+
+def make_run(out: Path, *seconds: int, ends: bool = True, host: str | None = None) -> RunDirectory:
+    run = RunDirectory.create("ppo_cartpole", out)
+    run.write_config(CONFIG)
+    telemetry = Telemetry(run, Display(), None)
+    roles = (RoleStatus(0, "root", None, host or this_host().name, None, None),)
+    for second in seconds:
+        telemetry.update(build_snapshot(second, roles=roles))
+    if ends:
+        telemetry.close(build_summary(updates=350 * seconds[-1]), plots=False)
+    else:
+        telemetry._metrics.close()  # As the kernel does for a process that is killed.
+    return run
+
+
+def listed(out: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    assert list_things("runs", out=out, json_to="-") == 0
+    runs: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["runs"]
+    return runs
+
+
+def test_runs_are_listed_newest_first_and_damaged_ones_among_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished, killed, no_summary, no_config, waiting = (
+        make_run(tmp_path, 1, 2),
+        make_run(tmp_path, 1, ends=False),
+        make_run(tmp_path, 1),
+        make_run(tmp_path, 1),
+        RunDirectory.create("ppo_cartpole", tmp_path),
+    )
+    no_summary.summary.write_text("{")
+    no_config.config.unlink()
+    waiting.write_config(CONFIG)
+    (tmp_path / "notes.txt").write_text("no run")
+    (tmp_path / "ppo_cartpole/notes").mkdir()
+    found = {entry["run"]: entry for entry in listed(tmp_path, capsys)}
+    said = {Path(run).name: (entry["status"], entry["env_steps"]) for run, entry in found.items()}
+    steps = build_summary().learner.env_steps
+    assert said == {
+        "1": ("finished", steps),
+        "2": ("killed", 45_200),
+        "3": ("damaged", None),
+        "4": ("damaged", None),
+        "5": ("waiting", None),
+    }
+    assert "summary.json is no JSON" in found[str(no_summary.path)]["reason"]
+    assert found[str(killed.path)]["best_mean_100"] == 30.0
+    assert list(found).index(str(finished.path)) > list(found).index(str(killed.path))
+    assert found[str(finished.path)]["bytes"] > 1000
+
+    assert list_things("runs", out=tmp_path) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["run", "status", "env", "steps", "best", "return", "begun", "size", "why"]
+    assert len(lines) == 6
+
+
+def test_a_directory_without_runs_is_said_to_have_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert list_things("runs", out=tmp_path / "nowhere") == 0
+    assert "there are no runs in" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="--out says where runs are"):
+        list_things("agents", out=tmp_path)
+
+
+def test_of_many_rows_only_the_last_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path, 1, 2)
+    with run.metrics.open("r+b") as file:
+        whole = file.read()
+        file.seek(0)
+        file.write(whole.splitlines(keepends=True)[0] * 3000 + whole)
+        file.write(b'{"kind": "evaluation", "env_steps": 5}\n')  # A row of another kind.
+        file.write(b'{"elapsed_s": 9')  # Which is being written.
+    row = last_row(run.metrics)
+    assert row is not None
+    assert row.updates == 700
+    assert read_state(run).status == "finished"
+    read = []
+    monkeypatch.setattr(
+        "tianji_cli.telemetry.run_state.parsed_row", lambda line: read.append(line) or row if read else None
+    )
+    last_row(run.metrics)
+    assert len(read) < 5
+
+
+def test_a_run_of_another_host_runs_as_long_as_it_writes_rows(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 1, ends=False, host="elsewhere")
+    assert read_state(run).status == "running"
+    long_ago = time.time() - 100
+    os.utime(run.metrics, (long_ago, long_ago))
+    assert read_state(run).status == "killed"
+    over = make_run(tmp_path, 1, host="elsewhere")
+    assert read_state(over).status == "finished"
+
+
+def test_a_resumed_run_that_was_killed_is_not_what_the_session_before_came_to(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 1, 2)
+    resumed = Telemetry(run, Display(), 2)
+    resumed.update(build_snapshot(3))
+    assert read_state(run).status == "running"
+    resumed._metrics.close()
+    state = read_state(run)
+    assert (state.status, state.env_steps) == ("killed", 3 * 45_200)
+
+
+def test_the_writer_of_a_file_is_found_and_a_reader_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    path.touch()
+    with path.open():
+        assert writer_here(path) is None
+    code = "import sys; file = open(sys.argv[1], 'a'); print('open', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "open\n"
+        assert writer_here(path) == writer.pid
+        writer.communicate()
+    assert writer_here(path) is None
+
+
+def test_a_run_is_shown_with_its_config_its_result_and_its_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path, 1, 2)
+    assert show("ppo_cartpole", out=tmp_path) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("ppo_cartpole finished: ")
+    assert "environment  gym CartPole-v1, 8 in each actor\n" in out
+    assert "stops at     env_steps 1000000; seed 3\n" in out
+    assert "checkpoints  none yet\n" in out
+    assert f"logs         {run.path}/logs\n" in out
+    assert show("ppo_cartpole", out=tmp_path, json_to="-") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["config"]["environment"]["num_envs"] == 8
+    assert document["summary"]["status"] == document["status"] == "finished"
+    run.summary.write_text('{"status": "finished", "updates": 700}')
+    assert show("ppo_cartpole", out=tmp_path) == 0
+    assert "no summary that this version of tianji can read" in capsys.readouterr().out
+
+
+def test_logs_are_prefixed_if_there_are_several_and_obey_no_escape_sequence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path, 1)
+    run.log("root", 0).write_text("begun\n")
+    run.log("buffer-learner", 1).write_bytes(b"one\n\x1b[2Jtwo\xff")
+    run.log("actor", 2).write_text("")
+    assert logs("ppo_cartpole", out=tmp_path) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "root-0           | begun",
+        "buffer-learner-1 | one",
+        "buffer-learner-1 | \ufffd[2Jtwo\ufffd",
+    ]
+    assert logs("ppo_cartpole", "learner-1", out=tmp_path) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "one"
+    with pytest.raises(UsageError, match="no log of 'actor-3'; there are root-0, buffer-learner-1, actor-2"):
+        logs("ppo_cartpole", "actor-3", out=tmp_path)
+
+
+def test_a_reader_of_logs_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 1)
+    run.log("root", 0).write_text("a line\n" * 100_000)
+    command = [sys.executable, "-m", "tianji_cli", "logs", str(run.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 130
+
+
+def test_what_a_link_in_a_run_leads_to_stays(tmp_path: Path) -> None:
+    out, kept = tmp_path / "out", tmp_path / "kept"
+    kept.mkdir()
+    (kept / "data").write_text("precious")
+    run, other = make_run(out, 1), make_run(out, 1)
+    (run.path / "link").symlink_to(kept)
+    (run.path / "checkpoints/link").symlink_to(kept)
+    linked = out / "ppo_cartpole/7"
+    linked.symlink_to(other.path)
+    with pytest.raises(UsageError, match="7 is a link"):
+        rm([str(run.path), str(linked)], yes=True)
+    assert run.path.is_dir()
+    assert rm([str(run.path)], yes=True) == 0
+    assert (kept / "data").read_text() == "precious"
+    assert not run.path.exists()
+    assert other.path.is_dir()
+
+
+def test_on_a_terminal_rm_asks_first(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 1)
+    for answer, status in ((b"n", 2), (b"y", 0)):
+        ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "tianji_cli", "rm", str(run.path)]
+        with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+            os.write(ours, answer + b"\n")
+            assert process.wait(60) == status
+        os.close(theirs)
+        said = os.read(ours, 1 << 16).decode()
+        os.close(ours)
+        assert "remove it? [y/N]" in said
+        assert run.path.exists() == (answer == b"n")
+
+
+def test_what_is_no_run_or_in_use_is_not_removed(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 1)
+    (tmp_path / "letters").mkdir()
+    with pytest.raises(UsageError, match="no run"):
+        rm([str(tmp_path / "letters")], yes=True)
+    with directory_lock(run.checkpoints), pytest.raises(UsageError, match="is running"):
+        rm([str(run.path)], yes=True)
+    assert run.path.is_dir()
+    assert (tmp_path / "letters").is_dir()
+
+
+def test_configs_are_listed_with_what_they_train(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list_things("configs", json_to="-") == 0
+    configs = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)["configs"]}
+    groups = configs["ppo_cartpole_groups"]
+    assert (groups["agent"], groups["environment"]) == ("ppo", "CartPole-v1")
+    assert groups["description"] == "Two groups on two cores"
