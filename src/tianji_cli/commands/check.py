@@ -14,6 +14,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -34,8 +35,8 @@ from tianji_cli.config.environment import build_environment
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import Environment, JobConfig
 from tianji_cli.config.source import find_config
-from tianji_cli.config.without_file import config_without_file, find_environment
-from tianji_cli.errors import TianjiError, UsageError, describe, one_line
+from tianji_cli.config.without_file import ORIGIN, config_without_file, find_environment
+from tianji_cli.errors import ConfigError, TianjiError, UsageError, describe, one_line
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.launch.local import LocalLauncher
 from tianji_cli.plan.plan import expected_hosts, make_plan
@@ -56,7 +57,7 @@ PLAY_S: Final = 5.0
 SEED: Final = 7
 SEED_STEPS: Final = 300
 """Of each copy that is compared with its twin."""
-SPEED_S: Final = 1.0
+SPEED_S: Final = 0.5
 
 _NO_MATTER: Final = ("infinity", "symmetric and normalized", "render modes")
 """In gymnasium's warnings: what is right here. Bounds may be open, and actions are scaled to theirs."""
@@ -89,7 +90,7 @@ def _examine(target: str, overrides: Sequence[str]) -> Iterator[Finding]:
         job = load_config(target, overrides)
         yield Finding("config", "it can be run here")
         yield from (Finding("config", warning, "warning", "") for warning in host_warnings(job))
-    section = job.environment if job is not None else find_environment(target, overrides)
+    section = job.environment if job is not None else _environment(target, overrides)
     try:
         environment = build_environment(section, COPIES)
     except Exception as error:  # noqa: BLE001 - a user's environment may raise anything
@@ -114,6 +115,20 @@ def _examine(target: str, overrides: Sequence[str]) -> Iterator[Finding]:
         yield Finding(
             "closing", _said(error), "problem", "mend close(), which every process calls at its end"
         )
+
+
+def _environment(target: str, overrides: Sequence[str]) -> Environment:
+    """Find an environment that no config names.
+
+    Raises:
+        ConfigError: there is none; what is wrong is wrong with what the command was given.
+    """
+    try:
+        return find_environment(target, overrides)
+    except ConfigError as error:
+        raise ConfigError(
+            [replace(one, where=target) if one.where == ORIGIN else one for one in error.problems]
+        ) from error
 
 
 def _said(error: BaseException) -> str:
@@ -320,7 +335,7 @@ def _agents(env: str, overrides: Sequence[str], jobs: list[JobConfig]) -> Iterat
         try:
             jobs.append(config_without_file(env, agent, overrides))
         except TianjiError as error:
-            refusals[agent] = str(error).partition("\n")[0]
+            refusals[agent] = re.sub(r"^--(agent|env) \S+: ", "", str(error).partition("\n")[0])
     able = ", ".join(job.agent.type for job in jobs)
     if able:
         yield Finding("agents", f"{able} can act in it")

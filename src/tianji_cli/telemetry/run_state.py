@@ -24,6 +24,9 @@ from tianji_cli.telemetry.metrics import MOST_ROW_BYTES, Row, has_writer, parsed
 SILENT_S: Final = 60.0
 """Where locks say nothing, a run is dead after so long without a row."""
 
+FIRST_ROW_S: Final = 2.0
+"""A process that has just made its metrics locks them, and writes the first row, within this."""
+
 TAIL_BYTES: Final = 1 << 16
 """That are read first, from the end: a row is seldom longer."""
 
@@ -82,7 +85,7 @@ def is_running(run: RunDirectory) -> bool:
     except FileNotFoundError:
         return False
     age_s = time.time() - written.st_mtime
-    if written.st_size == 0 and age_s < SILENT_S:
+    if written.st_size == 0 and age_s < FIRST_ROW_S:
         return True  # Its owner may be just about to lock it, and must find it free.
     held = has_writer(run.metrics)
     if held or is_occupied(run.checkpoints):  # A learner that has outlived its root still saves.

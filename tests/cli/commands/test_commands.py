@@ -95,6 +95,7 @@ def test_without_arguments_the_help_is_shown() -> None:
         (("logs", "no-such-run"), "no run 'no-such-run'"),
         (("stop", "no-such-run"), "no run 'no-such-run'"),
         (("rm", "--yes", "no-such-run"), "no run 'no-such-run'"),
+        (("check", "CartPol-v1"), "CartPol-v1: environment.id: gymnasium has no environment"),
         (("config", "diff", "ppo_cartpole", "ppo_cartpol"), "did you mean 'configs/ppo_cartpole.toml'"),
         (("list", "agent"), "did you mean 'agents'?"),
         (("list",), "Missing argument"),
