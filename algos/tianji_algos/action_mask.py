@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import Executor, Fields, Spaces
-from tianji_algos.device import part_of_records
+from tianji_algos.device import RecordParts, part_of_records
 from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.fields import ACTION_MASK, sizes_of_choices
 from tianji_algos.rollout_observations import Sequences
@@ -83,12 +83,11 @@ class MaskReader:
                 flags[is_empty, choice] = False
         return flags
 
-    def forbidden_in_torch(self, observation: torch.Tensor) -> torch.Tensor:
+    def forbidden_in_torch(self, observation: torch.Tensor | RecordParts) -> torch.Tensor:
         """Read which actions there are not, ``[N, A]``, of the bytes of records ``[N, size]``."""
         flags = part_of_records(observation, self._dtype, ACTION_MASK) == 0
-        for choice in self._choices:
-            flags[:, choice] &= ~flags[:, choice].all(dim=1, keepdim=True)
-        return flags
+        choices = [flags[:, choice] for choice in self._choices]
+        return torch.cat([choice & ~choice.all(dim=1, keepdim=True) for choice in choices], dim=1)
 
     def forbid(self, outputs: Floats, observation: npt.NDArray[Any]) -> None:
         """Make logits or values ``[N, A]`` of actions that there are not the lowest, in place.
@@ -102,9 +101,11 @@ class MaskReader:
         """Return logits or values ``[N, A]`` with those of actions that there are not as the lowest.
 
         Args:
-            observation: of any shape, N in all: records, or their bytes where the outputs are.
+            observation: of any shape, N in all: records, or their bytes or parts where the outputs are.
         """
-        if isinstance(observation, torch.Tensor):
+        if isinstance(observation, RecordParts):
+            forbidden = self.forbidden_in_torch(observation)
+        elif isinstance(observation, torch.Tensor):
             forbidden = self.forbidden_in_torch(observation.reshape(-1, observation.shape[-1]))
         else:
             forbidden = torch.from_numpy(self.forbidden(observation).reshape(outputs.shape))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -31,6 +32,7 @@ from tianji_algos.optim import (
     flatten_parameters,
     tensors_of,
 )
+from tianji_algos.rules import BoundedRule
 from tianji_algos.settings import ActorQSettings, ContinuousAgentSettings
 
 Array = npt.NDArray[Any]
@@ -108,6 +110,40 @@ class ContinuousAgent(Agent):
     def _for_environment(self, actions: Floats) -> Floats:
         """Bring actions ``[N, A]`` between the bounds, in the environment's shape."""
         return self._bounds.scale(actions.reshape(self._scaled.shape), out=self._scaled)
+
+
+class SquashedRule(BoundedRule):
+    """Brings what an actor gives between the bounds.
+
+    Args:
+        space: of the actions, with bounds.
+    """
+
+    middle: torch.Tensor
+    reach: torch.Tensor
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        bounds = ActionBounds(space)
+        assert isinstance(space, gym.spaces.Box)
+        super().__init__(space)
+        self.register_buffer("middle", torch.from_numpy(bounds.middle))
+        self.register_buffer("reach", torch.from_numpy(bounds.half))
+
+    def scaled(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Return actions ``[N, *shape]`` of numbers ``[N, A]`` whose tanh is between -1 and 1."""
+        return self.clip(outputs.tanh().reshape(-1, *self.action_shape) * self.reach + self.middle)
+
+
+class DeterministicRule(SquashedRule):
+    """Takes what an actor says, without noise, which belongs to training."""
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        super().__init__(space)
+        self.outputs = (self.action("action", "tanh of what the actor gives, scaled to the bounds"),)
+
+    def forward(self, given: Sequence[torch.Tensor], noise: torch.Tensor | None) -> tuple[torch.Tensor, ...]:  # noqa: ARG002
+        """Choose all numbers of an action."""
+        return (self.scaled(given[0]),)
 
 
 class Transitions(NamedTuple):

@@ -18,8 +18,9 @@ import torch
 from pydantic import BaseModel
 
 from tianji_algos.batch import Batch, SequenceBatch, UnrollBatch
-from tianji_algos.errors import AlgorithmError, UnsuitableModelError
+from tianji_algos.errors import AlgorithmError, NotExportableError, UnsuitableModelError
 from tianji_algos.fields import FieldSpec
+from tianji_algos.rules import ActionRule
 
 Fields = Mapping[str, npt.NDArray[Any]]
 """The fields of one fragment by name, ``[rows, N, ...]`` each; ``FieldSpec`` says how many rows."""
@@ -60,6 +61,9 @@ class Executor(ABC):
 
     def record(self, fields: Fields) -> None:  # noqa: B027 - most networks remember nothing
         """Write what the network remembers now into the fields that ``Model.recorded`` declares."""
+
+    def note(self, action: npt.NDArray[Any]) -> None:  # noqa: B027 - most networks remember nothing
+        """Remember what was done after the last call, ``[N, ...]``."""
 
     def forget(self, where: npt.NDArray[np.bool_]) -> None:  # noqa: B027 - most networks remember nothing
         """Forget what was seen in those environments, ``[N]``: the next observation begins an episode."""
@@ -314,6 +318,18 @@ class Agent(ABC):
     @abstractmethod
     def fields(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:
         """Fields this agent adds to a fragment beside ``COMMON_FIELDS``; ``action`` is one of them."""
+
+    @classmethod
+    def rule(cls, spaces: Spaces, settings: Any) -> ActionRule:  # noqa: ARG003 - for subclasses
+        """Describe in torch how it acts, for files that act without it.
+
+        Raises:
+            NotExportableError: it does not say.
+        """
+        raise NotExportableError(
+            f"{cls.__name__} does not say how it acts: it has no rule(); an agent that derives from one of "
+            "tianji's that has would be right, or one with a tianji_algos.rules.ActionRule of its own"
+        )
 
     @abstractmethod
     def act(self, observation: npt.NDArray[Any], into: Fields) -> npt.NDArray[Any]:

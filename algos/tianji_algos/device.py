@@ -8,7 +8,7 @@ since the host waits for it. Each class here also works where the device is a CP
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -42,8 +42,34 @@ def as_numbers(array: Array) -> Array:
     return np.ascontiguousarray(array)[..., None].view(np.uint8)
 
 
-def part_of_records(records: torch.Tensor, dtype: np.dtype[Any], name: str) -> torch.Tensor:
+class RecordParts:
+    """Records whose parts are tensors, in place of bytes: a file that acts without tianji gets them so.
+
+    Args:
+        parts: ``[..., *shape]`` each, by name.
+    """
+
+    def __init__(self, parts: Mapping[str, torch.Tensor]) -> None:
+        self.parts = parts
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return next(iter(self.parts.values())).device
+
+    def unsqueeze(self, dim: int) -> RecordParts:
+        """Insert an axis of one."""
+        return RecordParts({name: part.unsqueeze(dim) for name, part in self.parts.items()})
+
+    def flatten(self, start_dim: int, end_dim: int) -> RecordParts:
+        """Make one axis of several."""
+        return RecordParts({name: part.flatten(start_dim, end_dim) for name, part in self.parts.items()})
+
+
+def part_of_records(records: torch.Tensor | RecordParts, dtype: np.dtype[Any], name: str) -> torch.Tensor:
     """Copy one part ``[N, *shape]`` out of the bytes of records ``[N, size]``, where they are."""
+    if isinstance(records, RecordParts):
+        return records.parts[name]
     assert dtype.fields is not None
     part, start = dtype.fields[name][:2]
     flat = records[:, start : start + part.itemsize].contiguous()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final, cast
 
@@ -16,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.errors import UnsupportedSpaceError
+from tianji_algos.errors import NotExportableError, UnsupportedSpaceError
+from tianji_algos.rules import ActionRule, BoundedRule, Port, normal_noise
 
 Floats = npt.NDArray[np.float32]
 Actions = npt.NDArray[Any]
@@ -53,6 +55,16 @@ class Distribution(ABC):
     def evaluate(self, policy: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probabilities ``[N]`` and entropies ``[N]`` of recorded actions, differentiably."""
 
+    def rule(self) -> ActionRule:
+        """Describe ``mode`` and ``sample`` in torch, in the environment's form.
+
+        Raises:
+            NotExportableError: it does not say.
+        """
+        raise NotExportableError(
+            f"{type(self).__name__} does not say in torch how it is sampled from: it has no rule()"
+        )
+
 
 class Categorical(Distribution):
     """Softmax over one or several sets of discrete actions; the sets are independent.
@@ -69,6 +81,7 @@ class Categorical(Distribution):
         self.outputs = sum(sizes)
         self.action_shape = () if scalar else (len(sizes),)
         self.action_dtype = dtype
+        self._starts = starts
         self._offset = np.array(starts, dtype) if any(starts) else None
         edges = [0, *np.cumsum(sizes).tolist()]
         self.sets = [slice(first, last) for first, last in pairwise(edges)]
@@ -103,6 +116,10 @@ class Categorical(Distribution):
             log_prob = log_prob + log_p.gather(1, column.long()[:, None])[:, 0]
             entropy = entropy - (log_p.exp() * log_p).sum(dim=1)
         return log_prob, entropy
+
+    def rule(self) -> ActionRule:
+        """Take the largest logit of each set, or invert the cumulative distribution."""
+        return CategoricalRule(self.sets, self._starts, self.action_shape, self.action_dtype)
 
     def columns(self, action: Any) -> list[Any]:
         """Split actions, an array or a tensor, into one ``[N]`` per set."""
@@ -143,6 +160,65 @@ class _Draw:
         np.log(total, out=total)
         self._log_prob -= total
         return self._log_prob
+
+
+class CategoricalRule(ActionRule):
+    """What ``Categorical`` does, with a uniform number for each set as the noise.
+
+    Args:
+        shape: of an action, or of those of a team.
+        agents: the M of a team, ``(M,)``; the network gives a row for each then, ``[N * M, outputs]``.
+    """
+
+    starts: torch.Tensor
+
+    def __init__(
+        self,
+        sets: Sequence[slice],
+        starts: Sequence[int],
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        agents: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__()
+        self._sets, self._shape, self._agents = sets, shape, agents
+        self.register_buffer("starts", torch.from_numpy(np.array(starts, dtype)))
+        single = np.dtype(np.float32)
+        self.noise = Port("noise", single, shape, "uniform, from 0 up to and without 1")
+        self.outputs = (
+            Port("action", dtype, shape, "the likeliest"),
+            Port("sampled_action", dtype, shape, "drawn with the noise"),
+            Port("logits", single, (*agents, sets[-1].stop), "their softmax is the probabilities of actions"),
+        )
+
+    def forward(self, given: Sequence[torch.Tensor], noise: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        """Choose from each set."""
+        assert noise is not None
+        policy, luck = given[0], noise.reshape(-1, len(self._sets))
+        greedy, drawn = [], []
+        for k, members in enumerate(self._sets):
+            logit = policy[:, members]
+            greedy.append(logit.argmax(dim=1))
+            cumulative = (logit - logit.amax(dim=1, keepdim=True)).exp().cumsum(dim=1)
+            is_below = cumulative[:, :-1] <= luck[:, k : k + 1] * cumulative[:, -1:]
+            drawn.append(is_below.long().sum(dim=1))
+        actions = [
+            (torch.stack(chosen, dim=1).to(self.starts.dtype) + self.starts).reshape(-1, *self._shape)
+            for chosen in (greedy, drawn)
+        ]
+        return actions[0], actions[1], policy.reshape(-1, *self._agents, policy.shape[1])
+
+    def draw(self, rng: np.random.Generator, number: int) -> Floats:
+        """Draw a set after the other."""
+        rows = number * math.prod(self._agents)
+        drawn = [rng.random(rows, dtype=np.float32) for _ in self._sets]
+        return np.stack(drawn, axis=1).reshape(number, *self._shape)
+
+    def choices(self, action: Actions, scores: Floats) -> list[tuple[Actions, Floats]]:
+        """Take sets and agents apart."""
+        chosen, logits = action.reshape(-1, len(self._sets)), scores.reshape(-1, scores.shape[-1])
+        chosen = chosen - self.starts.numpy()
+        return [(chosen[:, k], logits[:, members]) for k, members in enumerate(self._sets)]
 
 
 class Gaussian(Distribution):
@@ -188,10 +264,47 @@ class Gaussian(Distribution):
         log_prob = (-0.5 * noise.square() - log_std - HALF_LOG_2PI).sum(dim=1)
         return log_prob, log_std.sum(dim=1) + self.dimensions * (0.5 + HALF_LOG_2PI)
 
+    def rule(self) -> ActionRule:
+        """Take the mean, or ``mean + std * noise``, and clip it."""
+        return GaussianRule(self._space)
+
     def split(self, policy: Floats) -> tuple[Floats, Floats]:
         """View means and logarithms of standard deviations of ``policy [N, 2 D]``, ``[D, N]`` each."""
         columns = policy.T
         return columns[: self.dimensions], columns[self.dimensions :]
+
+
+class GaussianRule(BoundedRule):
+    """What ``Gaussian`` does.
+
+    Args:
+        space: of the actions, or of those of a team.
+        agents: the M of a team, ``(M,)``; the network gives a row for each then, ``[N * M, outputs]``.
+    """
+
+    def __init__(self, space: gym.spaces.Box, agents: tuple[int, ...] = ()) -> None:
+        super().__init__(space)
+        self._agents = math.prod(agents)
+        self.noise = normal_noise(space.shape)
+        self.outputs = (
+            self.action("action", "the mean, clipped to the bounds"),
+            self.action("sampled_action", "mean + std * noise, clipped to the bounds"),
+            self.number("mean", "of the normal distribution of an action before it is clipped"),
+            self.number("std", "its standard deviation"),
+        )
+
+    def forward(self, given: Sequence[torch.Tensor], noise: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        """Choose all numbers of an action."""
+        assert noise is not None
+        mean, log_std = (half.reshape(-1, *self.action_shape) for half in given[0].chunk(2, dim=1))
+        std = log_std.exp()
+        return self.clip(mean), self.clip(mean + std * noise), mean, std
+
+    def draw(self, rng: np.random.Generator, number: int) -> Floats:
+        """Draw a number of all actions after the other."""
+        of_each = math.prod(self.action_shape) // self._agents
+        drawn = rng.standard_normal((of_each, number * self._agents), dtype=np.float32)
+        return drawn.T.reshape(number, *self.action_shape)
 
 
 def normal_log_prob(noise: Floats, log_std: Floats) -> Floats:

@@ -5,6 +5,7 @@ AlgorithmError
 ├── BrokenExtensionError       the name is known and its class does not load; keeps the cause
 ├── UnsupportedSpaceError      an observation or action space that this algorithm cannot handle
 ├── UnsuitableModelError       a model that this agent or embryo cannot work with
+├── NotExportableError         a policy that cannot be written into a file of its own
 ├── StateMismatchError         a checkpoint that belongs to another model or algorithm (a ValueError, too)
 └── DivergedError              the loss is not finite any more
 """
@@ -28,6 +29,10 @@ class UnsupportedSpaceError(AlgorithmError):
 
 class UnsuitableModelError(AlgorithmError):
     """A model that the agent or embryo cannot work with."""
+
+
+class NotExportableError(AlgorithmError):
+    """An agent or a network that cannot be written into a file that acts without tianji."""
 
 
 class StateMismatchError(AlgorithmError, ValueError):

@@ -288,6 +288,14 @@ def normalize(observation: npt.NDArray[Any], by: Floats, into: Floats) -> None:
     np.maximum(flat, -MOST, out=flat)
 
 
+def normalize_in_torch(observation: torch.Tensor, by: Moments) -> torch.Tensor:
+    """Return observations ``[N, *shape]`` shifted, scaled and clipped as an actor sees them."""
+    rows = observation.reshape(observation.shape[0], -1)
+    scale = 1.0 / (by.variance.float() + SMALL).sqrt()
+    normal = (rows - by.mean.float()).float() * scale
+    return normal.clamp(-float(MOST), float(MOST)).reshape(observation.shape)
+
+
 class _Sums:
     """Sums over the experience of fragments, from which moments are computed in two passes.
 

@@ -33,6 +33,7 @@ from tianji_algos.optim import (
     tensors_of,
 )
 from tianji_algos.rollout_observations import Indices, Observations
+from tianji_algos.rules import ActionRule
 from tianji_algos.settings import PolicySettings
 
 Floats = npt.NDArray[np.float32]
@@ -78,6 +79,11 @@ class PolicyAgent(Agent):
             FieldSpec("action", distribution.action_dtype, distribution.action_shape),
             FieldSpec("log_prob", np.dtype(np.float32), distribution.agents),
         )
+
+    @classmethod
+    def rule(cls, spaces: Spaces, settings: Any) -> ActionRule:  # noqa: ARG003 - always the same
+        """Choose by the distribution of the actions."""
+        return cls.distribution(spaces).rule()
 
     def act(self, observation: npt.NDArray[Any], into: Fields) -> npt.NDArray[Any]:
         """Sample actions for ``observation [N, ...]``; write action and log_prob ``[N, ...]``."""

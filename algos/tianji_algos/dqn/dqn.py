@@ -29,6 +29,7 @@ from tianji_algos.optim import (
     flatten_parameters,
     tensors_of,
 )
+from tianji_algos.rules import ActionRule, BestActionRule, Port
 from tianji_algos.schedules import falling
 
 Floats = npt.NDArray[np.float32]
@@ -107,6 +108,16 @@ class EpsilonGreedyAgent(Agent):
     def fields(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:  # noqa: ARG003 - for subclasses
         """Record ``action``, counted from 0."""
         return (FieldSpec("action", np.min_scalar_type(count_actions(spaces.action) - 1)),)
+
+    @classmethod
+    def rule(cls, spaces: Spaces, settings: Any) -> ActionRule:  # noqa: ARG003 - always the same
+        """Choose the best action, and no random ones: those take no network."""
+        assert isinstance(spaces.action, gym.spaces.Discrete)
+        values = (count_actions(spaces.action),)
+        return BestActionRule(
+            Port("action_values", np.dtype(np.float32), values, "of each action, as the network gives them"),
+            int(spaces.action.start),
+        )
 
     def act(self, observation: npt.NDArray[Any], into: Fields) -> npt.NDArray[Any]:
         """Choose the best action, or with probability epsilon any; write ``action [N]``."""

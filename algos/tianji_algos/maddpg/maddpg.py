@@ -18,6 +18,7 @@ import torch
 
 from tianji_algos.batch import Batch
 from tianji_algos.bounds import ActionBounds
+from tianji_algos.continuous import DeterministicRule
 from tianji_algos.core import Agent, Fields, ReplayEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange, on_host
 from tianji_algos.fields import FieldSpec
@@ -32,6 +33,7 @@ from tianji_algos.optim import (
     flatten_parameters,
     tensors_of,
 )
+from tianji_algos.rules import ActionRule, BestActionRule, Port
 from tianji_algos.schedules import falling
 from tianji_algos.team import UNAVAILABLE, Records, Team
 
@@ -76,6 +78,15 @@ class MADDPGAgent(Agent):
     def fields(cls, spaces: Spaces, settings: MADDPGAgentSettings) -> tuple[FieldSpec, ...]:  # noqa: ARG003
         """Record ``action`` as the environment gets it: ``[M]`` numbers of actions, or ``[M, A]``."""
         return (Team.of(spaces).action_field(),)
+
+    @classmethod
+    def rule(cls, spaces: Spaces, settings: MADDPGAgentSettings) -> ActionRule:  # noqa: ARG003
+        """Choose each policy's most probable action, or the action itself."""
+        if isinstance(spaces.action, gym.spaces.Box):
+            return DeterministicRule(spaces.action)
+        team = Team.of(spaces)
+        shape, meaning = (team.agents, team.most_actions), "their softmax is the probabilities of actions"
+        return BestActionRule(Port("logits", np.dtype(np.float32), shape, meaning))
 
     def act(self, observation: Records, into: Fields) -> Array:
         """Draw actions from the policies and add exploration; write ``action [N, M, ...]``."""

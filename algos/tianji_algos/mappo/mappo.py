@@ -17,13 +17,21 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import Fields, Spaces, UpdateResult
-from tianji_algos.distributions import Actions, Categorical, Distribution, Gaussian
+from tianji_algos.distributions import (
+    Actions,
+    Categorical,
+    CategoricalRule,
+    Distribution,
+    Gaussian,
+    GaussianRule,
+)
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings
 from tianji_algos.models.teams.actor_critic import TeamActorCritic
 from tianji_algos.on_policy import Arrays, PolicyMinibatch
 from tianji_algos.ppo.ppo import PPOAgent, PPOEmbryo
 from tianji_algos.ppo.rollout import PPOMinibatch, SampleRollout
 from tianji_algos.rollout_observations import Indices, Observations
+from tianji_algos.rules import ActionRule
 from tianji_algos.team import Team
 
 Floats = npt.NDArray[np.float32]
@@ -82,6 +90,14 @@ class TeamDistribution(Distribution):
     def evaluate(self, policy: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probabilities and entropies of actions of any agents, ``[rows]``."""
         return self.of_agent.evaluate(policy, action)
+
+    def rule(self) -> ActionRule:
+        """Choose for all agents."""
+        if isinstance(self._space, gym.spaces.Box):
+            return GaussianRule(self._space, self.agents)
+        assert isinstance(self.of_agent, Categorical)
+        dtype = np.dtype(self._space.dtype)
+        return CategoricalRule(self.of_agent.sets, (0,), self.action_shape, dtype, self.agents)
 
 
 class MAPPOAgent(PPOAgent):

@@ -92,12 +92,12 @@ class ArrayEncoder:
 
     def in_torch(self, observation: torch.Tensor) -> torch.Tensor:
         """Encode ``observation [N, ...]`` as ``[N, features]`` where it is."""
-        rows = observation.reshape(len(observation), -1)
+        rows = observation.reshape(observation.shape[0], -1)  # which tracing follows, and len() it does not
         if self._first_in_torch is None:
             return rows.to(torch.float32)
         self._first_in_torch = self._first_in_torch.to(rows.device)  # which copies once, or never
         places = rows.to(torch.int64) + self._first_in_torch
-        return torch.zeros(len(rows), self.features, device=rows.device).scatter_(1, places, 1.0)
+        return torch.zeros(rows.shape[0], self.features, device=rows.device).scatter_(1, places, 1.0)
 
 
 class RecordEncoder:

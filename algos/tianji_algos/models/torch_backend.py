@@ -41,6 +41,10 @@ class MixedPrecision(nn.Module):
         self.to(self.dtype)
         self._converts = False
 
+    def compute_in_float32(self) -> None:
+        """Leave the precision that is set: files that act elsewhere have no other."""
+        self.dtype, self._converts = torch.float32, False
+
 
 Network = TypeVar("Network", bound=Model)
 

@@ -26,6 +26,7 @@ from tianji_algos.optim import (
     tensors_of,
 )
 from tianji_algos.qmix.settings import QMIXAgentSettings, QMIXSettings
+from tianji_algos.rules import ActionRule, BestActionRule, Port
 from tianji_algos.schedules import falling
 from tianji_algos.team import UNAVAILABLE, Records
 
@@ -70,6 +71,16 @@ class QMIXAgent(Agent):
     def fields(cls, spaces: Spaces, settings: QMIXAgentSettings) -> tuple[FieldSpec, ...]:  # noqa: ARG003 - always the same
         """Record ``action [M]``, counted from 0."""
         return (team_that_chooses(spaces).action_field(),)
+
+    @classmethod
+    def rule(cls, spaces: Spaces, settings: QMIXAgentSettings) -> ActionRule:  # noqa: ARG003 - always the same
+        """Choose the best available actions."""
+        team = team_that_chooses(spaces)
+        values, meaning = (
+            (team.agents, team.most_actions),
+            "of each agent's actions, as its network gives them",
+        )
+        return BestActionRule(Port("action_values", np.dtype(np.float32), values, meaning))
 
     def act(self, observation: Records, into: Fields) -> Actions:
         """Choose the best available actions, each with probability epsilon any; write ``action [N, M]``."""

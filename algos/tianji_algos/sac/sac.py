@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.continuous import ActorQEmbryo, ContinuousAgent, Transitions
+from tianji_algos.continuous import ActorQEmbryo, ContinuousAgent, SquashedRule, Transitions
 from tianji_algos.core import Spaces
 from tianji_algos.distributions import HALF_LOG_2PI
 from tianji_algos.fast_cpu.continuous import SACByHand
 from tianji_algos.models.actor_q import Critics, GaussianActorQ, MLPGaussianQ, part_of
 from tianji_algos.optim import Adam, Norm, adam_of
+from tianji_algos.rules import ActionRule, normal_noise
 from tianji_algos.sac.settings import LEAST_LOG_STD, MOST_LOG_STD, SACAgentSettings, SACSettings
 
 Floats = npt.NDArray[np.float32]
@@ -32,6 +34,11 @@ class SACAgent(ContinuousAgent):
     default_model: ClassVar[str] = "mlp_gaussian_q"
     default_embryo: ClassVar[str] = "sac"
 
+    @classmethod
+    def rule(cls, spaces: Spaces, settings: Any) -> ActionRule:  # noqa: ARG003 - always the same
+        """Take the middle of the policy, or draw from it."""
+        return SquashedNormalRule(spaces.action)
+
     def _explore(self, outputs: Floats, actions: Floats) -> None:
         size = self._bounds.size
         self._rng.standard_normal(dtype=np.float32, out=self._noise)
@@ -40,6 +47,31 @@ class SACAgent(ContinuousAgent):
         actions *= self._noise
         actions += outputs[:, :size]
         np.tanh(actions, out=actions)
+
+
+class SquashedNormalRule(SquashedRule):
+    """What ``SACAgent`` does."""
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        super().__init__(space)
+        self.noise = normal_noise(self.action_shape)
+        self.outputs = (
+            self.action("action", "tanh of the mean, scaled to the bounds"),
+            self.action("sampled_action", "tanh of mean + std * noise, scaled to the bounds"),
+            self.number("mean", "of the normal distribution whose tanh is scaled to the bounds"),
+            self.number("std", "its standard deviation"),
+        )
+
+    def forward(self, given: Sequence[torch.Tensor], noise: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        """Choose all numbers of an action."""
+        assert noise is not None
+        mean, log_std = (half.reshape(-1, *self.action_shape) for half in given[0].chunk(2, dim=1))
+        std = log_std.clamp(LEAST_LOG_STD, MOST_LOG_STD).exp()
+        return self.scaled(mean), self.scaled(mean + std * noise), mean, std
+
+    def draw(self, rng: np.random.Generator, number: int) -> Floats:
+        """Draw all numbers of an action after the other."""
+        return rng.standard_normal((number, *self.action_shape), dtype=np.float32)
 
 
 def squashed_draw(outputs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from tianji_algos.batch import Batch
-from tianji_algos.continuous import ActorQEmbryo, ContinuousAgent, Transitions
+from tianji_algos.continuous import ActorQEmbryo, ContinuousAgent, DeterministicRule, Transitions
 from tianji_algos.core import Spaces
 from tianji_algos.fast_cpu.continuous import TD3ByHand
 from tianji_algos.models.actor_q import Actor, Critics, DeterministicActorQ, MLPDeterministicQ, part_of
 from tianji_algos.optim import Differentiated, Norm, TargetNetwork, tensors_of
+from tianji_algos.rules import ActionRule
 from tianji_algos.schedules import falling
 from tianji_algos.td3.settings import TD3AgentSettings, TD3Settings
 
@@ -59,6 +60,11 @@ class TD3Agent(ContinuousAgent):
             share = (first + np.arange(len(self._deviation))) / max(1, of - 1)
             ratio = settings.noise_end / settings.noise_start
             self._deviation[:, 0] = settings.noise_start * ratio**share
+
+    @classmethod
+    def rule(cls, spaces: Spaces, settings: Any) -> ActionRule:  # noqa: ARG003 - always the same
+        """Take what the policy says."""
+        return DeterministicRule(spaces.action)
 
     def _explore(self, outputs: Floats, actions: Floats) -> None:
         self._rng.standard_normal(dtype=np.float32, out=self._noise)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from tianji_algos.core import Executor, Spaces
-from tianji_algos.device import is_on_host, torch_type
+from tianji_algos.device import is_on_host, part_of_records
 from tianji_algos.mappo.settings import TeamActorCriticSettings
 from tianji_algos.models.actor_critic import ActorCritic, Backprop, LossGradient
 from tianji_algos.models.layers import NumpyExecutor, build_layers, gradient_views, value_views
@@ -48,7 +48,8 @@ class TeamActorCritic(ActorCritic):
         super().__init__()
         self.settings = settings
         self.team = team = Team.of(spaces)
-        self._parts = _record_parts(spaces)
+        assert spaces.observation.dtype is not None, "Team.of() has seen to it"
+        self._dtype = spaces.observation.dtype
         agents, most = team.agents, team.most_actions
         own = team.observation + (agents if settings.share_parameters else 0)
         if settings.agent_specific_value:
@@ -66,8 +67,9 @@ class TeamActorCritic(ActorCritic):
 
     def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute policy and value in torch, on any device, from records as bytes ``[N, record size]``."""
-        seen = self._view(observation)
-        own, state = seen["observation"], self._state(seen)
+        part = partial(part_of_records, observation, self._dtype)
+        own = part("observation")
+        state = part("state") if self.team.has_state else own.flatten(1)
         batch, agents = own.shape[:2]
         if self.settings.share_parameters:
             own = append_identity(own, 1)
@@ -80,7 +82,7 @@ class TeamActorCritic(ActorCritic):
         else:
             value = _apply(self.value, states)
         if self.log_std is None:
-            policy = policy.masked_fill(~seen["available"], IMPOSSIBLE)
+            policy = policy.masked_fill(~part("available"), IMPOSSIBLE)
         else:
             exists = torch.from_numpy(self.exists).to(policy.device, policy.dtype)
             policy = torch.cat((policy * exists, (self.log_std * exists).expand_as(policy)), dim=2)
@@ -102,18 +104,6 @@ class TeamActorCritic(ActorCritic):
         return nn.ModuleList(
             build_layers(inputs, settings.hidden, settings.activation, output_gains) for _ in range(number)
         )
-
-    def _view(self, records: torch.Tensor) -> dict[str, torch.Tensor]:
-        """View records ``[N, record size]`` of bytes by their parts, ``[N, ...]``."""
-        parts = {}
-        for name, (start, dtype) in self._parts.items():
-            flat = records[:, start : start + dtype.itemsize]
-            parts[name] = flat.view(torch_type(dtype.base)).view(-1, *dtype.shape)
-        return parts
-
-    def _state(self, seen: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return the state ``[N, S]``."""
-        return seen["state"] if self.team.has_state else seen["observation"].flatten(1)
 
 
 class _NumpyTeam:
@@ -203,14 +193,6 @@ def _states(team: Team, seen: Records) -> Floats:
     state = team.state_of(seen)
     states: Floats = np.broadcast_to(state[:, None], (len(seen), team.agents, team.state))
     return states
-
-
-def _record_parts(spaces: Spaces) -> dict[str, tuple[int, np.dtype[Any]]]:
-    """Find at which byte of a record each part of it begins, and what it is."""
-    dtype = spaces.observation.dtype
-    fields = None if dtype is None else dtype.fields
-    assert fields is not None, "Team.of() has seen to it"
-    return {name: (int(field[1]), field[0]) for name, field in fields.items()}
 
 
 def _apply(networks: nn.ModuleList, rows: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import Executor, Model, Spaces
+from tianji_algos.device import part_of_records
 from tianji_algos.maddpg.settings import TeamDeterministicSettings
 from tianji_algos.models.layers import flat_views
 from tianji_algos.models.teams.networks import AgentRows, BatchedLayers, NumpyBatchedLayers, append_identity
@@ -40,6 +41,8 @@ class TeamDeterministic(Model):
         super().__init__()
         self.settings = settings
         self.team = team = Team.of(spaces)
+        assert spaces.observation.dtype is not None, "Team.of() has seen to it"
+        self._dtype = spaces.observation.dtype
         self.has_team_critic = settings.rewards == "team"
         named = team.agents if settings.share_parameters else 0
         self.actors = BatchedLayers(
@@ -63,6 +66,11 @@ class TeamDeterministic(Model):
     def actor_parameter_count(self) -> int:
         """Number of values of the actors, which come first in the flat array."""
         return sum(parameter.numel() for parameter in self.actors.parameters())
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        """Compute the actors' outputs ``[N, M, A]`` of records as bytes ``[N, size]``."""
+        seen = part_of_records(observation, self._dtype, "observation")
+        return self.act(seen.transpose(0, 1)).transpose(0, 1)
 
     def act(self, observation: torch.Tensor) -> torch.Tensor:
         """Compute the actors' outputs ``[M, B, A]`` of what agents see, ``[M, B, O]``."""

@@ -13,9 +13,16 @@ import torch
 from torch import nn
 
 from tianji_algos.core import Executor, Model, Spaces
+from tianji_algos.device import part_of_records
 from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.models.layers import flat_views
-from tianji_algos.models.teams.networks import BatchedGRU, BatchedLayers, NumpyBatchedGRU, NumpyBatchedLayers
+from tianji_algos.models.teams.networks import (
+    BatchedGRU,
+    BatchedLayers,
+    NumpyBatchedGRU,
+    NumpyBatchedLayers,
+    append_identity,
+)
 from tianji_algos.qmix.settings import TeamQSettings
 from tianji_algos.team import Records, Team
 
@@ -129,6 +136,8 @@ class TeamQ(Model):
         super().__init__()
         self.settings = settings
         self.team = team = team_that_chooses(spaces)
+        assert spaces.observation.dtype is not None, "Team.of() has seen to it"
+        self._dtype = spaces.observation.dtype
         self.networks = 1 if settings.share_parameters else team.agents
         width = settings.width
         inputs = AgentInputs(self).width
@@ -155,6 +164,37 @@ class TeamQ(Model):
             inputs = inputs.transpose(0, 1)
         q: torch.Tensor = self.head(self.core(torch.relu(self.encoder(inputs)), sizes))
         return q.view(rows, agents, -1) if self.networks == 1 else q.transpose(0, 1)
+
+    def step(
+        self, records: torch.Tensor, last_action: torch.Tensor, state: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute one step, as ``TeamQExecutor`` does.
+
+        Args:
+            records: as bytes ``[N, size]``.
+            last_action: ``[N, M]``; ``NO_ACTION`` where there was none.
+            state: what each agent remembers, ``[N, M, width]``; zeros are nothing.
+
+        Returns:
+            ``Q [N, M, A]``, also of actions that are not available, and the state after the step.
+        """
+        inputs = part_of_records(records, self._dtype, "observation")
+        if self.settings.last_action:
+            done = last_action[:, :, None] == torch.arange(self.team.most_actions, device=inputs.device)
+            inputs = torch.cat((inputs, done.float()), dim=2)
+        if self.settings.agent_id and self.settings.share_parameters:
+            inputs = append_identity(inputs, 1)
+        features = torch.relu(self.encoder(self._by_network(inputs)))
+        after = self.core(features, [features.shape[1]], self._by_network(state))
+        q = self.head(after)
+        if self.networks > 1:
+            return q.transpose(0, 1), after.transpose(0, 1)
+        agents = self.team.agents
+        return q.reshape(-1, agents, q.shape[2]), after.reshape(-1, agents, after.shape[2])
+
+    def _by_network(self, rows: torch.Tensor) -> torch.Tensor:
+        """View ``[N, M, ...]`` as ``[G, N * M / G, ...]``."""
+        return rows.reshape(1, -1, rows.shape[2]) if self.networks == 1 else rows.transpose(0, 1)
 
     def executor(self, batch_size: int) -> TeamQExecutor:
         """Act in numpy with a copy of the parameters."""
@@ -226,7 +266,7 @@ class TeamQExecutor(Executor):
         self._core.state[...] = state
         return q
 
-    def note(self, action: npt.NDArray[np.int64]) -> None:
+    def note(self, action: npt.NDArray[Any]) -> None:
         """Remember what was done after the last call, ``[N, M]``."""
         self._last_action[...] = action
 

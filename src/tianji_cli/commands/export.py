@@ -1,0 +1,174 @@
+"""`tianji export`: writes what a run has learnt into one file that acts without tianji, and checks it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tianji_algos.errors import NotExportableError
+from tianji_cli.commands.options import Json, Run
+from tianji_cli.config.loader import load_config
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
+from tianji_cli.files.exported import CHECKED, FORMATS, ExportFormat, port_document, require
+from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, write_whole
+from tianji_cli.quantities import memory
+from tianji_cli.telemetry.report import print_lines, write_json
+from tianji_plugins import did_you_mean
+
+if TYPE_CHECKING:
+    from tianji_algos.rules import ActionRule, Port
+
+SCHEMA: Final = 1
+ALLOWED: Final = 1e-4
+"""Largest difference of an output; see ``worker.comparison``."""
+
+
+def export(
+    run: Run,
+    *,
+    kind: Annotated[
+        str, typer.Option("--format", metavar="onnx|torchscript", help="What the file is to be.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="PATH", help="The file: X.onnx, or X.pt for torchscript.")],
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="best|last|STEP", help="Which one to write; as the config says by default."),
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help=f"Compare it with the policy itself over {CHECKED:,} observations."),
+    ] = False,
+    json_to: Json = None,
+) -> int:
+    """Write a policy into a file, with its normaliser and how actions are chosen, and print what it takes.
+
+    Raises:
+        UsageError: there is no such run, checkpoint or format, or it cannot be exported or written.
+        RunFailed: the file would not act as the policy does; nothing was written.
+    """
+    directory = RunDirectory.find(run, DEFAULT_OUT)
+    for warning in directory.check():  # Its config names modules that will run.
+        sys.stderr.write(f"tianji: warning: {warning}\n")
+    file_format = _find_format(kind, out)
+    require(file_format.writes_with, f"--format {kind}")
+    if check:
+        require(file_format.acts_with, "--check")
+    config = load_config(str(directory.config))
+    name = directory.checkpoint(checkpoint or config.experiment.eval_checkpoint)
+    try:
+        content, document, differences = _export(directory, config, name, file_format, check=check)
+    except NotExportableError as cause:
+        raise UsageError(str(cause)) from cause
+    except TianjiError:
+        raise
+    except Exception as cause:  # A user's environment, model or agent may raise anything.
+        raise RunFailed(f"cannot export {directory.path}: {describe(cause)}") from cause
+    _refuse_differences(out, differences)
+    try:
+        write_whole(out, content)
+    except OSError as cause:
+        raise UsageError(f"--out: cannot write {out}: {cause.strerror}") from cause
+    if json_to is not None:
+        checked = {"observations": CHECKED, "differences": differences} if check else None
+        write_json({"file": str(out), "format": kind, **document, "checked": checked}, json_to)
+    if json_to != "-":
+        print_lines(_described(out, f"{directory.path}, {name}", document, differences))
+    return 0
+
+
+def _find_format(kind: str, out: Path) -> ExportFormat:
+    """Check what is to be written, and where.
+
+    Raises:
+        UsageError: there is no such format, or the file cannot be one.
+    """
+    if kind not in FORMATS:
+        raise UsageError(f"--format: no format {kind!r}; {did_you_mean(kind, FORMATS, 'formats')}")
+    suffix = FORMATS[kind].suffix
+    is_directory = os.path.isdir(out)  # Unlike Path's own, it raises nothing for a long name.
+    if is_directory or not os.path.isdir(out.parent):
+        what = "it is a directory" if is_directory else f"there is no directory {out.parent}"
+        raise UsageError(f"--out: cannot write {out}: {what}; a file such as policy{suffix} would be right")
+    if out.suffix != suffix:
+        raise UsageError(f"--out: {out} is no name for {kind}; {out.with_suffix(suffix)} would be right")
+    return FORMATS[kind]
+
+
+def _export(
+    directory: RunDirectory, config: JobConfig, checkpoint: str, file_format: ExportFormat, *, check: bool
+) -> tuple[bytes, dict[str, Any], dict[str, float]]:
+    """Build the policy, write it in memory, and compare it with the original if that is wanted.
+
+    Returns:
+        The file, its metadata, and by each output's name how far it is off at most.
+    """
+    # torch is slow to import, and what the command line got wrong is known by now.
+    from tianji_algos import registry as algorithms  # noqa: PLC0415
+    from tianji_algos.export import ExportedPolicy, trace  # noqa: PLC0415
+    from tianji_cli.files.checkpoint import load_parameters  # noqa: PLC0415
+    from tianji_cli.worker.comparison import compare  # noqa: PLC0415
+    from tianji_cli.worker.parts import Parts  # noqa: PLC0415
+
+    parts = Parts.of_run(directory, config)
+    model = parts.model()
+    model.read_parameters(load_parameters(directory.checkpoints / checkpoint, model))
+    agent = algorithms.load("agent", config.agent.type)
+    rule: ActionRule = agent.rule(parts.spaces, config.agent.settings)
+    policy = ExportedPolicy(parts.spaces, model, rule)
+    traced = trace(policy)
+    steps = (directory.checkpoints / checkpoint).resolve().name.removeprefix("best-")
+    document = {
+        "schema": SCHEMA,
+        "tianji": version("tianji"),
+        "run": "/".join(directory.path.absolute().parts[-2:]),
+        "checkpoint": checkpoint,
+        "env_steps": int(steps) if steps.isdecimal() else None,
+        "environment": {"type": config.environment.type, "id": config.environment.id},
+        "agent": config.agent.type,
+        "model": config.model.type,
+        "inputs": [_describe(port) for port in policy.inputs],
+        "outputs": [_describe(port) for port in policy.outputs],
+    }
+    content = file_format.content(traced, policy.made_up(2, seed=0), document)
+    return content, document, compare(parts, policy, file_format.load(content)) if check else {}
+
+
+def _describe(port: Port) -> dict[str, Any]:
+    described = port_document(port.name, port.dtype, port.shape, port.meaning)
+    return described if port.initial is None else described | {"initial": port.initial}
+
+
+def _refuse_differences(out: Path, differences: Mapping[str, float]) -> None:
+    """Refuse a file that does not act as it should.
+
+    Raises:
+        RunFailed: names the outputs.
+    """
+    wrong = {name: most for name, most in differences.items() if not most <= ALLOWED}
+    if wrong:
+        listed = ", ".join(f"{name} by {most:.2g}" for name, most in wrong.items())
+        raise RunFailed(
+            f"{out} was not written: over {CHECKED:,} observations it is off from the policy itself, "
+            f"{listed}; {ALLOWED:g} at most would be right"
+        )
+
+
+def _described(
+    out: Path, who: str, document: Mapping[str, Any], differences: Mapping[str, float]
+) -> list[str]:
+    lines = [f"{out}: {who}, {memory(out.stat().st_size)}"]
+    for side in ("inputs", "outputs"):
+        for first, port in zip([side, *[""] * len(document[side])], document[side], strict=False):
+            shape = ", ".join(map(str, port["shape"]))
+            lines.append(f"{first:<9}{port['name']} [{shape}] {port['dtype']}: {port['meaning']}")
+    if differences:
+        name = max(differences, key=lambda one: differences[one])
+        lines.append(f"checked  {CHECKED:,} observations; off by {differences[name]:.2g} at most ({name})")
+    return lines
