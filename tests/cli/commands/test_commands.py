@@ -45,6 +45,7 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
         "new",
         "train",
         "eval",
+        "export",
         "watch",
         "list",
         "show",

@@ -48,10 +48,11 @@ def commands(run: RunDirectory) -> list[tuple[str, ...]]:
         ("train", "--resume", str(run.path), "--quiet"),
         ("train", str(CONFIG), "--run", str(run.path), "--quiet"),
         ("eval", str(run.path), "--episodes", "1"),
+        ("export", str(run.path), "--format", "onnx", "--out", "x.onnx"),
     ]
 
 
-@pytest.mark.parametrize("command", range(4))
+@pytest.mark.parametrize("command", range(5))
 @pytest.mark.parametrize("change", ["owner", "mode"])
 def test_a_run_below_a_directory_that_others_may_change_is_refused(
     tianji: Tianji, run: RunDirectory, command: int, change: str
@@ -70,7 +71,7 @@ def test_a_run_below_a_directory_that_others_may_change_is_refused(
     assert sorted(above.rglob("*")) == before, "nothing was made"
 
 
-@pytest.mark.parametrize("command", [1, 2, 3])
+@pytest.mark.parametrize("command", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", ["config.toml", "checkpoints"])
 def test_a_run_whose_own_files_others_may_change_is_refused(
     tianji: Tianji, run: RunDirectory, command: int, name: str
@@ -81,7 +82,7 @@ def test_a_run_whose_own_files_others_may_change_is_refused(
     assert f"{name} is owned by user 54321" in said
 
 
-@pytest.mark.parametrize("command", [1, 2, 3])
+@pytest.mark.parametrize("command", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", ["logs", "checkpoints"])
 def test_a_run_whose_directories_are_links_is_refused(
     tianji: Tianji, run: RunDirectory, tmp_path: Path, command: int, name: str
