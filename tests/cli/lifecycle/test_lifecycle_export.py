@@ -334,7 +334,8 @@ def test_a_network_of_a_users_own_needs_no_more_than_forward_and_what_it_cannot_
     assert "Mine cannot be exported: traced with 2 observations" in said
     assert "observation.shape[0] in place of len(observation) would be right" in said
 
-    workplace.module(MODEL.replace(computes, "self.layer(observation * float(len(observation) > 2))"))
+    # Of another length than before: Python knows its bytecode by the second and the size of the source.
+    workplace.module(MODEL.replace(computes, "self.layer(observation * float(len(observation) > 2))") + "#\n")
     assert "what it gives is not what it gave" in refused(workplace, 2, *arguments)
 
     workplace.module(MODEL.replace(computes, f"{computes}.whole()"))

@@ -87,7 +87,7 @@ def test_a_run_that_has_reached_its_goal_says_so_and_stays_as_it_is(workplace: A
     workplace.environment = {}
     only_json = workplace.command("train", "--resume", str(run.path), "--json", "-")
     only_json.wait(0)
-    assert json.loads(only_json.stdout) == first
+    assert json.loads(only_json.stdout) == first | {"run": str(run.path)}
     assert contents(run.path) == before
     (run.path / "summary.json").rename(workplace.place / "kept.json")
     os.mkfifo(run.path / "summary.json")
