@@ -79,7 +79,8 @@ def test_a_run_that_has_reached_its_goal_says_so_and_stays_as_it_is(workplace: A
     assert f"{first['env_steps']} environment steps, and experiment.stop.env_steps is 2048" in again.stdout
     assert f"tianji train --resume {run.path} --set experiment.stop.env_steps=" in again.stdout
     assert again.stderr == ""
-    assert json.loads((workplace.place / "summary.json").read_text()) == first
+    told = first | {"run": str(run.path)}
+    assert json.loads((workplace.place / "summary.json").read_text()) == told
     workplace.environment = {"FORCE_COLOR": "1", "COLUMNS": "60"}  # To rich it is a terminal.
     again = workplace.command("train", "--resume", str(run.path))
     again.wait(0)
@@ -87,7 +88,7 @@ def test_a_run_that_has_reached_its_goal_says_so_and_stays_as_it_is(workplace: A
     workplace.environment = {}
     only_json = workplace.command("train", "--resume", str(run.path), "--json", "-")
     only_json.wait(0)
-    assert json.loads(only_json.stdout) == first | {"run": str(run.path)}
+    assert json.loads(only_json.stdout) == told
     assert contents(run.path) == before
     (run.path / "summary.json").rename(workplace.place / "kept.json")
     os.mkfifo(run.path / "summary.json")
