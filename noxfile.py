@@ -34,7 +34,15 @@ QUICK = (
     *(f"tests/cli/config/test_config_{one}.py" for one in ("checks", "load", "roles")),
     "tests/cli/lifecycle/test_lifecycle_finish.py::test_each_kind_of_algorithm_trains_and_its_policy_plays",
 )
-PACKAGES = {"tianji_cli", "tianji_lab", "tianji_plugins", "tianji_transports", "tianji_algos", "tianji_envs"}
+PACKAGES = {
+    "tianji",
+    "tianji_cli",
+    "tianji_lab",
+    "tianji_plugins",
+    "tianji_transports",
+    "tianji_algos",
+    "tianji_envs",
+}
 
 
 def install(session: nox.Session, *what: str) -> None:
