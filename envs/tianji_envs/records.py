@@ -85,8 +85,7 @@ class RecordSpace(gymnasium.spaces.Dict):
             assert leaf.shape is not None
             batch = seen.shape[: max(0, seen.ndim - len(leaf.shape))]
             records = np.zeros(batch, self.dtype) if records is None else records
-            if seen.shape != records.shape + leaf.shape or not fits(seen, np.dtype(leaf.dtype)):
-                raise ValueError(f"{part!r} is of shape {seen.shape} and {seen.dtype}, its space is {leaf}")
+            _check_part(part, leaf, seen, records.shape)
             records[part] = seen
         assert records is not None, "a space has one part at least"
         return records
@@ -102,11 +101,7 @@ class RecordSpace(gymnasium.spaces.Dict):
         """
         try:
             for part, path in self._paths.items():
-                leaf, seen = self.spaces[part], np.asarray(_at(path, observation))
-                if seen.shape != leaf.shape or not fits(seen, np.dtype(leaf.dtype)):
-                    raise ValueError(
-                        f"{part!r} is of shape {seen.shape} and {seen.dtype}, its space is {leaf}"
-                    )
+                _check_part(part, self.spaces[part], np.asarray(_at(path, observation)))
         except _UNFIT as cause:
             raise BrokenEnvironmentError(
                 f"{self._name}: {call} gave an observation that does not fit observation_space: "
@@ -166,6 +161,18 @@ def _parts(space: gymnasium.Space[Any], path: Path = ()) -> Iterator[tuple[Path,
             yield from _parts(part, (*path, index))
     else:
         yield path, space
+
+
+def _check_part(
+    part: str, leaf: gymnasium.Space[Any], seen: npt.NDArray[Any], batch: tuple[int, ...] = ()
+) -> None:
+    """Refuse a part, or a batch of them, that its space does not hold.
+
+    Raises:
+        ValueError: names the part.
+    """
+    if seen.shape != batch + (leaf.shape or ()) or not fits(seen, np.dtype(leaf.dtype)):
+        raise ValueError(f"{part!r} is of shape {seen.shape} and {seen.dtype}, its space is {leaf}")
 
 
 def _at(path: Path, observation: Any) -> Any:

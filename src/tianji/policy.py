@@ -57,10 +57,7 @@ class Policy:
         self._parameters = load_parameters(parts.job.checkpoints / checkpoint, self._model)
         progress = saved_progress(parts.job.checkpoints, parts.config.distribution.groups)
         self._env_steps = sum(group.env_steps for group in progress)
-        self._recorded: dict[str, Array] = {}
-        """One step of what the agent records when it explores; nobody reads it."""
-        self._number = 1
-        self._agent = self._agent_for(1)
+        self._build(1)
 
     def act(self, observation: Any, deterministic: bool = True) -> Any:
         """Choose an action for one observation, or actions for a batch of them.
@@ -86,10 +83,9 @@ class Policy:
             return team.actions_of(self.act(record, deterministic), observation)
         rows, is_single = self._rows(observation)
         if len(rows) != self._number:
-            self._agent = self._agent_for(len(rows))
-        actions: Array = (
-            self._agent.act_greedily(rows) if deterministic else self._agent.act(rows, self._recorded)
-        )
+            self._build(len(rows))
+        player = self._agent if deterministic else self._explorer
+        actions = player.act_greedily(rows)
         return (actions[0] if is_single else actions).copy()
 
     def reset(self, where: npt.ArrayLike = True) -> None:
@@ -109,18 +105,16 @@ class Policy:
             )
         self._agent.begin_episodes(np.broadcast_to(flags, self._number))
 
-    def _agent_for(self, number: int) -> Agent:
+    def _build(self, number: int) -> None:
         """Build what acts in so many environments."""
-        parts = self._parts
-        agent = parts.agent(self._model, number, self._seed)
-        agent.adopt(self._parameters)
-        agent.schedule(self._env_steps)
-        agent.begin_episodes(np.ones(number, np.bool_))
+        from tianji_cli.roles.evaluator import ExploringPolicy  # noqa: PLC0415 - imports environments
+
         self._number = number
-        self._recorded = {
-            field.name: np.zeros((number, *field.shape), field.dtype) for field in parts.agent_fields
-        }
-        return agent
+        self._agent: Agent = self._parts.agent(self._model, number, self._seed)
+        self._agent.adopt(self._parameters)
+        self._agent.schedule(self._env_steps)
+        self._agent.begin_episodes(np.ones(number, np.bool_))
+        self._explorer = ExploringPolicy(self._agent, self._parts.agent_fields, number)
 
     def _rows(self, observation: Any) -> tuple[Array, bool]:
         """Return observations ``[N, ...]``, and whether a single one was given."""

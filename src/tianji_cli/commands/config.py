@@ -114,7 +114,7 @@ def schema() -> int:
 
 
 def _read(name: str, overrides: Sequence[str], out: Path | None) -> Tree:
-    """Read a config, or that of a run, whose directory nobody else may write to: it names modules.
+    """Read a config, or that of a run, whose directory only its user may write to: it names modules.
 
     Raises:
         ConfigError: there is none, or it is no TOML; UntrustedPlaceError: others may change the run.

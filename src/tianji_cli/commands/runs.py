@@ -415,7 +415,7 @@ def rm(runs: SeveralRuns, *, yes: Yes = False, out: Runs = None) -> int:
     """Remove runs with all that they have left.
 
     Raises:
-        UsageError: one is no run, is a link, or runs; or nobody has said yes. Then none is removed.
+        UsageError: one is no run, is a link, or runs; or the user has not said yes. Then none is removed.
         TianjiError: something cannot be removed.
     """
     place = DEFAULT_OUT if out is None else out

@@ -30,6 +30,7 @@ from safetensors.torch import load, save_file
 
 from tianji_algos.core import Model
 from tianji_cli.files.directories import LinkedDirectories
+from tianji_cli.files.rundir import steps_name
 from tianji_cli.files.saved import (
     BEST,
     EVALUATED,
@@ -91,7 +92,7 @@ class CheckpointWriter:
         Raises:
             CheckpointError: the disk does not take it; older checkpoints are untouched.
         """
-        name = f"{state.progress['env_steps']:012d}"
+        name = steps_name(state.progress["env_steps"])
         try:
             with self._places.fill(LAST, name) as place:
                 save_file(named_tensors(self._model, state.parameters), place / MODEL)
@@ -152,7 +153,7 @@ class BestWriter:
         Raises:
             CheckpointError: the disk does not take it; the best so far is untouched.
         """
-        name = f"{env_steps:012d}"
+        name = steps_name(env_steps)
         said = {"mean": mean, "env_steps": env_steps, "version": version}
         try:
             with self._places.fill(BEST, name) as place:

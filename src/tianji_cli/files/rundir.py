@@ -20,10 +20,17 @@ from tianji_plugins import nearest
 
 DEFAULT_OUT: Final = Path("experiments")
 SUBDIRECTORIES: Final = ("logs", "checkpoints", "plots")
-STEPS_DIGITS: Final = 12
-"""Of a checkpoint's name, which is its env steps."""
 MAX_LISTED: Final = 10
 """Experiments named in an error message at most."""
+
+
+def steps_name(env_steps: int | str) -> str:
+    """Name a checkpoint by its env steps: such names sort as the numbers do.
+
+    >>> steps_name(81_920)
+    '000000081920'
+    """
+    return str(env_steps).zfill(12)
 
 
 class RunDirectoryError(UsageError):
@@ -139,7 +146,7 @@ class RunDirectory:
         Raises:
             NoSuchCheckpointError: there is none; the message lists those that exist.
         """
-        found = name.lstrip("0").zfill(STEPS_DIGITS) if name.isdecimal() else name
+        found = steps_name(name.lstrip("0")) if name.isdecimal() else name
         if os.path.isfile(self.checkpoints / found / "model.safetensors"):
             return found
         kept = self.checkpoint_names

@@ -1,7 +1,7 @@
 """The examiner: evaluates the newest policy while others train, one step of its environments a turn.
 
-It reads policies from the slots that actors read, so it holds nobody back. It keeps the best one that it has
-evaluated, and ends the run where a stop rule asks for its mean return.
+It reads policies from the slots that actors read, so no process waits for it. It keeps the best one that it
+has evaluated, and ends the run where a stop rule asks for its mean return.
 """
 
 from __future__ import annotations

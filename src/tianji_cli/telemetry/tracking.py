@@ -3,7 +3,7 @@
     python -m tianji_cli.telemetry.tracking NAME RUN POSITION
 
 It reads ``metrics.jsonl`` from a position, as `tianji watch` does, until its standard input is closed: then
-all is written. So a tracker that is slow, or down, holds nobody up.
+all is written. So a tracker that is slow, or down, holds up no training.
 """
 
 from __future__ import annotations

@@ -364,7 +364,7 @@ def _examiner(parts: Parts, transport: Transport) -> Examiner:
     limits, metrics = EvaluationLimits(pace.max_s), parts.config.environment.metrics
     model = parts.acting_model()
     agent = parts.agent(model, num_envs, derive_seed(seed, num_envs))
-    policy = agent if pace.deterministic else ExploringPolicy(agent, parts.agent_fields, num_envs)
+    policy = _player(parts, agent, num_envs, explores=not pace.deterministic)
     environment = parts.environment(num_envs, evaluation=True)
     return Examiner(
         transport,
@@ -419,11 +419,15 @@ def _trained_policy(parts: Parts, place: Path, num_envs: int, seed: int, *, expl
     parameters = load_parameters(place, model)
     agent = parts.agent(model, num_envs, derive_seed(seed, num_envs) if explores else 0)
     agent.adopt(parameters)
-    if not explores:
-        return agent
-    progress = saved_progress(parts.job.checkpoints, parts.config.distribution.groups)
-    agent.schedule(sum(group.env_steps for group in progress))
-    return ExploringPolicy(agent, parts.agent_fields, num_envs)
+    if explores:
+        progress = saved_progress(parts.job.checkpoints, parts.config.distribution.groups)
+        agent.schedule(sum(group.env_steps for group in progress))
+    return _player(parts, agent, num_envs, explores=explores)
+
+
+def _player(parts: Parts, agent: Agent, num_envs: int, *, explores: bool) -> Policy:
+    """Let an agent play greedily, or as it does in training."""
+    return ExploringPolicy(agent, parts.agent_fields, num_envs) if explores else agent
 
 
 def _fragments_per_version(parts: Parts) -> int | None:
