@@ -16,6 +16,7 @@ import typer
 
 from tianji_cli.commands.completion import agents, configs, environments, runs, transports
 from tianji_cli.commands.options import Json, Name, Override, Quiet, Runs
+from tianji_cli.commands.seeds import numbers_of, resume_seeds, train_seeds
 from tianji_cli.config.checks import check_devices, crosses_hosts
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
@@ -23,6 +24,7 @@ from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.files.directories import is_occupied, remove_stale
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.files.saved import goals_reached
+from tianji_cli.files.seeds import SeedsDirectory
 from tianji_cli.launch.extensions import collect_files
 from tianji_cli.launch.local import LocalLauncher
 from tianji_cli.launch.mpi import Launch, World, check_size, launched, run_under_mpiexec, serve, started_again
@@ -84,6 +86,10 @@ Device = Annotated[
     str | None,
     typer.Option(help="Where learners compute, such as cpu or cuda; actors: distribution.actor.device."),
 ]
+Seeds = Annotated[
+    str | None,
+    typer.Option(metavar="N|LIST", help="Train several seeds side by side: 5 of them, or 3,7,11."),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print who would run where, and start nothing.")]
 
 
@@ -100,6 +106,7 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
     listen: Listen = None,
     transport: Transport = None,
     device: Device = None,
+    seeds: Seeds = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
     json_to: Json = None,
@@ -119,21 +126,24 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
     with ExitStack() as stack:
         world = stack.enter_context(World(launch)) if launch is not None and launch.size > 1 else None
         _check_one_job(config, env, agent, resume)
+        _check_seeds(seeds, resume, run_in, listen, launch)
         remove_stale()
         keys = {"distribution.transport": transport, "distribution.device": device, "experiment.name": name}
         settings = [*(overrides or ()), *(f"{key}={json.dumps(said)}" for key, said in keys.items() if said)]
         place = DEFAULT_OUT if out is None else out
+        several = SeedsDirectory.find(resume, place) if resume is not None and not dry_run else None
+        if several is not None:
+            return resume_seeds(several, settings, quiet=quiet, json_to=json_to)
         earlier = RunDirectory.find(resume, place) if resume is not None else None
         if earlier is not None:
             earlier.check()  # Its config names modules that will run.
-        if env is not None:
-            job = _by_defaults(env, agent, settings)
-        else:
-            job = load_config(str(earlier.config) if earlier else str(config), settings)
-        if earlier is not None and not dry_run:
-            _check_earlier(earlier)
-            if _is_at_its_goal(job, earlier, json_to):
-                return 0
+        job = (
+            load_config(str(earlier.config if earlier is not None else config), settings)
+            if env is None
+            else _by_defaults(env, agent, settings)
+        )
+        if earlier is not None and not dry_run and _is_at_its_goal(job, earlier, json_to):
+            return 0
         plan = make_plan(job, expected_hosts(job))
         joined = job.distribution.hosts > 1 and world is None  # Ranks have the files where they were started.
         files = collect_files(job) if joined else {}
@@ -141,7 +151,7 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         if not dry_run:  # What is quickly seen is looked at before anything is built.
             check_devices(job)
             check_trackers(job.experiment.track)
-            by_mpiexec = _wants_mpiexec(job, plan, launch, world)
+            by_mpiexec = seeds is None and _wants_mpiexec(job, plan, launch, world)
             if earlier is None:
                 _check_new(job, run_in, place)
         where = earlier.path if earlier is not None else run_in or place
@@ -149,15 +159,18 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         if dry_run:
             print_plan(plan, graph_of(job), job.roles, json_to)
             return 0
+        if seeds is not None or by_mpiexec:
+            stack.close()  # What is started has launchers of its own, or ranks that start by themselves.
+        if seeds is not None:
+            return train_seeds(job, seeds, place, quiet=quiet, json_to=json_to)
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
         run = earlier or _directory_for(job, run_in, place)
-        if by_mpiexec:
-            stack.close()  # The ranks start by themselves.
-            return run_under_mpiexec(job, len(plan.processes), run, resumed=earlier is not None)
         request = RunRequest(job, run, earlier is not None, quiet, address, world, launcher, files)
-        result = run_session(request)
-        print_result(result.summary, run, json_to, goes_on=_goes_on(result.summary, job, run))
-        return _exit_status(result, world)
+        return (
+            run_under_mpiexec(job, len(plan.processes), run, resumed=request.resumed)
+            if by_mpiexec
+            else _run(request, json_to)
+        )
 
 
 def _check_one_job(config: str | None, env: str | None, agent: str | None, resume: str | None) -> None:
@@ -173,6 +186,25 @@ def _check_one_job(config: str | None, env: str | None, agent: str | None, resum
         )
     if agent is not None and env is None:
         raise UsageError("--agent goes with --env; a config says it itself, as agent.type")
+
+
+def _check_seeds(
+    seeds: str | None, resume: str | None, run_in: Path | None, listen: str | None, launch: Launch | None
+) -> None:
+    """Refuse what several seeds cannot have, before anything is built.
+
+    Raises:
+        UsageError: says what would be right.
+    """
+    if seeds is None:
+        return
+    if resume is not None:
+        raise UsageError("--seeds begins with several seeds; --resume NAME/seeds-N goes on with them")
+    if run_in is not None or listen is not None or (launch is not None and launch.size > 1):
+        raise UsageError(
+            "--seeds trains on this host, in directories of its own: without --run and --listen, started once"
+        )
+    numbers_of(seeds, 0)
 
 
 def _check_new(job: JobConfig, run_in: Path | None, place: Path) -> None:
@@ -192,6 +224,13 @@ def _by_defaults(env: str, agent: str | None, overrides: Sequence[str]) -> JobCo
     from tianji_cli.config.without_file import config_without_file  # noqa: PLC0415
 
     return config_without_file(env, agent or "ppo", overrides)
+
+
+def _run(request: RunRequest, json_to: str | None) -> int:
+    result = run_session(request)
+    goes_on = _goes_on(result.summary, request.job, request.run)
+    print_result(result.summary, request.run, json_to, goes_on=goes_on)
+    return _exit_status(result, request.world)
 
 
 def _exit_status(result: Result, world: World | None) -> int:
@@ -273,7 +312,12 @@ def _goes_on(summary: Summary, job: JobConfig, run: RunDirectory) -> bool:
 
 
 def _is_at_its_goal(job: JobConfig, run: RunDirectory, json_to: str | None) -> bool:
-    """Whether there is nothing to train for; if so, print it and how to go on, and touch nothing."""
+    """Whether there is nothing to train for; if so, print it and how to go on, and touch nothing.
+
+    Raises:
+        UsageError: nothing can go on from there.
+    """
+    _check_earlier(run)
     reached = goals_reached(run.checkpoints, job.experiment.stop, job.distribution.groups)
     if not reached:
         return False

@@ -668,6 +668,16 @@ class JobConfig(Section):
     roles: dict[str, UserRoleSection] = Field(default_factory=dict)
 
     @property
+    def cores(self) -> int:
+        """Cores that learners, buffers, user roles and actors of all groups ask for."""
+        distribution = self.distribution
+        if distribution.one_process:
+            return distribution.groups * distribution.learner.cores
+        roles = sum(section.cores for section in self.roles.values())
+        actors = distribution.actor.num * distribution.actor.cores
+        return distribution.groups * (distribution.cores_of_learners + roles + actors)
+
+    @property
     def fragment_steps(self) -> int:
         """Env steps in one fragment: T x N."""
         return self.distribution.actor.send_size * self.environment.num_envs

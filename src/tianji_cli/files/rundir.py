@@ -82,16 +82,24 @@ class RunDirectory:
             parent.mkdir(parents=True, exist_ok=True)
             for number in count(int(first.name)):
                 with contextlib.suppress(FileExistsError):
-                    (parent / str(number)).mkdir()
-                    break
-            run = cls(parent / str(number))
-            for subdirectory in SUBDIRECTORIES:
-                (run.path / subdirectory).mkdir()
+                    return cls.make(parent / str(number))
+            raise AssertionError("numbers do not end")
         except OSError as cause:
             raise RunDirectoryError(
                 f"cannot make a run directory in {parent}: {cause.strerror}; --out DIR chooses another place"
             ) from cause
-        return run
+
+    @classmethod
+    def make(cls, path: Path) -> RunDirectory:
+        """Make a directory with what ``adopt`` looks for.
+
+        Raises:
+            FileExistsError: it is there; OSError: it cannot be made.
+        """
+        path.mkdir()
+        for subdirectory in SUBDIRECTORIES:
+            (path / subdirectory).mkdir()
+        return cls(path)
 
     @classmethod
     def adopt(cls, path: Path) -> RunDirectory:
@@ -242,7 +250,8 @@ def _numbers(parent: Path) -> list[int]:
 
 def _no_such_run(run: str, out: Path) -> str:
     named = cut(f"no run {run!r}")
-    existing = {place.name: _runs_of(place) for place in sorted(out.iterdir())} if out.is_dir() else {}
+    places = [*sorted(out.iterdir()), *sorted(out.glob("*/seeds-*"))] if out.is_dir() else []
+    existing = {str(place.relative_to(out)): _runs_of(place) for place in places}
     existing = {name: runs for name, runs in existing.items() if runs}
     if not existing:
         return f"{named}: there are no runs in {out}{os.sep} (--out DIR looks elsewhere)"

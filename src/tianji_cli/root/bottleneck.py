@@ -311,9 +311,7 @@ class WorkLog:
         distribution, there = self._config.distribution, len(os.sched_getaffinity(0))
         idle = (last.idle_s - first.idle_s) / (last.at_s - first.at_s)
         actor, groups = distribution.actor, distribution.groups
-        roles = sum(section.cores for section in self._config.roles.values())
-        others = groups * (distribution.cores_of_learners + roles)
-        wanted = others + groups * actor.num * actor.cores
+        wanted = self._config.cores
         more = max(1, int(idle / actor.cores / groups))
         settings = f"distribution.actor.num = {actor.num + more}"
         if distribution.pin_cores and wanted + groups * more * actor.cores > there:

@@ -1,0 +1,233 @@
+"""`tianji train --seeds`: several seeds of a config side by side, one display, what they came to together."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from tianji_cli.config.loader import dump_config, load_config
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.errors import RunFailed, UsageError, one_line, printable
+from tianji_cli.files.regular import check_trusted
+from tianji_cli.files.seeds import SeedsDirectory
+from tianji_cli.quantities import count, duration, number, several
+from tianji_cli.signals import INTERRUPTED, Interruption
+from tianji_cli.telemetry.report import print_lines, write_json
+from tianji_cli.telemetry.run_state import read_state
+from tianji_cli.telemetry.table import plain_table, print_table
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from tianji_lab.many.seeds import Seed, Seeds
+
+COLUMNS: Final = ("seed", "status", "env steps", "best return", "why")
+MOST_SEEDS: Final = 1000
+
+
+def train_seeds(job: JobConfig, seeds: str, place: Path, *, quiet: bool, json_to: str | None) -> int:
+    """Train a config with several seeds.
+
+    Raises:
+        UsageError: they cannot be; RunFailed: one of them has failed.
+    """
+    from tianji_lab.many.seeds import to_begin  # noqa: PLC0415 - most commands do without the lab
+
+    check_one_host(job)
+    numbers = numbers_of(seeds, job.experiment.seed)
+    directory = SeedsDirectory.create(job.experiment.name, numbers, dump_config(job), place)
+    return _train(to_begin(directory), job, quiet=quiet, json_to=json_to)
+
+
+def resume_seeds(
+    directory: SeedsDirectory, settings: Sequence[str], *, quiet: bool, json_to: str | None
+) -> int:
+    """Go on with the seeds of a directory that are not done.
+
+    Raises:
+        UsageError: they cannot be, or one of them runs; RunFailed: one of them has failed.
+    """
+    from tianji_lab.many.seeds import to_go_on  # noqa: PLC0415
+
+    check_trusted(directory.config)  # It names modules that will run.
+    job = load_config(str(directory.config), settings)
+    check_one_host(job)
+    return _train(to_go_on(directory, settings), job, quiet=quiet, json_to=json_to)
+
+
+def numbers_of(text: str, first: int) -> list[int]:
+    """Read ``--seeds``: how many, from the config's own on, or a list.
+
+    >>> numbers_of("3", 7), numbers_of("3,11", 7), numbers_of("5,", 7)
+    ([7, 8, 9], [3, 11], [5])
+
+    Raises:
+        UsageError: it is neither, or names a seed twice.
+    """
+    parts = [part.strip() for part in text.removesuffix(",").split(",")]
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        raise UsageError(f"--seeds {text!r} is neither a number of seeds, as 5, nor a list, as 3,7,11")
+    numbers = [int(part) for part in parts]
+    if "," not in text:
+        if not 0 < numbers[0] <= MOST_SEEDS:
+            raise UsageError(
+                f"--seeds {text} is how many, from 1 to {MOST_SEEDS}; one seed is a list, as --seeds {text},"
+            )
+        return list(range(first, first + numbers[0]))
+    if len(set(numbers)) < len(numbers):
+        raise UsageError(f"--seeds {text} names a seed twice")
+    return numbers
+
+
+def check_one_host(job: JobConfig) -> None:
+    """Refuse what several trainings side by side cannot have.
+
+    Raises:
+        UsageError: says what.
+    """
+    if job.distribution.hosts > 1:
+        raise UsageError(
+            "several seeds train side by side on one host, and distribution.hosts is "
+            f"{job.distribution.hosts}: train them one by one, with --set experiment.seed=1 and so on"
+        )
+
+
+def _train(seeds: Seeds, job: JobConfig, *, quiet: bool, json_to: str | None) -> int:
+    from tianji_lab.many.seeds import summarise, train  # noqa: PLC0415
+
+    interrupted = False
+    with _Board(seeds, quiet=quiet) as board:
+        try:
+            train(seeds, job, board.show)
+        except (Interruption, KeyboardInterrupt):
+            interrupted = True
+    document = summarise(seeds, job)
+    if json_to is not None:
+        write_json(document, json_to)
+    if json_to != "-":
+        _print(document, seeds)
+    if seeds.status == "failed":
+        failed = [seed.number for seed in seeds.each if seed.status == "failed"]
+        raise RunFailed(f"{several(len(failed), 'seed')} failed: {', '.join(map(str, failed))}")
+    return INTERRUPTED if interrupted or seeds.status == "stopped" else 0
+
+
+def _print(document: Mapping[str, Any], seeds: Seeds) -> None:
+    rows = [
+        (
+            str(row["seed"]),
+            row["status"],
+            "" if row["env_steps"] is None else count(row["env_steps"]),
+            "" if row["train_s"] is None else duration(row["train_s"]),
+            "" if row[document["of"]] is None else number(row[document["of"]]),
+            printable(one_line(row["reason"])),
+        )
+        for row in document["seeds"]
+    ]
+    what = "evaluation" if document["of"] == "evaluation" else "last 100"
+    place = printable(str(seeds.directory.path))
+    print_table(("seed", "status", "env steps", "time", what, "why"), rows, place, right=(0, 2, 3, 4))
+    print_lines(_together(document))
+    print_lines([f"runs: {place}"])
+    if seeds.status != "finished":
+        print_lines([f"go on with them: tianji train --resume {place}"], to_copy=True)
+
+
+def _together(document: Mapping[str, Any]) -> Iterator[str]:
+    done = sum(row["status"] == "finished" for row in document["seeds"])
+    what = (
+        "return of the evaluations" if document["of"] == "evaluation" else "return of the last 100 episodes"
+    )
+    if document["final"] is not None:
+        yield f"{what}: {_estimate(document['final'])}, interquartile mean of {several(done, 'seed')}"
+    for threshold, times in document["time_to"].items():
+        if "iqm" in times:
+            yield f"to {threshold}: {_estimate(times)} s"
+        else:
+            yield f"to {threshold}: {times['reached']} of {times['of']}"
+
+
+def _estimate(of: Mapping[str, float]) -> str:
+    interval = f" ({number(of['low'])} to {number(of['high'])})" if "low" in of else ""
+    return number(of["iqm"]) + interval
+
+
+class _Board:
+    """Shows how seeds are doing, on stderr: a table, or in a pipe a line when one begins or ends."""
+
+    def __init__(self, seeds: Seeds, *, quiet: bool) -> None:
+        self._title = printable(str(seeds.directory.path))
+        self._quiet = quiet
+        self._live = None if quiet or not _is_terminal() else _live()
+        self._told: dict[int, str] = {}
+        self._began_s = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, seeds: Seeds) -> None:
+        """Show the present state."""
+        if self._live is not None:
+            self._draw(seeds, self._live)
+        elif not self._quiet:
+            for seed in seeds.each:
+                self._tell(seed, seeds)
+
+    def _tell(self, seed: Seed, seeds: Seeds) -> None:
+        if self._told.get(seed.number, "waiting") == seed.status:
+            return
+        self._told[seed.number] = seed.status
+        why = f": {one_line(seed.reason)}" if seed.reason else ""
+        after = duration(time.monotonic() - self._began_s)
+        sys.stderr.write(
+            printable(f"{after}  seed {seed.number} {seed.status}{why} ({seeds.over}/{len(seeds.each)} done)")
+            + "\n"
+        )
+        sys.stderr.flush()
+
+    def _draw(self, seeds: Seeds, live: Live) -> None:
+        from rich.text import Text  # noqa: PLC0415
+
+        if not live.is_started:
+            live.start()
+            live.console.show_cursor(True)  # One that is killed must not leave a shell without a cursor.
+        shown = [seed for seed in seeds.each if seed.status != "waiting"]
+        room = max(1, live.console.height - 5)
+        table = plain_table(COLUMNS, [_cells(seed) for seed in shown[-room:]], right=(0, 2, 3))
+        spent = duration(time.monotonic() - self._began_s, 0)
+        head = f"{self._title}: {seeds.over} of {several(len(seeds.each), 'seed')} done, {spent}\n"
+        live.update(Text(head + table.rstrip("\n"), overflow="ellipsis", no_wrap=True), refresh=True)
+
+
+def _cells(seed: Seed) -> tuple[str, ...]:
+    state = read_state(seed.run)
+    return (
+        str(seed.number),
+        seed.status,
+        "" if state.env_steps is None else count(state.env_steps),
+        "" if state.best_mean_100 is None else number(state.best_mean_100),
+        one_line(seed.reason),
+    )
+
+
+def _is_terminal() -> bool:
+    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _live() -> Live:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.live import Live  # noqa: PLC0415
+
+    console = Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
+    return Live(console=console, auto_refresh=False, redirect_stdout=False, transient=True)

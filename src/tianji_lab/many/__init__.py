@@ -1,0 +1,1 @@
+"""Many trainings: as many side by side as the cores carry, and what they say together."""

@@ -1,0 +1,214 @@
+"""Several seeds of one config: which are still to be trained, training them, what they came to."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.errors import ProcessExit, TianjiError, UsageError, describe
+from tianji_cli.files.regular import read_json
+from tianji_cli.files.rundir import RunDirectory, write_whole
+from tianji_cli.files.seeds import SeedsDirectory
+from tianji_cli.launch.children import python_command
+from tianji_cli.signals import INTERRUPTED
+from tianji_cli.telemetry.run_state import is_running, read_state
+from tianji_lab.many.side_by_side import SideBySide
+from tianji_lab.training import estimate
+
+SCHEMA: Final = 1
+LEAST_FOR_INTERVAL: Final = 2
+LOOK_S: Final = 1.0
+"""Between two looks at runs that go on."""
+
+
+@dataclass
+class Seed:
+    """A seed, and how it is doing.
+
+    Attributes:
+        command: trains it; None if it is done.
+        status: "waiting", "running", "finished", "stopped" or "failed".
+        reason: why it stopped or failed, in words.
+    """
+
+    number: int
+    run: RunDirectory
+    command: Sequence[str] | None
+    status: str = "waiting"
+    reason: str = ""
+
+
+@dataclass
+class Seeds:
+    """The seeds of a directory."""
+
+    directory: SeedsDirectory
+    each: list[Seed] = field(default_factory=list)
+
+    @property
+    def over(self) -> int:
+        """How many are not waiting or running."""
+        return sum(seed.status not in {"waiting", "running"} for seed in self.each)
+
+    @property
+    def status(self) -> str:
+        """How they stand together: ``failed`` if one has, ``stopped`` if one is not at its end."""
+        found = {seed.status for seed in self.each}
+        return "failed" if "failed" in found else "finished" if found == {"finished"} else "stopped"
+
+
+def to_begin(directory: SeedsDirectory) -> Seeds:
+    """Say how each seed is trained from the beginning."""
+    return Seeds(
+        directory, [Seed(seed, run, _begin(directory, seed)) for seed, run in directory.runs.items()]
+    )
+
+
+def to_go_on(directory: SeedsDirectory, settings: Sequence[str]) -> Seeds:
+    """Say how each seed is trained on: from its checkpoint, from the beginning if it has none, or not at all.
+
+    Args:
+        settings: the user's new ones. With these a seed that has reached its goal may have another one.
+
+    Raises:
+        UsageError: one of them is running.
+    """
+    seeds = Seeds(directory)
+    for number, run in directory.runs.items():
+        if is_running(run):
+            raise UsageError(f"{run.path} is running: tianji stop ends it")
+        seeds.each.append(_to_go_on(directory, number, run, settings))
+    return seeds
+
+
+def _to_go_on(directory: SeedsDirectory, seed: int, run: RunDirectory, settings: Sequence[str]) -> Seed:
+    if not run.metrics.exists():
+        return Seed(seed, run, _begin(directory, seed, settings))
+    if not settings and read_state(run).status == "finished":
+        return Seed(seed, run, None, "finished")
+    if (run.checkpoints / "last").exists():
+        return Seed(seed, run, _train("--resume", str(run.path.absolute()), settings=settings))
+    directory.begin_anew(seed)
+    return Seed(seed, run, _begin(directory, seed, settings))
+
+
+def _begin(directory: SeedsDirectory, seed: int, settings: Sequence[str] = ()) -> list[str]:
+    run = directory.path / str(seed)
+    own = [*settings, f"experiment.seed={seed}"]
+    return _train(str(directory.config), "--run", str(run), settings=own)
+
+
+def _train(*words: str, settings: Sequence[str]) -> list[str]:
+    told = [word for setting in settings for word in ("--set", setting)]
+    return python_command("tianji_cli", "train", *words, *told, "--quiet")
+
+
+def train(seeds: Seeds, job: JobConfig, show: Callable[[Seeds], None]) -> None:
+    """Train those that are not done, as many at once as the cores carry; one that fails ends no other.
+
+    Args:
+        job: one of them, for what it asks of the cores.
+        show: called now and then, and each time that one begins or ends.
+
+    An interruption ends them after a checkpoint each, and goes on from here.
+    """
+    waiting = [seed for seed in seeds.each if seed.command is not None]
+    by_number = {seed.number: seed for seed in waiting}
+    try:
+        with SideBySide[int](os.sched_getaffinity(0), job.cores) as runner:
+            while waiting or runner.running:
+                while waiting and runner.has_room:
+                    seed = waiting.pop(0)
+                    assert seed.command is not None
+                    runner.start(seed.number, seed.command)
+                    seed.status = "running"
+                show(seeds)
+                for number, ended in runner.wait(LOOK_S):
+                    _note(by_number[number], ended)
+    finally:
+        for seed in seeds.each:
+            if seed.status == "running":  # It was, until this was interrupted.
+                found = read_state(seed.run)
+                is_over = found.status in {"finished", "failed"}
+                seed.status, seed.reason = (found.status if is_over else "stopped"), found.reason
+    show(seeds)
+
+
+def _note(seed: Seed, ended: ProcessExit) -> None:
+    if ended.status == 0:
+        seed.status = "finished"
+    elif ended.status == INTERRUPTED:
+        seed.status, seed.reason = "stopped", read_state(seed.run).reason
+    else:
+        seed.status, seed.reason = "failed", ended.last_words.removeprefix("tianji: error: ")
+
+
+def summarise(seeds: Seeds, job: JobConfig) -> dict[str, Any]:
+    """Write what they came to into the directory's ``summary.json``, and return it.
+
+    ``final`` is an interquartile mean over those that finished, with its 95 % interval, of the final
+    evaluation if each has one, else of the last 100 episodes.
+
+    Raises:
+        TianjiError: a summary cannot be read, or the new one not written.
+    """
+    rows = [_row(seed) for seed in seeds.each]
+    done = [row for row in rows if row["status"] == "finished"]
+    of = "evaluation" if done and all(row["evaluation"] is not None for row in done) else "mean_100"
+    thresholds = dict.fromkeys(name for row in done for name in row["time_to"])
+    document = {
+        "schema": SCHEMA,
+        "experiment": job.experiment.name,
+        "status": seeds.status,
+        "seeds": rows,
+        "of": of,
+        "final": _over([row[of] for row in done]),
+        "train_s": _over([row["train_s"] for row in done]),
+        "time_to": {name: _times([row["time_to"].get(name) for row in done]) for name in thresholds},
+    }
+    try:
+        write_whole(seeds.directory.summary, json.dumps(document, indent=2, allow_nan=False).encode())
+    except OSError as cause:
+        raise TianjiError(f"cannot write {seeds.directory.summary}: {describe(cause)}") from cause
+    return document
+
+
+def _row(seed: Seed) -> dict[str, Any]:
+    row = {"seed": seed.number, "run": str(seed.run.path.absolute()), "status": seed.status}
+    row |= {"reason": seed.reason, "env_steps": None, "train_s": None, "evaluation": None}
+    row |= {"mean_100": None, "best_mean_100": None, "time_to": {}}
+    try:
+        found = read_json(seed.run.summary)
+    except FileNotFoundError:
+        return row
+    except (OSError, ValueError) as cause:
+        raise TianjiError(f"cannot read {seed.run.summary}: {describe(cause)}") from cause
+    row |= {name: found[name] for name in ("env_steps", "train_s", "time_to")}
+    row |= {name: found["returns"][name] for name in ("mean_100", "best_mean_100")}
+    row |= {"evaluation": found["evaluation"] and found["evaluation"]["mean"]}
+    return row if seed.reason else row | {"reason": found["reason"]}
+
+
+def _over(values: Sequence[float | None]) -> dict[str, float] | None:
+    """Interquartile mean and interval; None if a value is missing, or there is none."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known or len(known) < len(values):
+        return None
+    of = estimate(np.asarray(known, np.float64))
+    found = {"iqm": float(of.iqm)}
+    return found | (
+        {"low": float(of.low), "high": float(of.high)} if len(known) >= LEAST_FOR_INTERVAL else {}
+    )
+
+
+def _times(values: Sequence[float | None]) -> dict[str, Any]:
+    """How many have reached a threshold, and when, if all have."""
+    reached = sum(value is not None for value in values)
+    return {"reached": reached, "of": len(values)} | (_over(values) or {})

@@ -1,0 +1,100 @@
+"""Commands side by side, each on cores of its own.
+
+A training makes its plan for the cores that its process may use. So one that was started on four of sixteen
+cores is pinned to these, and three others may train beside it undisturbed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from types import TracebackType
+from typing import Final, Generic, Self, TypeVar
+
+from tianji_cli.errors import ProcessExit
+from tianji_cli.launch.children import Child, end_children, wait_for_exit
+
+END_S: Final = 60.0
+"""How long commands that are to end may take to save what they have."""
+
+Key = TypeVar("Key")
+
+
+class SideBySide(Generic[Key]):
+    """Owns some cores, and the commands that run on them; ends these with its context.
+
+    Args:
+        cores: logical CPUs that are shared out.
+        each: how many of them a command wants. One runs even if there are fewer.
+
+    Attributes:
+        at_once: how many commands run at once.
+    """
+
+    def __init__(self, cores: Collection[int], each: int) -> None:
+        all_cores = sorted(cores)
+        self.at_once = max(1, len(all_cores) // each)
+        bounds = [number * len(all_cores) // self.at_once for number in range(self.at_once + 1)]
+        self._free = [all_cores[first:end] for first, end in pairwise(bounds)]
+        self._running: dict[Key, tuple[Child, list[int]]] = {}
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another command may start."""
+        return bool(self._free)
+
+    @property
+    def running(self) -> tuple[Key, ...]:
+        """Commands that run, in the order in which they were started."""
+        return tuple(self._running)
+
+    def start(self, key: Key, command: Sequence[str]) -> None:
+        """Start a command on cores that are free.
+
+        Raises:
+            OSError: it cannot be run.
+        """
+        cores = self._free[0]
+        with _on(cores):
+            child = Child(command)
+        self._running[key] = child, self._free.pop(0)
+
+    def wait(self, timeout_s: float) -> list[tuple[Key, ProcessExit]]:
+        """Wait until a command has ended, at most so long; returns those that have, and how."""
+        children = {child: key for key, (child, _) in self._running.items()}
+        found = []
+        for child in wait_for_exit(list(children), timeout_s):
+            _, cores = self._running.pop(children[child])
+            found.append((children[child], child.wait()))
+            end_children([child], 0.0)
+            self._free.append(cores)
+        return found
+
+    def end(self) -> None:
+        """Ask all commands to end, which trainings do after saving, and wait for it."""
+        children = [child for child, _ in self._running.values()]
+        self._running.clear()
+        for child in children:
+            child.terminate()
+        end_children(children, END_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+
+@contextmanager
+def _on(cores: Collection[int]) -> Iterator[None]:
+    """Have what is started meanwhile run on these cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

@@ -1,0 +1,103 @@
+"""`tianji train --seeds`: runs side by side, what they come to together, and what a killed one does."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.telemetry.metrics import writer_here
+from tianji_cli.telemetry.run_state import read_state
+
+ONE_CORE = {"distribution": {"transport": "inproc"}}
+ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
+
+
+def several(workplace: Any, seeds: str, *changes: dict[str, Any]) -> tuple[Path, Any]:
+    config = workplace.config(*changes)
+    place = workplace.place / "out/run/seeds-1"
+    return place, workplace.command("train", str(config), "--seeds", seeds, "--out", "out")
+
+
+def trained(place: Path, seed: int) -> bool:
+    return bool(read_state(RunDirectory(place / str(seed))).env_steps)
+
+
+def test_seeds_count_from_the_configs_own_and_have_one_summary(workplace: Any) -> None:
+    place, command = several(workplace, "2", ONE_CORE, {"experiment": {"seed": 7, "thresholds": [1.0, 1e6]}})
+    command.wait(0)
+    summary = json.loads((place / "summary.json").read_text())
+    assert summary["status"] == "finished"
+    assert [row["seed"] for row in summary["seeds"]] == [7, 8]
+    returns = [json.loads((place / seed / "summary.json").read_text())["returns"] for seed in ("7", "8")]
+    means = [row["mean_100"] for row in returns]
+    assert summary["final"]["iqm"] == pytest.approx(sum(means) / 2)
+    assert min(means) <= summary["final"]["low"] <= summary["final"]["high"] <= max(means)
+    assert summary["time_to"]["1"]["reached"] == 2
+    assert summary["time_to"]["1000000"] == {"reached": 0, "of": 2}
+    configs = [(place / seed / "config.toml").read_text() for seed in ("7", "8")]
+    assert ["seed = 7" in configs[0], "seed = 8" in configs[1]] == [True, True]
+    assert "seed 7 running" in command.stderr
+    assert "seed 8 finished" in command.stderr
+    assert "interquartile mean of 2 seeds" in command.stdout
+
+
+def test_each_of_two_seeds_at_once_has_a_core_of_its_own(workplace: Any) -> None:
+    place, command = several(workplace, "3,11", ONE_CORE, ENDLESS)
+    workplace.until(lambda: trained(place, 3) and trained(place, 11), "both train")
+    processes = command.pids("actor, buffer and learner")
+    assert len(processes) == 2
+    first, other = (os.sched_getaffinity(pid) for pid in processes)
+    assert first.isdisjoint(other)
+    command.signal_all(signal.SIGINT)
+    command.wait(130)
+    assert json.loads((place / "summary.json").read_text())["status"] == "stopped"
+
+
+def test_a_killed_seed_ends_no_other_and_all_go_on_with_resume(workplace: Any) -> None:
+    place, command = several(workplace, "3,11,12", ONE_CORE, ENDLESS)
+    workplace.until(lambda: trained(place, 3) and trained(place, 11), "two train")
+    killed = writer_here(place / "3/metrics.jsonl")
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    workplace.until(lambda: trained(place, 12), "the next one has taken its place")
+    assert trained(place, 11)
+    os.kill(command.pid, signal.SIGTERM)
+    command.wait(1)
+    assert command.last_words == "tianji: error: 1 seed failed: 3"
+    states = [json.loads((place / f"{seed}/checkpoints/last/state.json").read_text()) for seed in (11, 12)]
+    goal = max(state["progress"]["env_steps"] for state in states) + 4096
+
+    ends = f"experiment.stop.env_steps={goal}"
+    again = workplace.command("train", "--resume", "run/seeds-1", "--out", "out", "--set", ends, "--quiet")
+    again.wait(0)
+    assert again.stderr == ""
+    summary = json.loads((place / "summary.json").read_text())
+    assert [row["status"] for row in summary["seeds"]] == ["finished"] * 3
+    assert all(row["env_steps"] >= goal for row in summary["seeds"])
+
+    times = [(place / str(seed) / "summary.json").stat().st_mtime_ns for seed in (3, 11, 12)]
+    workplace.command("train", "--resume", "run/seeds-1", "--out", "out").wait(0)
+    assert [(place / str(seed) / "summary.json").stat().st_mtime_ns for seed in (3, 11, 12)] == times
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--seeds", "0"), "from 1 to 1000"),
+        (("--seeds", "2,2"), "names a seed twice"),
+        (("--seeds", "a"), "neither a number of seeds"),
+        (("--seeds", "2", "--run", "x"), "directories of its own"),
+        (("--seeds", "2", "--set", "distribution.hosts=2", "--transport", "zmq"), "distribution.hosts is 2"),
+    ],
+)
+def test_what_seeds_cannot_be_is_said_before_anything_is_made(
+    workplace: Any, words: tuple[str, ...], said: str
+) -> None:
+    command = workplace.command("train", str(workplace.config()), "--out", "out", *words)
+    command.wait(2)
+    assert said in command.last_words
+    assert not (workplace.place / "out").exists()
