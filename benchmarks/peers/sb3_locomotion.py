@@ -54,6 +54,19 @@ ZOO: Mapping[str, Mapping[str, Any]] = {
         "vf_coef": 0.58096,
         "policy_kwargs": NETWORKS,
     },
+    "Walker2d": {
+        "n_steps": 512,
+        "batch_size": 32,
+        "n_epochs": 20,
+        "gamma": 0.99,
+        "learning_rate": 5.05041e-05,
+        "ent_coef": 0.000585045,
+        "clip_range": 0.1,
+        "gae_lambda": 0.95,
+        "max_grad_norm": 1.0,
+        "vf_coef": 0.871923,
+    },
+    "Ant": {},  # rl-zoo, too, has the defaults, but for observations and rewards, which it normalises
 }
 EVALUATION_SEED = 10_000
 """And the training's: episodes that were not trained on."""
@@ -65,7 +78,7 @@ def settings_of(algorithm: str, task: str) -> Mapping[str, Any]:
         return {}
     name = task.partition("-")[0]
     if name not in ZOO:
-        raise SystemExit(f"{task}: rl-zoo's hyperparameters are here for {' and '.join(ZOO)}")
+        raise SystemExit(f"{task}: rl-zoo's hyperparameters are here for {', '.join(ZOO)}")
     return ZOO[name]
 
 
