@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 import typer
 from commands import parse
+from figures import old_pictures
 
 from tianji_cli.config.json_schema import config_schema
 from tianji_cli.config.source import find_config
@@ -95,8 +96,8 @@ def commands_in(block: Block) -> Iterator[tuple[list[str], list[str]]]:
                 command.append(word)
 
 
-def wrong_with_command(words: Sequence[str]) -> Iterator[str]:
-    """Say what the program would refuse in a command line."""
+def wrong_with_command(words: Sequence[str], own: Collection[str]) -> Iterator[str]:
+    """Say what the program would refuse in a command line; ``own`` are configs and runs of the page itself."""
     if words[:1] == ["--install-completion"]:
         return  # Parsing it does it.
     try:
@@ -108,7 +109,7 @@ def wrong_with_command(words: Sequence[str]) -> Iterator[str]:
         return
     configs = [given.get("config"), *(given.get(one) for one in ("first", "second"))]
     for config in configs:
-        if isinstance(config, str) and not known_config(config):
+        if isinstance(config, str) and config.partition("/")[0] not in own and not known_config(config):
             yield f"{' '.join(words)}: there is no config {config!r}"
     for override in given.get("overrides") or ():
         key = str(override).partition("=")[0]
@@ -189,8 +190,10 @@ def wrong_with(block: Block) -> Iterator[str]:
         elif set(table) != {"project"}:
             yield f"neither a config nor entry points: {', '.join(table)}"
     elif block.language in {"sh", "console"}:
+        titles = {one.title for one in blocks_of(block.page) if one.title}
+        named = re.findall(r"--name (\w+)", block.page.read_text(encoding="utf-8"))
         for _, words in commands_in(block):
-            yield from wrong_with_command(words)
+            yield from wrong_with_command(words, {*titles, *named})
 
 
 def run_page(page: Path) -> list[str]:
@@ -267,6 +270,7 @@ def main(names: Sequence[str]) -> int:
     ]
     wrong = [f"{block}: {what}" for page in pages for block in blocks_of(page) for what in wrong_with(block)]
     wrong += [text for page in pages if page.name == "troubleshooting.md" for text in strange_messages(page)]
+    wrong += old_pictures()
     # Two at a time: a training has processes that wait for one another.
     with ThreadPoolExecutor(2) as pool:
         for failures in pool.map(run_page, pages):
