@@ -51,6 +51,12 @@ ONES_OWN = {"mine.toml", "my.toml", "my_tuned.toml", "config.toml", "plain_q.tom
 
 RUN_LIMIT_S = 120
 
+WHERE = re.compile(r"^(tianji: error: )?((--set|--env|\S+\.toml): )?(\w+\.[\w.\[\]]+: )*")
+"""What stands before a message: the program, the file, the key."""
+WORD, VALUE = re.compile(r"[A-Za-z]{2,}"), re.compile(r"'[^']*'|\S*[/_=.\d()]\S*")
+MADE_BY_THE_SOURCES = 0.8
+"""Share of a message's words that texts of the sources have to cover; the rest are values, such as the names of spaces."""
+
 
 @dataclass(frozen=True)
 class Block:
@@ -238,12 +244,10 @@ def templates() -> list[re.Pattern[str]]:
                 found.add("".join(map(str, parts)))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
                 found.add(re.sub(r"\{[^{}]*\}", "\0", node.value))
-    enough = (text for text in found if len(text.replace("\0", "").strip()) >= 10)
-    return [
-        re.compile("(?:.+?)".join(map(re.escape, text.strip().split("\0"))))
-        for text in enough
-        if "\n" not in text.strip()
-    ]
+    lines = {line for text in found for line in text.split("\n")}
+    some = (text.strip() for text in lines if len(re.findall(r"[a-zA-Z]", text)) >= 5)
+    # A value at the end is a word; one in between is whatever lies there.
+    return [re.compile(re.sub(r"\\*\0$", r"(\\S+)", re.escape(text)).replace("\0", "(.+?)")) for text in some]
 
 
 def strange_messages(page: Path) -> Iterator[str]:
@@ -253,11 +257,15 @@ def strange_messages(page: Path) -> Iterator[str]:
         if block.language != "text":
             continue
         for line in filter(None, (line.strip() for line in block.text.splitlines())):
-            covered = set[int]()
+            begin = len(line) - len(WHERE.sub("", line))
+            said = {at for word in WORD.finditer(line, begin) for at in range(*word.span())}
+            said -= {at for value in VALUE.finditer(line) for at in range(*value.span())}
+            made = set[int]()
             for pattern in patterns:
                 for found in pattern.finditer(line):
-                    covered |= set(range(*found.span()))
-            if len(covered) < 0.7 * len(line):
+                    gaps = {at for gap in range(1, pattern.groups + 1) for at in range(*found.span(gap))}
+                    made |= set(range(*found.span())) - gaps
+            if len(said & made) < MADE_BY_THE_SOURCES * len(said):
                 yield f"{block}: no source file says {line!r}"
 
 

@@ -1,4 +1,4 @@
-"""What mkdocs calls while it builds the site: generated pages and tables, and equations as MathML.
+"""What mkdocs calls while it builds the site: generated pages and tables, and equations.
 
 Nothing that is generated is committed. Keys come from the config's models, as `tianji config schema` has them,
 commands from the command line itself.
@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from latex2mathml.converter import convert
 from mkdocs.structure.files import File
 
 from tianji_cli.config.json_schema import config_schema
 
 sys.path.insert(0, str(Path(__file__).parent))
-from commands import all_commands  # noqa: E402 - a module beside this one
+from commands import all_commands  # noqa: E402 - modules beside this one
+from equations import drawn  # noqa: E402
 
 Table = Mapping[str, Any]
 
@@ -66,16 +66,15 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
 
 def on_page_content(content: str, **_: object) -> str:
-    """Put MathML, which browsers draw themselves, in place of equations in LaTeX."""
+    """Put pictures in place of equations in LaTeX."""
 
-    def drawn(found: re.Match[str]) -> str:
-        latex = html.unescape(found["latex"]).strip()
-        block = latex.startswith("\\[")
-        math: str = convert(latex[2:-2].strip(), display="block" if block else "inline")
-        return f'<div class="equation">{math}</div>' if block else math
+    def picture(found: re.Match[str]) -> str:
+        latex = html.unescape(found["latex"]).strip()[2:-2].strip()
+        is_block = found["tag"] == "div"
+        return f'<div class="equation">{drawn(latex)}</div>' if is_block else drawn(latex)
 
     return re.sub(
-        r'<(?P<tag>span|div) class="arithmatex">(?P<latex>.*?)</(?P=tag)>', drawn, content, flags=re.DOTALL
+        r'<(?P<tag>span|div) class="arithmatex">(?P<latex>.*?)</(?P=tag)>', picture, content, flags=re.DOTALL
     )
 
 
@@ -150,7 +149,8 @@ def keys_table(keys: Mapping[str, Table]) -> Iterator[str]:
     Raises:
         ValueError: the model does not say what a key means.
     """
-    yield from ("| key | type | default | unit | meaning |", "|---|---|---|---|---|")
+    yield from ('<div class="settings" markdown="1">', "")
+    yield from ("| key | default | unit | meaning | values |", "|---|---|---|---|---|")
     for key, value in keys.items():
         nested = "$ref" in value and _resolved(value).get("properties")
         meaning = value.get("description", "")
@@ -158,8 +158,9 @@ def keys_table(keys: Mapping[str, Table]) -> Iterator[str]:
             continue  # A table of its own, with a heading of its own.
         if not meaning:
             raise ValueError(f"the docstring of its model does not say what {key} means")
-        cells = (f"`{key}`", _type(value), _default(value), _unit(key, meaning), _prose(meaning))
+        cells = (f"`{key}`", _default(value), _unit(key, meaning), _prose(meaning), _type(value))
         yield f"| {' | '.join(cells)} |"
+    yield from ("", "</div>", "")
 
 
 def _type(value: Table) -> str:
@@ -173,8 +174,8 @@ def _type(value: Table) -> str:
     kind = value.get("type", "any value")
     if kind == "array":
         items = value.get("items") or {}
-        return f"list of {_type(items)}" if items else "list"
-    name = {"integer": "whole number", "boolean": "true or false", "object": "table"}.get(kind, kind)
+        return f"list of {_type(items)}s" if items and "`" not in _type(items) else "list"
+    name = {"integer": "whole number", "boolean": "true, false", "object": "table"}.get(kind, kind)
     bounds = [
         f"{sign} {value[word]:,}"
         for word, sign in (
@@ -236,7 +237,7 @@ def _command(command: Any, name: str, above: Any) -> Iterator[str]:
     yield from ("", "```text", f"tianji {name} {pieces}", "```", "")
     rows = [_parameter(one, context) for one in command.params if one.name != "help" and not one.hidden]
     if rows:
-        yield from ("| | | default |", "|---|---|---|", *rows)
+        yield from ("| option | what it does | default |", "|---|---|---|", *rows)
 
 
 def _parameter(one: Any, context: Any) -> str:
