@@ -142,14 +142,16 @@ def types(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def docs(session: nox.Session) -> None:
-    """Build the site, in which every link leads somewhere, and test what it shows; arguments are pages to test.
+    """Build the site, strictly, and test what its pages show; arguments are pages to test.
 
     It takes the environment of the tests, which has what the pages' commands need.
     """
     python = ROOT / ".nox" / "tests" / "bin" / "python"
     if not python.exists():
         session.error("first: nox --install-only -s tests")
-    session.run(str(python), "-m", "mkdocs", "build", "--quiet", external=True, env={"NO_MKDOCS_2_WARNING": "1"})
+    session.run(
+        str(python), "-m", "mkdocs", "build", "--quiet", external=True, env={"NO_MKDOCS_2_WARNING": "1"}
+    )
     session.run(str(python), "docs/site/check.py", *session.posargs, external=True)
 
 

@@ -3,10 +3,11 @@
     python docs/site/check.py [PAGE...]
 
 - Every ``python`` block compiles, every ``toml`` block is TOML and names keys that there are.
-- Every `tianji` command of an ``sh`` or ``console`` block is parsed by the program itself, and the configs and keys that
-  it names exist.
-- A block with a title is a file. One below ``<!-- runs -->`` is run, in order, in a directory of the page's own that
-  has these files. So pages are programs, and what they show is what happens.
+- Every `tianji` command of an ``sh`` or ``console`` block is parsed by the program itself, and the configs
+  and keys that it names exist.
+- A block with a title is a file. One below ``<!-- runs -->`` is run, in order, in a directory of the page's
+  own that has these files. So pages are programs, and what they show is what happens.
+- Links of README.md and CONTRIBUTING.md lead somewhere; mkdocs looks at those of the site.
 - Each line of troubleshooting.md's ``text`` blocks is a message that some source file makes.
 """
 
@@ -39,7 +40,9 @@ from tianji_cli.config.source import find_config
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SOURCES = [
-    path for folder in ("src", "algos", "envs", "transports") for path in sorted((ROOT / folder).rglob("*.py"))
+    path
+    for folder in ("src", "algos", "envs", "transports")
+    for path in sorted((ROOT / folder).rglob("*.py"))
 ]
 BLOCK = re.compile(
     r"(?P<mark><!-- runs -->\n+)?^(?P<indent> *)```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?[^\n]*\n"
@@ -55,7 +58,7 @@ WHERE = re.compile(r"^(tianji: error: )?((--set|--env|\S+\.toml): )?(\w+\.[\w.\[
 """What stands before a message: the program, the file, the key."""
 WORD, VALUE = re.compile(r"[A-Za-z]{2,}"), re.compile(r"'[^']*'|\S*[/_=.\d()]\S*")
 MADE_BY_THE_SOURCES = 0.8
-"""Share of a message's words that texts of the sources have to cover; the rest are values, such as the names of spaces."""
+"""Share of a message's words that texts of the sources have to cover; the rest are values."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def commands_in(block: Block) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def wrong_with_command(words: Sequence[str], own: Collection[str]) -> Iterator[str]:
-    """Say what the program would refuse in a command line; ``own`` are configs and runs of the page itself."""
+    """Say what the program would refuse in a command; ``own`` are configs and runs of the page itself."""
     if words[:1] == ["--install-completion"]:
         return  # Parsing it does it.
     try:
@@ -125,13 +128,16 @@ def wrong_with_command(words: Sequence[str], own: Collection[str]) -> Iterator[s
 
 
 def known_config(name: str) -> bool:
+    """Whether a name is that of a config or run that there is, or that a reader writes."""
     if name in ONES_OWN or name.isupper() or ":" in name:
         return True
     if (ROOT / name).exists() or (DOCS / name).exists() or find_config(name, ROOT) is not None:
         return True
     # A run, by the name of a config that was trained or of an example.
     stem = name.removeprefix("experiments/").partition("/")[0]
-    trained = {path.stem for folder in ("configs", "docs/examples") for path in (ROOT / folder).glob("*.toml")}
+    trained = {
+        path.stem for folder in ("configs", "docs/examples") for path in (ROOT / folder).glob("*.toml")
+    }
     return not name.endswith(".toml") and stem in trained
 
 
@@ -157,7 +163,7 @@ def _tables(one: Any) -> Iterator[Any]:
         one = SCHEMA["$defs"][one["$ref"].rpartition("/")[2]]
     if "anyOf" in one:
         for some in one["anyOf"]:
-            # Settings of types of one's own may have any key; they excuse no misspelt one of those that are known.
+            # Types of one's own may have any key; they excuse no misspelt one of those that are known.
             if some.get("description") != "Of your own.":
                 yield from _tables(some)
     else:
@@ -223,7 +229,13 @@ def run_page(page: Path) -> list[str]:
             command = [sys.executable, "-c", text] if block.language == "python" else shell
             try:
                 done = subprocess.run(
-                    command, cwd=place, env=environment, capture_output=True, text=True, timeout=RUN_LIMIT_S
+                    command,
+                    cwd=place,
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=RUN_LIMIT_S,
+                    check=False,
                 )
             except subprocess.TimeoutExpired:
                 return [f"{block}: has not ended within {RUN_LIMIT_S} s"]
@@ -237,7 +249,9 @@ def templates() -> list[re.Pattern[str]]:
     found: set[str] = set()
     for path in SOURCES:
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+        inside = {
+            id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values
+        }
         for node in ast.walk(tree):
             if isinstance(node, ast.JoinedStr):
                 parts = [part.value if isinstance(part, ast.Constant) else "\0" for part in node.values]
@@ -269,6 +283,13 @@ def strange_messages(page: Path) -> Iterator[str]:
                 yield f"{block}: no source file says {line!r}"
 
 
+def broken_links(page: Path) -> Iterator[str]:
+    """Find links to files that there are not."""
+    for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8")):
+        if not (page.parent / target).exists():
+            yield f"{page.relative_to(ROOT)}: there is no {target}"
+
+
 def main(names: Sequence[str]) -> int:
     """Check pages, all of them if none is named; print what is wrong, and return the exit status."""
     pages = [Path(name).resolve() for name in names] or [
@@ -278,12 +299,16 @@ def main(names: Sequence[str]) -> int:
     ]
     wrong = [f"{block}: {what}" for page in pages for block in blocks_of(page) for what in wrong_with(block)]
     wrong += [text for page in pages if page.name == "troubleshooting.md" for text in strange_messages(page)]
+    wrong += [text for page in pages if page.parent == ROOT for text in broken_links(page)]
     wrong += old_pictures()
     # Two at a time: a training has processes that wait for one another.
     with ThreadPoolExecutor(2) as pool:
         for failures in pool.map(run_page, pages):
             wrong += failures
-    print("\n".join(wrong) or f"{sum(1 for page in pages for _ in blocks_of(page))} blocks are as they should be")
+    print(
+        "\n".join(wrong)
+        or f"{sum(1 for page in pages for _ in blocks_of(page))} blocks are as they should be"
+    )
     return 1 if wrong else 0
 
 

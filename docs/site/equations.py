@@ -1,7 +1,7 @@
 """Equations as pictures inside the page, drawn by matplotlib while the site is built.
 
-They look the same in every browser and need neither a font, nor a script, nor a network. MathML was tried: without a
-mathematical font in the system Chromium does not lower subscripts.
+They look the same in every browser and need neither a font, nor a script, nor a network. MathML was tried:
+without a mathematical font in the system Chromium does not lower subscripts.
 """
 
 from __future__ import annotations
@@ -34,4 +34,5 @@ def drawn(latex: str) -> str:
     box = f"0 {below - height:.1f} {width:.1f} {height:.1f}"
     style = f"width:{width / SIZE:.2f}em;height:{height / SIZE:.2f}em;vertical-align:{-below / SIZE:.2f}em"
     label = escape(latex, quote=True)
-    return f'<svg class="math" role="img" aria-label="{label}" viewBox="{box}" style="{style}"><path d="{"".join(steps)}"/></svg>'
+    head = f'<svg class="math" role="img" aria-label="{label}" viewBox="{box}" style="{style}">'
+    return f'{head}<path d="{"".join(steps)}"/></svg>'

@@ -36,7 +36,9 @@ class Picture:
             f'<rect width="{width}" height="{height}" fill="#fff"/>'
         )
 
-    def box(self, x: int, y: int, width: int, height: int, kind: str, *lines: str, dashed: bool = False) -> None:
+    def box(
+        self, x: int, y: int, width: int, height: int, kind: str, *lines: str, dashed: bool = False
+    ) -> None:
         """Draw a box with lines of text in its middle, the first of them bold."""
         dash = ' stroke-dasharray="6 4"' if dashed else ""
         fill = "none" if dashed else COLOURS[kind]
@@ -49,11 +51,15 @@ class Picture:
             for number, line in enumerate(lines):
                 self.text(x + width // 2, int(top + 19 * number + 5), line, bold=number == 0)
 
-    def text(self, x: int, y: int, line: str, *, bold: bool = False, at: str = "middle", small: bool = False) -> None:
+    def text(
+        self, x: int, y: int, line: str, *, bold: bool = False, at: str = "middle", small: bool = False
+    ) -> None:
         """Write a line of text."""
         style = ' font-weight="bold"' if bold else ""
         size = ' font-size="13"' if small else ""
-        self._parts.append(f'<text x="{x}" y="{y}" text-anchor="{at}" fill="{INK}"{style}{size}>{escape(line)}</text>')
+        self._parts.append(
+            f'<text x="{x}" y="{y}" text-anchor="{at}" fill="{INK}"{style}{size}>{escape(line)}</text>'
+        )
 
     def arrow(self, *points: tuple[int, int], double: bool = False, both: bool = False) -> None:
         """Draw an arrow through points; a double one is a value that is looked at, not a message."""
@@ -61,7 +67,8 @@ class Picture:
         start = ' marker-start="url(#tip)"' if both else ""
         dash = ' stroke-dasharray="7 4"' if double else ""
         self._parts.append(
-            f'<path d="{path}" fill="none" stroke="{INK}" stroke-width="1.8"{dash}{start} marker-end="url(#tip)"/>'
+            f'<path d="{path}" fill="none" stroke="{INK}" stroke-width="1.8"{dash}{start} '
+            'marker-end="url(#tip)"/>'
         )
 
     def __str__(self) -> str:
@@ -108,7 +115,9 @@ def sample() -> Picture:
             it.arrow((14 + 162 * number - 22, 82), (14 + 162 * number - 1, 82))
     it.box(662, 200, 140, 84, "learner", "6  update", "a batch, one", "gradient step")
     it.box(430, 200, 170, 84, "learner", "7  publish", "parameters with", "version v + 1")
-    it.box(14, 200, 302, 84, "actor", "8  adopt", "between two fragments, so each", "fragment is of one policy")
+    it.box(
+        14, 200, 302, 84, "actor", "8  adopt", "between two fragments, so each", "fragment is of one policy"
+    )
     it.arrow((732, 124), (732, 198))
     it.arrow((662, 242), (602, 242))
     it.arrow((430, 242), (318, 242), double=True)
@@ -150,8 +159,18 @@ def lag() -> Picture:
             it.arrow((x + 150, 160), (x + 200, 104))
     it.text(410, 28, "time", small=True)
     it.arrow((430, 23), (520, 23))
-    it.text(410, 246, "B was made with v0, and is learnt from when v1 is the newest: its lag is 1 version.", small=True)
-    it.text(410, 268, "In step (mode = sync) the actor waits for v1 before it makes B, and the lag is 0.", small=True)
+    it.text(
+        410,
+        246,
+        "B was made with v0, and is learnt from when v1 is the newest: its lag is 1 version.",
+        small=True,
+    )
+    it.text(
+        410,
+        268,
+        "In step (mode = sync) the actor waits for v1 before it makes B, and the lag is 0.",
+        small=True,
+    )
     return it
 
 

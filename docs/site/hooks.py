@@ -1,7 +1,7 @@
 """What mkdocs calls while it builds the site: generated pages and tables, and equations.
 
-Nothing that is generated is committed. Keys come from the config's models, as `tianji config schema` has them,
-commands from the command line itself.
+Nothing that is generated is committed. Keys come from the config's models, as `tianji config schema` has
+them, and commands from the command line itself.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mkdocs.structure.files import File
 from tianji_cli.config.json_schema import config_schema
 
 sys.path.insert(0, str(Path(__file__).parent))
-from commands import all_commands  # noqa: E402 - modules beside this one
-from equations import drawn  # noqa: E402
+from commands import all_commands
+from equations import drawn
 
 Table = Mapping[str, Any]
 
@@ -85,8 +85,8 @@ def config_page() -> str:
             "# Every key of a config",
             "",
             "Made from the models that check a config, so this is what the program itself knows; "
-            "`tianji config schema` prints the same for an editor, and `tianji config show FILE` a config with "
-            "all of its values. Keys without a default have to be there, or mean what their line says. "
+            "`tianji config schema` prints the same for an editor, and `tianji config show FILE` a config "
+            "with all of its values. Keys without a default have to be there, or mean what their line says. "
             "A key's value is replaced as a whole, by `extends` and by `--set SECTION.KEY=VALUE`.",
             "",
             *_sections(),
@@ -220,9 +220,9 @@ def commands_page() -> str:
     lines = [
         "# Every command",
         "",
-        "Made from the command line itself. Every command also takes `--help`, and `--debug`, which shows the "
-        "traceback of an error. Exit status: 0 done, 1 the run failed, 2 the command or its config is wrong, "
-        "130 interrupted. `tianji --install-completion` has bash, zsh or fish complete all of this.",
+        "Made from the command line itself. Every command also takes `--help`, and `--debug`, which shows "
+        "the traceback of an error. Exit status: 0 done, 1 the run failed, 2 the command or its config is "
+        "wrong, 130 interrupted. `tianji --install-completion` has bash, zsh or fish complete all of this.",
         "",
     ]
     for name, command, above in all_commands():
@@ -231,7 +231,7 @@ def commands_page() -> str:
 
 
 def _command(command: Any, name: str, above: Any) -> Iterator[str]:
-    context = type(above)(command, info_name=name.split(" ")[-1], parent=above)
+    context = type(above)(command, info_name=name.rpartition(" ")[2], parent=above)
     yield " ".join(str(command.help or "").partition("\f")[0].split())
     pieces = " ".join(command.collect_usage_pieces(context))
     yield from ("", "```text", f"tianji {name} {pieces}", "```", "")

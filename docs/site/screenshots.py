@@ -58,7 +58,10 @@ SCREENS = {
 def tmux(*words: str) -> str:
     """Give a command to a tmux server of our own."""
     return subprocess.run(
-        ["tmux", "-L", "tianji-screens", "-f", "/dev/null", *words], check=True, capture_output=True, text=True
+        ["tmux", "-L", "tianji-screens", "-f", "/dev/null", *words],
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout
 
 
@@ -68,10 +71,10 @@ def shoot(name: str, screen: Screen, place: Path) -> None:
     Raises:
         SystemExit: it does not get so far within five minutes.
     """
-    columns, rows = screen.size
-    tianji = f"{Path(sys.executable).parent}:$PATH"
-    shell = f'export PATH="{tianji}" TERM=xterm-256color PS1=; cd {place}; {screen.before}; clear; {screen.command}; echo {PROMPT}; sleep 600'
-    tmux("new-session", "-d", "-s", name, "-x", str(columns), "-y", str(rows), "bash", "--norc", "-c", shell)
+    columns, lines = screen.size
+    path = f'export PATH="{Path(sys.executable).parent}:$PATH" TERM=xterm-256color'
+    shell = f"{path}; cd {place}; {screen.before}; clear; {screen.command}; echo {PROMPT}; sleep 600"
+    tmux("new-session", "-d", "-s", name, "-x", str(columns), "-y", str(lines), "bash", "--norc", "-c", shell)
     try:
         wanted, until = screen.wait_for or PROMPT, time.monotonic() + 300
         while wanted not in tmux("capture-pane", "-p", "-t", name):
@@ -84,10 +87,10 @@ def shoot(name: str, screen: Screen, place: Path) -> None:
         tmux("kill-session", "-t", name)
     shown = seen.replace(PROMPT, "").rstrip().replace(str(place), "~")
     # Where this Python lies is nobody's business, and tables keep their widths.
-    shown = shown.replace(sys.prefix, "~/.venv".ljust(len(sys.prefix))).split("\n")
-    if screen.rows is not None and len(shown) > screen.rows:
-        shown = [*shown[: screen.rows], "\x1b[0m..."]
-    text = Text.from_ansi("\n".join([f"$ {screen.command}", *shown]))
+    rows = shown.replace(sys.prefix, "~/.venv".ljust(len(sys.prefix))).split("\n")
+    if screen.rows is not None and len(rows) > screen.rows:
+        rows = [*rows[: screen.rows], "\x1b[0m..."]
+    text = Text.from_ansi("\n".join([f"$ {screen.command}", *rows]))
     console = Console(width=columns, record=True, file=StringIO(), force_terminal=True)
     console.print(text, soft_wrap=False)
     svg = console.export_svg(title="", unique_id=f"screen-{name}")
