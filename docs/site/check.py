@@ -8,7 +8,7 @@
 - A block with a title is a file. One below ``<!-- runs -->`` is run, in order, in a directory of the page's
   own that has these files. So pages are programs, and what they show is what happens.
 - Links of README.md and CONTRIBUTING.md lead somewhere; mkdocs looks at those of the site.
-- Each line of troubleshooting.md's ``text`` blocks is a message that some source file makes.
+- Each line of troubleshooting.md's ``message`` blocks is a message that some source file makes.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def strange_messages(page: Path) -> Iterator[str]:
     """Find quoted messages that no source file makes: most of their letters have to be in its texts."""
     patterns = templates()
     for block in blocks_of(page):
-        if block.language != "text":
+        if block.language != "message":
             continue
         for line in filter(None, (line.strip() for line in block.text.splitlines())):
             begin = len(line) - len(WHERE.sub("", line))

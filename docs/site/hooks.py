@@ -65,14 +65,16 @@ def on_page_markdown(markdown: str, **_: object) -> str:
     return SETTINGS.sub(lambda mark: "\n".join(settings_table(*mark.groups())), markdown)
 
 
-def on_page_content(content: str, **_: object) -> str:
-    """Put pictures in place of equations in LaTeX."""
+def on_page_content(content: str, page: Any, **_: object) -> str:
+    """Put pictures in place of equations in LaTeX; mark the page whose blocks are sentences."""
 
     def picture(found: re.Match[str]) -> str:
         latex = html.unescape(found["latex"]).strip()[2:-2].strip()
         is_block = found["tag"] == "div"
         return f'<div class="equation">{drawn(latex)}</div>' if is_block else drawn(latex)
 
+    if page.file.src_uri == "troubleshooting.md":
+        content = f'<div class="messages">{content}</div>'
     return re.sub(
         r'<(?P<tag>span|div) class="arithmatex">(?P<latex>.*?)</(?P=tag)>', picture, content, flags=re.DOTALL
     )
