@@ -3,6 +3,7 @@
     python docs/site/check.py [PAGE...]
 
 - Every ``python`` block compiles, every ``toml`` block is TOML and names keys that there are.
+- Keys that a sentence names, as ``training.gamma``, exist.
 - Every `tianji` command of an ``sh`` or ``console`` block is parsed by the program itself, and the configs
   and keys that it names exist.
 - A block with a title is a file. One below ``<!-- runs -->`` is run, in order, in a directory of the page's
@@ -53,6 +54,11 @@ ONES_OWN = {"mine.toml", "my.toml", "my_tuned.toml", "config.toml", "plain_q.tom
 """Configs that a reader writes."""
 
 RUN_LIMIT_S = 120
+
+KEY = re.compile(r"`((?:experiment|environment|agent|model|training|distribution)\.[a-z_.]+)(?: = [^`]+)?`")
+"""A key in a sentence, with or without a value."""
+NO_KEYS = {"model.predict", "model.save", "model.safetensors", "training.safetensors"}
+"""Methods of others, and files."""
 
 WHERE = re.compile(r"^(tianji: error: )?((--set|--env|\S+\.toml): )?(\w+\.[\w.\[\]]+: )*")
 """What stands before a message: the program, the file, the key."""
@@ -208,6 +214,13 @@ def wrong_with(block: Block) -> Iterator[str]:
             yield from wrong_with_command(words, {*titles, *named})
 
 
+def unknown_keys(page: Path) -> Iterator[str]:
+    """Find keys in sentences and tables that there are not."""
+    for named in set(KEY.findall(page.read_text(encoding="utf-8"))) - NO_KEYS:
+        if wrong := unknown_key(named.split(".")):
+            yield f"{page.relative_to(ROOT)}: {wrong}"
+
+
 def run_page(page: Path) -> list[str]:
     """Run the blocks of a page that are to be run, in its own directory; return what failed."""
     blocks = [block for block in blocks_of(page) if block.title or block.runs]
@@ -298,6 +311,7 @@ def main(names: Sequence[str]) -> int:
         ROOT / "CONTRIBUTING.md",
     ]
     wrong = [f"{block}: {what}" for page in pages for block in blocks_of(page) for what in wrong_with(block)]
+    wrong += [text for page in pages for text in unknown_keys(page)]
     wrong += [text for page in pages if page.name == "troubleshooting.md" for text in strange_messages(page)]
     wrong += [text for page in pages if page.parent == ROOT for text in broken_links(page)]
     wrong += old_pictures()

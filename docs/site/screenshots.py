@@ -7,6 +7,7 @@ Run it anew when what the program shows has changed.
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 import sys
@@ -86,7 +87,9 @@ def shoot(name: str, screen: Screen, place: Path) -> None:
     finally:
         tmux("kill-session", "-t", name)
     shown = seen.replace(PROMPT, "").rstrip().replace(str(place), "~")
-    # Where this Python lies is nobody's business, and tables keep their widths.
+    # Where this Python lies, and on which kernel, is nobody's business; tables keep their widths.
+    kernel = platform.release()
+    shown = shown.replace(kernel, kernel.partition("-")[0].ljust(len(kernel)))
     rows = shown.replace(sys.prefix, "~/.venv".ljust(len(sys.prefix))).split("\n")
     if screen.rows is not None and len(rows) > screen.rows:
         rows = [*rows[: screen.rows], "\x1b[0m..."]
