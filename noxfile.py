@@ -14,7 +14,7 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2025.2.9"
-nox.options.sessions = ["tests", "lint", "types", "build"]
+nox.options.sessions = ["tests", "lint", "types", "build", "docs"]
 nox.options.error_on_missing_interpreters = True
 
 # Many containers set it; then each of the hundreds of commands that tests start would compile every module.
@@ -138,6 +138,21 @@ def types(session: nox.Session) -> None:
         session.error("first: nox --install-only -s tests")
     # In one process: its workers give up where they do not start within 3 s, as beside other work.
     session.run(str(mypy), external=True)
+
+
+@nox.session(venv_backend="none")
+def docs(session: nox.Session) -> None:
+    """Build the site, strictly, and test what its pages show; arguments are pages to test.
+
+    It takes the environment of the tests, which has what the pages' commands need.
+    """
+    python = ROOT / ".nox" / "tests" / "bin" / "python"
+    if not python.exists():
+        session.error("first: nox --install-only -s tests")
+    # With --quiet mkdocs counts no warnings, and nothing is strict; silent shows all of it if it fails.
+    site = ("-m", "mkdocs", "build", "--strict")
+    session.run(str(python), *site, external=True, silent=True, env={"NO_MKDOCS_2_WARNING": "1"})
+    session.run(str(python), "docs/site/check.py", *session.posargs, external=True)
 
 
 @nox.session

@@ -138,8 +138,8 @@ def test_the_on_policy_example_learns(tianji: Tianji, tmp_path: Path) -> None:
     assert result["evaluation"]["mean"] > 200  # Chance gets about 20.
 
 
-def test_what_extending_md_shows_of_reinforce_is_what_the_example_says() -> None:
-    section = (DOCS / "extending.md").read_text().partition("\n### On-policy\n")[2].partition("\n## ")[0]
+def test_what_the_how_to_shows_of_reinforce_is_what_the_example_says() -> None:
+    section = (DOCS / "howto/algorithm.md").read_text().partition("\n## On-policy\n")[2].partition("\n## ")[0]
     (shown,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     file = (EXAMPLES / "reinforce.py").read_text().replace("  # noqa: ARG002", "")
     assert shown in file
@@ -147,10 +147,9 @@ def test_what_extending_md_shows_of_reinforce_is_what_the_example_says() -> None
     assert len(code) <= 40
 
 
-def test_what_extending_md_shows_of_roles_is_what_the_examples_say() -> None:
-    text = (DOCS / "extending.md").read_text()
-    section = text.partition("\n## A role\n")[2].partition("\n## ")[0]
-    shown = re.findall(r"```(?:python|toml)\n(.*?)```", section, re.DOTALL)
+def test_what_the_how_to_shows_of_roles_is_what_the_examples_say() -> None:
+    text = (DOCS / "howto/role.md").read_text()
+    shown = re.findall(r"```(?:python|toml)\n(.*?)```", text, re.DOTALL)
     # The formatter of Markdown indents methods as it likes.
     files = [file.read_text().split() for file in EXAMPLES.iterdir() if file.suffix in {".py", ".toml"}]
     assert len(shown) >= 3

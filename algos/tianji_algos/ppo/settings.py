@@ -25,7 +25,7 @@ class PPOSettings(PolicySettings):
         minibatch_size: samples per gradient update, about: a rollout is cut into equal minibatches. If the
             network remembers, they are of whole sequences, ``send_size`` steps each, and have one at least.
         learning_rate_schedule: "linear" lets it fall to 0 at ``schedule_steps``; "adaptive" follows
-            ``adaptive_kl``; or points, as of ``OptimizerSettings``.
+            ``adaptive_kl``; or points, such as ``[[0, 1.0], [500_000, 0.3]]``: env steps and a factor.
         gae_lambda: of generalised advantage estimation (Schulman et al., 2016, equation 16).
         clip_range: of the probability ratio (Schulman et al., 2017, equation 7).
         clip_range_schedule: "linear" lets it fall to 0 at ``schedule_steps``; or points, likewise.

@@ -1,0 +1,117 @@
+"""Takes the pictures of terminals in the documents: real commands in a real terminal (tmux), drawn by rich.
+
+    python docs/site/screenshots.py [NAME...]      # writes docs/figures/screen-NAME.svg; two minutes for all
+
+Run it anew when what the program shows has changed.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+ROOT = Path(__file__).parents[2]
+FIGURES = ROOT / "docs/figures"
+PROMPT = "all of it is done"
+
+
+@dataclass(frozen=True)
+class Screen:
+    """A picture of a terminal.
+
+    Attributes:
+        command: what is typed.
+        size: columns and rows.
+        wait_for: a text on the screen from which on the picture may be taken; None: the command has ended.
+        then_s: seconds after that.
+        before: a command whose output is not shown.
+        rows: how many of the first rows are shown.
+    """
+
+    command: str
+    size: tuple[int, int]
+    wait_for: str | None = None
+    then_s: float = 0.0
+    before: str = "true"
+    rows: int | None = None
+
+
+SCREENS = {
+    "train": Screen("tianji train configs/ppo_lunarlander.toml", (106, 30), "return", 10.0),
+    "result": Screen("tianji train configs/ppo_cartpole.toml", (106, 40)),
+    "doctor": Screen("tianji doctor", (106, 90), rows=26),
+    "check": Screen("tianji check my_env:Docking", (106, 24), before="tianji new . >/dev/null"),
+    "profile": Screen("tianji profile configs/ppo_lunarlander.toml", (120, 70)),
+}
+
+
+def tmux(*words: str) -> str:
+    """Give a command to a tmux server of our own."""
+    return subprocess.run(
+        ["tmux", "-L", "tianji-screens", "-f", "/dev/null", *words],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+
+
+def shoot(name: str, screen: Screen, place: Path) -> None:
+    """Run a command and write what its terminal shows.
+
+    Raises:
+        SystemExit: it does not get so far within five minutes.
+    """
+    columns, lines = screen.size
+    path = f'export PATH="{Path(sys.executable).parent}:$PATH" TERM=xterm-256color'
+    shell = f"{path}; cd {place}; {screen.before}; clear; {screen.command}; echo {PROMPT}; sleep 600"
+    tmux("new-session", "-d", "-s", name, "-x", str(columns), "-y", str(lines), "bash", "--norc", "-c", shell)
+    try:
+        wanted, until = screen.wait_for or PROMPT, time.monotonic() + 300
+        while wanted not in tmux("capture-pane", "-p", "-t", name):
+            if time.monotonic() > until:
+                raise SystemExit(f"{screen.command}: no {wanted!r} within five minutes")
+            time.sleep(0.2)
+        time.sleep(screen.then_s)
+        seen = tmux("capture-pane", "-p", "-e", "-t", name)
+    finally:
+        tmux("kill-session", "-t", name)
+    shown = seen.replace(PROMPT, "").rstrip().replace(str(place), "~")
+    # Where this Python lies, and on which kernel, is nobody's business; tables keep their widths.
+    kernel = platform.release()
+    shown = shown.replace(kernel, kernel.partition("-")[0].ljust(len(kernel)))
+    rows = shown.replace(sys.prefix, "~/.venv".ljust(len(sys.prefix))).split("\n")
+    if screen.rows is not None and len(rows) > screen.rows:
+        rows = [*rows[: screen.rows], "\x1b[0m..."]
+    text = Text.from_ansi("\n".join([f"$ {screen.command}", *rows]))
+    console = Console(width=columns, record=True, file=StringIO(), force_terminal=True)
+    console.print(text, soft_wrap=False)
+    svg = console.export_svg(title="", unique_id=f"screen-{name}")
+    # Fonts that rich would fetch from the web: the reader's own do.
+    begin, end = svg.find("@font-face"), svg.find(f".screen-{name}-matrix")
+    svg = svg[:begin] + svg[end:] if 0 <= begin < end else svg
+    (FIGURES / f"screen-{name}.svg").write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n")
+
+
+def main(names: Sequence[str]) -> int:
+    """Take the named pictures, or all."""
+    assert shutil.which("tmux"), "apt-get install tmux"
+    for name in names or SCREENS:
+        with tempfile.TemporaryDirectory() as directory:
+            shoot(name, SCREENS[name], Path(directory))
+        print(f"docs/figures/screen-{name}.svg")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
