@@ -24,7 +24,15 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator, namespace
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from tianji_envs.atari.games import find_game
-from tianji_envs.core import Array, EnvironmentFactory, VectorEnvironment, check_spaces, derive_seed
+from tianji_envs.core import (
+    Array,
+    EnvironmentFactory,
+    VectorEnvironment,
+    as_picture,
+    check_spaces,
+    derive_seed,
+    fps_of,
+)
 from tianji_envs.errors import BrokenEnvironmentError, EnvironmentFailure, UnknownEnvironmentError
 from tianji_envs.options import nearest
 from tianji_envs.serial import (
@@ -196,6 +204,7 @@ class OwnVectorEnvironment(VectorEnvironment):
         self._name = name
         self._vector = vector
         self.num_envs = vector.num_envs
+        self.render_fps = fps_of(vector.metadata)
         self.observation_space = vector.single_observation_space
         self.action_space = vector.single_action_space
         check_spaces(name, self.observation_space, self.action_space)
@@ -223,9 +232,7 @@ class OwnVectorEnvironment(VectorEnvironment):
             frames = self._vector.render()
         except MISSING as cause:
             raise missing(f"drawing {self._name}", cause) from cause
-        if not frames:
-            raise BrokenEnvironmentError(f"{self._vector} draws nothing: make it with render=True")
-        return np.asarray(frames[0], dtype=np.uint8)
+        return as_picture(str(self._vector), frames[0] if frames else None)
 
     def close(self) -> None:
         """Close the vector."""

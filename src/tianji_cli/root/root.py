@@ -48,7 +48,7 @@ from tianji_cli.wire.messages import (
     ToRoot,
     Wrote,
 )
-from tianji_cli.wire.reports import Source
+from tianji_cli.wire.reports import ExaminerReport, Source
 
 TICK_S: Final = 1.0
 FIRST_TICKS_S: Final = 0.2
@@ -224,6 +224,9 @@ class Root:
         for row in self._overview.new_evaluations(report):
             self._telemetry.evaluation(row)
             self._announcements.check_evaluation(row["cut_off"])
+        for said in report.roles:
+            if isinstance(said, ExaminerReport):
+                self._announcements.check_film(said.film_failure)
         if report.rank in self._learner_ranks:
             self._finish_if(self._rules.steps_reached())
 
