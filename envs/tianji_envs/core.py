@@ -302,6 +302,8 @@ def as_picture(name: str, drawn: object) -> npt.NDArray[np.uint8]:
         raise BrokenEnvironmentError(
             f"{name}: render() gave no array ({cause}); {wanted} is right"
         ) from cause
+    if picture.dtype.kind == "f" and picture.size and 0 <= picture.min() <= picture.max() <= 1:
+        picture = np.rint(255 * picture).astype(np.uint8)  # As matplotlib takes them, and MinAtar gives them.
     if picture.ndim != 3 or picture.shape[2] != 3 or not picture.size or picture.dtype.kind not in "iu":
         raise BrokenEnvironmentError(
             f"{name}: render() gave {picture.dtype} of shape {picture.shape}; {wanted} is right"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib.util
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import Distribution, distributions, entry_points
@@ -124,6 +125,14 @@ class GymFactory(EnvironmentFactory):
                 load_env_creator(spec.entry_point)
         except MISSING as cause:
             raise missing(id, cause) from cause
+        except Exception as cause:
+            # It chooses the library that draws, which MuJoCo's environments import.
+            if (library := os.environ.get("MUJOCO_GL")) and "mujoco" in str(spec.entry_point):
+                raise BrokenEnvironmentError(
+                    f"{id} does not import with MUJOCO_GL={library}: {type(cause).__name__}: {cause}; "
+                    "that library may be missing (Debian: libegl1, libosmesa6): unset it, or name another one"
+                ) from cause
+            raise
 
     def make(  # noqa: PLR0913 - what every factory is asked for, and what only this one takes
         self,

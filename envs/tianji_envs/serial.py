@@ -403,8 +403,11 @@ class UserFactory(EnvironmentFactory):
         except EnvironmentFailure:
             raise
         except Exception as cause:
+            is_mode = isinstance(cause, TypeError) and "render_mode" in keywords
+            way_out = "; to be drawn, it has to take render_mode in its constructor" if is_mode else ""
+            said = f"{type(cause).__name__}: {cause}{way_out}"
             raise BrokenEnvironmentError(
-                f"{self._name} cannot be built with options {keywords}: {type(cause).__name__}: {cause}"
+                f"{self._name} cannot be built with options {keywords}: {said}"
             ) from cause
 
     def _draws_if_asked(self) -> bool:

@@ -178,7 +178,7 @@ def _play(
                 evaluator = build()
                 stack.callback(_close, evaluator)
                 if film is not None:  # It begins with the first observation: what cannot be drawn shows now.
-                    filming = stack.enter_context(film(evaluator))
+                    filming = stack.enter_context(_begin_film(film, evaluator))
         except _HangsError as cause:
             raise TimeoutError(f"environments and policy were not ready after {start_s:g} s") from cause
         progress = stack.enter_context(_ProgressLine(sys.stderr))
@@ -193,6 +193,20 @@ def _play(
             return evaluator, None
         filming.film.finish()
         return evaluator, filming.film
+
+
+def _begin_film(film: Callable[[Evaluator], Filming], evaluator: Evaluator) -> Filming:
+    """Film the first observation.
+
+    Raises:
+        FilmError: the film cannot be written, or what plays cannot be drawn.
+    """
+    try:
+        return film(evaluator)
+    except TianjiError:
+        raise
+    except Exception as cause:
+        raise FilmError(f"nothing was played: {describe(cause)}; without --render it can be") from cause
 
 
 def _close(evaluator: Evaluator) -> None:

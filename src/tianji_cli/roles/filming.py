@@ -24,7 +24,9 @@ from tianji_envs.core import VectorEnvironment
 Floats = npt.NDArray[np.float32]
 
 LEAST_WIDTH: Final = 256
-"""Pixels of a film with numbers: smaller pictures are enlarged, for legible ones."""
+"""Pixels of a film: MinAtar's pictures have ten, and numbers need some. Smaller ones are enlarged."""
+STRIP: Final = 48
+"""Grey of the strip: no picture's black."""
 MOST_HEIGHT: Final = 1024
 """Of an enlarged picture."""
 
@@ -60,7 +62,7 @@ class Filming:
             self._shoot()
 
     def _shoot(self) -> None:
-        picture = self._evaluator.environment.render()
+        picture = enlarged(self._evaluator.environment.render())
         try:
             self.film.add(with_numbers(picture, self._evaluator.moment) if self._overlay else picture)
         except BaseException:
@@ -74,23 +76,25 @@ class Filming:
         self.film.discard()
 
 
-def with_numbers(picture: Picture, moment: Moment) -> Picture:
-    """Draw where an episode is in a strip below a picture, which is enlarged if it is small.
+def enlarged(picture: Picture) -> Picture:
+    """Enlarge a small picture, ``[height, width, 3]``, by a whole number: its pixels stay what they are."""
+    height, width, _ = picture.shape
+    times = min(-(-LEAST_WIDTH // width), MOST_HEIGHT // height)
+    return picture.repeat(times, axis=0).repeat(times, axis=1) if times > 1 else picture
 
-    Args:
-        picture: ``[height, width, 3]``.
-    """
+
+def with_numbers(picture: Picture, moment: Moment) -> Picture:
+    """Draw where an episode is in a strip below a picture, ``[height, width, 3]``."""
     from PIL import Image, ImageDraw  # noqa: PLC0415 - only films need it
 
-    height, width, _ = picture.shape
-    times = max(1, min(-(-LEAST_WIDTH // width), MOST_HEIGHT // height))
-    height, width = times * height, max(times * width, LEAST_WIDTH)
+    height, drawn, _ = picture.shape
+    width = max(drawn, LEAST_WIDTH)
     font_size = min(max(width // 24, 13), 32)
     line, margin = round(1.3 * font_size), font_size // 2
-    canvas = np.zeros((height + 2 * line + margin, width, 3), np.uint8)
-    left = (width - times * picture.shape[1]) // 2
-    canvas[:height, left : left + times * picture.shape[1]] = picture.repeat(times, 0).repeat(times, 1)
-    strip = Image.new("RGB", (width, canvas.shape[0] - height))
+    canvas = np.full((height + 2 * line + margin, width, 3), STRIP, np.uint8)
+    left = (width - drawn) // 2
+    canvas[:height, left : left + drawn] = picture
+    strip = Image.fromarray(canvas[height:])
     draw = ImageDraw.Draw(strip)
     columns = (
         (f"episode {moment.episode}", f"step {moment.step}"),
