@@ -308,8 +308,7 @@ def _show(
     if evaluation.metrics is not None:
         lines.append(f"means of metrics: {of_names(evaluation.metrics)}")
     if film is not None:
-        more = evaluator.moment.step and not evaluator.moment.over
-        part = ", the last one as far as it was played" if more else ""
+        part = "" if evaluator.moment.over else ", the last one as far as it was played"
         natural = evaluator.environment.render_fps is not None
         said = "" if natural else ", since the environment has no render_fps in its metadata"
         pictures = f"{several(film.pictures, 'picture')}, {film.fps:g} a second{said}"
