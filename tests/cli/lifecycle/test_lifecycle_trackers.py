@@ -1,6 +1,7 @@
 """Experiment trackers: real ones offline, one of a user's own, those that fail or hang, and TensorBoard."""
 
 import json
+import os
 import signal
 import sqlite3
 import time
@@ -114,6 +115,15 @@ def test_nobody_waits_for_a_tracker_that_hangs_once_the_user_has_asked_twice(
         time.sleep(2 * SAME_S)  # Those that come at once count as one.
     run.finish()
     assert "tracker 'my_env:Hangs' did not finish in time and was killed" in run.log
+
+
+def test_a_tracker_ends_with_a_run_that_is_killed(workplace: Any, notes: Path) -> None:
+    workplace.begins_cold = True
+    run = workplace.train(tracked("my_env:Mine", stop={"env_steps": 10**9}))
+    workplace.until(lambda: notes.exists() and "learner/updates" in notes.read_text(), "it is tracked")
+    os.kill(run.command.pid, signal.SIGKILL)
+    run.command.wait(-signal.SIGKILL)
+    run.command.wait_for_all()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # MLflow's, of SQLAlchemy.
