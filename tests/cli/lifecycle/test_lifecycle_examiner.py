@@ -355,3 +355,41 @@ def test_films_without_their_library_are_refused_with_the_command_that_installs_
     said = "experiment.evaluation.video: a film as .mp4 needs PyAV: pip install 'tianji[video]'"
     assert said in run.command.last_words
     assert not (workplace.place / "out").exists()
+
+
+LATE = (
+    SLOW.replace("400", "20")
+    .replace("import time\n", "import pathlib\nimport time\n\nimport setproctitle\n")
+    .replace(
+        "    def reset",
+        """    def __init__(self):
+        while setproctitle.getproctitle().startswith("tianji: examiner") and not pathlib.Path("go").exists():
+            time.sleep(0.05)
+
+    def reset""",
+    )
+)
+
+
+@pytest.mark.parametrize("transport", ["shm", "zmq"])
+def test_training_begins_without_an_examiner_that_takes_long_to_build(workplace: Any, transport: str) -> None:
+    workplace.module(LATE)
+    of_it = {"environment": {"type": "my_env:Slow", "id": ""}, "distribution": {"transport": transport}}
+    run = workplace.train(evaluated(ENDLESS, every_env_steps=300), of_it)
+    run.train_until(1000)
+    killed = run.command.kill("actor")
+    run.train_until(run.env_steps + 1000)
+    assert run.command.pid_of("actor") != killed, "another actor waits for it as little"
+    assert evaluations_of(run) == []
+    (workplace.place / "go").touch()
+    wait_for(run, workplace)
+    run.command.signal_all(signal.SIGTERM)
+    summary = run.finish(130)
+    assert summary["evaluated"]["mean"] == 20.0
+
+
+def test_an_examiner_that_was_never_ready_ends_with_the_run(workplace: Any) -> None:
+    workplace.module(LATE)
+    run = workplace.train(evaluated({"env_steps": 2000}), {"environment": {"type": "my_env:Slow", "id": ""}})
+    summary = run.finish()
+    assert summary["evaluated"]["number"] == 0
