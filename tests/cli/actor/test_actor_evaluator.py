@@ -156,12 +156,16 @@ def test_it_is_known_where_the_first_environment_is() -> None:
 
 
 def test_a_game_is_one_episode_however_many_lives_it_has() -> None:
-    evaluator = Evaluator(Witness(1), Film(1, end_rate=0.3, games=True), 5, seed=5)
-    ends = []
+    film = Film(1, end_rate=0.3, games=True)
+    evaluator = Evaluator(Witness(1), film, 5, seed=5)
+    ends, steps = [], 0
     while evaluator.finished is None:
+        steps += not film._ended[0]
         evaluator.turn()
+        assert evaluator.moment.step == steps, "a step that only begins a life counts nowhere"
         if evaluator.moment.over:
             ends.append((evaluator.moment.episode, evaluator.moment.score))
+            steps = 0
     assert ends == list(enumerate(evaluator.returns, start=1))
 
 
