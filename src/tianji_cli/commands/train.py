@@ -22,6 +22,7 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.files.directories import is_occupied, remove_stale
+from tianji_cli.files.film import MP4, FilmError, check_library
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.files.saved import goals_reached
 from tianji_cli.files.seeds import SeedsDirectory
@@ -151,6 +152,8 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         if not dry_run:  # What is quickly seen is looked at before anything is built.
             check_devices(job)
             check_trackers(job.experiment.track)
+            if job.experiment.evaluation is not None and job.experiment.evaluation.video:
+                _check_films()
             by_mpiexec = seeds is None and _wants_mpiexec(job, plan, launch, world)
             if earlier is None:
                 _check_new(job, run_in, place)
@@ -205,6 +208,18 @@ def _check_seeds(
             "--seeds trains on this host, in directories of its own: without --run and --listen, started once"
         )
     numbers_of(seeds, 0)
+
+
+def _check_films() -> None:
+    """Refuse to film evaluations without the library that writes films.
+
+    Raises:
+        UsageError: the message has the command that installs it.
+    """
+    try:
+        check_library(MP4)
+    except FilmError as cause:
+        raise UsageError(f"experiment.evaluation.video: {cause}") from cause
 
 
 def _check_new(job: JobConfig, run_in: Path | None, place: Path) -> None:
