@@ -99,8 +99,6 @@ def _prepare_process(job: JobSpec, own: ProcessSpec) -> None:
     process = job.plan.processes[own.rank]
     if process.cores:
         os.sched_setaffinity(0, process.cores)
-    if EXAMINER in process.roles:
-        os.nice(MEEKLY)
 
 
 def _work(
@@ -125,6 +123,8 @@ def _work(
         transport = stack.enter_context(open_transport(parts, options))
         production = _production_file(job, own)
         roles = build_roles(parts, transport, production)
+        if EXAMINER in process.roles:  # Only now: others train already, and it would take long to begin.
+            os.nice(MEEKLY)
         # None begins before all have registered: what cannot be built ends the run before its first step.
         control.send(
             Register(

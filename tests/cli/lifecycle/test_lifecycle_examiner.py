@@ -42,7 +42,7 @@ def wait_for(run: Any, workplace: Any, number: int = 1) -> None:
 
 
 def test_the_best_policy_goes_by_evaluations_and_plays_as_it_was_evaluated(workplace: Any) -> None:
-    changes = evaluated({"wall_s": 3.0}) | {"distribution": {"actor": {"send_size": 32}}}
+    changes = evaluated({"wall_s": 5.0}) | {"distribution": {"actor": {"send_size": 32}}}
     run = workplace.train(changes, {"experiment": {"eval_episodes": 8, "plots": True}})
     summary = run.finish()
     rows = evaluations_of(run)
@@ -161,7 +161,7 @@ class Slow(gymnasium.Env):
 
 def test_an_evaluation_that_a_limit_cuts_off_is_neither_the_best_nor_an_end(workplace: Any) -> None:
     workplace.module(SLOW)
-    limited = evaluated({"evaluation": 1.0, "wall_s": 4.0}, every_env_steps=600, max_s=0.5)
+    limited = evaluated({"evaluation": 1.0, "wall_s": 6.0}, every_env_steps=600, max_s=0.5)
     run = workplace.train(limited, {"environment": {"type": "my_env:Slow", "id": ""}})
     summary = run.finish()
     rows = evaluations_of(run)
@@ -169,26 +169,32 @@ def test_an_evaluation_that_a_limit_cuts_off_is_neither_the_best_nor_an_end(work
     assert all((row["episodes"], row["left_out"], row["mean"]) == (0, 8, None) for row in rows)
     assert all(row["cut_off"] == "0.5 s" and not row["is_best"] for row in rows)
     assert run.log.count("an evaluation was cut off after 0.5 s") == 1
-    assert summary["reason"] == "4 s of training"
+    assert summary["reason"] == "6 s of training"
     assert (summary["evaluated"]["mean"], summary["evaluated"]["best_mean"]) == (None, None)
     best, last = ((run.path / "checkpoints" / name).resolve() for name in ("best", "last"))
     assert best == last
 
 
-HANGS = SLOW.replace("import time\n", "import signal\nimport time\n\nimport setproctitle\n").replace(
+HANGS = SLOW.replace(
+    "import time\n", "import pathlib\nimport signal\nimport time\n\nimport setproctitle\n"
+).replace(
     "        time.sleep(0.001)\n",
     """        if setproctitle.getproctitle().startswith("tianji: examiner"):
-            signal.pause()
+            pathlib.Path("hangs").touch()
+            while True:
+                signal.pause()
 """,
 )
 
 
 def test_an_examiner_that_hangs_is_killed_at_the_end_and_nothing_else_ends_with_it(workplace: Any) -> None:
     workplace.module(HANGS)
-    changes = evaluated({"env_steps": 20_000}, every_env_steps=600)
+    changes = evaluated(ENDLESS, every_env_steps=600)
     run = workplace.train(changes, {"environment": {"type": "my_env:Slow", "id": ""}})
-    summary = run.finish()
-    assert summary["status"] == "finished"
+    workplace.until((workplace.place / "hangs").exists, "it hangs")
+    run.command.signal_all(signal.SIGTERM)
+    summary = run.finish(130)
+    assert summary["status"] == "stopped"
     assert summary["evaluated"]["number"] == 0
     assert "examiner (group 0) did not stop in time and was killed" in run.log
 

@@ -72,7 +72,7 @@ def noted(notes: Path) -> list[dict[str, Any]]:
 
 
 def test_a_tracker_of_ones_own_hears_all_of_a_run_and_goes_on_with_it(workplace: Any, notes: Path) -> None:
-    run = workplace.train(tracked("my_env:Mine", plots=True, stop={"wall_s": 1.5}, **EVALUATED))
+    run = workplace.train(tracked("my_env:Mine", plots=True, stop={"evaluation": 1.0}, **EVALUATED))
     summary = run.finish()
     first, *rows, last = noted(notes)
     assert first == {"name": "run/1", "earlier": None, "seed": 1}
@@ -86,7 +86,7 @@ def test_a_tracker_of_ones_own_hears_all_of_a_run_and_goes_on_with_it(workplace:
     assert len(means) >= 1
     assert (last["status"], last["best"]) == ("finished", summary["returns"]["best_mean_100"])
     assert "return_over_steps.png" in last["files"]
-    again = workplace.resume(run, "--set", "experiment.seed=9")
+    again = workplace.resume(run, "--set", "experiment.seed=9", "--set", "experiment.stop={wall_s=1.5}")
     again.finish()
     begun = [said for said in noted(notes) if "name" in said]
     assert begun[1:] == [{"name": "run/1", "earlier": "the-first", "seed": 9}]
@@ -142,11 +142,12 @@ def test_real_trackers_have_the_run_and_a_resumed_one_goes_on_in_it(
     }
     names = ("wandb", "mlflow", "trackio")
     films = {"evaluation": EVALUATED["evaluation"] | {"every_env_steps": 1000, "video": 1}}
-    run = workplace.train(tracked(*names, plots=True, stop={"wall_s": 6.0}, **films))
-    summary = run.finish()
+    run = workplace.train(tracked(*names, plots=True, stop={"env_steps": 10**9}, **films))
+    workplace.until(lambda: list((run.path / "videos").glob("[!.]*")), "a film")
+    run.command.signal_all(signal.SIGTERM)
+    summary = run.finish(130)
     assert "tracker" not in run.log
     videos = [path.name for path in (run.path / "videos").iterdir()]
-    assert videos
     ids = {name: json.loads((run.path / f"trackers/{name}.json").read_text())["id"] for name in names}
     more = f"experiment.stop={{ env_steps = {run.saved_env_steps + 10_000} }}"
     again = workplace.resume(run, "--set", more)
