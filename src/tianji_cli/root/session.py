@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -31,6 +32,7 @@ from tianji_cli.root.job_view import Overview
 from tianji_cli.root.root import GroupLosses, Root
 from tianji_cli.root.trackers import TrackerProcesses
 from tianji_cli.signals import Interruption, StopSignals
+from tianji_cli.telemetry.chart import Course, read_course
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.telemetry import Telemetry, choose_display, unwaited
 from tianji_cli.telemetry.trackers import TENSORBOARD
@@ -109,7 +111,9 @@ def run_session(request: RunRequest) -> Result:
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         stream = stack.enter_context(unwaited(sys.stderr))
-        display = choose_display(f"{job.experiment.name} ({run.path})", quiet=request.quiet, stream=stream)
+        title = f"{job.experiment.name} ({run.path})"
+        course = partial(read_course, run.metrics) if request.resumed else Course
+        display = choose_display(title, quiet=request.quiet, stream=stream, course=course)
         stack.callback(display.close)
         # The process that holds the metrics holds the run: nothing of another's is touched before this.
         tracked = TENSORBOARD in job.experiment.track

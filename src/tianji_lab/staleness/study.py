@@ -19,7 +19,7 @@ from tianji_cli.config.schema import JobConfig, OnPolicySettings
 from tianji_cli.errors import UsageError
 from tianji_cli.launch.mpi import launched
 from tianji_cli.quantities import duration
-from tianji_lab.progress import Progress
+from tianji_cli.telemetry.progress import Progress
 from tianji_lab.training import Training, read_training, threshold_of, train_once
 
 LAGS: Final[Mapping[str, tuple[int, ...]]] = {"12a": (1, 2, 4, 8), "6d": (1, 8)}

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tianji_lab.progress import Progress
+from tianji_cli.telemetry.progress import Progress
 
 
 @pytest.fixture
