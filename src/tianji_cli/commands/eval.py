@@ -5,16 +5,16 @@ Episodes are rendered picture by picture: a game of Atari may have 27,000, too m
 
 from __future__ import annotations
 
-import os
 import signal
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Final, NoReturn, Self, TextIO
+from statistics import fmean
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +26,10 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
-from tianji_cli.quantities import finite, number, several
+from tianji_cli.quantities import count, finite, number, several
 from tianji_cli.roles.evaluator import BASELINES, POLICIES, EvaluationLimits, PolicyName
 from tianji_cli.root.shutdown import START_S
+from tianji_cli.telemetry.progress import Progress
 from tianji_cli.telemetry.report import print_lines, write_json
 from tianji_cli.telemetry.snapshot import of_names
 from tianji_cli.wire.reports import Evaluating, Evaluation
@@ -183,18 +184,19 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     animation = None if render is None else Animation(render)
     experiment = config.experiment
     limits = EvaluationLimits(max_s or experiment.eval_max_s, max_steps or experiment.eval_max_steps)
-    # torch is slow to import, and what the command line got wrong is known by now.
-    from tianji_cli.worker.build import build_evaluator  # noqa: PLC0415
-    from tianji_cli.worker.parts import Parts  # noqa: PLC0415
+    with _ProgressLine(episodes, quiet=json_to == "-") as progress:
+        # torch is slow to import, and what the command line got wrong is known by now.
+        from tianji_cli.worker.build import build_evaluator  # noqa: PLC0415
+        from tianji_cli.worker.parts import Parts  # noqa: PLC0415
 
-    parts = Parts.of_run(directory, config)
-    build = partial(build_evaluator, parts, episodes, seed, name, policy=player, limits=limits)
-    try:
-        evaluator = _play(build, limits, animation)
-    except TianjiError:
-        raise
-    except Exception as cause:  # A user's environment or agent may raise anything.
-        raise RunFailed(f"cannot evaluate {directory.path}: {describe(cause)}") from cause
+        parts = Parts.of_run(directory, config)
+        build = partial(build_evaluator, parts, episodes, seed, name, policy=player, limits=limits)
+        try:
+            evaluator = _play(build, limits, animation, progress)
+        except TianjiError:
+            raise
+        except Exception as cause:  # A user's environment or agent may raise anything.
+            raise RunFailed(f"cannot evaluate {directory.path}: {describe(cause)}") from cause
     other = None if player == "trained" else player
     who = ", ".join(filter(None, (str(directory.path), name, other and f"{other} policy")))
     _show(evaluator, episodes, who, other, animation, json_to)
@@ -216,7 +218,10 @@ def _find_policy(policy: str, checkpoint: str | None) -> PolicyName:
 
 
 def _play(
-    build: Callable[..., Evaluator], limits: EvaluationLimits, animation: Animation | None
+    build: Callable[..., Evaluator],
+    limits: EvaluationLimits,
+    animation: Animation | None,
+    progress: _ProgressLine,
 ) -> Evaluator:
     """Play all episodes, and draw the first of them if that is wanted."""
 
@@ -234,12 +239,11 @@ def _play(
         except _HangsError as cause:
             raise TimeoutError(f"environments and policy were not ready after {start_s:g} s") from cause
         stack.callback(_close, evaluator)
-        progress = stack.enter_context(_ProgressLine(sys.stderr))
         try:
             with _alarm(limits.max_s + GRACE_S):
                 while evaluator.finished is None:
                     evaluator.turn()
-                    progress.show(evaluator.progress)
+                    progress.show(evaluator.progress, evaluator.returns)
                     if animation is not None and evaluator.returns:
                         animation.close()
         except _HangsError:
@@ -283,34 +287,32 @@ def _alarm(after_s: float) -> Iterator[None]:
 class _ProgressLine:
     """Shows how far the evaluation is: in a line on a terminal, or a line a second in a pipe."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream: TextIO | None = stream
-        self._is_live = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    def __init__(self, episodes: int, *, quiet: bool) -> None:
+        self._line = Progress(episodes, quiet, ticks=True, plain=False)
+        self._line.begin("importing torch, building environments and policy")
+        self._writes = not quiet and not self._line.is_live
         self._shown = Evaluating(0, 0, 0, 0.0)
 
-    def show(self, progress: Evaluating) -> None:
+    def show(self, progress: Evaluating, returns: Sequence[float]) -> None:
         """Show it, unless the last line is too young, or nothing has changed since."""
-        idle = self._shown.seconds and progress.episodes == self._shown.episodes and not self._is_live
-        wait_s = IDLE_S if idle else INTERVAL_S
-        if progress.seconds - self._shown.seconds >= wait_s:
-            self._shown = progress
-            self._write(f"\r\x1b[Kevaluating: {progress}" if self._is_live else f"evaluating: {progress}\n")
+        idle = self._shown.seconds and progress.episodes == self._shown.episodes and self._writes
+        if progress.seconds - self._shown.seconds < (IDLE_S if idle else INTERVAL_S):
+            return
+        self._shown = progress
+        mean = f", mean return {number(fmean(returns))}" if returns else ""
+        self._line.at(len(returns), f"episodes{mean}, {count(progress.env_steps)} env steps")
+        if self._writes:
+            try:
+                sys.stderr.write(f"evaluating: {progress}\n")
+                sys.stderr.flush()
+            except OSError:
+                self._writes = False  # The pipe has gone: it goes on unseen.
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        if self._is_live and self._shown.seconds:
-            self._write("\r\x1b[K")
-
-    def _write(self, text: str) -> None:
-        if self._stream is None:
-            return
-        try:
-            self._stream.write(text)
-            self._stream.flush()
-        except OSError:
-            self._stream = None  # The terminal or pipe has gone: it goes on unseen.
+        self._line.close()
 
 
 def _show(

@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -180,7 +180,7 @@ def _meet(
 ) -> tuple[Plan, dict[int, NodeLauncher]]:
     """Wait for all hosts, and place the roles; returns the nodes by rank."""
     job, world = request.job, request.world
-    rendezvous = Rendezvous(control, signals, telemetry.event)
+    rendezvous = Rendezvous(control, signals, telemetry)
     stack.callback(rendezvous.dismiss)
     if world is not None:
         plan = plan_for_ranks(job, world.hosts)
@@ -302,10 +302,11 @@ LOOK_EVERY_S: Final = 1.0
 class Rendezvous:
     """Admits nodes one by one."""
 
-    def __init__(self, control: ControlServer, signals: StopSignals, say: Callable[[str], None]) -> None:
+    def __init__(self, control: ControlServer, signals: StopSignals, telemetry: Telemetry) -> None:
         self._control = control
         self._signals = signals
-        self._say = say
+        self._say = telemetry.event
+        self._show = telemetry.doing
         self._launchers: dict[str, NodeLauncher] = {}
 
     def hosts(self, wanted: int, here: Host, welcome: Welcome) -> list[NodeLauncher]:
@@ -317,6 +318,8 @@ class Rendezvous:
         while len(self._launchers) < wanted or any(
             launcher.reaches_run is None for launcher in self._launchers.values()
         ):
+            names = [here.name, *(launcher.node.host.name for launcher in self._launchers.values())]
+            self._show(f"{len(names)} of {wanted + 1} hosts are here: {', '.join(names)}")
             for message in self._receive():
                 if isinstance(message, Arrive) and len(self._launchers) < wanted:
                     self._admit(message, here, welcome)
@@ -336,7 +339,8 @@ class Rendezvous:
             Interruption: the user does not want to wait any longer.
         """
         names = [f"rank-{rank}" for rank in range(1, len(hosts))]
-        while len(self._launchers) < len(names):
+        while missing := [name for name in names if name not in self._launchers]:
+            self._show(f"waiting for {len(missing)} of {len(hosts)} ranks, such as {missing[0]}")
             for message in self._receive():
                 if isinstance(message, Arrive) and message.node in names:
                     host = hosts[1 + names.index(message.node)]

@@ -68,6 +68,11 @@ class Progress:
     def begin(self, what: str) -> None:
         """Describe what is done now."""
         self._what, self._what_since_s = what, time.monotonic()
+        if self._live is not None and not self._live.is_started:
+            # Here and in no thread: it puts others in the places of sys.stdout and sys.stderr.
+            self._live.start()
+            # What is suspended or killed must not leave a shell without a cursor.
+            self._live.console.show_cursor(True)
         if self._ticker is not None:
             self._ticker.begin()
         elif self._live is not None:
@@ -81,9 +86,9 @@ class Progress:
         self._done, self._what = done, what
 
     def done(self, result: str = "") -> None:
-        """Describe what came of it; shown with what begins next."""
+        """Describe what came of it, if there is something to tell; shown with what begins next."""
         self._done += 1
-        self._last, self._result = f"{self._what}: {result}", result
+        self._last, self._result = f"{self._what}: {result}" if result else "", result
 
     def close(self) -> None:
         """Show how far it came, and give the terminal back. Harmless when repeated."""
@@ -102,10 +107,6 @@ class Progress:
 
     def _draw(self) -> None:
         assert self._live is not None
-        if not self._live.is_started:
-            self._live.start()
-            # What is suspended or killed must not leave a shell without a cursor.
-            self._live.console.show_cursor(True)
         self._live.update(self._line(), refresh=True)
 
     def _line(self) -> Table:

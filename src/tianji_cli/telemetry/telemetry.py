@@ -301,7 +301,7 @@ def render(snapshot: Snapshot, title: str, course: Course | None, console: Conso
     header.add_column(no_wrap=True, overflow="ellipsis")
     header.add_column(justify="right", no_wrap=True)
     header.add_row(Text(title, style="bold"), duration(snapshot.elapsed_s))
-    facts = _table_of(_facts(snapshot))
+    facts = _table_of(_facts(snapshot, width - LABEL_COLUMNS - 2))
     # One line is the header's, and one more keeps the screen from scrolling.
     room = height - len(console.render_lines(facts, pad=False)) - 2
     if course is None or width < LEAST_WIDTH or course.is_empty:
@@ -333,23 +333,24 @@ def _table_of(facts: Iterable[tuple[str, RenderableType]]) -> Table:
     return table
 
 
-def _facts(snapshot: Snapshot) -> Iterator[tuple[str, RenderableType]]:
+def _facts(snapshot: Snapshot, columns: int) -> Iterator[tuple[str, RenderableType]]:
     pending = _pending(snapshot)
     if pending is not None:
         yield pending
     if snapshot.evaluating is not None:
         yield "evaluating", f"{snapshot.evaluating}, {count(snapshot.evaluating.env_steps)} env steps"
     yield "return", _returns(snapshot)
-    yield from lines(snapshot, METRICS, attrgetter("live"))
+    for label, text in lines(snapshot, METRICS, attrgetter("live")):
+        yield label, _in_one_line(text.split(", "), columns) if label == "losses" else text
     if snapshot.stop and snapshot.evaluating is None:
-        yield "stops at", _stop_rules(snapshot)
+        yield "stops at", _stop_rules(snapshot, columns)
 
 
 def _pending(snapshot: Snapshot) -> tuple[str, str] | None:
     """Describe what a run that does not train waits for; None if it trains, or evaluates."""
     by_state: dict[str, dict[int, str]] = {}
     for role in snapshot.roles:
-        by_state.setdefault(role.state, {}).setdefault(role.rank, f"{role.role} {role.rank}")
+        by_state.setdefault(role.state, {})[role.rank] = f"{role.role} {role.rank}"
     if starting := by_state.get("starting"):
         ready = len(by_state.get("running", {}))
         return (
@@ -367,11 +368,20 @@ def _pending(snapshot: Snapshot) -> tuple[str, str] | None:
     return None
 
 
+def _in_one_line(parts: Sequence[str], columns: int) -> str:
+    """Join parts, as many as a line has room for; all are in ``metrics.jsonl``."""
+    for left_out in range(len(parts)):
+        shown = ", ".join(parts[: len(parts) - left_out]) + (f" and {left_out} more" if left_out else "")
+        if len(shown) <= columns:
+            break
+    return shown
+
+
 MOST_NAMED: Final = 3
 
 
 def _waits(ranks: Mapping[int, str]) -> str:
-    """Name the processes that others wait for, by their first role."""
+    """Name the processes that others wait for, by their last role: a buffer comes before its learner."""
     named = list(ranks.values())
     more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
     return f"waiting for {', '.join(named[:MOST_NAMED])}{more}"
@@ -389,16 +399,21 @@ def _returns(snapshot: Snapshot) -> Text:
     return Text.assemble((number(learner.mean_100), f"bold {GOOD}"), f"  mean of {behind}{best}")
 
 
-def _stop_rules(snapshot: Snapshot) -> Table:
+STOP_COLUMNS: Final = 66
+"""That stop rules need, with what is left until they hold."""
+
+
+def _stop_rules(snapshot: Snapshot, columns: int) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
-    for _column in range(3):
+    shown = 3 if columns >= STOP_COLUMNS else 2
+    for _column in range(shown):
         table.add_column(no_wrap=True)
     for rule in snapshot.stop:
         written = STOP_RULES[rule.rule].written
         now = "-" if rule.value is None else written(rule.value)
         style = "bold" if rule is snapshot.next_stop else ""
         reached = f"{now} of {written(rule.target)}"
-        table.add_row(rule.rule, reached, Text(_left(rule, snapshot), style=style))
+        table.add_row(*(rule.rule, reached, Text(_left(rule, snapshot), style=style))[:shown])
     return table
 
 
@@ -464,7 +479,7 @@ def _cells(alike: Sequence[RoleStatus]) -> dict[str, str | Text]:
         "pid": str(pids[0]) if len(alike) == 1 and pids else "",
         "busy": _busy([role.busy for role in alike if role.busy is not None]),
         "restarts": Text(str(restarts), style=WARNING if restarts else ""),
-        "state": Text(state, style="" if set(states) == {"running"} else WARNING),
+        "state": Text(state, style="" if set(states) <= {"running", "planned"} else WARNING),
     }
 
 
@@ -475,6 +490,8 @@ def _in_a_line(roles: Sequence[RoleStatus]) -> Text:
         cells = _cells(alike)
         notes = [f"{cells['restarts']} restarts"] if any(role.restarts for role in alike) else []
         notes += [] if {role.state for role in alike} == {"running"} else [str(cells["state"])]
+        if notes == ["planned"] or (cells["busy"] == "-" and not notes):
+            continue
         said.append(f"{cells['role']} {cells['busy']}" + (f" ({', '.join(notes)})" if notes else ""))
     return Text(", ".join(said), no_wrap=True, overflow="ellipsis")
 
