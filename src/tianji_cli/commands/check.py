@@ -116,7 +116,7 @@ def _examine(target: str, overrides: Sequence[str], progress: Progress) -> Itera
             return
     # The copies above are still there: what only one process may have at a time shows now.
     progress.done()
-    progress.begin("processes: importing torch, building environment and model")
+    progress.begin("processes: building environment and model")
     jobs = [job] if job is not None else []
     if job is None:
         yield from _agents(target, overrides, jobs)

@@ -289,7 +289,7 @@ class _ProgressLine:
 
     def __init__(self, episodes: int, *, quiet: bool) -> None:
         self._line = Progress(episodes, quiet, ticks=True, plain=False)
-        self._line.begin("importing torch, building environments and policy")
+        self._line.begin("importing torch, building the policy")
         self._writes = not quiet and not self._line.is_live
         self._shown = Evaluating(0, 0, 0, 0.0)
 

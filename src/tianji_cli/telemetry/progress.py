@@ -26,10 +26,16 @@ if TYPE_CHECKING:
 INTERVAL_S: Final = 1.0
 """Between two lines in a pipe."""
 
-TICK_S: Final = 0.5
-"""Between two drawings by the thread, and before the first: what is over sooner is not worth a line."""
+FIRST_S: Final = 0.5
+"""Before the first drawing by the thread: what is over sooner is not worth a line."""
+
+TICK_S: Final = 1.0
+"""Between two drawings by the thread."""
 
 BAR_COLUMNS: Final = 20
+
+ECHO: Final = " ^C "
+"""What a terminal writes behind the line when it is interrupted; in the next line it would stay there."""
 
 
 def is_live(stream: TextIO) -> bool:
@@ -107,14 +113,15 @@ class Progress:
 
     def _draw(self) -> None:
         assert self._live is not None
-        self._live.update(self._line(), refresh=True)
+        self._live.update(self._line(self._live.console.width - len(ECHO)), refresh=True)
 
-    def _line(self) -> Table:
+    def _line(self, columns: int) -> Table:
         from rich.progress_bar import ProgressBar  # noqa: PLC0415 - a pipe does without
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
         line = Table.grid(padding=(0, 1, 0, 0), expand=True)
+        line.width = max(1, columns)
         cells: list[ProgressBar | Text] = []
         if self.total:
             line.add_column(width=BAR_COLUMNS)
@@ -179,7 +186,9 @@ class _Ticker:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._over.wait(TICK_S):
+        wait_s = FIRST_S
+        while not self._over.wait(wait_s):
+            wait_s = TICK_S
             try:
                 self._draw()
             except OSError:  # The terminal has gone: it goes on unseen.

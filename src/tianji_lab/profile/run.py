@@ -164,7 +164,7 @@ def _verify(options: Options, found: ProfileResult) -> list[Verified]:
     candidates = found.search.to_try(_runnable(found, "--verify").split)
     if options.json_to != "-":
         print_to_try(candidates)
-    with Progress(ROUNDS * len(candidates), options.quiet) as progress:
+    with Progress(ROUNDS * len(candidates), options.quiet, ticks=True) as progress:
         checks = verify(options.config, options.overrides, candidates, progress=progress)
     if options.json_to != "-":
         print_verified(checks)

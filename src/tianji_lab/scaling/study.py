@@ -399,7 +399,7 @@ def measure(study: Study, place: Path, *, quiet: bool) -> dict[Setting, Outcome]
     A training that fails costs its own figures and no other's.
     """
     found = {setting: Outcome() for setting in study.settings}
-    with Progress(len(study.settings) * len(study.seeds), quiet) as progress:
+    with Progress(len(study.settings) * len(study.seeds), quiet, ticks=True) as progress:
         for seed in study.seeds:
             for setting, outcome in found.items():
                 progress.begin(f"{setting.name}, seed {seed}")

@@ -146,7 +146,7 @@ def measure(comparison: Comparison, place: Path, *, quiet: bool) -> dict[Setting
         RunFailed: a training failed, so there are no figures.
     """
     found: dict[Setting, list[Training]] = {setting: [] for setting in comparison.settings}
-    with Progress(len(comparison.settings) * len(comparison.seeds), quiet) as progress:
+    with Progress(len(comparison.settings) * len(comparison.seeds), quiet, ticks=True) as progress:
         for seed in comparison.seeds:
             for setting in comparison.settings:
                 progress.begin(f"{setting.name}, seed {seed}")
