@@ -285,12 +285,14 @@ def _below(indent: int, width: int, last: float, marks: Marks, marked: bool, goa
     end = f"{count(last)} env steps"
     explained = [(marks.evaluation, f"bold {EVALUATION}", " evaluation")] if marked else []
     explained += [] if goal is None else [(2 * marks.goal, GOAL, f" stops at {goal:g}")]
-    legend = Text("   ").join(Text.assemble((mark, style), what) for mark, style, what in explained)
     left = width - 1 - len(end)
     if left < 0:
         return Text("")
-    if len(legend) + 4 > left:
-        legend = Text("")
+    for shown in range(len(explained), -1, -1):
+        parts = [Text.assemble((mark, style), what) for mark, style, what in explained[:shown]]
+        legend = Text("   ").join(parts)
+        if len(legend) + 4 <= left:
+            break
     legend.pad_left((left - len(legend)) // 2)
     line = Text.assemble(" " * indent, "0", legend)
     line.pad_right(indent + width - len(end) - len(line))

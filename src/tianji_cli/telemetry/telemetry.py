@@ -262,6 +262,7 @@ class LiveDisplay(Display):
 
     def _draw(self, what: RenderableType) -> None:
         if self._live.is_started and self._console.size != self._size:
+            self._live.update("")  # It draws once more as it stops.
             self._live.stop()
             self._live = self._new_live()
             self._console.clear()
@@ -298,10 +299,11 @@ def render(snapshot: Snapshot, title: str, course: Course | None, console: Conso
     """
     width, height = console.size
     header = Table.grid(expand=True)
-    header.add_column(no_wrap=True, overflow="ellipsis")
+    header.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     header.add_column(justify="right", no_wrap=True)
     header.add_row(Text(title, style="bold"), duration(snapshot.elapsed_s))
-    facts = _table_of(_facts(snapshot, width - LABEL_COLUMNS - 2))
+    columns = width - LABEL_COLUMNS - 2
+    facts = _table_of(_facts(snapshot, columns))
     # One line is the header's, and one more keeps the screen from scrolling.
     room = height - len(console.render_lines(facts, pad=False)) - 2
     if course is None or width < LEAST_WIDTH or course.is_empty:
@@ -316,7 +318,7 @@ def render(snapshot: Snapshot, title: str, course: Course | None, console: Conso
     roles = (
         roles_table(snapshot.roles, width, rows)
         if rows
-        else _table_of([("busy", _in_a_line(snapshot.roles))])
+        else _table_of([("busy", _in_a_line(snapshot.roles, columns))])
     )
     marks = ASCII if console.options.ascii_only else UNICODE
     goal = next((rule.target for rule in snapshot.stop if rule.rule in {"mean_return", "evaluation"}), None)
@@ -370,6 +372,7 @@ def _pending(snapshot: Snapshot) -> tuple[str, str] | None:
 
 def _in_one_line(parts: Sequence[str], columns: int) -> str:
     """Join parts, as many as a line has room for; all are in ``metrics.jsonl``."""
+    shown = ""
     for left_out in range(len(parts)):
         shown = ", ".join(parts[: len(parts) - left_out]) + (f" and {left_out} more" if left_out else "")
         if len(shown) <= columns:
@@ -483,7 +486,7 @@ def _cells(alike: Sequence[RoleStatus]) -> dict[str, str | Text]:
     }
 
 
-def _in_a_line(roles: Sequence[RoleStatus]) -> Text:
+def _in_a_line(roles: Sequence[RoleStatus], columns: int) -> str:
     """Say of each kind of roles how busy they are, and what is out of the ordinary."""
     said = []
     for alike in _rows(roles, 0):
@@ -492,8 +495,9 @@ def _in_a_line(roles: Sequence[RoleStatus]) -> Text:
         notes += [] if {role.state for role in alike} == {"running"} else [str(cells["state"])]
         if notes == ["planned"] or (cells["busy"] == "-" and not notes):
             continue
-        said.append(f"{cells['role']} {cells['busy']}" + (f" ({', '.join(notes)})" if notes else ""))
-    return Text(", ".join(said), no_wrap=True, overflow="ellipsis")
+        busy = str(cells["busy"]).partition(",")[0]
+        said.append(f"{cells['role']} {busy}" + (f" ({', '.join(notes)})" if notes else ""))
+    return _in_one_line(said, columns)
 
 
 def _busy(shares: Sequence[float]) -> str:
