@@ -123,12 +123,15 @@ class Progress:
         line = Table.grid(padding=(0, 1, 0, 0), expand=True)
         line.width = max(1, columns)
         cells: list[ProgressBar | Text] = []
-        if self.total:
+        if self.total and columns >= 3 * BAR_COLUMNS:
             line.add_column(width=BAR_COLUMNS)
-            line.add_column(no_wrap=True)
             completed = min(self._done, self.total)
-            bar = ProgressBar(self.total, completed, BAR_COLUMNS, complete_style=CURVE, finished_style=CURVE)
-            cells += [bar, Text(f"{self._done}/{self.total}")]
+            cells += [
+                ProgressBar(self.total, completed, BAR_COLUMNS, complete_style=CURVE, finished_style=CURVE)
+            ]
+        if self.total:
+            line.add_column(no_wrap=True)
+            cells += [Text(f"{self._done}/{self.total}")]
         line.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
         line.add_column(no_wrap=True, justify="right")
         took_s = time.monotonic() - (self._began_s if self.total else self._what_since_s)
