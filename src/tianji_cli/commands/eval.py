@@ -5,15 +5,15 @@ Many are played side by side; those that are filmed one after the other, since a
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn, Self, TextIO
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn, Self
 
 import typer
 
@@ -24,9 +24,10 @@ from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.film import Film, FilmError, check_film, check_library
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
-from tianji_cli.quantities import finite, number, several
+from tianji_cli.quantities import count, finite, number, several
 from tianji_cli.roles.evaluator import BASELINES, POLICIES, EvaluationLimits, PolicyName
 from tianji_cli.root.shutdown import START_S
+from tianji_cli.telemetry.progress import Progress
 from tianji_cli.telemetry.report import print_lines, write_json
 from tianji_cli.telemetry.snapshot import of_names
 from tianji_cli.wire.reports import Evaluating, Evaluation
@@ -114,27 +115,29 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     number = episodes or (100 if render is None else 1)
     experiment = config.experiment
     limits = EvaluationLimits(max_s or experiment.eval_max_s, max_steps or experiment.eval_max_steps)
-    # torch is slow to import, and what the command line got wrong is known by now.
-    from tianji_cli.roles.filming import Filming  # noqa: PLC0415
-    from tianji_cli.worker.build import build_evaluator  # noqa: PLC0415
-    from tianji_cli.worker.parts import Parts  # noqa: PLC0415
+    with _ProgressLine(number, quiet=json_to == "-") as progress:
+        # torch is slow to import, and what the command line got wrong is known by now.
+        from tianji_cli.roles.filming import Filming  # noqa: PLC0415
+        from tianji_cli.worker.build import build_evaluator  # noqa: PLC0415
+        from tianji_cli.worker.parts import Parts  # noqa: PLC0415
 
-    parts = Parts.of_run(directory, config)
-    build = partial(
-        build_evaluator, parts, number, seed, name, policy=player, limits=limits, render=render is not None
-    )
-    film = None if render is None else partial(Filming, path=render, overlay=overlay)
-    try:
-        evaluator, filmed = _play(build, limits, film)
-    except FilmError as cause:
-        raise UsageError(f"--render: {cause}") from cause
-    except TianjiError:
-        raise
-    except Exception as cause:  # A user's environment or agent may raise anything.
-        raise RunFailed(f"cannot evaluate {directory.path}: {describe(cause)}") from cause
+        parts = Parts.of_run(directory, config)
+        filmed = render is not None
+        build = partial(
+            build_evaluator, parts, number, seed, name, policy=player, limits=limits, render=filmed
+        )
+        film = None if render is None else partial(Filming, path=render, overlay=overlay)
+        try:
+            evaluator, made = _play(build, limits, film, progress)
+        except FilmError as cause:
+            raise UsageError(f"--render: {cause}") from cause
+        except TianjiError:
+            raise
+        except Exception as cause:  # A user's environment or agent may raise anything.
+            raise RunFailed(f"cannot evaluate {directory.path}: {describe(cause)}") from cause
     other = None if player == "trained" else player
     who = ", ".join(filter(None, (str(directory.path), name, other and f"{other} policy")))
-    _show(evaluator, number, who, other, filmed, json_to)
+    _show(evaluator, number, who, other, made, json_to)
     return 0
 
 
@@ -167,7 +170,10 @@ def _find_policy(policy: str, checkpoint: str | None) -> PolicyName:
 
 
 def _play(
-    build: Callable[[], Evaluator], limits: EvaluationLimits, film: Callable[[Evaluator], Filming] | None
+    build: Callable[[], Evaluator],
+    limits: EvaluationLimits,
+    film: Callable[[Evaluator], Filming] | None,
+    progress: _ProgressLine,
 ) -> tuple[Evaluator, Film | None]:
     """Play all episodes, and film them if that is wanted; returns what has played, and the film."""
     with ExitStack() as stack:
@@ -181,12 +187,11 @@ def _play(
                     filming = stack.enter_context(_begin_film(film, evaluator))
         except _HangsError as cause:
             raise TimeoutError(f"environments and policy were not ready after {start_s:g} s") from cause
-        progress = stack.enter_context(_ProgressLine(sys.stderr))
         try:
             with _alarm(limits.max_s + GRACE_S):
                 while evaluator.finished is None:
                     (filming or evaluator).turn()
-                    progress.show(evaluator.progress)
+                    progress.show(evaluator.progress, evaluator.returns)
         except _HangsError:
             evaluator.cut_off = f"{limits.max_s:g} s, in a step or an action that did not return"
         if filming is None:
@@ -245,34 +250,32 @@ def _alarm(after_s: float) -> Iterator[None]:
 class _ProgressLine:
     """Shows how far the evaluation is: in a line on a terminal, or a line a second in a pipe."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream: TextIO | None = stream
-        self._is_live = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    def __init__(self, episodes: int, *, quiet: bool) -> None:
+        self._line = Progress(episodes, quiet, ticks=True, plain=False)
+        self._line.begin("importing torch, building the policy")
+        self._writes = not quiet and not self._line.is_live
         self._shown = Evaluating(0, 0, 0, 0.0)
 
-    def show(self, progress: Evaluating) -> None:
+    def show(self, progress: Evaluating, returns: Sequence[float]) -> None:
         """Show it, unless the last line is too young, or nothing has changed since."""
-        idle = self._shown.seconds and progress.episodes == self._shown.episodes and not self._is_live
-        wait_s = IDLE_S if idle else INTERVAL_S
-        if progress.seconds - self._shown.seconds >= wait_s:
-            self._shown = progress
-            self._write(f"\r\x1b[Kevaluating: {progress}" if self._is_live else f"evaluating: {progress}\n")
+        idle = self._shown.seconds and progress.episodes == self._shown.episodes and self._writes
+        if progress.seconds - self._shown.seconds < (IDLE_S if idle else INTERVAL_S):
+            return
+        self._shown = progress
+        mean = f", mean return {number(fmean(returns))}" if returns else ""
+        self._line.at(len(returns), f"episodes{mean}, {count(progress.env_steps)} env steps")
+        if self._writes:
+            try:
+                sys.stderr.write(f"evaluating: {progress}\n")
+                sys.stderr.flush()
+            except OSError:
+                self._writes = False  # The pipe has gone: it goes on unseen.
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        if self._is_live and self._shown.seconds:
-            self._write("\r\x1b[K")
-
-    def _write(self, text: str) -> None:
-        if self._stream is None:
-            return
-        try:
-            self._stream.write(text)
-            self._stream.flush()
-        except OSError:
-            self._stream = None  # The terminal or pipe has gone: it goes on unseen.
+        self._line.close()
 
 
 def _show(

@@ -43,6 +43,7 @@ from tianji_cli.quantities import ranges
 from tianji_cli.root.session import Result, RunRequest, build_spec, run_session
 from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.metrics import read_summary
+from tianji_cli.telemetry.progress import status
 from tianji_cli.telemetry.report import document_of, print_lines, print_result, write_json
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.trackers import check_trackers
@@ -158,7 +159,8 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
             if earlier is None:
                 _check_new(job, run_in, place)
         where = earlier.path if earlier is not None else run_in or place
-        launcher = _launcher_that_built(build_spec(job, plan, where), world, stack)
+        with status("importing torch, building environment and model once", quiet=quiet or json_to == "-"):
+            launcher = _launcher_that_built(build_spec(job, plan, where), world, stack)
         if dry_run:
             print_plan(plan, graph_of(job), job.roles, json_to)
             return 0

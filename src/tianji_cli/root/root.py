@@ -378,6 +378,8 @@ class Root:
                 self._pool.start_no_more()
                 to_kill |= self._shutdown.actors  # They have made nothing, and a thousand need long to stop.
             self._phase = Phase.WINDING_DOWN
+            for view in self._overview.workers.values():
+                view.state = "stopping" if view.state == "running" and view.pid is not None else view.state
             self._shutdown.begin()
             self._pool.kill(to_kill)
             self._averaging.finish()
