@@ -148,6 +148,7 @@ def test_a_terminal_that_becomes_smaller_is_drawn_anew_with_its_newest_events() 
     assert screen.text.startswith("4 processes started\n4.0 s  actor 3 was killed")
     assert screen.text.count("policy lag") == 1
     assert screen.text.count("experiments/ppo_cartpole") == 1
+    assert screen.columns == 60, "it was cleared"
     assert max(map(len, screen.lines)) <= 60
     assert "┤" in screen.text
     assert screen.scrolled == []
