@@ -286,7 +286,7 @@ MOST_CHART: Final = 14
 """Lines of a chart."""
 
 SPARED: Final = ("losses", "averaging", "priorities", "uses", "sample age")
-"""Facts that make room for the chart where it has none, the last shown first; ``metrics.jsonl`` has them."""
+"""Facts that make room for the chart where it has none, from the last on; ``metrics.jsonl`` has them."""
 
 LEAST_WIDTH: Final = 40
 """Columns from which a chart is to be read."""
