@@ -285,6 +285,9 @@ LEAST_CHART: Final = 5
 MOST_CHART: Final = 14
 """Lines of a chart."""
 
+SPARED: Final = ("losses", "averaging", "priorities", "uses", "sample age")
+"""Facts that make room for the chart where it has none, from the last on; ``metrics.jsonl`` has them."""
+
 LEAST_WIDTH: Final = 40
 """Columns from which a chart is to be read."""
 
@@ -295,7 +298,7 @@ def render(snapshot: Snapshot, title: str, course: Course | None, console: Conso
     Args:
         course: of the returns so far; None shows no chart.
         console: whose size it is to fit; roles are summed up where they do not fit otherwise, or leave no
-            room for the chart.
+            room for the chart, and some facts are left out then.
     """
     width, height = console.size
     header = Table.grid(expand=True)
@@ -303,27 +306,37 @@ def render(snapshot: Snapshot, title: str, course: Course | None, console: Conso
     header.add_column(justify="right", no_wrap=True)
     header.add_row(Text(title, style="bold"), duration(snapshot.elapsed_s))
     columns = width - LABEL_COLUMNS - 2
-    facts = _table_of(_facts(snapshot, columns))
+    facts = list(_facts(snapshot, columns))
+    lines_of = [len(console.render_lines(_table_of([fact]), pad=False)) for fact in facts]
     # One line is the header's, and one more keeps the screen from scrolling.
-    room = height - len(console.render_lines(facts, pad=False)) - 2
-    if course is None or width < LEAST_WIDTH or course.is_empty:
-        return Group(header, facts, roles_table(snapshot.roles, width, room - 1))
+    room = height - sum(lines_of) - 2
+    kept = EVENTS_KEPT if height >= USUAL_HEIGHT else 0
+    if course is not None and width >= LEAST_WIDTH and not course.is_empty:
+        lacking = LEAST_CHART + 1 + kept - room
+        spared = [n for n in range(len(facts)) if facts[n][0] in SPARED]
+        while lacking > 0 and spared:
+            lacking -= lines_of[spared[-1]]
+            room += lines_of[spared[-1]]
+            del facts[spared.pop()]
+        if lacking <= 0:
+            return Group(header, _table_of(facts), *_with_chart(snapshot, course, console, room - kept))
+        facts = list(_facts(snapshot, columns))
+    return Group(header, _table_of(facts), roles_table(snapshot.roles, width, height - sum(lines_of) - 3))
+
+
+def _with_chart(snapshot: Snapshot, course: Course, console: Console, room: int) -> Iterator[RenderableType]:
+    """Lay chart and roles out on so many lines, of which a chart has ``LEAST_CHART`` at least."""
     kinds = len({role.role for role in snapshot.roles})
-    room -= EVENTS_KEPT if height >= USUAL_HEIGHT else 0
     each = len(snapshot.roles) if len(snapshot.roles) <= MAX_ROLES else kinds
     rows = next((rows for rows in (each, kinds) if rows + 1 + LEAST_CHART <= room), 0)
-    left = room - (rows + 1 if rows else 1)
-    if left < LEAST_CHART:
-        return Group(header, facts, roles_table(snapshot.roles, width, room - 1))
-    roles = (
-        roles_table(snapshot.roles, width, rows)
-        if rows
-        else _table_of([("busy", _in_a_line(snapshot.roles, columns))])
-    )
     marks = ASCII if console.options.ascii_only else UNICODE
     goal = next((rule.target for rule in snapshot.stop if rule.rule in {"mean_return", "evaluation"}), None)
-    chart = draw(course, width, min(left, MOST_CHART), labels=LABEL_COLUMNS, marks=marks, goal=goal)
-    return Group(header, facts, *chart, roles)
+    lines = min(room - (rows + 1 if rows else 1), MOST_CHART)
+    yield from draw(course, console.width, lines, labels=LABEL_COLUMNS, marks=marks, goal=goal)
+    if rows:
+        yield roles_table(snapshot.roles, console.width, rows)
+    else:
+        yield _table_of([("busy", _in_a_line(snapshot.roles, console.width - LABEL_COLUMNS - 2))])
 
 
 def _table_of(facts: Iterable[tuple[str, RenderableType]]) -> Table:

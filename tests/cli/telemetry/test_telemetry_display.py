@@ -14,7 +14,8 @@ from rich.console import Console
 
 from tianji_cli.telemetry import styles
 from tianji_cli.telemetry.bottleneck import TRAINING_BOUND
-from tianji_cli.telemetry.snapshot import RoleStatus, Snapshot, StopProgress
+from tianji_cli.telemetry.chart import Course
+from tianji_cli.telemetry.snapshot import Evaluated, RoleStatus, Snapshot, StopProgress
 from tianji_cli.telemetry.telemetry import MOST_CHART, render
 from tianji_cli.wire.reports import Evaluating
 
@@ -28,7 +29,7 @@ display = choose_display("ppo_cartpole  experiments/ppo_cartpole/3", quiet=False
 display.event("4 processes started")
 for second in range(seconds):
     if second == 3 and sys.argv[4] == "resized":
-        fcntl.ioctl(2, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 60, 0, 0))
+        fcntl.ioctl(2, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
     if second == 4:
         display.remember_evaluation(45_200 * 2, 100.0)
     display.show(build_snapshot(second, actors))
@@ -143,11 +144,12 @@ def test_every_colour_is_legible_on_black_and_on_white(name: str) -> None:
 
 
 def test_a_terminal_that_becomes_smaller_is_drawn_anew_with_its_newest_events() -> None:
-    screen = Screen(80, 24, cleared=(60, 20))
+    screen = Screen(80, 24, cleared=(60, 24))
     screen.feed(written_live(80, 24, actors=2, end="resized").decode())
     assert screen.text.startswith("4 processes started\n4.0 s  actor 3 was killed")
     assert screen.text.count("policy lag") == 1
     assert screen.text.count("experiments/ppo_cartpole") == 1
+    assert screen.columns == 60, "it was cleared"
     assert max(map(len, screen.lines)) <= 60
     assert "┤" in screen.text
     assert screen.scrolled == []
@@ -161,9 +163,11 @@ def test_many_actors_are_summed_up(columns: int, lines: int) -> None:
     assert screen.scrolled == []
 
 
-def test_roles_that_do_not_fit_in_the_height_are_summed_up() -> None:
-    screen = show_live(80, 24, actors=9)
-    assert "9 actors" in screen.text
+@pytest.mark.parametrize("actors", [6, 9])
+def test_roles_that_do_not_fit_in_the_height_with_the_chart_are_summed_up(actors: int) -> None:
+    screen = show_live(80, 24, actors=actors)
+    assert f"{actors} actors" in screen.text
+    assert "┤" in screen.text
     assert screen.scrolled == []
 
 
@@ -226,6 +230,36 @@ def test_what_a_run_waits_for_is_said(
     )
     text = shown(snapshot(5, roles=roles, produced=produced, updates=updates))
     assert said in text if said else not {"starting", "stopping"} & set(text.split())
+
+
+def test_the_chart_has_room_in_80_by_24_however_much_a_run_tells(
+    snapshot: Callable[..., Snapshot], with_replay: dict[str, Any], of_groups: dict[str, Any]
+) -> None:
+    told = with_replay | of_groups | {"win_rate": 0.75, "bottleneck": TRAINING_BOUND}
+    told |= {"evaluated": Evaluated(1, 2000, 210.5, 12.1, 215.3)}
+    course = Course()
+    course.add(1000, 3.0)
+    console = Console(width=80, height=24, record=True, file=io.StringIO())
+    console.print(render(snapshot(5, actors=20, **told), "ppo", course, console))
+    text = console.export_text()
+    assert len(text.splitlines()) <= 21, "two events fit above it, and nothing scrolls"
+    assert "┤" in text
+    assert "…" not in text
+    assert "busy        root 1 %, learner 97 %, 20 actors 80-90 %\n" in text
+    for label in (
+        "evaluated",
+        "return",
+        "win rate",
+        "rates",
+        "bottleneck",
+        "replay",
+        "policy lag",
+        "stops at",
+    ):
+        assert f"\n{label} " in text
+    tiny = Console(width=80, height=14, record=True, file=io.StringIO())
+    tiny.print(render(snapshot(5, **told), "ppo", course, tiny))
+    assert "┤" not in tiny.export_text(), "there is no room at all"
 
 
 def test_losses_take_one_line(snapshot: Callable[..., Snapshot]) -> None:
