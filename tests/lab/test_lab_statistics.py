@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tianji_lab.training import estimate, interquartile_mean
+from tianji_lab.comparison.statistics import estimate, interquartile_mean
 
 finite = st.floats(-1e6, 1e6)
 
