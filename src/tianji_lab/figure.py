@@ -101,7 +101,9 @@ def draw_curve(
     draw_band(axes, x[shown], estimate(values[:, shown], resamples=RESAMPLES), color, dashes, label)
 
 
-def draw_band(axes: Axes, x: Array, of: Estimate, color: str, dashes: Any = "-", label: str = "") -> None:
-    """Draw interquartile means as a line, and their intervals as a band around it."""
-    axes.plot(x, of.iqm, color=color, linestyle=dashes, label=label)
-    axes.fill_between(x, of.low, of.high, color=color, alpha=0.2, linewidth=0)
+def draw_band(
+    axes: Axes, x: Array, of: Estimate, color: str, dashes: Any = "-", label: str = "", *, alpha: float = 1.0
+) -> None:
+    """Draw interquartile means as a line, and their intervals as a band around it; paler with ``alpha``."""
+    axes.plot(x, of.iqm, color=color, linestyle=dashes, label=label, alpha=alpha)
+    axes.fill_between(x, of.low, of.high, color=color, alpha=0.2 * alpha, linewidth=0)
