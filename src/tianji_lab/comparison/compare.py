@@ -47,6 +47,8 @@ TAUS: Final = 101
 """Of a performance profile."""
 RESAMPLES: Final = 2000
 """Of each point of a curve or a profile."""
+LITTLE: Final = 0.5
+"""If areas are of less of the longest curve, that is said."""
 LEAST_EVALUATIONS: Final = 2
 """Of a run whose evaluations make a curve."""
 
@@ -210,7 +212,7 @@ def compare(runs: Sequence[ComparedRun], over: Over, warnings: Sequence[str] = (
         )
         for place, group in enumerate(groups)
     ]
-    said = [*warnings, *_warnings(groups, final_of, between)]
+    said = [*warnings, *_warnings(groups, final_of), *_of_stretch(runs, curve, over, between)]
     return Comparison(
         environment=runs[0].environment,
         over=over,
@@ -310,8 +312,8 @@ def _thresholds(runs: Sequence[ComparedRun]) -> list[float]:
     return sorted(found)
 
 
-def _seconds_to(runs: Sequence[ComparedRun], threshold: float) -> dict[int, float]:
-    """Seconds to a threshold of each run, by its identity; infinite for one that has not reached it.
+def _seconds_to(runs: Sequence[ComparedRun], threshold: float) -> dict[ComparedRun, float]:
+    """Seconds to a threshold of each run; infinite for one that has not reached it.
 
     They are exact where each run has looked out for it; else all are read between two reports.
     """
@@ -319,12 +321,12 @@ def _seconds_to(runs: Sequence[ComparedRun], threshold: float) -> dict[int, floa
     found = {}
     for one in runs:
         seconds = one.time_to[threshold] if exactly else first_at(one.best, threshold)
-        found[id(one)] = math.inf if seconds is None else seconds
+        found[one] = math.inf if seconds is None else seconds
     return found
 
 
-def _times(group: Group, seconds: Mapping[int, float], *, in_steps: bool = False) -> Times:
-    values = np.array([seconds[id(one)] for one in group.runs])
+def _times(group: Group, seconds: Mapping[ComparedRun, float], *, in_steps: bool = False) -> Times:
+    values = np.array([seconds[one] for one in group.runs])
     reached = np.isfinite(values)
     if in_steps:
         pairs = zip(group.runs, values, strict=True)
@@ -336,9 +338,7 @@ def _times(group: Group, seconds: Mapping[int, float], *, in_steps: bool = False
 # -- what speaks against them --------------------------------------------------------------------------
 
 
-def _warnings(
-    groups: Sequence[Group], final_of: ReturnsOf, between: tuple[float, float] | None
-) -> Iterator[str]:
+def _warnings(groups: Sequence[Group], final_of: ReturnsOf) -> Iterator[str]:
     runs = [one for group in groups for one in group.runs]
     for status, said in (
         ("running", "still running, and count with what they have so far"),
@@ -365,8 +365,25 @@ def _warnings(
         modules = [one.section("experiment").get("extensions") for one in group.runs]
         if any(one != modules[0] for one in modules):
             yield f"runs of {group.name} took modules from different directories (experiment.extensions)"
+
+
+def _of_stretch(
+    runs: Sequence[ComparedRun],
+    curve: Callable[[ComparedRun], Curve],
+    over: Over,
+    between: tuple[float, float] | None,
+) -> Iterator[str]:
+    """Say how little of the curves areas are of, if it is little."""
     if between is None:
         yield "no stretch is common to the curves of all runs, so there are no areas"
+        return
+    ends = {one: curve(one).over(over)[-1] for one in runs}
+    shortest = min((one for one in runs if not one.reached_goal), key=ends.__getitem__, default=None)
+    if shortest is not None and between[1] < LITTLE * max(ends.values()):
+        yield (
+            f"areas are of {between[1] / max(ends.values()):.0%} of the longest curve: that of "
+            f"{shortest.name} ends there"
+        )
 
 
 # -- as a document -------------------------------------------------------------------------------------

@@ -61,13 +61,9 @@ def group_runs(runs: Sequence[ComparedRun]) -> list[Group]:
         identity = json.dumps(flat, sort_keys=True, default=str)
         members.setdefault(identity, []).append(one)
         flats[identity] = flat
-    keys = [
-        key
-        for key in dict.fromkeys(key for flat in flats.values() for key in flat)
-        if len({json.dumps(flat.get(key), default=str) for flat in flats.values()}) > 1
-    ]
+    keys = _differing(list(flats.values()))
     differs = [{key: flat.get(key) for key in keys} for flat in flats.values()]
-    names = _names(differs, list(members.values()))
+    names = _names(differs, [of[0] for of in members.values()])
     return [
         Group(name, tuple(of), values)
         for name, of, values in zip(names, members.values(), differs, strict=True)
@@ -109,29 +105,53 @@ def _flat(table: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{at}{key}", value
 
 
-def _names(differs: Sequence[Mapping[str, Any]], members: Sequence[Sequence[ComparedRun]]) -> list[str]:
-    """Name groups by what they differ in, as shortly as it tells them apart, or by their experiments."""
-    experiments = [of[0].experiment for of in members]
-    keys = list(differs[0])
-    if not keys:
+def _differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """List the keys whose values are not the same in all of some tables."""
+    return [
+        key
+        for key in dict.fromkeys(key for table in tables for key in table)
+        if len({json.dumps(table.get(key), default=str) for table in tables}) > 1
+    ]
+
+
+def _names(differs: Sequence[Mapping[str, Any]], first: Sequence[ComparedRun]) -> list[str]:
+    """Name groups, by the first run of each.
+
+    By what they differ in; where that is too much by their experiments, and what those of one experiment
+    differ in; or by where they are.
+    """
+    experiments = [one.experiment for one in first]
+    if len(first) == 1:
         return experiments
+    if names := _by_keys(differs) or _by_keys(differs, shortly=True):
+        return names
+    found = list(experiments)
+    for experiment in dict.fromkeys(experiments):
+        places = [place for place, name in enumerate(experiments) if name == experiment]
+        if len(places) > 1:
+            told = _by_keys([differs[place] for place in places], shortly=True)
+            if not told:
+                return [one.name for one in first]
+            for place, keys in zip(places, told, strict=True):
+                found[place] = f"{experiment}, {keys}"
+    return found
+
+
+def _by_keys(differs: Sequence[Mapping[str, Any]], *, shortly: bool = False) -> list[str]:
+    """Name groups by the keys that they differ in; nothing if these are too many, or names too long.
+
+    Args:
+        shortly: without sections, if that leaves no two keys alike.
+    """
+    keys = _differing(differs)
     last = [key.rpartition(".")[2] for key in keys]
-    short = last if len(set(last)) == len(last) else keys
-    for written in (keys, short) if len(keys) <= MOST_KEYS else ():
-        names = [
-            ", ".join(f"{name}={_value(of[key])}" for name, key in zip(written, keys, strict=True))
-            for of in differs
-        ]
-        if max(map(len, names)) <= LONGEST_NAME and _all_differ(names):
-            return names
-    if _all_differ(experiments):
-        return experiments
-    places = [f"{of[0].run.path.parent.name}/{of[0].run.path.name}" for of in members]
-    return list(map(printable, places)) if _all_differ(places) else [of[0].name for of in members]
-
-
-def _all_differ(names: Sequence[str]) -> bool:
-    return len(set(names)) == len(names)
+    written = last if shortly and len(set(last)) == len(last) else keys
+    names = [
+        ", ".join(f"{name}={_value(of[key])}" for name, key in zip(written, keys, strict=True))
+        for of in differs
+    ]
+    fit = len(keys) <= MOST_KEYS and max(map(len, names)) <= LONGEST_NAME
+    return names if fit and len(set(names)) == len(names) else []
 
 
 def _value(value: Any) -> str:

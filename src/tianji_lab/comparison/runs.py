@@ -15,6 +15,7 @@ from typing import Any, Final
 from tianji_cli.errors import TianjiError, UsageError, cut, describe, printable
 from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, read_regular
 from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
+from tianji_cli.files.seeds import SeedsDirectory
 from tianji_cli.telemetry.metrics import read_history, read_summary
 from tianji_cli.telemetry.run_state import State, read_state
 from tianji_cli.telemetry.snapshot import Summary
@@ -30,9 +31,9 @@ MOST_NAMED: Final = 4
 Config = Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ComparedRun:
-    """A run, and what it has left.
+    """A run, and what it has left; each is a run of its own.
 
     Attributes:
         config: as its ``config.toml`` says it.
@@ -119,6 +120,8 @@ def _meant(word: str, out: Path) -> list[RunDirectory]:
         return [RunDirectory(place)]
     if found := _below(place):
         return found
+    if (seeds := SeedsDirectory.find(word, out)) is not None:
+        return list(seeds.runs.values())
     try:
         return [RunDirectory.find(word, out)]
     except NoSuchRunError:
