@@ -5,17 +5,19 @@ A group has a colour and dashes of its own, so that figures can be read in grey,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from textwrap import fill
+from textwrap import wrap
 from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, PercentFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
+from tianji_cli.quantities import exact
 from tianji_cli.telemetry.plots import GREY
 from tianji_lab.comparison.compare import Comparison, GroupCurve, Interval, Row
 from tianji_lab.comparison.curves import Over
@@ -31,7 +33,9 @@ LONGEST: Final = 26
 LINE_HIGH: Final = 0.14
 """Inches of a line of the legend or of a label."""
 PALE: Final = 0.45
-KEPT: Final = "pale: some have reached their goal and keep their last return"
+LEVEL: Final[Mapping[str, Any]] = {"color": GREY, "linestyle": "--", "linewidth": 0.7}
+"""How a value looks that curves are held against."""
+KEPT: Final = "pale: some runs have reached their goal, and keep their last return"
 RETURN: Final = {"mean_100": "Mean return of 100 episodes", "evaluation": "Mean return of an evaluation"}
 
 
@@ -51,21 +55,25 @@ Drawing = tuple[Callable[[Figure], None], float]
 def _curves(found: Comparison, over: Over) -> Drawing:
     curves = [(row, style) for row, style in _styles(found) if over in row.curves]
     kept = any(row.curves[over].kept_from is not None for row, _ in curves)
-    legend = _Legend(curves, [Line2D([], [], color=GREY, alpha=PALE, label=KEPT)] if kept else [])
+    marked = found.thresholds if found.curves_of == "mean_100" else ()
+    notes = [f"dashed: thresholds {', '.join(map(exact, marked))}"] if marked else []
+    notes += [KEPT] if kept else []
+    legend = _Legend(curves)
 
     def into(figure: Figure) -> None:
         axes = figure.add_subplot()
         for row, style in curves:
             _draw_curve(axes, row.curves[over], style)
         low, high = axes.get_ylim()
-        if found.curves_of == "mean_100":
-            for threshold in (one for one in found.thresholds if low <= one <= high):
-                axes.axhline(threshold, color=GREY, linestyle="--", linewidth=0.7)
+        for threshold in (one for one in marked if low <= one <= high):
+            axes.axhline(threshold, **LEVEL)
         axes.set_ylabel(RETURN[found.curves_of])
         _label_x(axes, over, max((row.curves[over].x[-1] for row, _ in curves), default=1.0))
+        if notes:
+            figure.supxlabel("\n".join(notes), x=0.02, ha="left", fontsize=6, color=GREY)
         legend.draw(figure)
 
-    return into, HEIGHT + legend.height
+    return into, HEIGHT + legend.height + LINE_HIGH * len(notes)
 
 
 def _draw_curve(axes: Axes, of: GroupCurve, style: Mapping[str, Any]) -> None:
@@ -103,7 +111,7 @@ def _label_x(axes: Axes, over: Over, end: float) -> None:
 
 
 def _profiles(found: Comparison) -> Drawing:
-    legend = _Legend(_styles(found), [])
+    legend = _Legend(_styles(found))
 
     def into(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -130,21 +138,23 @@ def _profiles(found: Comparison) -> Drawing:
 
 def _intervals(found: Comparison) -> Drawing:
     """Draw what each group has come to, one below the other: final returns, areas, who is better."""
-    labels = [fill(row.name, LONGEST) for row in found.rows]
+    labels = [_broken(row.name, LONGEST) for row in found.rows]
     high = 0.55 + sum(LINE_HIGH * (1 + label.count("\n")) + 0.06 for label in labels)
     panels = ["Final return"]
     panels += ["Area: mean return on the way"] if found.between is not None else []
-    panels += [f"P(X > {_cut(found.rows[0].name)})"] if len(found.rows) > 1 else []
+    panels += ["P(better than the first)"] if len(found.rows) > 1 else []
 
     def into(figure: Figure) -> None:
         for axes, title in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
-            if title.startswith("P("):
+            if title.startswith("P(better"):
                 _draw_better(axes, found)
             else:
                 is_final = title == panels[0]
                 _draw_means(axes, found, [row.final if is_final else row.area for row in found.rows])
+                axes.xaxis.set_major_locator(MaxNLocator(4))
+                axes.ticklabel_format(axis="x", useOffset=False)
             axes.set_xlabel(title)
-            axes.set_yticks(range(len(labels)), labels)
+            axes.set_yticks(range(len(labels)), labels, fontsize=7)
             axes.set_ylim(len(labels) - 0.5, -0.5)
             axes.grid(visible=False, axis="y")
 
@@ -159,7 +169,7 @@ def _draw_means(axes: Axes, found: Comparison, of: Sequence[Interval | None]) ->
 
 def _draw_better(axes: Axes, found: Comparison) -> None:
     """Draw probabilities in final returns as points, and in areas as squares."""
-    axes.axvline(0.5, color=GREY, linestyle="--", linewidth=0.7)
+    axes.axvline(0.5, **LEVEL)
     axes.set_xlim(-0.03, 1.03)
     both = len(found.rows[1].better) > 1
     for place, (row, style) in enumerate(_styles(found)):
@@ -198,8 +208,14 @@ def _styles(found: Comparison) -> list[tuple[Row, dict[str, Any]]]:
     ]
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}..."
+def _broken(name: str, longest: int) -> str:
+    """Break a name into lines: within a key, behind a mark or a blank; where there is none, anywhere."""
+    lines = [""]
+    for part in re.split(r"(?<=[=,/ ])|(?<=\.)(?=[a-z])", name):
+        if lines[-1] and len(lines[-1]) + len(part.rstrip()) > longest:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(line.strip() for long in lines for line in wrap(long, longest, break_on_hyphens=False))
 
 
 class _Legend:
@@ -209,18 +225,13 @@ class _Legend:
         height: in inches.
     """
 
-    def __init__(self, groups: Sequence[tuple[Row, Mapping[str, Any]]], more: Sequence[Line2D]) -> None:
-        names = [fill(row.name, LEGEND - MARK) for row, _ in groups]
+    def __init__(self, groups: Sequence[tuple[Row, Mapping[str, Any]]]) -> None:
+        names = [_broken(row.name, LEGEND - MARK) for row, _ in groups]
         styles = [style for _, style in groups]
-        self._marks = [
-            *(Line2D([], [], label=name, **style) for name, style in zip(names, styles, strict=True)),
-            *more,
-        ]
-        longest = max(
-            (len(line) for mark in self._marks for line in str(mark.get_label()).split("\n")), default=1
-        )
-        self._columns = max(1, min(len(self._marks), LEGEND // (longest + MARK)))
-        lines = sum(1 + str(mark.get_label()).count("\n") for mark in self._marks)
+        self._marks = [Line2D([], [], label=name, **style) for name, style in zip(names, styles, strict=True)]
+        longest = max((len(line) for name in names for line in name.split("\n")), default=1)
+        self._columns = max(1, min(len(names), LEGEND // (longest + MARK)))
+        lines = sum(1 + name.count("\n") for name in names)
         self.height = LINE_HIGH * -(-lines // self._columns)
 
     def draw(self, figure: Figure) -> None:

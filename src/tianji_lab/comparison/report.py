@@ -22,6 +22,7 @@ RETURNS: Final = {
     "final": {"evaluation": "the evaluation at the end", "mean_100": "the last 100 training episodes"},
     "curves": {"evaluation": "evaluations while training", "mean_100": "the last 100 training episodes"},
 }
+MEASURES: Final = {"final": "final returns", "area": "areas"}
 ENDS: Final = ("iqm", "low", "high")
 
 
@@ -52,9 +53,7 @@ def print_comparison(found: Comparison) -> None:
     print_header(header, found.warnings)
     headings, cells = _table(found)
     print_table(headings, cells, f"runs in {found.environment}", right=range(1, len(headings)))
-    for row in found.rows[1:]:
-        for line in _beside(row, found.rows[0]):
-            sys.stdout.write(f"{line}\n")
+    sys.stdout.writelines(f"{line}\n" for line in _verdicts(found))
 
 
 def _areas(found: Comparison) -> str:
@@ -109,15 +108,22 @@ def _better_cell(row: Row, measure: Any) -> str:
     return f"{of.p:.2f}" if of.low is None else f"{of.p:.2f} [{of.low:.2f}, {of.high:.2f}]"
 
 
-def _beside(row: Row, first: Row) -> Iterator[str]:
-    for measure, of in row.better.items():
-        what = "final returns" if measure == "final" else "areas"
-        if of.verdict is None:
-            yield f"no verdict on {what} of {row.name} and {first.name}: {of.no_verdict}"
-        elif of.verdict == "undecided":
-            yield f"{what} do not tell {row.name} from {first.name}"
-        else:
-            yield f"{row.name} is {of.verdict} than {first.name} in {what}"
+def _verdicts(found: Comparison) -> Iterator[str]:
+    """Say how groups lie to the first one; once for all that there is no verdict on for the same reason."""
+    first, without = found.rows[0].name, dict[tuple[str, str], list[str]]()
+    for row in found.rows[1:]:
+        for measure, of in row.better.items():
+            if of.verdict is None:
+                without.setdefault((MEASURES[measure], of.no_verdict), []).append(row.name)
+            elif of.verdict == "undecided":
+                yield f"{MEASURES[measure]} do not tell {row.name} from {first}"
+            else:
+                yield f"{row.name} is {of.verdict} than {first} in {MEASURES[measure]}"
+    alike: dict[tuple[str, str], list[str]] = {}
+    for (measured, why), names in without.items():
+        alike.setdefault((why, "; ".join(names)), []).append(measured)
+    for (why, those), measures in alike.items():
+        yield f"no verdict on {' and '.join(measures)} of {those} beside {first}: {why}"
 
 
 # -- files ---------------------------------------------------------------------------------------------
