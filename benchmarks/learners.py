@@ -24,9 +24,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.config.loader import load_config
+from tianji_cli.quantities import several
 from tianji_cli.telemetry.metrics import read_metrics
+from tianji_lab.comparison.curves import Curve, read_curve, stretch, values_on
+from tianji_lab.comparison.statistics import Estimate, estimate
 from tianji_lab.environment import busy_share
-from tianji_lab.training import Curve, Estimate, estimate, read_curve, read_summary, train_once
+from tianji_lab.training import read_summary, train_once
 
 HERE = Path(__file__).resolve().parent
 RESAMPLES = 10_000
@@ -55,30 +58,27 @@ def train(learners: int, seed: int, options: argparse.Namespace, num_envs: int, 
 
 def band(curves: list[Curve], grid: Array) -> Estimate:
     """Interquartile means over seeds and their intervals at each point of a grid."""
-    values = np.stack([np.interp(grid, curve.env_steps, curve.mean_100) for curve in curves])
+    values = np.stack([values_on(grid, curve, "env_steps", held=False) for curve in curves])
     return estimate(values, resamples=RESAMPLES)
 
 
 def draw(grid: Array, bands: dict[int, Estimate], path: Path) -> None:
     """Draw both curves and their intervals into a PNG file."""
-    import matplotlib as mpl  # noqa: PLC0415 - a second
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415 - a second
     from matplotlib.ticker import EngFormatter  # noqa: PLC0415
 
-    from tianji_cli.telemetry.plots import BLUE, ORANGE, STYLE  # noqa: PLC0415
+    from tianji_lab.figure import COLORS, HEIGHT, draw_band, write_figure  # noqa: PLC0415
 
-    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
-        figure = Figure()
+    def into(figure: Figure) -> None:
         axes = figure.add_subplot()
-        for (learners, of), color in zip(bands.items(), (BLUE, ORANGE), strict=True):
-            label = f"{learners} learner{'s' if learners > 1 else ''}"
-            axes.plot(grid, of.iqm, color=color, label=label)
-            axes.fill_between(grid, of.low, of.high, color=color, alpha=0.2, linewidth=0)
+        for (learners, of), color in zip(bands.items(), COLORS, strict=False):
+            draw_band(axes, grid, of, color, label=several(learners, "learner"))
         axes.set_xlabel("Environment steps")
         axes.xaxis.set_major_formatter(EngFormatter())
         axes.set_ylabel("Mean return")
         axes.legend()
-        figure.savefig(path)
+
+    write_figure(into, HEIGHT, path)
 
 
 def main() -> int:
@@ -109,8 +109,7 @@ def main() -> int:
                 of.append(train(learners, seed, options, num_envs, Path(place)))
     every = [curve for of in curves.values() for curve in of]
     # Where all of them have a return; none is carried on beyond its end.
-    first, last = max(c.env_steps[0] for c in every), min(c.env_steps[-1] for c in every)
-    grid = np.linspace(first, last, options.points)
+    grid = np.linspace(*stretch(every, "env_steps", [False] * len(every)), options.points)
     bands = {learners: band(of, grid) for learners, of in curves.items()}
     inside = report(grid, bands)
     reports = [round(sum(len(c.env_steps) for c in of) / len(of)) for of in curves.values()]

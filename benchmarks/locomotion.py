@@ -32,9 +32,10 @@ import numpy as np
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.launch.children import python_command
+from tianji_lab.comparison.statistics import estimate
 from tianji_lab.environment import busy_share, cpu_model
 from tianji_lab.profile.measurements import Measurements
-from tianji_lab.training import estimate, read_summary, train_once
+from tianji_lab.training import read_summary, train_once
 
 PEER = Path(__file__).parent / "peers" / "sb3_locomotion.py"
 ALGORITHMS = ("ppo", "sac")

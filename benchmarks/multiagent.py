@@ -35,9 +35,11 @@ from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.children import python_command, run_child
 from tianji_cli.telemetry.metrics import read_metrics
 from tianji_cli.telemetry.plots import GREY
+from tianji_lab.comparison.curves import Curve, read_curve
+from tianji_lab.comparison.statistics import estimate
 from tianji_lab.environment import busy_share
 from tianji_lab.figure import BLACK, COLORS, draw_curve, write_figure
-from tianji_lab.training import END_S, Curve, estimate, read_summary, refuse_cut_off, train_once
+from tianji_lab.training import END_S, read_summary, refuse_cut_off, train_once
 
 HEIGHT: Final = 2.6
 """Of the figure, in inches."""
@@ -156,12 +158,7 @@ def train(system: System, seed: int, options: argparse.Namespace, place: Path) -
 def read_progress(run: RunDirectory, summary: Row) -> Curve:
     """Take the share of episodes won from the reports, or the mean return where nothing is won."""
     won = "win_rate" in summary["returns"]
-    name = "win_rate" if won else "mean_100"
-    points = [(summary["train_s"], float(summary["received"]), summary["returns"][name])]
-    for row in reversed(read_metrics(run.metrics)):
-        if row.get(name) is not None and row["train_s"] < points[-1][0]:
-            points.append((row["train_s"], row["env_steps"], row[name]))
-    return Curve(*zip(*reversed(points), strict=True))
+    return read_curve(read_metrics(run.metrics), summary, "win_rate" if won else "mean_100")
 
 
 def play(run: Path, episodes: int, *who: str) -> Row:

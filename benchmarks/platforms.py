@@ -28,9 +28,11 @@ from matplotlib.ticker import EngFormatter
 
 from tianji_cli.errors import RunFailed
 from tianji_cli.telemetry.metrics import read_metrics
+from tianji_lab.comparison.curves import Curve, read_curve, stretch, values_on
+from tianji_lab.comparison.statistics import Estimate, estimate
 from tianji_lab.environment import busy_share
 from tianji_lab.figure import COLORS, draw_curve, write_figure
-from tianji_lab.training import Curve, Estimate, estimate, read_curve, read_summary, train_once
+from tianji_lab.training import read_summary, train_once
 
 PLATFORMS: Final = {"cpu": ("cpu", "cpu"), "mixed": ("cuda", "cpu"), "gpu": ("cuda", "cuda")}
 """Where learners compute, and actors."""
@@ -72,10 +74,9 @@ def train(name: str, seed: int, options: argparse.Namespace, place: Path) -> tup
 def bands_of(curves: Curves, points: int) -> tuple[Array, dict[str, Estimate]]:
     """Interquartile means over seeds on a grid of env steps on which every curve has a return."""
     every = [curve for of in curves.values() for curve in of]
-    first, last = max(c.env_steps[0] for c in every), min(c.env_steps[-1] for c in every)
-    grid = np.linspace(first, last, points)
+    grid = np.linspace(*stretch(every, "env_steps", [False] * len(every)), points)
     return grid, {
-        name: estimate(np.stack([np.interp(grid, curve.env_steps, curve.mean_100) for curve in of]))
+        name: estimate(np.stack([values_on(grid, curve, "env_steps", held=False) for curve in of]))
         for name, of in curves.items()
     }
 

@@ -101,6 +101,7 @@ _add("show", "runs:show", "Show what a run is, how it stands and what it has lef
 _add("logs", "runs:logs", "Print what the processes of a run have written.")
 _add("stop", "runs:stop", "Ask a run to save a checkpoint and end, and wait for it.")
 _add("rm", "runs:rm", "Remove runs.")
+_add("compare", "compare:compare", "Compare runs: curves, final returns, times, with intervals over seeds.")
 _add("cp", "cp:cp", "Copy a config that comes with tianji, to change it.")
 _add("check", "check:check", "Look for what would go wrong with an environment or a config, before it does.")
 _add("doctor", "doctor:examine", "Look at this machine and say what would keep a training from running.")

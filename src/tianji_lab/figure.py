@@ -1,4 +1,4 @@
-"""How all figures look, one column of a two-column page wide: colours, axes, learning curves, PNG files."""
+"""How all figures look, one column of a two-column page wide: colours, axes, learning curves, files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 
 from tianji_cli.files.rundir import write_whole
 from tianji_cli.telemetry.plots import BLUE, GREEN, ORANGE, STYLE
-from tianji_lab.training import Curve, estimate
+from tianji_lab.comparison.curves import Curve, Over, values_on
+from tianji_lab.comparison.statistics import Array, Estimate, estimate
 
 # The rest of Okabe and Ito's palette but its yellow, which paper does not show.
 PURPLE: Final = "#CC79A7"
@@ -38,10 +39,13 @@ WIDE: Final = 300.0
 POINTS: Final = 200
 """Of a learning curve, from 0 to its end."""
 RESAMPLES: Final = 2000
+TEXT: Final = {"svg.fonttype": "none", "svg.hashsalt": "tianji", "pdf.fonttype": 42}
+"""Text stays text, which can be searched and edited; the same figure has the same bytes."""
+UNDATED: Final[dict[str, dict[str, None]]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 def write_figure(draw_into: Callable[[Figure], None], height: float, path: Path) -> None:
-    """Draw a figure and write it as PNG.
+    """Draw a figure and write it as what its path ends with: PNG, SVG or PDF.
 
     Args:
         draw_into: draws it; it may set another height.
@@ -50,13 +54,13 @@ def write_figure(draw_into: Callable[[Figure], None], height: float, path: Path)
     Raises:
         OSError: the file cannot be written.
     """
-    png = io.BytesIO()
-    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
+    content, kind = io.BytesIO(), path.suffix.removeprefix(".")
+    with mpl.rc_context(STYLE | TEXT):  # type: ignore[arg-type]
         # A figure of its own, not pyplot's: pyplot keeps global state and may look for a display.
         figure = Figure(figsize=(WIDTH, height))
         draw_into(figure)
-        figure.savefig(png, format="png")
-    write_whole(path, png.getvalue())
+        figure.savefig(content, format=kind, metadata=UNDATED.get(kind))
+    write_whole(path, content.getvalue())
 
 
 def panels_of(figure: Figure, number: int) -> list[Axes]:
@@ -85,18 +89,21 @@ def logarithmic(axes: Axes, label: str) -> None:
 
 
 def draw_curve(
-    axes: Axes, curves: Sequence[Curve], *, over: str, end: float, color: str, dashes: Any = "-", label: str
+    axes: Axes, curves: Sequence[Curve], *, over: Over, end: float, color: str, dashes: Any = "-", label: str
 ) -> None:
     """Draw the interquartile mean over trainings, and the band of its interval.
 
     A training that is over keeps its last return; nothing is drawn of the time before each of them has one.
-
-    Args:
-        over: "train_s" or "env_steps".
     """
     x = np.linspace(0, end, POINTS)
-    values = np.stack([np.interp(x, getattr(one, over), one.mean_100, left=np.nan) for one in curves])
+    values = np.stack([values_on(x, one, over, held=True) for one in curves])
     shown = ~np.isnan(values).any(axis=0)
-    band = estimate(values[:, shown], resamples=RESAMPLES)
-    axes.plot(x[shown], band.iqm, color=color, linestyle=dashes, label=label)
-    axes.fill_between(x[shown], band.low, band.high, color=color, alpha=0.2, linewidth=0)
+    draw_band(axes, x[shown], estimate(values[:, shown], resamples=RESAMPLES), color, dashes, label)
+
+
+def draw_band(
+    axes: Axes, x: Array, of: Estimate, color: str, dashes: Any = "-", label: str = "", *, alpha: float = 1.0
+) -> None:
+    """Draw interquartile means as a line, and their intervals as a band around it; paler with ``alpha``."""
+    axes.plot(x, of.iqm, color=color, linestyle=dashes, label=label, alpha=alpha)
+    axes.fill_between(x, of.low, of.high, color=color, alpha=0.2 * alpha, linewidth=0)

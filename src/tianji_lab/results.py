@@ -1,4 +1,4 @@
-"""How results are handed over: a header on stdout, JSON, and a directory of JSON, CSV and PNG files."""
+"""How results are handed over: a header on stdout, JSON, and a directory of JSON, CSV and figures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,36 @@ from tianji_cli.files.rundir import write_whole
 from tianji_cli.telemetry.report import write_json
 
 
+@dataclass(frozen=True)
+class Table:
+    """A CSV file; what a row lacks is empty."""
+
+    columns: Sequence[str]
+    rows: Sequence[Mapping[str, Any]]
+
+    def csv(self) -> str:
+        """Write it as CSV."""
+        text = io.StringIO()
+        table = csv.DictWriter(text, self.columns, extrasaction="ignore", lineterminator="\n")
+        table.writeheader()
+        table.writerows(self.rows)
+        return text.getvalue()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """What a measurement came to, as files.
 
     Attributes:
-        columns: of the CSV file; without any there is none.
-        rows: of the CSV file; what one lacks is empty.
+        tables: CSV files by name.
+        formats: of the figures.
     """
 
     name: str
     document: Mapping[str, Any]
     figures: Mapping[str, Callable[[Path], None]]
-    columns: Sequence[str] = ()
-    rows: Sequence[Mapping[str, Any]] = ()
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    formats: Sequence[str] = ("png",)
 
     def hand_over(self, *, out: Path | None, json_to: str | None) -> None:
         """Write what was asked for: files into ``out``, JSON to ``json_to``, ``-`` for stdout.
@@ -53,21 +69,15 @@ class Result:
         try:
             out.mkdir(parents=True, exist_ok=True)
             write_whole(out / f"{self.name}.json", text.encode())
-            if self.columns:
-                write_whole(out / f"{self.name}.csv", self._csv().encode())
+            for name, table in self.tables.items():
+                write_whole(out / f"{name}.csv", table.csv().encode())
             for name, draw in self.figures.items():
-                draw(out / f"{name}.png")
+                for kind in self.formats:
+                    draw(out / f"{name}.{kind}")
         except OSError as cause:
             raise TianjiError(
                 f"cannot write into {out}: {cause.strerror}; --out DIR takes another directory"
             ) from cause
-
-    def _csv(self) -> str:
-        text = io.StringIO()
-        table = csv.DictWriter(text, self.columns, extrasaction="ignore", lineterminator="\n")
-        table.writeheader()
-        table.writerows(self.rows)
-        return text.getvalue()
 
 
 def document_head(environment: Mapping[str, str], warnings: Sequence[str]) -> dict[str, Any]:

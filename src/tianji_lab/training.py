@@ -1,10 +1,4 @@
-"""One training as a benchmark sees it, in a process of its own, and what several of them say together.
-
-Interquartile means over runs and their bootstrap intervals are after Agarwal et al. (2021). A few runs of a
-training say little by their mean, which one outlier moves, and their median, which ignores most of them.
-The interquartile mean is over the middle half of the runs; its interval shows how far it may be from that
-of very many runs.
-"""
+"""One training as a benchmark sees it, in a process of its own, and what is read of it."""
 
 from __future__ import annotations
 
@@ -14,9 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
-
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.files.regular import read_json
@@ -24,18 +15,10 @@ from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.children import python_command, run_child
 from tianji_cli.quantities import exact
 from tianji_cli.telemetry.metrics import read_metrics
+from tianji_lab.comparison.curves import Curve, read_curve
 
 END_S: Final = 30.0
 """How long a training may take to stop and save once it is to end; then it is killed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """A learning curve: ascending seconds since the first env step, mean returns of the last 100 episodes."""
-
-    train_s: tuple[float, ...]
-    env_steps: tuple[float, ...]
-    mean_100: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,13 +114,12 @@ def read_training(run: RunDirectory, seed: int, threshold: float) -> Training:
     curve = read_curve(read_metrics(run.metrics), summary)
     crossed = summary["time_to"][exact(threshold)]
     time_to_s = summary["train_s"] if crossed is None else crossed
-    steps = np.interp(time_to_s, (0.0, *curve.train_s), (0.0, *curve.env_steps))
     return Training(
         seed=seed,
         run=str(run.path),
         reached=crossed is not None,
         time_to_s=time_to_s,
-        steps_to=float(steps),
+        steps_to=curve.steps_at(time_to_s),
         train_s=summary["train_s"],
         env_steps=summary["env_steps"],
         mean_100=returns["mean_100"],
@@ -180,61 +162,3 @@ def refuse_cut_off(evaluation: Mapping[str, Any], who: str) -> None:
         raise RunFailed(
             f"{who}: {what}, so there are no figures: experiment.eval_max_s and eval_max_steps may be larger"
         )
-
-
-def read_curve(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Curve:
-    """Take the reports that are newer than those before them; the summary is the last."""
-    points: list[tuple[float, float, float]] = []
-    last = (summary["train_s"], summary["received"], summary["returns"]["mean_100"])
-    for row in rows:
-        is_newer = row["train_s"] > (points[-1][0] if points else 0.0)
-        if is_newer and row["mean_100"] is not None and row["train_s"] < last[0]:
-            points.append((row["train_s"], row["env_steps"], row["mean_100"]))
-    train_s, env_steps, mean_100 = zip(*points, last, strict=True)
-    return Curve(train_s, env_steps, mean_100)
-
-
-RESAMPLES: Final = 10_000
-CONFIDENCE: Final = 0.95
-Array = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """Interquartile means of some quantities, with the bounds of their intervals; one shape."""
-
-    iqm: Array
-    low: Array
-    high: Array
-
-
-def interquartile_mean(values: npt.NDArray[Any], axis: int = 0) -> Array:
-    """Average the middle half of the values: the lowest and the highest quarter, rounded down, are left out.
-
-    Returns:
-        The means, without that axis.
-    """
-    ordered = np.sort(values, axis)
-    runs = values.shape[axis]
-    middle = np.arange(runs // 4, runs - runs // 4)
-    return np.asarray(np.take(ordered, middle, axis).mean(axis), np.float64)
-
-
-def estimate(values: npt.NDArray[Any], *, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
-    """Estimate interquartile means and their 95 % intervals by the percentile bootstrap.
-
-    Runs are drawn with replacement within one setting, which makes each setting a stratum; a run is drawn as
-    a whole, with all its quantities.
-
-    Args:
-        values: ``[runs, ...]`` of one setting.
-
-    Returns:
-        An estimate of shape ``[...]``.
-    """
-    runs = len(values)
-    draws = np.random.default_rng(seed).integers(runs, size=(resamples, runs))
-    means = interquartile_mean(values[draws], axis=1)
-    tail = 100 * (1 - CONFIDENCE) / 2
-    low, high = np.percentile(means, (tail, 100 - tail), axis=0)
-    return Estimate(interquartile_mean(values), np.asarray(low), np.asarray(high))

@@ -13,7 +13,8 @@ from lab.trainings import left_run
 from tianji_cli.errors import RunFailed
 from tianji_cli.launch import children
 from tianji_lab import training
-from tianji_lab.training import Curve, read_training, train_once
+from tianji_lab.comparison.curves import Curve
+from tianji_lab.training import read_training, train_once
 
 
 def test_a_training_that_cannot_start_says_why(config: str, tmp_path: Path) -> None:

@@ -142,14 +142,25 @@ def shipped(incomplete: str) -> Iterator[str]:
 @_that_begin
 def runs(ctx: typer.Context, incomplete: str) -> Iterator[str]:
     """Name experiments below `--out`, and the runs of the one that is meant."""
-    yield from _runs(ctx, incomplete)
+    yield from _runs(_place(ctx), incomplete)
+
+
+@_that_begin
+def compared(incomplete: str) -> Iterator[str]:
+    """Name experiments, their runs and directories of seeds; `--out` says where figures go."""
+    from tianji_cli.files.rundir import DEFAULT_OUT  # noqa: PLC0415
+
+    yield from _runs(DEFAULT_OUT, incomplete)
+    if "/" in incomplete:
+        found = sorted((DEFAULT_OUT / incomplete.partition("/")[0]).glob("seeds-*"))
+        yield from (str(path.relative_to(DEFAULT_OUT)) for path in found)
 
 
 @_that_begin
 def configs_and_runs(ctx: typer.Context, incomplete: str) -> Iterator[str]:
     """Name what a config can be read from."""
     yield from configs(incomplete=incomplete)
-    yield from _runs(ctx, incomplete)
+    yield from _runs(_place(ctx), incomplete)
 
 
 @_that_begin
@@ -251,8 +262,7 @@ def _shipped(incomplete: str) -> Iterator[str]:
         yield name if incomplete.startswith("configs/") else Path(name).stem
 
 
-def _runs(ctx: typer.Context, incomplete: str) -> Iterator[str]:
-    place = _place(ctx)
+def _runs(place: Path, incomplete: str) -> Iterator[str]:
     names = [path.name for path in sorted(place.iterdir()) if path.is_dir()]
     meant = [name for name in names if name.startswith(incomplete.partition("/")[0])]
     if "/" not in incomplete:

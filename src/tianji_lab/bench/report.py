@@ -17,7 +17,7 @@ from tianji_cli.quantities import number, several, share, size
 from tianji_cli.telemetry.table import print_table
 from tianji_lab.bench.record import KB, ExperimentName, Record
 from tianji_lab.environment import warnings_of_noise
-from tianji_lab.results import Result, document_head
+from tianji_lab.results import Result, Table, document_head
 
 TITLES: Final[Mapping[ExperimentName, str]] = {
     "comm": "virtual communication experiment",
@@ -108,7 +108,7 @@ def result_of(
 
     rows = [record.document() for record in records]
     document = {**document_head(environment, warnings), "rows": rows}
-    return Result(name=name, document=document, figures={name: draw}, columns=FIELDS, rows=rows)
+    return Result(name=name, document=document, figures={name: draw}, tables={name: Table(FIELDS, rows)})
 
 
 # -- the table -----------------------------------------------------------------------------------------

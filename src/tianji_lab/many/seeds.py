@@ -19,11 +19,10 @@ from tianji_cli.files.seeds import SeedsDirectory
 from tianji_cli.launch.children import python_command
 from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.run_state import is_running, read_state
+from tianji_lab.comparison.statistics import LEAST_FOR_INTERVAL, estimate
 from tianji_lab.many.side_by_side import SideBySide
-from tianji_lab.training import estimate
 
 SCHEMA: Final = 1
-LEAST_FOR_INTERVAL: Final = 2
 LOOK_S: Final = 1.0
 """Between two looks at runs that go on."""
 

@@ -24,7 +24,7 @@ from tianji_cli.quantities import count, exact, number, several
 from tianji_cli.telemetry.table import print_table
 from tianji_lab.environment import busy_share, describe, warnings
 from tianji_lab.model.costs import Split
-from tianji_lab.results import Result, check_places, document_head, print_header
+from tianji_lab.results import Result, Table, check_places, document_head, print_header
 from tianji_lab.scaling.simulation import Machines, Simulated, Simulations, read_profile, simulate_study
 from tianji_lab.scaling.study import Failed, Found, Outcome, Setting, Study, Trained, measure
 
@@ -215,13 +215,13 @@ def result_of(
 
         (plots.draw_learning if is_table else plots.draw)(study, rows, simulations, path)
 
-    name = f"figure-{study.figure}"
+    figure = f"figure-{study.figure}"
+    name = "table-1" if is_table else figure
     return Result(
-        name="table-1" if is_table else name,
+        name=name,
         document=document,
-        figures={"figure-12b" if is_table else name: draw},
-        columns=COLUMNS,
-        rows=list(_csv_rows(document)),
+        figures={"figure-12b" if is_table else figure: draw},
+        tables={name: Table(COLUMNS, list(_csv_rows(document)))},
     )
 
 

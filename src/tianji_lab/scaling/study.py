@@ -24,6 +24,7 @@ from tianji_cli.plan.plan import EXAMINER, expected_hosts, make_plan
 from tianji_cli.quantities import duration, exact, rate
 from tianji_cli.telemetry.metrics import read_metrics
 from tianji_cli.telemetry.progress import Progress
+from tianji_lab.comparison.curves import Curve, read_curve
 from tianji_lab.model.costs import Split, powers_of_two
 from tianji_lab.profile.settings import (
     ACTORS,
@@ -36,7 +37,7 @@ from tianji_lab.profile.settings import (
     split_values,
 )
 from tianji_lab.scaling.hosts import Others, train_over_hosts
-from tianji_lab.training import Curve, read_curve, read_summary, threshold_of, train_once
+from tianji_lab.training import read_summary, threshold_of, train_once
 
 MOST_ACTORS: Final = 8
 """That are tried on any machine; more where there are cores for them."""

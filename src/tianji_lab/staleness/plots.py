@@ -12,6 +12,7 @@ from matplotlib.ticker import EngFormatter
 
 from tianji_cli.quantities import exact
 from tianji_cli.telemetry.plots import GREY
+from tianji_lab.comparison.curves import Over
 from tianji_lab.figure import COLORS, LINES, draw_curve, write_figure
 from tianji_lab.staleness.report import Row
 from tianji_lab.staleness.study import Setting
@@ -35,7 +36,8 @@ def draw(
     def draw_into(figure: Figure) -> None:
         above, below, times = figure.subplots(3, 1, height_ratios=PANELS_HIGH)
         styles = _styles(list(found))
-        for axes, over in ((above, "train_s"), (below, "env_steps")):
+        panels: tuple[tuple[Axes, Over], ...] = ((above, "train_s"), (below, "env_steps"))
+        for axes, over in panels:
             _draw_curves(axes, found, styles, over)
             axes.axhline(threshold, color=GREY, linestyle="--", linewidth=0.9)
             axes.set_ylabel("Mean return")
@@ -67,7 +69,7 @@ def _draw_curves(
     axes: Axes,
     found: Mapping[Setting, Sequence[Training]],
     styles: Mapping[Setting, tuple[str, Any]],
-    over: str,
+    over: Over,
 ) -> None:
     every = [training for trainings in found.values() for training in trainings]
     longest = max(getattr(training.curve, over)[-1] for training in every)

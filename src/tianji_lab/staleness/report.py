@@ -12,19 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
 
 import numpy as np
 
 from tianji_cli.quantities import count, number
 from tianji_cli.telemetry.table import print_table
+from tianji_lab.comparison.statistics import LEAST_FOR_VERDICT, estimate
 from tianji_lab.environment import busy_share, describe, warnings
 from tianji_lab.results import Result, check_places, document_head, print_header
 from tianji_lab.staleness.study import Comparison, Setting, measure
-from tianji_lab.training import Training, estimate
+from tianji_lab.training import Training
 
-VERDICT_SEEDS: Final = 5
-"""With fewer trainings of a setting, whether two intervals overlap says nothing."""
 Found = Mapping[Setting, Sequence[Training]]
 
 
@@ -125,8 +123,8 @@ def judged(rows: Sequence[Row], warnings: Sequence[str]) -> list[Row]:
 
 
 def _no_verdict(row: Row, first: Row, warnings: Sequence[str]) -> str:
-    if row.seeds < VERDICT_SEEDS:
-        return f"{row.seeds} seeds, and {VERDICT_SEEDS} are the least"
+    if row.seeds < LEAST_FOR_VERDICT:
+        return f"{row.seeds} seeds, and {LEAST_FOR_VERDICT} are the least"
     if warnings:
         return "the header has warnings"
     for one in (first, row):

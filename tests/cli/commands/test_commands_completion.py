@@ -60,6 +60,7 @@ def place(tmp_path: Path) -> Path:
         run.log("actor", 2).touch()
         (run.checkpoints / "last").mkdir()
         (run.checkpoints / "000000002048").mkdir()
+    (tmp_path / "experiments/walk/seeds-1").mkdir()
     (tmp_path / "mine.toml").write_text('agent.type = "dqn"\n')
     (tmp_path / "broken.toml").write_text("[")
     return tmp_path
@@ -79,6 +80,7 @@ def place(tmp_path: Path) -> Path:
         ("tianji watch ", ["run", "walk"]),
         ("tianji watch wa", ["walk", "walk/1", "walk/2"]),
         ("tianji rm walk/1 walk/", ["walk/1", "walk/2"]),
+        ("tianji compare --out figures walk/1 walk/", ["walk/1", "walk/2", "walk/seeds-1"]),
         ("tianji train --resume r", ["run", "run/1"]),
         ("tianji logs walk ", ["actor-2"]),
         ("tianji eval walk --checkpoint ", ["last", "2048"]),

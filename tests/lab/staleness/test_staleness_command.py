@@ -70,7 +70,7 @@ def test_lags_are_trained_in_turns_and_their_figures_written(
         assert ran.experiment.seed == training["seed"]
         assert ran.distribution.buffer.rollouts == training["lag"]
         ended[run.summary.stat().st_mtime_ns] = training["seed"], training["lag"]
-        times, steps, returns = (training["curve"][name] for name in ("train_s", "env_steps", "mean_100"))
+        times, steps, returns = (training["curve"][name] for name in ("train_s", "env_steps", "returns"))
         assert len(times) == len(steps) == len(returns)
         assert all(early < late for early, late in pairwise(times))
         assert steps[-1] == training["env_steps"] >= 12_000

@@ -1,4 +1,4 @@
-"""Claims about interquartile means and bootstrap intervals."""
+"""Claims about interquartile means, bootstrap intervals, and who is better."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tianji_lab.training import estimate, interquartile_mean
+from tianji_lab.comparison.statistics import (
+    estimate,
+    interquartile_mean,
+    performance_profile,
+    probability_of_improvement,
+)
 
 finite = st.floats(-1e6, 1e6)
 
@@ -56,6 +61,72 @@ def test_means_and_intervals_are_those_of_rliable() -> None:
     low, high = intervals["ours"][:, 0]
     # Both draw at random: bounds of 5,000 resamples vary by a few hundredths of the interval.
     assert [float(found.low), float(found.high)] == pytest.approx([low, high], abs=0.05 * (high - low))
+
+
+def test_the_probability_of_improvement_is_that_of_rliable() -> None:
+    from rliable import library, metrics  # noqa: PLC0415
+
+    rng = np.random.default_rng(5)
+    # Whole numbers, so that there are ties.
+    ours, theirs = np.round(rng.normal(11, 3, (8, 1))), np.round(rng.normal(10, 3, (6, 1)))
+    found = probability_of_improvement(ours[:, 0], theirs[:, 0])
+    np.random.seed(5)
+    means, intervals = library.get_interval_estimates(
+        {"ours,theirs": (ours, theirs)}, metrics.probability_of_improvement, reps=4000
+    )
+    assert float(found.p) == pytest.approx(float(means["ours,theirs"]))
+    low, high = intervals["ours,theirs"][:, 0]
+    assert [float(found.low), float(found.high)] == pytest.approx([low, high], abs=0.05 * (high - low))
+
+
+def test_performance_profiles_are_those_of_rliable() -> None:
+    from rliable import library  # noqa: PLC0415
+
+    values, taus = np.random.default_rng(6).gamma(2, 100, (9, 1)), np.linspace(0, 600, 7)
+    found = performance_profile(values[:, 0], taus)
+    np.random.seed(6)
+    shares, intervals = library.create_performance_profile({"ours": values}, taus, reps=4000)
+    assert found.p == pytest.approx(shares["ours"])
+    # Nine runs: bounds are ninths, and a resample more or less may make it the next one.
+    assert np.abs(np.array([found.low, found.high]) - intervals["ours"]).max() <= 1 / 9 + 1e-9
+    assert np.mean(np.isclose([found.low, found.high], intervals["ours"])) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "p"),
+    [
+        ([1.0], [1.0], 0.5),
+        ([2.0, 3.0], [1.0], 1.0),
+        ([1.0, 2.0], [2.0, 3.0], 0.125),  # Of four pairs one is a tie.
+    ],
+)
+def test_a_tie_is_half_an_improvement(ours: list[float], theirs: list[float], p: float) -> None:
+    there, back = np.array(ours), np.array(theirs)
+    assert float(probability_of_improvement(there, back).p) == p
+    assert float(probability_of_improvement(back, there).p) == 1 - p
+
+
+@given(
+    arrays(np.float64, st.integers(1, 8), elements=finite),
+    arrays(np.float64, st.integers(1, 8), elements=finite),
+)
+def test_probabilities_lie_within_their_bounds_range_and_add_up(ours: np.ndarray, theirs: np.ndarray) -> None:
+    found, back = (
+        probability_of_improvement(a, b, resamples=200) for a, b in ((ours, theirs), (theirs, ours))
+    )
+    assert 0 <= found.low <= found.high <= 1
+    assert found.p + back.p == pytest.approx(1)
+    profile = performance_profile(ours, np.sort(theirs), resamples=200)
+    assert (np.diff(profile.p) <= 0).all()
+    assert ((profile.low >= 0) & (profile.low <= profile.high) & (profile.high <= 1)).all()
+
+
+def test_what_is_infinite_leaves_a_mean_known_while_it_is_among_the_slowest_quarter() -> None:
+    found = estimate(np.array([1.0, 2.0, 3.0, np.inf]))
+    assert float(found.iqm) == 2.5
+    assert np.isfinite(found.low)
+    assert not np.isfinite(found.high)
+    assert not np.isfinite(estimate(np.array([1.0, 2.0, np.inf, np.inf])).iqm)
 
 
 @pytest.mark.parametrize(

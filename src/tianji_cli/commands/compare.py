@@ -1,0 +1,46 @@
+"""`tianji compare`: what runs come to beside one another."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tianji_cli.commands.completion import compared
+from tianji_cli.commands.options import Json
+
+ComparedRuns = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN...",
+        help="Paths of runs, or of directories of them; NAME/N, NAME/seeds-N, or NAME for its newest.",
+        autocompletion=compared,
+    ),
+]
+
+
+class By(enum.StrEnum):
+    """What learning is measured by."""
+
+    STEPS = "steps"
+    TIME = "time"
+
+
+ByOption = Annotated[By, typer.Option("--by", help="What areas and times to thresholds are in.")]
+Figures = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Write figures, CSV and JSON into DIR.")
+]
+
+
+def compare(runs: ComparedRuns, *, by: ByOption = By.STEPS, out: Figures = None, json_to: Json = None) -> int:
+    """Compare runs; those that differ in their seed alone are one line.
+
+    Raises:
+        UsageError: they cannot be compared; TianjiError: one is damaged, or the results cannot be written.
+    """
+    from tianji_lab.comparison.report import compare_runs  # noqa: PLC0415 - the lab is asked for here
+
+    compare_runs(runs, "env_steps" if by is By.STEPS else "train_s", out=out, json_to=json_to)
+    return 0

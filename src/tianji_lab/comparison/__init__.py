@@ -1,0 +1,1 @@
+"""What runs say together: statistics over runs, their curves, and the comparison of any of them."""

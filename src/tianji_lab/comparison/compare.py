@@ -1,0 +1,432 @@
+"""What groups of runs come to, beside one another.
+
+- The *final* return is that of the evaluation at the end, where each run has one of which nothing was cut
+  off; else the mean of the last 100 training episodes, of all groups alike.
+- *Curves* are of evaluations while training, where each run has two of them; else of training episodes. A
+  group's goes as far as its shortest run. A run that has ended because it had reached its goal is not short:
+  it keeps its last return, as far as the group's others go, or as far as the last of them if all have.
+- The *area* is that under the curve over its length, the mean return on the way, where the curves of all runs
+  of all groups are known. A group that reaches its goal sooner has more of it, and not less for having
+  stopped.
+- *Times* to a threshold are of training episodes, as ``time_to`` of ``summary.json``. A run that has not
+  reached it is slower than all that have, by how much is not known: so the interquartile mean is known if no
+  more than the slowest quarter has not reached it.
+- *Better* than the first group, in final returns or in areas, is one whose runs come to more than its,
+  P(X > Y) with ties counting half, if the interval of that does not hold one half. A run that has stopped at
+  its goal might have come further: a group that has such runs is not the worse one in final returns. In areas
+  it may be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from tianji_cli.quantities import exact, several
+from tianji_lab.comparison.curves import Curve, Over, first_at, mean_height, stretch, values_on
+from tianji_lab.comparison.groups import Group, group_runs
+from tianji_lab.comparison.runs import ComparedRun, listed
+from tianji_lab.comparison.statistics import (
+    LEAST_FOR_INTERVAL,
+    LEAST_FOR_VERDICT,
+    Array,
+    Estimate,
+    Probability,
+    estimate,
+    performance_profile,
+    probability_of_improvement,
+)
+
+POINTS: Final = 200
+"""Of a group's curve."""
+TAUS: Final = 101
+"""Of a performance profile."""
+RESAMPLES: Final = 2000
+"""Of each point of a curve or a profile."""
+LITTLE: Final = 0.5
+"""If areas are of less of the longest curve, that is said."""
+LEAST_EVALUATIONS: Final = 2
+"""Of a run whose evaluations make a curve."""
+
+ReturnsOf = Literal["evaluation", "mean_100"]
+Verdict = Literal["better", "worse", "undecided"]
+Measure = Literal["final", "area"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An interquartile mean and its 95 % interval, which one run does not have; None is not known."""
+
+    iqm: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Times(Interval):
+    """Of the runs of a group to a threshold, in seconds or env steps.
+
+    Attributes:
+        reached: how many of them have reached it.
+        of: how many there are.
+    """
+
+    reached: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Better:
+    """How a group lies to the first one.
+
+    Attributes:
+        p: probability that a run of it comes to more than one of the first.
+        low, high: its 95 % interval; None where a group has one run.
+        verdict: None if there is none.
+        no_verdict: why there is none, "" if there is one.
+    """
+
+    p: float
+    low: float | None
+    high: float | None
+    verdict: Verdict | None
+    no_verdict: str
+
+
+@dataclass(frozen=True)
+class GroupCurve:
+    """A group's curve on a grid.
+
+    Attributes:
+        x: env steps or seconds, ``[points]``.
+        band: interquartile means; low and high are NaN where there is one run.
+        kept_from: the first place behind which a run keeps the return of the goal it had reached; None if
+            there is none.
+    """
+
+    x: Array
+    band: Estimate
+    kept_from: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What a group has come to.
+
+    Attributes:
+        area: None where the curves of all groups have nothing in common.
+        time_to: seconds to each threshold.
+        steps_to: env steps likewise.
+        better: how it lies to the first group, in each ``Measure``; empty of that itself.
+        curves: over env steps and over seconds, where its runs have something in common.
+        profile: share of its runs with a final return above each tau.
+    """
+
+    group: Group
+    final: Interval
+    area: Interval | None
+    time_to: Mapping[float, Times]
+    steps_to: Mapping[float, Times]
+    better: Mapping[Measure, Better]
+    curves: Mapping[Over, GroupCurve]
+    profile: Probability
+
+    @property
+    def name(self) -> str:
+        """The group's."""
+        return self.group.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What was found of all groups.
+
+    Attributes:
+        over: what areas are over, and tables show the times in.
+        final_of: what final returns are of: the "evaluation" at the end, or "mean_100".
+        curves_of: what curves are of: each "evaluation" while training, or "mean_100".
+        between: where areas begin and end; None if there are none.
+        taus: of the profiles, ``[taus]``.
+        warnings: sentences on what speaks against the figures.
+    """
+
+    environment: str
+    over: Over
+    final_of: ReturnsOf
+    curves_of: ReturnsOf
+    between: tuple[float, float] | None
+    taus: Array
+    rows: tuple[Row, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """Returns whose times were looked for, ascending."""
+        return tuple(self.rows[0].time_to)
+
+
+def compare(runs: Sequence[ComparedRun], over: Over, warnings: Sequence[str] = ()) -> Comparison:
+    """Compare runs of one environment, the groups with the first of them."""
+    groups = group_runs(runs)
+    final_of: ReturnsOf = "mean_100" if any(one.evaluation is None for one in runs) else "evaluation"
+    few = any(len(one.evaluations.returns) < LEAST_EVALUATIONS for one in runs)
+    curves_of: ReturnsOf = "mean_100" if few else "evaluation"
+
+    def curve(one: ComparedRun) -> Curve:
+        return one.training if curves_of == "mean_100" else one.evaluations
+
+    def final(one: ComparedRun) -> float:
+        found = one.training.returns[-1] if final_of == "mean_100" else one.evaluation
+        assert found is not None, "each has an evaluation"
+        return found
+
+    first, last = stretch([curve(one) for one in runs], over, [one.reached_goal for one in runs])
+    between = (first, last) if first < last else None
+    finals = [np.array([final(one) for one in group.runs]) for group in groups]
+    areas = [
+        np.array([mean_height(curve(one), over, first, last, held=one.reached_goal) for one in group.runs])
+        for group in groups
+        if first < last
+    ]
+    measured: dict[Measure, list[Array]] = {"final": finals} | ({"area": areas} if areas else {})
+    taus = _taus(np.concatenate(finals))
+    seconds = {threshold: _seconds_to(runs, threshold) for threshold in _thresholds(runs)}
+    rows = [
+        Row(
+            group=group,
+            final=_interval(finals[place]),
+            area=_interval(areas[place]) if areas else None,
+            time_to={threshold: _times(group, of) for threshold, of in seconds.items()},
+            steps_to={threshold: _times(group, of, in_steps=True) for threshold, of in seconds.items()},
+            better={
+                measure: _better(measure, (group, of[place]), (groups[0], of[0]))
+                for measure, of in measured.items()
+                if place > 0
+            },
+            curves=_curves(group, curve),
+            profile=_profile(finals[place], taus),
+        )
+        for place, group in enumerate(groups)
+    ]
+    said = [*warnings, *_warnings(groups, final_of), *_of_stretch(runs, curve, over, between)]
+    return Comparison(
+        environment=runs[0].environment,
+        over=over,
+        final_of=final_of,
+        curves_of=curves_of,
+        between=between,
+        taus=taus,
+        rows=tuple(rows),
+        warnings=tuple(said),
+    )
+
+
+# -- final returns -------------------------------------------------------------------------------------
+
+
+def _interval(values: Array) -> Interval:
+    found = estimate(values)
+    low, high = (found.low, found.high) if len(values) >= LEAST_FOR_INTERVAL else (np.nan, np.nan)
+    return Interval(*map(_known, (found.iqm, low, high)))
+
+
+def _known(value: Any) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _better(measure: Measure, ours: tuple[Group, Array], first: tuple[Group, Array]) -> Better:
+    (group, values), (reference, others) = ours, first
+    found, fewest = probability_of_improvement(values, others), min(len(values), len(others))
+    p, low, high = float(found.p), float(found.low), float(found.high)
+    if fewest < LEAST_FOR_INTERVAL:
+        return Better(p, None, None, None, _too_few(fewest))
+    verdict: Verdict = "better" if low > 0.5 else "worse" if high < 0.5 else "undecided"
+    why = _too_few(fewest) if fewest < LEAST_FOR_VERDICT else ""
+    behind = reference if verdict == "better" else group
+    if not why and measure == "final" and verdict != "undecided":
+        stopped = any(one.reached_goal for one in behind.runs)
+        why = f"runs of {behind.name} stopped at their goal and might have come further" if stopped else ""
+    return Better(p, low, high, None if why else verdict, why)
+
+
+def _too_few(runs: int) -> str:
+    return f"{several(runs, 'run')}, and {LEAST_FOR_VERDICT} are the least"
+
+
+def _profile(finals: Array, taus: Array) -> Probability:
+    found = performance_profile(finals, taus, resamples=RESAMPLES)
+    if len(finals) >= LEAST_FOR_INTERVAL:
+        return found
+    nothing = np.full_like(found.p, np.nan)
+    return Probability(found.p, nothing, nothing)
+
+
+def _taus(finals: Array) -> Array:
+    """From below the lowest final return to above the highest."""
+    low, high = finals.min(), finals.max()
+    beyond = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    return np.linspace(low - beyond, high + beyond, TAUS)
+
+
+# -- curves --------------------------------------------------------------------------------------------
+
+
+def _curves(group: Group, curve: Callable[[ComparedRun], Curve]) -> dict[Over, GroupCurve]:
+    found: dict[Over, GroupCurve] = {}
+    curves, held = [curve(one) for one in group.runs], [one.reached_goal for one in group.runs]
+    ways: tuple[Over, ...] = ("env_steps", "train_s")
+    for over in ways:
+        first, last = stretch(curves, over, held)
+        if first >= last:
+            continue
+        x = np.linspace(first, last, POINTS)
+        values = np.stack(
+            [values_on(x, of, over, held=keeps) for of, keeps in zip(curves, held, strict=True)]
+        )
+        band = estimate(values, resamples=RESAMPLES)
+        if len(curves) < LEAST_FOR_INTERVAL:
+            nothing = np.full_like(band.iqm, np.nan)
+            band = Estimate(band.iqm, nothing, nothing)
+        ends = [of.over(over)[-1] for of, keeps in zip(curves, held, strict=True) if keeps]
+        kept_from = min((float(end) for end in ends if end < last), default=None)
+        found[over] = GroupCurve(x, band, kept_from)
+    return found
+
+
+# -- times ---------------------------------------------------------------------------------------------
+
+
+def _thresholds(runs: Sequence[ComparedRun]) -> list[float]:
+    """Those that configs name, and mean returns at which runs stop; ascending."""
+    found = set()
+    for one in runs:
+        experiment = one.section("experiment")
+        stop = experiment.get("stop")
+        goal = stop.get("mean_return") if isinstance(stop, Mapping) else None
+        named = experiment.get("thresholds", ())
+        found |= {float(value) for value in (*named, goal) if isinstance(value, int | float)}
+    return sorted(found)
+
+
+def _seconds_to(runs: Sequence[ComparedRun], threshold: float) -> dict[ComparedRun, float]:
+    """Seconds to a threshold of each run; infinite for one that has not reached it.
+
+    They are exact where each run has looked out for it; else all are read between two reports.
+    """
+    exactly = all(threshold in one.time_to for one in runs)
+    found = {}
+    for one in runs:
+        seconds = one.time_to[threshold] if exactly else first_at(one.best, threshold)
+        found[one] = math.inf if seconds is None else seconds
+    return found
+
+
+def _times(group: Group, seconds: Mapping[ComparedRun, float], *, in_steps: bool = False) -> Times:
+    values = np.array([seconds[one] for one in group.runs])
+    reached = np.isfinite(values)
+    if in_steps:
+        pairs = zip(group.runs, values, strict=True)
+        values = np.array([one.training.steps_at(s) if math.isfinite(s) else s for one, s in pairs])
+    found = _interval(values)
+    return Times(found.iqm, found.low, found.high, int(reached.sum()), len(values))
+
+
+# -- what speaks against them --------------------------------------------------------------------------
+
+
+def _warnings(groups: Sequence[Group], final_of: ReturnsOf) -> Iterator[str]:
+    runs = [one for group in groups for one in group.runs]
+    for status, said in (
+        ("running", "still running, and count with what they have so far"),
+        ("killed", "ended without a result, and count with what they had written"),
+        ("stopped", "stopped before their end"),
+        ("failed", "failed before their end"),
+    ):
+        if those := [one for one in runs if one.status == status]:
+            yield f"{several(len(those), 'run')} {said}: {listed(those)}"
+    if final_of == "mean_100" and (cut_off := [one for one in runs if one.was_cut_off]):
+        yield (
+            f"evaluations of {listed(cut_off)} were cut off, so final returns are those of training: "
+            "experiment.eval_max_s and eval_max_steps may be larger"
+        )
+    keys = dict.fromkeys(key for group in groups for key in group.differs)
+    ways = ("environment.options", "environment.wrappers", "environment.max_episode_steps")
+    if odd := [key for key in keys if key.startswith(ways)]:
+        yield f"groups differ in {', '.join(odd)}: their returns need not mean the same"
+    for group in groups:
+        seeds = [one.seed for one in group.runs if one.seed is not None]
+        if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
+            which = ", ".join(map(str, twice))
+            yield f"{group.name} has runs of the same seed ({which}), which are not independent"
+        modules = [one.section("experiment").get("extensions") for one in group.runs]
+        if any(one != modules[0] for one in modules):
+            yield f"runs of {group.name} took modules from different directories (experiment.extensions)"
+
+
+def _of_stretch(
+    runs: Sequence[ComparedRun],
+    curve: Callable[[ComparedRun], Curve],
+    over: Over,
+    between: tuple[float, float] | None,
+) -> Iterator[str]:
+    """Say how little of the curves areas are of, if it is little."""
+    if between is None:
+        yield "no stretch is common to the curves of all runs, so there are no areas"
+        return
+    ends = {one: curve(one).over(over)[-1] for one in runs}
+    shortest = min((one for one in runs if not one.reached_goal), key=ends.__getitem__, default=None)
+    if shortest is not None and between[1] < LITTLE * max(ends.values()):
+        yield (
+            f"areas are of {between[1] / max(ends.values()):.0%} of the longest curve: that of "
+            f"{shortest.name} ends there"
+        )
+
+
+# -- as a document -------------------------------------------------------------------------------------
+
+
+def document_of(found: Comparison) -> dict[str, Any]:
+    """The comparison as a JSON object; see docs/compare.md."""
+    return {
+        "schema": 1,
+        "environment": found.environment,
+        "warnings": list(found.warnings),
+        "by": "steps" if found.over == "env_steps" else "time",
+        "final_of": found.final_of,
+        "curves_of": found.curves_of,
+        "area_between": None if found.between is None else list(found.between),
+        "reference": found.rows[0].name,
+        "rows": [_row(row) for row in found.rows],
+        "taus": found.taus.tolist(),
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    runs = row.group.runs
+    return {
+        "name": row.name,
+        "runs": len(runs),
+        "final": asdict(row.final),
+        "area": None if row.area is None else asdict(row.area),
+        "time_to": {exact(threshold): asdict(times) for threshold, times in row.time_to.items()},
+        "steps_to": {exact(threshold): asdict(times) for threshold, times in row.steps_to.items()},
+        "better": {measure: asdict(better) for measure, better in row.better.items()} or None,
+        "differs": dict(row.group.differs),
+        "of": [{"run": str(one.run.path.absolute()), "seed": one.seed, "status": one.status} for one in runs],
+        "curves": {over: _curve(over, of) for over, of in row.curves.items()},
+        "profile": {name: _listed(getattr(row.profile, name)) for name in ("p", "low", "high")},
+    }
+
+
+def _curve(over: Over, of: GroupCurve) -> dict[str, Any]:
+    band = {name: _listed(getattr(of.band, name)) for name in ("iqm", "low", "high")}
+    return {over: of.x.tolist(), **band, "kept_from": of.kept_from}
+
+
+def _listed(values: Array) -> list[float | None]:
+    """Numbers as JSON has them: null for what is not known."""
+    return [_known(value) for value in values]

@@ -1,0 +1,161 @@
+"""Runs that differ in their seed alone are a group, and groups are called by what they differ in.
+
+What only says where a run is, or what it writes down, makes no difference: its name, the thresholds that it
+looks out for, checkpoints, plots, directories, which cores its processes are tied to. What a config does not
+say, since an earlier version wrote it, is what it would be by default.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
+
+from tianji_algos import registry as algorithms
+from tianji_algos.errors import AlgorithmError
+from tianji_cli.config.loader import KINDS, PLAIN
+from tianji_cli.errors import printable
+from tianji_lab.comparison.runs import ComparedRun, Config
+
+NO_DIFFERENCE: Final = frozenset(
+    {
+        *(f"experiment.{key}" for key in ("name", "seed", "thresholds", "track", "plots", "extensions")),
+        *("experiment.files", "experiment.checkpoint_every_s", "experiment.keep_checkpoints"),
+        *("distribution.pin_cores", "distribution.max_restarts_per_minute"),
+    }
+)
+"""Keys that make no other group."""
+
+MOST_KEYS: Final = 3
+"""In a name; groups that differ in more are called by their experiments."""
+LONGEST_NAME: Final = 60
+LONGEST_VALUE: Final = 30
+
+ABSENT: Final = "none"
+"""Stands for a value that a config does not have."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seed alone.
+
+    Attributes:
+        differs: its values of the keys in which groups differ, None where it has none.
+    """
+
+    name: str
+    runs: tuple[ComparedRun, ...]
+    differs: Mapping[str, Any]
+
+
+def group_runs(runs: Sequence[ComparedRun]) -> list[Group]:
+    """Put runs into groups, in the order in which they were named."""
+    members: dict[str, list[ComparedRun]] = {}
+    flats: dict[str, dict[str, Any]] = {}
+    for one in runs:
+        flat = {key: value for key, value in _flat(with_defaults(one.config)) if key not in NO_DIFFERENCE}
+        identity = json.dumps(flat, sort_keys=True, default=str)
+        members.setdefault(identity, []).append(one)
+        flats[identity] = flat
+    keys = _differing(list(flats.values()))
+    differs = [{key: flat.get(key) for key in keys} for flat in flats.values()]
+    names = _names(differs, [of[0] for of in members.values()])
+    return [
+        Group(name, tuple(of), values)
+        for name, of, values in zip(names, members.values(), differs, strict=True)
+    ]
+
+
+def with_defaults(config: Config) -> dict[str, Any]:
+    """Fill in what a config does not say; a section that this version cannot read stays as it is."""
+    filled = dict(config)
+    for section, model in PLAIN.items():
+        filled[section] = _filled(model, config.get(section, {}))
+    for section, kind in KINDS.items():
+        table = config.get(section, {})
+        type_ = table.get("type") if isinstance(table, Mapping) else None
+        # Modules of the user's are not imported: what the run wrote down has all of their settings.
+        if isinstance(type_, str) and ":" not in type_:
+            try:
+                model = algorithms.settings_type(kind, type_)
+            except AlgorithmError:
+                continue
+            own = {key: value for key, value in table.items() if key != "type"}
+            filled[section] = {"type": type_, **_filled(model, own)}
+    return filled
+
+
+def _filled(model: type[BaseModel], table: Any) -> Any:
+    try:
+        found = model.model_validate_json(to_json(table, inf_nan_mode="constants"))
+    except ValidationError:
+        return table
+    return found.model_dump(mode="json", by_alias=True)
+
+
+def _flat(table: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{at}{key}.")
+        elif value is not None:
+            yield f"{at}{key}", value
+
+
+def _differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """List the keys whose values are not the same in all of some tables."""
+    return [
+        key
+        for key in dict.fromkeys(key for table in tables for key in table)
+        if len({json.dumps(table.get(key), default=str) for table in tables}) > 1
+    ]
+
+
+def _names(differs: Sequence[Mapping[str, Any]], first: Sequence[ComparedRun]) -> list[str]:
+    """Name groups, by the first run of each.
+
+    By what they differ in; where that is too much by their experiments, and what those of one experiment
+    differ in; or by where they are.
+    """
+    experiments = [one.experiment for one in first]
+    if len(first) == 1:
+        return experiments
+    if names := _by_keys(differs) or _by_keys(differs, shortly=True):
+        return names
+    found = list(experiments)
+    for experiment in dict.fromkeys(experiments):
+        places = [place for place, name in enumerate(experiments) if name == experiment]
+        if len(places) > 1:
+            told = _by_keys([differs[place] for place in places], shortly=True)
+            if not told:
+                return [one.name for one in first]
+            for place, keys in zip(places, told, strict=True):
+                found[place] = f"{experiment}, {keys}"
+    return found
+
+
+def _by_keys(differs: Sequence[Mapping[str, Any]], *, shortly: bool = False) -> list[str]:
+    """Name groups by the keys that they differ in; nothing if these are too many, or names too long.
+
+    Args:
+        shortly: without sections, if that leaves no two keys alike.
+    """
+    keys = _differing(differs)
+    last = [key.rpartition(".")[2] for key in keys]
+    written = last if shortly and len(set(last)) == len(last) else keys
+    names = [
+        ", ".join(f"{name}={_value(of[key])}" for name, key in zip(written, keys, strict=True))
+        for of in differs
+    ]
+    fit = len(keys) <= MOST_KEYS and max(map(len, names)) <= LONGEST_NAME
+    return names if fit and len(set(names)) == len(names) else []
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return ABSENT
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
+    return printable(text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}...")

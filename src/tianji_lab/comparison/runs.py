@@ -1,0 +1,262 @@
+"""The runs that are compared: which ones are meant, and what each has left.
+
+Only files are read, no config is built, so a run may be another machine's, and its environment need not be
+installed. What does not let itself be compared is refused here, before anything is computed.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tianji_cli.errors import TianjiError, UsageError, cut, describe, printable
+from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, read_regular
+from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
+from tianji_cli.files.seeds import SeedsDirectory
+from tianji_cli.telemetry.metrics import read_history, read_summary
+from tianji_cli.telemetry.run_state import State, read_state
+from tianji_cli.telemetry.snapshot import Summary
+from tianji_lab.comparison.curves import Curve, curve_through, read_curve
+
+DEEPEST: Final = 4
+"""Directories below one that was named, down to a run: ``experiments/NAME/seeds-N/SEED`` is three."""
+BUDGETS: Final = ("env_steps", "wall_s")
+"""Stop rules that end a run however good it is; each other one is a goal."""
+MOST_NAMED: Final = 4
+"""Runs that a message names."""
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ComparedRun:
+    """A run, and what it has left; each is a run of its own.
+
+    Attributes:
+        config: as its ``config.toml`` says it.
+        status: how it stands.
+        training: mean return of the last 100 training episodes; never empty.
+        best: the best mean of 100 training episodes so far; empty before so many have ended.
+        evaluations: means of evaluations while training, all of whose episodes have ended.
+        evaluation: mean of the evaluation at the end; None if there was none, or it was cut off.
+        was_cut_off: there was one, of which only the shorter episodes have ended.
+        time_to: seconds to each of ``experiment.thresholds``, None for one not reached; empty without a
+            summary.
+        reached_goal: it has ended because it was good enough, not because its budget was used up.
+    """
+
+    run: RunDirectory
+    config: Config
+    status: State
+    training: Curve
+    best: Curve
+    evaluations: Curve
+    evaluation: float | None
+    was_cut_off: bool
+    time_to: Mapping[float, float | None]
+    reached_goal: bool
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return printable(str(self.run.path))
+
+    @property
+    def seed(self) -> int | None:
+        """Of its random streams; None if its config is of none."""
+        found = self.section("experiment").get("seed")
+        return found if isinstance(found, int) else None
+
+    @property
+    def experiment(self) -> str:
+        """Name of its experiment."""
+        return printable(str(self.section("experiment").get("name", self.run.path.parent.name)))
+
+    @property
+    def environment(self) -> str:
+        """Type and id of its environment."""
+        section = self.section("environment")
+        return printable(" ".join(str(section[key]) for key in ("type", "id") if key in section))
+
+    def section(self, name: str) -> Config:
+        """One section of its config."""
+        return _table(self.config, name)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The runs that some words mean, and those of them that have not begun."""
+
+    runs: tuple[RunDirectory, ...]
+    waiting: tuple[RunDirectory, ...]
+
+
+def find_runs(words: Sequence[str], out: Path = DEFAULT_OUT) -> Found:
+    """Find the runs that a user means, each once.
+
+    A word is a run's path, a directory with runs below it, ``name/n``, ``name/seeds-n``, or ``name`` for
+    its newest run.
+
+    Raises:
+        UsageError: one means no run.
+    """
+    runs: dict[Path, RunDirectory] = {}
+    waiting: dict[Path, RunDirectory] = {}
+    for word in words:
+        for run in _meant(word, out):
+            into = runs if run.config.is_file() else waiting
+            into.setdefault(run.path.resolve(), run)
+    if not runs:
+        raise UsageError(f"{listed_places(waiting.values())} has not begun, so there is nothing to compare")
+    return Found(tuple(runs.values()), tuple(waiting.values()))
+
+
+def _meant(word: str, out: Path) -> list[RunDirectory]:
+    place = Path(word)
+    if (place / "config.toml").is_file():
+        return [RunDirectory(place)]
+    if found := _below(place):
+        return found
+    if (seeds := SeedsDirectory.find(word, out)) is not None:
+        return list(seeds.runs.values())
+    try:
+        return [RunDirectory.find(word, out)]
+    except NoSuchRunError:
+        if found := _below(out / word):
+            return found
+        if place.is_dir():
+            raise UsageError(f"{cut(repr(word))} is no run, and there are none below it") from None
+        raise
+
+
+def _below(place: Path, deep: int = DEEPEST) -> list[RunDirectory]:
+    """List the runs below a directory, by their numbers; links are not followed."""
+    try:
+        folders = [path for path in place.iterdir() if path.is_dir() and not path.is_symlink()]
+    except OSError:
+        return []
+    found = []
+    for path in sorted(folders, key=_by_number):
+        run = RunDirectory(path)
+        # A seed that has not begun has its directory, and no config yet.
+        if run.config.is_file() or (path.name.isdecimal() and run.checkpoints.is_dir()):
+            found.append(run)
+        elif deep > 1:
+            found += _below(path, deep - 1)
+    return found
+
+
+def _by_number(path: Path) -> tuple[str, int, str]:
+    name, digits = path.name.rstrip("0123456789"), path.name[len(path.name.rstrip("0123456789")) :]
+    return name, int(digits or 0), path.name
+
+
+def read_runs(runs: Iterable[RunDirectory]) -> list[ComparedRun]:
+    """Read what runs have left, and make sure that it can be compared.
+
+    Raises:
+        UsageError: a run has no returns, or they are of different environments.
+        TianjiError: a file is damaged, or cannot be read.
+    """
+    found = [_read(run) for run in runs]
+    if silent := [one for one in found if not one.training.returns]:
+        states = "; ".join(f"{one.name} ({one.status})" for one in silent[:MOST_NAMED])
+        more = f" and {len(silent) - MOST_NAMED} more" if len(silent) > MOST_NAMED else ""
+        raise UsageError(f"nothing to compare: no episode has ended in {states}{more}")
+    played: dict[str, list[ComparedRun]] = {}
+    for one in found:
+        played.setdefault(one.environment, []).append(one)
+    if len(played) > 1:
+        each = "\n".join(
+            f"{environment}: {listed_places(one.run for one in of)}"
+            for environment, of in list(played.items())[:MOST_NAMED]
+        )
+        raise UsageError(f"returns of different environments cannot be compared\n{each}")
+    return found
+
+
+def listed_places(runs: Iterable[RunDirectory]) -> str:
+    """Name runs, a few of them."""
+    names = [printable(str(run.path)) for run in runs]
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
+
+
+def listed(runs: Iterable[ComparedRun]) -> str:
+    """Name runs, a few of them."""
+    return listed_places(one.run for one in runs)
+
+
+def _read(run: RunDirectory) -> ComparedRun:
+    try:
+        config = tomllib.loads(read_regular(run.config, MOST_DOCUMENT_BYTES).decode())
+    except (OSError, ValueError, RecursionError) as cause:
+        raise TianjiError(f"cannot read {run.config}: {describe(cause)}") from cause
+    status = read_state(run).status
+    try:
+        rows, evaluated = read_history(run.metrics)
+    except FileNotFoundError:
+        rows, evaluated = [], []
+    except (OSError, ValueError) as cause:
+        raise TianjiError(f"cannot read {run.metrics}: {describe(cause)}") from cause
+    except (KeyError, TypeError, AttributeError) as cause:
+        raise TianjiError(f"{run.metrics} has rows that this version of tianji cannot read") from cause
+    # A run that was resumed and is not over has the summary of a session before.
+    is_over = status in {"finished", "stopped", "failed"}
+    summary = read_summary(run.summary) if is_over or status == "damaged" else None
+    if summary is not None and summary.unaccounted:
+        raise TianjiError(
+            f"{run.path} does not account for {summary.unaccounted} samples, so there are no figures"
+        )
+    try:
+        training, best = (read_curve(rows, _last(summary, of), of) for of in ("mean_100", "best_mean_100"))
+        evaluations = curve_through(list(_played(evaluated)))
+    except (KeyError, TypeError) as cause:
+        raise TianjiError(f"{run.metrics} has rows that this version of tianji cannot read") from cause
+    played = None if summary is None else summary.evaluation
+    return ComparedRun(
+        run=run,
+        config=config,
+        status=status,
+        training=training,
+        best=best,
+        evaluations=evaluations,
+        evaluation=float(played.mean) if played is not None and not played.left_out else None,
+        was_cut_off=played is not None and played.left_out > 0,
+        time_to={} if summary is None else summary.learner.time_to,
+        reached_goal=summary is not None and _has_reached_goal(summary, config),
+    )
+
+
+def _table(of: Config, name: str) -> Config:
+    found = of.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _last(summary: Summary | None, of: str) -> dict[str, Any] | None:
+    """The last point of a curve; None if there is none yet, or it has no value."""
+    if summary is None or getattr(summary.learner, of) is None:
+        return None
+    learner = summary.learner
+    return {"train_s": learner.train_s, "env_steps": learner.env_steps, "returns": {of: getattr(learner, of)}}
+
+
+def _played(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[float, float, float]]:
+    """Go through evaluations that are newer than those before them, whichever group they are of."""
+    at = (0.0, -1.0)
+    for row in rows:
+        if row["mean"] is None or row.get("left_out") or row["train_s"] <= at[0] or row["env_steps"] <= at[1]:
+            continue
+        at = row["train_s"], row["env_steps"]
+        yield *at, row["mean"]
+
+
+def _has_reached_goal(summary: Summary, config: Config) -> bool:
+    """Whether a run ended by a rule other than its budget; in doubt not."""
+    stop = _table(_table(config, "experiment"), "stop")
+    spent = {"env_steps": summary.learner.env_steps, "wall_s": summary.learner.train_s}
+    within = all(spent[rule] < stop[rule] for rule in BUDGETS if isinstance(stop.get(rule), int | float))
+    return summary.status == "finished" and within and any(rule not in BUDGETS for rule in stop)

@@ -1,0 +1,129 @@
+"""What a few runs say of very many, after Agarwal et al. (2021): means, intervals, who is better.
+
+A few runs say little by their mean, which one outlier moves, and their median, which ignores most of them.
+The interquartile mean is over the middle half of the runs. Intervals are by the percentile bootstrap: runs
+are drawn with replacement within one setting, which makes each setting a stratum; they show how far a figure
+may be from that of very many runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+RESAMPLES: Final = 10_000
+CONFIDENCE: Final = 0.95
+
+LEAST_FOR_INTERVAL: Final = 2
+"""Of one run every resample is the same: it has no interval."""
+
+LEAST_FOR_VERDICT: Final = 5
+"""With fewer runs of a setting, whether an interval holds a value says nothing."""
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Interquartile means of some quantities, with the bounds of their intervals; one shape."""
+
+    iqm: Array
+    low: Array
+    high: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Probability:
+    """A probability or a share, with the bounds of its interval; one shape."""
+
+    p: Array
+    low: Array
+    high: Array
+
+
+def interquartile_mean(values: npt.NDArray[Any], axis: int = 0) -> Array:
+    """Average the middle half of the values: the lowest and the highest quarter, rounded down, are left out.
+
+    Returns:
+        The means, without that axis.
+    """
+    ordered = np.sort(values, axis)
+    runs = values.shape[axis]
+    middle = np.arange(runs // 4, runs - runs // 4)
+    return np.asarray(np.take(ordered, middle, axis).mean(axis), np.float64)
+
+
+def estimate(values: npt.NDArray[Any], *, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
+    """Estimate interquartile means and their 95 % intervals; a run is drawn with all its quantities.
+
+    Args:
+        values: ``[runs, ...]`` of one setting. Infinity is a value beyond all others: a mean or a bound that
+            takes one in is infinite, or not a number.
+
+    Returns:
+        An estimate of shape ``[...]``.
+    """
+    draws = _draws(len(values), resamples, np.random.default_rng(seed))
+    means = interquartile_mean(values[draws], axis=1)
+    low, high = _bounds(means)
+    return Estimate(interquartile_mean(values), low, high)
+
+
+def probability_of_improvement(
+    ours: npt.NDArray[Any], theirs: npt.NDArray[Any], *, seed: int = 0, resamples: int = RESAMPLES
+) -> Probability:
+    """Estimate P(X > Y), that a run of ours comes to more than one of theirs; a tie is half of it.
+
+    That is the Mann-Whitney statistic over all pairs. The runs of either side are drawn by themselves.
+
+    Args:
+        ours: ``[runs]``.
+        theirs: ``[runs]``, of another setting; it may have another number of them.
+
+    Returns:
+        A probability of shape ``[]``.
+    """
+    wins = (ours[:, None] > theirs) + 0.5 * (ours[:, None] == theirs)
+    rng = np.random.default_rng(seed)
+    of_ours = _times_drawn(len(ours), resamples, rng)
+    of_theirs = _times_drawn(len(theirs), resamples, rng)
+    low, high = _bounds(((of_ours @ wins) * of_theirs).sum(axis=1) / wins.size)
+    return Probability(np.asarray(wins.mean()), low, high)
+
+
+def performance_profile(
+    values: npt.NDArray[Any], taus: npt.NDArray[Any], *, seed: int = 0, resamples: int = RESAMPLES
+) -> Probability:
+    """Estimate for each tau the share of runs that come to more, P(X > tau).
+
+    Args:
+        values: ``[runs]`` of one setting.
+        taus: ``[taus]``.
+
+    Returns:
+        Shares of shape ``[taus]``.
+    """
+    above = (values[:, None] > taus).astype(np.float64)
+    drawn = _times_drawn(len(values), resamples, np.random.default_rng(seed))
+    low, high = _bounds(drawn @ above / len(values))
+    return Probability(above.mean(axis=0), low, high)
+
+
+def _draws(runs: int, resamples: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    return rng.integers(runs, size=(resamples, runs))
+
+
+def _times_drawn(runs: int, resamples: int, rng: np.random.Generator) -> Array:
+    """How often each resample has each run, ``[resamples, runs]``."""
+    return rng.multinomial(runs, np.full(runs, 1 / runs), size=resamples).astype(np.float64)
+
+
+def _bounds(resampled: Array) -> tuple[Array, Array]:
+    """Bounds of the interval, from ``[resamples, ...]``."""
+    tail = 100 * (1 - CONFIDENCE) / 2
+    with np.errstate(invalid="ignore"):  # Between two infinities there is nothing.
+        low, high = np.percentile(resampled, (tail, 100 - tail), axis=0)
+    return np.asarray(low), np.asarray(high)
