@@ -201,7 +201,8 @@ class Sweeper:
             number = one.trial.number
             if not one.ending and not self._study.is_owner(number, lease.name):
                 one.ending = "lost"
-            if not one.ending and self._is_worse(one):
+            # Of one that is over, too: others are compared with it.
+            if not one.ending and self._is_worse(one) and (one.going or one.waiting):
                 one.ending = "pruned"
             if one.ending:
                 for seed in one.going:
@@ -211,7 +212,7 @@ class Sweeper:
 
     def _is_worse(self, one: Running) -> bool:
         """Report the points that all seeds under way have passed; returns whether the trial is to end."""
-        if self._plan.sweep.pruner == "none" or not one.going:
+        if self._plan.sweep.pruner == "none":
             return False
         for course in one.courses.values():
             course.look()

@@ -189,11 +189,11 @@ class SweepStudy:
         """Note what a trial came to at some points; returns whether it is to be pruned."""
         with held_back():
             known = self.trials[trial.number].intermediate_values
+            worse = False
             for point in sorted(set(values) - set(known)):
                 trial.report(values[point], point)
-                if trial.should_prune():
-                    return True
-        return False
+                worse = worse or trial.should_prune()
+        return worse
 
     def finish(self, trial: optuna.Trial, value: float) -> None:
         """Note the value of a trial."""
