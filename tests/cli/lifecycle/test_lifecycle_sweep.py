@@ -51,7 +51,7 @@ BASE: dict[str, Any] = {
     "environment": {"type": "my_env:make", "num_envs": 4},
     "agent": {"type": "ppo"},
     "model": {"type": "mlp_actor_critic", "hidden": [16]},
-    "training": {"rollout_steps": 64, "minibatch_size": 64},
+    "training": {"rollout_steps": 256, "minibatch_size": 256, "epochs": 1},
     "distribution": {"transport": "inproc", "pin_cores": False, "actor": {"send_size": 16}},
 }
 SLOW = {"environment": {"options": {"step_s": 0.002}}}
@@ -191,8 +191,8 @@ def test_two_commands_with_one_directory_share_its_trials(workplace: Any) -> Non
 
 def test_a_trial_that_is_worse_is_pruned(workplace: Any) -> None:
     options = {"pay": {"choices": [0.0, 0.1, 0.2, 1.0]}}
-    # By this seed the order is 0.2, 1.0 and the others. Hyperband judges the last three together, and ends all
-    # but a third of those that come to a point; the first is judged alone, by other points.
+    # By this seed the order is 0.2, 1.0 and the others. Hyperband judges the last three together, and ends
+    # all but a third of those that come to a point; the first is judged alone, by other points.
     asked = {"metric": "mean_100", "sampler": "grid", "pruner": "hyperband", "seed": 10}
     parameters = {"parameters": {"environment": {"options": options}}}
     slow = {"environment": {"options": {"step_s": 0.01, "slow_below": 0.15}}}
