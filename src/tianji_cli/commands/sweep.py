@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -72,7 +72,7 @@ def sweep(
     # Optuna and what draws take a second, which other commands do without.
     from tianji_lab.sweep.space import plan_sweep  # noqa: PLC0415
 
-    plan = plan_sweep(tree_of(config, overrides, name), trials)
+    plan = plan_sweep(tree_of(config, overrides or (), name), trials)
     check_devices(plan.job)
     check_trackers(plan.job.experiment.track)
     directory = _place_of(plan, out, resume=resume)
@@ -84,9 +84,9 @@ def sweep(
     return _work(directory, plan, study, quiet=quiet, json_to=json_to)
 
 
-def tree_of(config: str, overrides: list[str] | None, name: str | None) -> Tree:
+def tree_of(config: str, overrides: Sequence[str], name: str | None) -> Tree:
     """Read a config that has ``[sweep]``."""
-    tree = read(config, overrides or ())
+    tree = read(config, overrides)
     if name is not None:
         apply_override(tree, f"experiment.name={name}")
     return tree

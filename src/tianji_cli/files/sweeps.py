@@ -79,17 +79,31 @@ class SweepDirectory:
         raise AssertionError("numbers do not end")
 
     @classmethod
+    def next(cls, name: str, out: Path = DEFAULT_OUT) -> Path:
+        """Return which directory ``create`` would make now, and make nothing.
+
+        Raises:
+            RunDirectoryError: the name is no single path component.
+        """
+        parent = RunDirectory.next(name, out).path.parent
+        return parent / f"{PREFIX}{max(cls._numbers(parent), default=0) + 1}"
+
+    @staticmethod
+    def _numbers(parent: Path) -> list[int]:
+        found = []
+        for place in parent.glob(f"{PREFIX}*"):
+            with contextlib.suppress(ValueError):
+                found.append(int(place.name.removeprefix(PREFIX)))
+        return found
+
+    @classmethod
     def newest(cls, name: str, out: Path = DEFAULT_OUT) -> SweepDirectory:
         """Find the newest sweep of an experiment.
 
         Raises:
             RunDirectoryError: there is none.
         """
-        found = []
-        for place in (out / name).glob(f"{PREFIX}*"):
-            with contextlib.suppress(ValueError):
-                found.append(int(place.name.removeprefix(PREFIX)))
-        place = out / name / f"{PREFIX}{max(found, default=0)}"
+        place = out / name / f"{PREFIX}{max(cls._numbers(out / name), default=0)}"
         if not cls(place).is_there:
             raise RunDirectoryError(
                 f"there is no sweep in {out / name} to go on with; --out DIR names another place"
