@@ -119,4 +119,4 @@ def test_the_jobs_of_an_array_share_the_trials_of_a_sweep(slurm: Slurm, tmp_path
     assert (summary["status"], summary["trials"]) == ("finished", 6)
     lines = [json.loads(line) for line in (place / "journal.log").read_text().splitlines()]
     owners = {line["user_attr"]["worker"] for line in lines if "worker" in line.get("user_attr", {})}
-    assert {owner.rsplit("-", 2)[0] for owner in owners} == {"n1", "n2"}
+    assert {owner.partition("-")[0] for owner in owners} == {"n1", "n2"}

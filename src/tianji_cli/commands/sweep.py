@@ -75,11 +75,10 @@ def sweep(
     plan = plan_sweep(tree_of(config, overrides or (), name), trials)
     check_devices(plan.job)
     check_trackers(plan.job.experiment.track)
-    directory = _place_of(plan, out, resume=resume)
-    if directory is None:
-        directory = begin(plan, out)
+    directory = _place_of(plan, out, resume=resume) or begin(plan, out)
+    _check_same(directory, plan)
     study = _study(directory, plan)
-    if trials is not None or resume:
+    if trials is not None:
         study.ask_for(plan.trials)
     return _work(directory, plan, study, quiet=quiet, json_to=json_to)
 
@@ -109,7 +108,7 @@ def _place_of(plan: Plan, out: Path | None, *, resume: bool) -> SweepDirectory |
     """Find the sweep to take part in; None if there is none yet.
 
     Raises:
-        UsageError: there has to be one, or it is another config's.
+        UsageError: there has to be one.
     """
     found = SweepDirectory(out) if out is not None else None
     if found is None and resume:
@@ -118,17 +117,25 @@ def _place_of(plan: Plan, out: Path | None, *, resume: bool) -> SweepDirectory |
         if resume:
             raise UsageError(f"there is no sweep in {out} to go on with")
         return None
-    check_trusted(found.config)  # It names modules that will run.
-    theirs, ours = (tomllib.loads(text) for text in (_text(found.config), plan.toml()))
+    return found
+
+
+def _check_same(directory: SweepDirectory, plan: Plan) -> None:
+    """Make sure that a directory has the sweep of this config.
+
+    Raises:
+        UsageError: it is another config's.
+    """
+    check_trusted(directory.config)  # It names modules that will run.
+    theirs, ours = (tomllib.loads(text) for text in (_text(directory.config), plan.toml()))
     for said in (theirs, ours):
         said[SWEEP].pop("trials", None)
     if theirs != ours:
         key = next(key for key in (*theirs, *ours) if theirs.get(key) != ours.get(key))
         raise UsageError(
-            f"{found.path} has a sweep of another config, which differs in [{key}]\n"
-            f"go on with that one: tianji sweep {found.config} --out {found.path} --resume"
+            f"{directory.path} has a sweep of another config, which differs in [{key}]\n"
+            f"go on with that one: tianji sweep {directory.config} --out {directory.path} --resume"
         )
-    return found
 
 
 def _text(path: Path) -> str:
@@ -221,7 +228,7 @@ def _print(document: Mapping[str, Any], directory: SweepDirectory, plan: Plan, s
 
 
 def _cell(value: Any) -> str:
-    return number(value) if isinstance(value, float) else printable(one_line(str(value)))
+    return f"{value:.4g}" if isinstance(value, float) else printable(one_line(str(value)))
 
 
 class _Board:

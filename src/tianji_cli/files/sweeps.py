@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
+import secrets
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class SweepDirectory:
         check_trusted(parent)
         try:
             parent.mkdir(parents=True, exist_ok=True)
-            made = cls(parent / f".{PREFIX}{os.getpid()}")
+            made = cls(parent / f".{PREFIX}{secrets.token_hex(4)}")
             made.path.mkdir()
             try:
                 made.workers.mkdir()

@@ -22,6 +22,12 @@ SILENT_S: Final = 60.0
 """A process on another host whose file is older is dead."""
 
 
+def this_machine() -> str:
+    """Name this machine since it was started: containers on two may have one host name."""
+    started = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    return f"{this_host().name}-{started[:8]}"
+
+
 class Lease:
     """Owns this process's file.
 
@@ -34,7 +40,7 @@ class Lease:
 
     def __init__(self, workers: Path) -> None:
         self._workers = workers
-        self.name = f"{this_host().name}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.name = f"{this_machine()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._file = AppendOnlyFile(workers / self.name)
         self._touched_s = time.monotonic()
 
@@ -58,7 +64,7 @@ class Lease:
             held = has_writer(file)
             if held:
                 return False
-            if held is False and name.rsplit("-", 2)[0] == this_host().name:
+            if held is False and name.rsplit("-", 2)[0] == this_machine():
                 return True
             self._touch()
             age_s = (self._workers / self.name).stat().st_mtime - file.stat().st_mtime

@@ -42,7 +42,9 @@ class Running:
         going: seeds that train.
         courses: of all that have begun, by seed.
         results: final values by seed; None: the run does not have it.
-        ending: why its trainings were asked to end; empty if they were not.
+        ending: why its trainings are to end; empty if they are not.
+        reason: in words.
+        asked: they have been asked to.
     """
 
     trial: optuna.Trial
@@ -53,6 +55,7 @@ class Running:
     results: dict[int, float | None] = field(default_factory=dict)
     ending: Literal["", "pruned", "failed", "lost"] = ""
     reason: str = ""
+    asked: bool = False
 
 
 class Sweeper:
@@ -63,7 +66,6 @@ class Sweeper:
         self._plan = plan
         self._study = study
         self._running: dict[int, Running] = {}
-        self._interrupted = False
 
     @property
     def own(self) -> Sequence[Running]:
@@ -204,7 +206,8 @@ class Sweeper:
             # Of one that is over, too: others are compared with it.
             if not one.ending and self._is_worse(one) and (one.going or one.waiting):
                 one.ending = "pruned"
-            if one.ending:
+            if one.ending and not one.asked:  # Once: asked twice, a training saves nothing.
+                one.asked = True
                 for seed in one.going:
                     runner.ask_to_end((number, seed))
             if not one.going and (one.ending or not one.waiting):

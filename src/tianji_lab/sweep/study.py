@@ -26,7 +26,7 @@ from optuna.distributions import (
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock, JournalFileSymlinkLock
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
 from tianji_cli.config.sweep import Sweep, holds
@@ -47,7 +47,9 @@ class Journal(JournalFileBackend):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._own_lock = JournalFileSymlinkLock(str(path))  # Of a kind that works on any NFS.
+        # Works on NFS, too. Optuna's usual one, a link, is never taken from a dead owner if its path is
+        # relative, or another one on the host that looks.
+        self._own_lock = JournalFileOpenLock(str(path))
         super().__init__(str(path), self._own_lock)
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:

@@ -29,6 +29,8 @@ class Pays(gymnasium.Env):
     action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self, pay, step_s, slow_below) -> None:
+        if pay < 0:
+            raise ValueError("it costs")
         self._pay, self._step_s = pay, step_s if pay < slow_below else 0.0
 
     def reset(self, *, seed=None, options=None):
@@ -187,6 +189,29 @@ def test_two_commands_with_one_directory_share_its_trials(workplace: Any) -> Non
     assert len(owners) == 6
     assert len(set(owners)) == 2
     assert len({row["environment.options.pay"] for row in swept.rows}) == 6, "no draw is made twice"
+
+
+def test_a_trial_that_fails_ends_no_other_and_one_without_the_metric_is_the_worst(
+    workplace: Any,
+) -> None:
+    options = {"pay": {"choices": [-1.0, 1.0, 2.0]}}
+    asked = {"metric": "time_to.1.5", "sampler": "grid"}
+    parameters = {"parameters": {"environment": {"options": options}}}
+    reached = {"experiment": {"thresholds": [1.5]}}
+    swept = again(workplace, workplace.config(reached, {"sweep": {**asked, **parameters}}))
+    swept.command.wait(0)
+    rows = {row["environment.options.pay"]: row for row in swept.rows}
+    assert {pay: row["status"] for pay, row in rows.items()} == {
+        "-1.0": "failed",
+        "1.0": "finished",
+        "2.0": "finished",
+    }
+    assert "it costs" in rows["-1.0"]["reason"]
+    assert rows["1.0"]["value"] == "inf"
+    summary = swept.summary
+    assert summary["direction"] == "minimize"
+    assert summary["best"]["params"] == {"environment.options.pay": 2.0}
+    assert [summary[key] for key in ("trials", "failed")] == [3, 1]
 
 
 def test_a_trial_that_is_worse_is_pruned(workplace: Any) -> None:
