@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli.sessions import kill_session
 
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.run_state import read_state
@@ -146,10 +147,14 @@ def test_a_sweep_leaves_its_trials_and_a_config_that_trains(workplace: Any) -> N
     workplace.command("train", "sw/best.toml", "--quiet", "--out", "out").wait(0)
 
 
-def test_of_a_killed_sweep_no_trial_is_lost_or_counted_twice(workplace: Any) -> None:
+@pytest.mark.parametrize("with_its_host", [False, True])
+def test_of_a_killed_sweep_no_trial_is_lost_or_counted_twice(workplace: Any, with_its_host: bool) -> None:
     swept = sweep(workplace, ONE_AT_ONCE, SLOW, {"sweep": {"trials": 3}})
     workplace.until(lambda: swept.ends[0] and swept.trained(1), "the first is over, the second trains")
-    os.kill(swept.command.pid, signal.SIGKILL)
+    if with_its_host:
+        kill_session(swept.command.pid)
+    else:
+        os.kill(swept.command.pid, signal.SIGKILL)
     swept.command.wait(-signal.SIGKILL)
     drawn = (swept.path / "trials/1/trial.toml").read_text()
     with (swept.path / "journal.log").open("a") as journal:
@@ -171,6 +176,7 @@ def test_ctrl_c_leaves_trials_that_go_on(workplace: Any) -> None:
     swept.command.signal_all(signal.SIGINT)
     swept.command.wait(130)
     assert swept.summary["status"] == "stopped"
+    assert {row["status"] for row in swept.rows} == {"waiting"}
     assert (swept.path / "trials/0/1/checkpoints/last/state.json").exists()
     assert list((swept.path / "workers").iterdir()) == []
     resumed = again(workplace, None, "--resume", "--trials", "3")
