@@ -66,7 +66,9 @@ ZOO: Mapping[str, Mapping[str, Any]] = {
         "max_grad_norm": 1.0,
         "vf_coef": 0.871923,
     },
-    "Ant": {},  # rl-zoo, too, has the defaults, but for observations and rewards, which it normalises
+    "Ant": {
+        "gamma": 0.99
+    },  # rl-zoo, too, has the defaults, but for observations and rewards, which it normalises
 }
 EVALUATION_SEED = 10_000
 """And the training's: episodes that were not trained on."""

@@ -135,7 +135,7 @@ def wrong_with_command(words: Sequence[str], own: Collection[str]) -> Iterator[s
 
 def known_config(name: str) -> bool:
     """Whether a name is that of a config or run that there is, or that a reader writes."""
-    if name in ONES_OWN or name.isupper() or ":" in name:
+    if name in ONES_OWN or name.isupper() or ":" in name or name.endswith("/best.toml"):  # A sweep's.
         return True
     if (ROOT / name).exists() or (DOCS / name).exists() or find_config(name, ROOT) is not None:
         return True

@@ -91,6 +91,7 @@ def common(
 
 _add("new", "new:new", "Make a project to start from: an environment, a config, a test.")
 _add("train", "train:train", "Train from a config, or go on with an earlier run.")
+_add("sweep", "sweep:sweep", "Search for good values of a config's keys, by training.")
 _add("eval", "eval:evaluate", "Play greedy episodes with a policy that a run has saved.")
 _add("export", "export:export", "Write a policy into a file that acts without tianji: ONNX or TorchScript.")
 _add("watch", "watch:watch", "Show a run that is going on, until it is over, and then its result.")

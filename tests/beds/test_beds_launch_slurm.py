@@ -99,3 +99,24 @@ def test_a_job_that_slurm_refuses_leaves_no_run(slurm: Slurm, tmp_path: Path) ->
     assert refused.returncode == 1
     assert "invalid partition specified: none" in refused.stderr
     assert not list((tmp_path / "out/run").iterdir())
+
+
+def test_the_jobs_of_an_array_share_the_trials_of_a_sweep(slurm: Slurm, tmp_path: Path) -> None:
+    config = write_config(tmp_path, "inproc")
+    config.write_text(
+        f"{config.read_text()}\n[sweep]\nmetric = 'mean_100'\nsampler = 'random'\ntrials = 6\n"
+        "[sweep.parameters]\ntraining.learning_rate = { low = 1e-4, high = 1e-2, log = true }\n"
+    )
+    command = (TIANJI, "launch", "slurm", config, "--sweep", "--array=2", "--cpus-per-node=8", "--out=sw")
+    done = slurm.run(*command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    place = tmp_path / "sw"
+    job = int(done.stdout.split()[2].rstrip(":"))
+    # Each node has eight CPUs, all of which a job asks for, so the two are on a node each.
+    states = {ended(slurm, task) for task in (job, job + 1)}
+    assert states == {"COMPLETED"}, log(place)
+    summary = json.loads((place / "summary.json").read_text())
+    assert (summary["status"], summary["trials"]) == ("finished", 6)
+    lines = [json.loads(line) for line in (place / "journal.log").read_text().splitlines()]
+    owners = {line["user_attr"]["worker"] for line in lines if "worker" in line.get("user_attr", {})}
+    assert {owner.partition("-")[0] for owner in owners} == {"n1", "n2"}

@@ -1,26 +1,32 @@
-"""`tianji launch slurm`: makes a run directory, writes a batch script into it and submits it."""
+"""`tianji launch slurm`: makes the directory of a run or a sweep, and submits a batch script in it."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tianji_cli.commands.options import Config, Name, Override, Runs
+from tianji_cli.commands.options import Config, Name, Override
+from tianji_cli.commands.sweep import begin, check_installed, tree_of
 from tianji_cli.config.loader import dump_config, load_config
+from tianji_cli.errors import UsageError
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, write_whole
-from tianji_cli.launch.slurm import Request, batch_script, require_slurm, script_of, submit
+from tianji_cli.files.sweeps import SweepDirectory
+from tianji_cli.launch.slurm import Request, batch_script, require_slurm, script_of, submit, sweep_script
 from tianji_cli.wire.address import write_new_key
 
 
 def slurm(  # noqa: PLR0913 - the options of a command are its parameters
     config: Config,
     *,
-    nodes: Annotated[int, typer.Option(min=1, help="How many nodes to ask for.")],
+    nodes: Annotated[int, typer.Option(min=1, help="How many nodes to ask for.")] = 1,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Do the sweep that CONFIG describes.")] = False,
+    array: Annotated[int, typer.Option(min=1, help="With --sweep: how many jobs, on a node each.")] = 1,
     print_only: Annotated[bool, typer.Option("--print", help="Print the script, and make nothing.")] = False,
     partition: Annotated[str | None, typer.Option(help="Where to queue.")] = None,
     time: Annotated[
@@ -32,7 +38,12 @@ def slurm(  # noqa: PLR0913 - the options of a command are its parameters
     ] = None,
     overrides: Override = None,
     name: Name = None,
-    out: Runs = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Runs are in DIR, not experiments/; with --sweep its own directory."
+        ),
+    ] = None,
 ) -> int:
     """Submit a job to Slurm, or show what would be submitted.
 
@@ -41,6 +52,10 @@ def slurm(  # noqa: PLR0913 - the options of a command are its parameters
         SlurmError: Slurm is not there, or does not take the job.
     """
     request = Request(nodes, partition, time, account, cpus_per_node)
+    if sweep:
+        return _launch_sweep(config, overrides or (), name, out, array, request, print_only=print_only)
+    if array > 1:
+        raise UsageError("--array goes with --sweep, whose jobs share the trials")
     settings = [*(overrides or ()), f"distribution.hosts={request.nodes}"]
     settings += [f"experiment.name={json.dumps(name)}"] if name else []
     job = load_config(config, settings, request.cpus_per_node)
@@ -62,6 +77,43 @@ def slurm(  # noqa: PLR0913 - the options of a command are its parameters
         number = submit(script)
     except BaseException:
         shutil.rmtree(run.path)  # It was not run, and will not be.
+        raise
+    sys.stdout.write(f"submitted job {number}: {script}\n")
+    return 0
+
+
+def _launch_sweep(
+    config: str,
+    overrides: Sequence[str],
+    name: str | None,
+    out: Path | None,
+    array: int,
+    request: Request,
+    *,
+    print_only: bool,
+) -> int:
+    if request.nodes > 1:
+        raise UsageError("each trial of a sweep is on one node: --array says how many nodes share the trials")
+    check_installed()
+    from tianji_lab.sweep.space import plan_sweep  # noqa: PLC0415 - only this needs it
+
+    plan = plan_sweep(tree_of(config, overrides, name), None)
+    tianji = Path(sys.executable).with_name("tianji")
+    if print_only:
+        place = out or SweepDirectory.next(plan.job.experiment.name)
+        sys.stdout.write(sweep_script(plan.job, place.absolute(), array, request, tianji))
+        return 0
+    require_slurm()
+    if out is not None and SweepDirectory(out).is_there:
+        raise UsageError(f"{out} has a sweep already: sbatch {script_of(out)} has more jobs take part")
+    directory = begin(plan, out)
+    try:
+        (directory.path / "logs").mkdir()
+        script = script_of(directory.path.absolute())
+        write_whole(script, sweep_script(plan.job, script.parent, array, request, tianji).encode())
+        number = submit(script)
+    except BaseException:
+        shutil.rmtree(directory.path)  # It has no trials, and will have none.
         raise
     sys.stdout.write(f"submitted job {number}: {script}\n")
     return 0

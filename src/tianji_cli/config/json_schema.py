@@ -18,6 +18,7 @@ from tianji_algos import registry as algorithms
 from tianji_algos.errors import AlgorithmError
 from tianji_cli.config.loader import KINDS, PLAIN
 from tianji_cli.config.schema import JobConfig, Transport, UserRoleSection, Wrapper
+from tianji_cli.config.sweep import Sweep
 
 DIALECT: Final = "http://json-schema.org/draft-07/schema#"
 """Which editors of TOML read."""
@@ -31,7 +32,12 @@ _ATTRIBUTE: Final = re.compile(r"^    (\w+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
 def config_schema() -> dict[str, Any]:
     """Describe a config file. No key is required: a file may extend another that has it."""
     settings = dict(_settings())
-    models: list[type[BaseModel]] = [*PLAIN.values(), UserRoleSection, *dict.fromkeys(settings.values())]
+    models: list[type[BaseModel]] = [
+        *PLAIN.values(),
+        UserRoleSection,
+        Sweep,
+        *dict.fromkeys(settings.values()),
+    ]
     found, made = models_json_schema(
         [(model, "validation") for model in models], schema_generator=_ForEditors
     )
@@ -47,6 +53,9 @@ def config_schema() -> dict[str, Any]:
     role = definitions[of[UserRoleSection]["$ref"].rpartition("/")[2]]
     role["properties"].pop("settings")
     role["additionalProperties"] = True
+    sweep = definitions[of[Sweep]["$ref"].rpartition("/")[2]]
+    about = sweep["properties"]["parameters"]["description"]
+    sweep["properties"]["parameters"] = {"type": "object", "description": about}  # A tree, of any depth.
     extends = {"type": "string", "description": "A config whose values hold where this one says nothing."}
     return {
         "$schema": DIALECT,
@@ -56,6 +65,7 @@ def config_schema() -> dict[str, Any]:
             "extends": extends,
             **{name: properties[name] for name in JobConfig.model_fields if name in properties},
             "roles": {"type": "object", "additionalProperties": of[UserRoleSection]},
+            "sweep": of[Sweep],
         },
         "additionalProperties": False,
         "$defs": definitions,

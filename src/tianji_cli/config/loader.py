@@ -32,6 +32,7 @@ from tianji_cli.config.schema import (
     UserRoleSection,
 )
 from tianji_cli.config.source import COMPONENTS, KeyPath, Tree, is_role, path_part, read
+from tianji_cli.config.sweep import Sweep
 from tianji_cli.errors import ConfigError, Problem, UsageError
 from tianji_envs import registry as environments
 from tianji_envs.errors import EnvironmentFailure, WrongOptionError
@@ -89,8 +90,19 @@ def parse_config(text: str) -> JobConfig:
     return _validated(Tree(values=tomllib.loads(text), files=[Path("the job's config")]))
 
 
+SWEEP: Final = "sweep"
+"""A section that every config may have, and no job: `tianji sweep` alone acts on it."""
+
+
+def sweep_of(tree: Tree) -> Sweep | None:
+    """Read ``[sweep]``; None if there is none, or after noting what is wrong with it."""
+    table = tree.values.get(SWEEP)
+    return validated(tree, (SWEEP,), Sweep, table) if isinstance(table, dict) else None
+
+
 def _validated(tree: Tree, cores: int | None = None) -> JobConfig:
-    known_sections(tree, list(JobConfig.model_fields))
+    known_sections(tree, [*JobConfig.model_fields, SWEEP])
+    sweep_of(tree)
     named = find_components(tree)
     check_fit(tree, named)
     found: dict[str, Any] = {**named, "roles": find_roles(tree)}

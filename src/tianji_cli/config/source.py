@@ -34,6 +34,8 @@ SECTIONS: Final[frozenset[KeyPath]] = frozenset(
         ("distribution", "actor"),
         ("distribution", "buffer"),
         ("roles",),
+        ("sweep",),
+        ("sweep", "parameters"),
     }
 )
 """The tables whose keys are inherited one by one, beside those of the user's roles."""
@@ -52,7 +54,7 @@ _BRACKETS: Final = re.compile(r"""("{3}|'{3}|["'])(?:\\.|.)*?\1|#[^\n]*|[][{}]""
 
 def is_section(path: KeyPath) -> bool:
     """Whether the keys of a table are inherited one by one."""
-    return path in SECTIONS or is_role(path)
+    return path in SECTIONS or is_role(path) or (len(path) == 3 and path[:2] == ("sweep", "parameters"))
 
 
 def is_role(path: KeyPath) -> bool:

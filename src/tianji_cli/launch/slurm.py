@@ -1,7 +1,8 @@
 """The batch script that runs a job under Slurm: what a user would write by hand, from public commands.
 
 With MPI, `srun` starts all ranks, each on the node where the plan has it. With any other engine the first
-node trains and listens, and the others join it.
+node trains and listens, and the others join it. The trials of a sweep are shared by an array of jobs, on a
+node each.
 """
 
 from __future__ import annotations
@@ -73,6 +74,19 @@ others=$(IFS=,; echo "${{nodes[*]:1}}")
 }} &
 """
 
+SWEEP: Final = """\
+#!/bin/bash
+# Written by `tianji launch slurm --sweep`. All nodes must see the directory below under the same path.
+{options}
+
+sweep={sweep}
+{tianji} sweep "$sweep/sweep.toml" --out "$sweep" &
+training=$!
+
+# Slurm's warning before the time limit is a Ctrl-C: trials save, and wait for others to go on with them.
+trap 'kill -TERM "$training"' TERM
+"""
+
 WAIT: Final = """\
 
 # A signal interrupts `wait`, not the training. Its exit status is the job's, which ends with this script.
@@ -119,6 +133,27 @@ def batch_script(job: JobConfig, run: Path, request: Request, tianji: Path) -> s
         tianji=shlex.quote(str(tianji)),
     )
     return header + _start(job, plan, request, cpus) + WAIT
+
+
+def sweep_script(job: JobConfig, sweep: Path, array: int, request: Request, tianji: Path) -> str:
+    """Write the script of a sweep.
+
+    Args:
+        job: what each trial is, but for its parameters.
+        sweep: its directory, on a file system that all nodes share.
+        array: how many jobs take part.
+        tianji: the command, on a file system that all nodes share.
+    """
+    cpus = request.cpus_per_node or _busiest(make_plan(job, expected_hosts(job)))
+    options = _options(job, sweep, request, cpus)
+    options = [option.replace("slurm-%j.out", "slurm-%A-%a.out") for option in options]
+    options.append(f"--array=0-{array - 1}")
+    header = SWEEP.format(
+        options="\n".join(f"#SBATCH {option}" for option in options),
+        sweep=shlex.quote(str(sweep)),
+        tianji=shlex.quote(str(tianji)),
+    )
+    return header + WAIT
 
 
 def script_of(run: Path) -> Path:

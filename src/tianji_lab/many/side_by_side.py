@@ -72,6 +72,10 @@ class SideBySide(Generic[Key]):
             self._free.append(cores)
         return found
 
+    def ask_to_end(self, key: Key) -> None:
+        """Ask a command to end, which a training does after saving; ``wait`` returns it when it has."""
+        self._running[key][0].terminate()
+
     def end(self) -> None:
         """Ask all commands to end, which trainings do after saving, and wait for it."""
         children = [child for child, _ in self._running.values()]

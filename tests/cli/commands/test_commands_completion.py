@@ -72,6 +72,8 @@ def place(tmp_path: Path) -> Path:
         ("tianji tra", ["train"]),
         ("tianji config ", ["show", "diff", "schema"]),
         ("tianji train --tr", ["--transport"]),
+        ("tianji sweep mi", ["mine.toml"]),
+        ("tianji sweep --re", ["--resume"]),
         ("tianji train ppo_cartpole_", [f"ppo_cartpole_{one}" for one in ("groups", "learners", "sync")]),
         ("tianji train configs/ppo_cartpole_g", ["configs/ppo_cartpole_groups.toml"]),
         ("tianji train mi", ["mine.toml"]),

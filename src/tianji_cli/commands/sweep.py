@@ -1,0 +1,328 @@
+"""`tianji sweep`: begins a search for good values of a config's keys, joins one, or goes on with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+
+import typer
+
+from tianji_cli.commands.options import Config, Json, Name, Override, Quiet
+from tianji_cli.config.checks import check_devices
+from tianji_cli.config.loader import SWEEP
+from tianji_cli.config.source import Tree, apply_override, read
+from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe, one_line, printable
+from tianji_cli.files.regular import check_trusted
+from tianji_cli.files.rundir import write_whole
+from tianji_cli.files.sweeps import SweepDirectory
+from tianji_cli.quantities import duration, number, several
+from tianji_cli.signals import INTERRUPTED, Interruption
+from tianji_cli.telemetry.report import print_lines, write_json
+from tianji_cli.telemetry.table import plain_table, print_table
+from tianji_cli.telemetry.trackers import check_trackers
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from tianji_lab.sweep.run import Sweeper
+    from tianji_lab.sweep.space import Plan
+    from tianji_lab.sweep.study import SweepStudy
+
+MOST_SHOWN: Final = 10
+"""Trials in the result, the best first."""
+
+Trials = Annotated[
+    int | None, typer.Option(min=1, max=10_000, help="How many in all; what the config says by default.")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="DIR", help="The sweep's directory; where there is one already, take part in it."
+    ),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the newest sweep, or the one in DIR.")]
+
+
+def sweep(
+    config: Config,
+    *,
+    overrides: Override = None,
+    trials: Trials = None,
+    name: Name = None,
+    out: Out = None,
+    resume: Resume = False,
+    quiet: Quiet = False,
+    json_to: Json = None,
+) -> int:
+    """Search for good values of the keys that a config's ``[sweep]`` names, by training.
+
+    Raises:
+        UsageError: the command does not fit together, or Optuna is not installed.
+        ConfigError: the config cannot be run, or ``[sweep]`` not be done.
+        RunFailed: not one trial came to an end in order.
+    """
+    check_installed()
+    # Optuna and what draws take a second, which other commands do without.
+    from tianji_lab.sweep.space import plan_sweep  # noqa: PLC0415
+
+    plan = plan_sweep(tree_of(config, overrides or (), name), trials)
+    check_devices(plan.job)
+    check_trackers(plan.job.experiment.track)
+    directory = _place_of(plan, out, resume=resume) or begin(plan, out)
+    _check_same(directory, plan)
+    study = _study(directory, plan)
+    if trials is not None:
+        study.ask_for(plan.trials)
+    return _work(directory, plan, study, quiet=quiet, json_to=json_to)
+
+
+def tree_of(config: str, overrides: Sequence[str], name: str | None) -> Tree:
+    """Read a config that has ``[sweep]``."""
+    tree = read(config, overrides)
+    if name is not None:
+        apply_override(tree, f"experiment.name={name}")
+    return tree
+
+
+def check_installed() -> None:
+    """Make sure that Optuna is there.
+
+    Raises:
+        UsageError: it is not.
+    """
+    for library in ("optuna", "cmaes"):
+        if find_spec(library) is None:
+            raise UsageError(
+                f"tianji sweep needs {library}, which is not installed: pip install 'tianji[sweep]'"
+            )
+
+
+def _place_of(plan: Plan, out: Path | None, *, resume: bool) -> SweepDirectory | None:
+    """Find the sweep to take part in; None if there is none yet.
+
+    Raises:
+        UsageError: there has to be one.
+    """
+    found = SweepDirectory(out) if out is not None else None
+    if found is None and resume:
+        found = SweepDirectory.newest(plan.job.experiment.name)
+    if found is None or not found.is_there:
+        if resume:
+            raise UsageError(f"there is no sweep in {out} to go on with")
+        return None
+    return found
+
+
+def _check_same(directory: SweepDirectory, plan: Plan) -> None:
+    """Make sure that a directory has the sweep of this config.
+
+    Raises:
+        UsageError: it is another config's.
+    """
+    check_trusted(directory.config)  # It names modules that will run.
+    theirs, ours = (tomllib.loads(text) for text in (_text(directory.config), plan.toml()))
+    for said in (theirs, ours):
+        said[SWEEP].pop("trials", None)
+    if theirs != ours:
+        key = next(key for key in (*theirs, *ours) if theirs.get(key) != ours.get(key))
+        raise UsageError(
+            f"{directory.path} has a sweep of another config, which differs in [{key}]\n"
+            f"go on with that one: tianji sweep {directory.config} --out {directory.path} --resume"
+        )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as cause:
+        raise TianjiError(f"cannot read {path}: {describe(cause)}") from cause
+
+
+def begin(plan: Plan, out: Path | None) -> SweepDirectory:
+    """Make the directory of a sweep with all its trials waiting, or find what another process just made."""
+
+    def fill(made: SweepDirectory) -> None:
+        write_whole(made.config, plan.toml().encode())
+        _study(made, plan).ask_for(plan.trials)
+
+    return SweepDirectory.create(out, plan.job.experiment.name, fill)
+
+
+def _study(directory: SweepDirectory, plan: Plan) -> SweepStudy:
+    from tianji_lab.sweep.metrics import points_of  # noqa: PLC0415
+    from tianji_lab.sweep.study import SweepStudy  # noqa: PLC0415
+
+    points = points_of(plan.sweep.metric, plan.job)
+    try:
+        return SweepStudy(directory.journal, plan.sweep, plan.space, points)
+    except (OSError, ValueError, KeyError) as cause:
+        raise TianjiError(f"cannot read {directory.journal}: {describe(cause)}") from cause
+
+
+def _work(
+    directory: SweepDirectory, plan: Plan, study: SweepStudy, *, quiet: bool, json_to: str | None
+) -> int:
+    from tianji_lab.sweep.results import write_results  # noqa: PLC0415
+    from tianji_lab.sweep.run import Sweeper  # noqa: PLC0415
+
+    interrupted = False
+    sweeper = Sweeper(directory, plan, study)
+    with _Board(directory, study, quiet=quiet) as board:
+        try:
+            sweeper.work(board.show)
+        except (Interruption, KeyboardInterrupt):
+            interrupted = True
+    document = write_results(directory, plan, study)
+    if json_to is not None:
+        write_json(document, json_to)
+    if json_to != "-":
+        _print(document, directory, plan, study)
+    if interrupted:
+        return INTERRUPTED
+    if document["best"] is None:
+        raise RunFailed(_why_none(study))
+    return 0
+
+
+def _why_none(study: SweepStudy) -> str:
+    from tianji_lab.sweep.study import REASON  # noqa: PLC0415
+
+    reasons = [str(one.user_attrs[REASON]) for one in study.trials if REASON in one.user_attrs]
+    such_as = f", such as: {reasons[0]}" if reasons else ""
+    return f"none of {several(len(study.trials), 'trial')} has come to an end in order{such_as}"
+
+
+def _print(document: Mapping[str, Any], directory: SweepDirectory, plan: Plan, study: SweepStudy) -> None:
+    from tianji_lab.sweep.results import WORDS  # noqa: PLC0415
+
+    keys = [one.key for one in plan.space.dimensions]
+    sign = 1.0 if plan.sweep.minimizes else -1.0
+    known = [one for one in study.trials if one.value is not None]
+    best = sorted(known, key=lambda one: (WORDS[one.state] != "finished", sign * (one.value or 0.0)))
+    rows = []
+    for trial in best[:MOST_SHOWN]:
+        values = study.values_of(trial)
+        cells = [_cell(values[key]) if key in values else "" for key in keys]
+        rows.append((str(trial.number), WORDS[trial.state], number(trial.value or 0.0), *cells))
+    place = printable(str(directory.path))
+    if rows:
+        print_table(("trial", "status", plan.sweep.metric, *keys), rows, place, right=(0, 2))
+    print_lines(
+        [
+            f"{document['trials']} of {several(document['of'], 'trial')} are over, "
+            f"{document['pruned']} pruned, {document['failed']} failed: {place}"
+        ]
+    )
+    if document["best"] is not None:
+        print_lines([f"train with the best: tianji train {printable(str(directory.best))}"], to_copy=True)
+    if document["status"] != "finished":
+        again = f"tianji sweep {printable(str(directory.config))} --out {place} --resume"
+        print_lines([f"go on with it: {again}"], to_copy=True)
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else printable(one_line(str(value)))
+
+
+class _Board:
+    """Shows how trials are doing, on stderr: a table, or in a pipe a line when one begins or ends."""
+
+    def __init__(self, directory: SweepDirectory, study: SweepStudy, *, quiet: bool) -> None:
+        self._title = printable(str(directory.path))
+        self._study = study
+        self._quiet = quiet
+        self._live = None if quiet or not _is_terminal() else _live()
+        self._told: dict[int, str] = {one.number: _state(one) for one in study.trials}
+        self._began_s = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, sweeper: Sweeper) -> None:
+        """Show the present state."""
+        if self._live is not None:
+            self._draw(sweeper, self._live)
+        elif not self._quiet:
+            self._tell()
+
+    def _tell(self) -> None:
+        trials = self._study.trials
+        over = sum(one.state.is_finished() for one in trials)
+        for trial in trials:
+            state = _state(trial)
+            if self._told.get(trial.number, "waiting") == state:
+                continue
+            self._told[trial.number] = state
+            after = duration(time.monotonic() - self._began_s)
+            said = f"{after}  trial {trial.number} {state}{_why(trial)} ({over}/{len(trials)} done)"
+            sys.stderr.write(printable(said) + "\n")
+            sys.stderr.flush()
+
+    def _draw(self, sweeper: Sweeper, live: Live) -> None:
+        from rich.text import Text  # noqa: PLC0415
+
+        if not live.is_started:
+            live.start()
+            live.console.show_cursor(True)  # One that is killed must not leave a shell without a cursor.
+        trials = self._study.trials
+        room = max(1, live.console.height - 6)
+        shown = [one for one in trials if _state(one) != "waiting"][-room:]
+        here = {one.trial.number for one in sweeper.own}
+        rows = [
+            (
+                str(one.number),
+                _state(one) if one.number in here or one.state.is_finished() else f"{_state(one)} elsewhere",
+                "" if one.value is None else number(one.value),
+                _values(self._study.values_of(one)),
+            )
+            for one in shown
+        ]
+        table = plain_table(("trial", "status", "value", "parameters"), rows, right=(0, 2))
+        over, best = sum(one.state.is_finished() for one in trials), self._study.best
+        so_far = "" if best is None or best.value is None else f", best {number(best.value)}"
+        spent = duration(time.monotonic() - self._began_s, 0)
+        head = f"{self._title}: {over} of {several(len(trials), 'trial')} done{so_far}, {spent}\n"
+        live.update(Text(head + table.rstrip("\n"), overflow="ellipsis", no_wrap=True), refresh=True)
+
+
+def _state(trial: Any) -> str:
+    from tianji_lab.sweep.results import WORDS  # noqa: PLC0415
+
+    return WORDS[trial.state]
+
+
+def _why(trial: Any) -> str:
+    from tianji_lab.sweep.study import REASON  # noqa: PLC0415
+
+    if REASON in trial.user_attrs:
+        return f": {one_line(str(trial.user_attrs[REASON]))}"
+    return "" if trial.value is None else f": {number(trial.value)}"
+
+
+def _values(values: Mapping[str, Any]) -> str:
+    return "  ".join(f"{key.rpartition('.')[2]}={_cell(value)}" for key, value in values.items())
+
+
+def _is_terminal() -> bool:
+    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _live() -> Live:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.live import Live  # noqa: PLC0415
+
+    console = Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
+    return Live(console=console, auto_refresh=False, redirect_stdout=False, transient=True)

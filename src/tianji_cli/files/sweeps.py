@@ -1,0 +1,164 @@
+"""The directory of a sweep: ``<out>/<name>/sweep-<n>/``, or one that the user names, which processes share.
+
+It appears whole, with its config and its journal, under the name that a process was the first to take: so any
+number of processes that begin with the same command, on any host that sees the directory, take part in one
+sweep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import secrets
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from tianji_cli.files.regular import check_trusted
+from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, RunDirectoryError
+
+PREFIX: Final = "sweep-"
+
+
+@dataclass(frozen=True)
+class SweepDirectory:
+    """Where the files of one sweep are."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path | None, name: str, fill: Callable[[SweepDirectory], None]) -> SweepDirectory:
+        """Make ``path``, or the next free ``experiments/name/sweep-n``, with what ``fill`` puts into it.
+
+        Returns:
+            It, or what another process has made under ``path`` meanwhile.
+
+        Raises:
+            RunDirectoryError: the name is no single path component, or it cannot be made.
+            UntrustedPlaceError: others may change what is there.
+        """
+        parent = path.absolute().parent if path is not None else RunDirectory.next(name).path.parent
+        check_trusted(parent)
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            made = cls(parent / f".{PREFIX}{secrets.token_hex(4)}")
+            made.path.mkdir()
+            try:
+                made.workers.mkdir()
+                made.trials.mkdir()
+                made.plots.mkdir()
+                fill(made)
+                return made._appear(path, parent)
+            finally:
+                shutil.rmtree(made.path, ignore_errors=True)
+        except OSError as cause:
+            raise RunDirectoryError(
+                f"cannot make a directory for a sweep in {parent}: {cause.strerror}; "
+                "--out DIR chooses another place"
+            ) from cause
+
+    def _appear(self, path: Path | None, parent: Path) -> SweepDirectory:
+        """Take the name that it is to have, in one step."""
+        for number in count(1):
+            place = path if path is not None else parent / f"{PREFIX}{number}"
+            try:
+                self.path.rename(place)
+            except OSError as cause:
+                if cause.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                    raise
+                if path is None:
+                    continue
+                if not SweepDirectory(path).is_there:
+                    raise RunDirectoryError(
+                        f"{path} has files that are no sweep's: --out DIR names a new or an empty directory"
+                    ) from cause
+            return SweepDirectory(place)
+        raise AssertionError("numbers do not end")
+
+    @classmethod
+    def next(cls, name: str, out: Path = DEFAULT_OUT) -> Path:
+        """Return which directory ``create`` would make now, and make nothing.
+
+        Raises:
+            RunDirectoryError: the name is no single path component.
+        """
+        parent = RunDirectory.next(name, out).path.parent
+        return parent / f"{PREFIX}{max(cls._numbers(parent), default=0) + 1}"
+
+    @staticmethod
+    def _numbers(parent: Path) -> list[int]:
+        found = []
+        for place in parent.glob(f"{PREFIX}*"):
+            with contextlib.suppress(ValueError):
+                found.append(int(place.name.removeprefix(PREFIX)))
+        return found
+
+    @classmethod
+    def newest(cls, name: str, out: Path = DEFAULT_OUT) -> SweepDirectory:
+        """Find the newest sweep of an experiment.
+
+        Raises:
+            RunDirectoryError: there is none.
+        """
+        place = out / name / f"{PREFIX}{max(cls._numbers(out / name), default=0)}"
+        if not cls(place).is_there:
+            raise RunDirectoryError(
+                f"there is no sweep in {out / name} to go on with; --out DIR names another place"
+            )
+        return cls(place)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a sweep has begun here."""
+        return self.config.is_file() and self.journal.is_file()
+
+    @property
+    def config(self) -> Path:
+        """The config that all who take part share, with ``[sweep]``; what machines decide is open in it."""
+        return self.path / "sweep.toml"
+
+    @property
+    def journal(self) -> Path:
+        """Optuna's record of the trials."""
+        return self.path / "journal.log"
+
+    @property
+    def workers(self) -> Path:
+        """A file of each process that takes part."""
+        return self.path / "workers"
+
+    @property
+    def trials(self) -> Path:
+        """A directory for each trial, by its number."""
+        return self.path / "trials"
+
+    def trial_config(self, number: int) -> Path:
+        """The config of a trial: the sweep's with its parameters set."""
+        return self.trials / str(number) / "trial.toml"
+
+    def run(self, number: int, seed: int) -> RunDirectory:
+        """The run of a trial with one of its seeds."""
+        return RunDirectory(self.trials / str(number) / str(seed))
+
+    @property
+    def best(self) -> Path:
+        """The config of the best trial."""
+        return self.path / "best.toml"
+
+    @property
+    def table(self) -> Path:
+        """All trials as CSV."""
+        return self.path / "trials.csv"
+
+    @property
+    def plots(self) -> Path:
+        """What is drawn of them."""
+        return self.path / "plots"
+
+    @property
+    def summary(self) -> Path:
+        """What the sweep came to."""
+        return self.path / "summary.json"

@@ -1,0 +1,254 @@
+"""A process's part in a sweep: it takes trials, trains their seeds side by side, and judges them."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from tianji_cli.errors import ProcessExit, TianjiError, UsageError, describe
+from tianji_cli.files.regular import read_json
+from tianji_cli.files.rundir import RunDirectory, write_whole
+from tianji_cli.files.saved import goals_reached
+from tianji_cli.files.sweeps import SweepDirectory
+from tianji_cli.launch.children import python_command
+from tianji_cli.signals import INTERRUPTED
+from tianji_cli.telemetry.run_state import is_running
+from tianji_lab.many.side_by_side import SideBySide
+from tianji_lab.sweep.leases import Lease
+from tianji_lab.sweep.metrics import Course, final_value
+from tianji_lab.sweep.space import Plan, Values
+from tianji_lab.sweep.study import WORKER, SweepStudy
+
+LOOK_S: Final = 1.0
+"""Between two looks at trials that run, here and elsewhere."""
+
+Key = tuple[int, int]
+"""A training: the number of its trial, and its seed."""
+
+
+@dataclass
+class Running:
+    """A trial of this process.
+
+    Attributes:
+        waiting: seeds that have not begun.
+        going: seeds that train.
+        courses: of all that have begun, by seed.
+        results: final values by seed; None: the run does not have it.
+        ending: why its trainings are to end; empty if they are not.
+        reason: in words.
+        asked: they have been asked to.
+    """
+
+    trial: optuna.Trial
+    values: Values
+    waiting: list[int]
+    going: set[int] = field(default_factory=set)
+    courses: dict[int, Course] = field(default_factory=dict)
+    results: dict[int, float | None] = field(default_factory=dict)
+    ending: Literal["", "pruned", "failed", "lost"] = ""
+    reason: str = ""
+    asked: bool = False
+
+
+class Sweeper:
+    """Owns this process's trials, and its place among those who take part."""
+
+    def __init__(self, directory: SweepDirectory, plan: Plan, study: SweepStudy) -> None:
+        self._directory = directory
+        self._plan = plan
+        self._study = study
+        self._running: dict[int, Running] = {}
+
+    @property
+    def own(self) -> Sequence[Running]:
+        """Trials that this process runs, in the order in which it took them."""
+        return tuple(self._running.values())
+
+    def work(self, show: Callable[[Sweeper], None]) -> None:
+        """Run trials until all are over, those of other processes, too: one of these may be killed.
+
+        Args:
+            show: called now and then.
+
+        Raises:
+            TianjiError: the directory cannot be written to, or read.
+        """
+        try:
+            lease = Lease(self._directory.workers)
+        except OSError as cause:
+            raise TianjiError(f"cannot write into {self._directory.workers}: {describe(cause)}") from cause
+        try:
+            with SideBySide[Key](os.sched_getaffinity(0), self._plan.job.cores) as runner:
+                while True:
+                    lease.keep()
+                    self._start(runner, lease)
+                    show(self)
+                    if not self._running and self._all_are_over():
+                        return
+                    for key, ended in runner.wait(LOOK_S):
+                        self._note(key, ended)
+                    self._judge(runner, lease)
+        finally:
+            # Trainings have ended by now, with a checkpoint each.
+            for number in self._running:
+                if self._study.is_owner(number, lease.name):
+                    self._study.give_up(number)
+            lease.close()
+
+    def _all_are_over(self) -> bool:
+        return not any(one.state in {TrialState.RUNNING, TrialState.WAITING} for one in self._study.trials)
+
+    def _start(self, runner: SideBySide[Key], lease: Lease) -> None:
+        while runner.has_room:
+            one = next((one for one in self._running.values() if one.waiting and not one.ending), None)
+            if one is None:
+                one = self._take(lease)
+                if one is None:
+                    return
+            if not one.waiting:  # All of its seeds were done by the process that had it before.
+                self._settle(one)
+                continue
+            seed = one.waiting.pop(0)
+            run = self._directory.run(one.trial.number, seed)
+            command = self._command(one.trial.number, seed)
+            if command is None:
+                one.results[seed] = final_value(run, self._plan.sweep.metric)
+                if not one.waiting and not one.going:
+                    self._settle(one)
+                continue
+            one.courses[seed] = Course(run, self._plan.sweep.metric, self._plan.job)
+            one.going.add(seed)
+            runner.start((one.trial.number, seed), command)
+
+    def _take(self, lease: Lease) -> Running | None:
+        def is_given_up(trial: FrozenTrial) -> bool:
+            worker = trial.user_attrs.get(WORKER)
+            return (
+                worker != lease.name
+                and (worker is None or lease.is_dead(worker))
+                and not any(is_running(self._directory.run(trial.number, seed)) for seed in self._plan.seeds)
+            )
+
+        trial = self._study.take(lease.name, is_given_up)
+        if trial is None:
+            return None
+        values = self._study.values(trial)
+        config = self._directory.trial_config(trial.number)
+        try:
+            config.parent.mkdir(exist_ok=True)
+            write_whole(config, self._plan.config_with(values).encode())
+        except OSError as cause:
+            raise TianjiError(f"cannot write {config}: {describe(cause)}") from cause
+        one = Running(trial, values, list(self._plan.seeds))
+        self._running[trial.number] = one
+        return one
+
+    def _command(self, number: int, seed: int) -> list[str] | None:
+        """Say how a seed is trained, or trained on; None if it is done."""
+        run = self._directory.run(number, seed)
+        try:
+            if not run.path.exists():
+                RunDirectory.make(run.path)
+            elif run.metrics.exists():
+                if _is_finished(run):
+                    return None
+                if self._goes_on(run):
+                    return python_command(
+                        "tianji_cli", "train", "--resume", str(run.path.absolute()), "--quiet"
+                    )
+                shutil.rmtree(run.path)
+                RunDirectory.make(run.path)
+        except OSError as cause:
+            raise TianjiError(f"cannot begin {run.path}: {describe(cause)}") from cause
+        config = str(self._directory.trial_config(number))
+        own = (f"experiment.seed={seed}", "experiment.plots=false")
+        told = [word for setting in own for word in ("--set", setting)]
+        return python_command("tianji_cli", "train", config, "--run", str(run.path), *told, "--quiet")
+
+    def _goes_on(self, run: RunDirectory) -> bool:
+        """Whether a run that has not finished can be trained on: not if only its evaluation is missing."""
+        job = self._plan.job
+        if not (run.checkpoints / "last").exists():
+            return False
+        try:
+            return not goals_reached(run.checkpoints, job.experiment.stop, job.distribution.groups)
+        except UsageError:
+            return False
+
+    def _note(self, key: Key, ended: ProcessExit) -> None:
+        number, seed = key
+        one = self._running[number]
+        one.going.discard(seed)
+        if ended.status == 0:
+            run = self._directory.run(number, seed)
+            one.results[seed] = final_value(run, self._plan.sweep.metric)
+        elif not one.ending:
+            one.ending = "failed"
+            stopped = ended.status == INTERRUPTED
+            words = ended.last_words.removeprefix("tianji: error: ")
+            what = str(ended) if ended.by_signal else "was stopped" if stopped else words
+            one.reason = f"seed {seed}: {what}"
+
+    def _judge(self, runner: SideBySide[Key], lease: Lease) -> None:
+        """Look at trials that run: end those that are to be pruned, and note those that are over."""
+        for one in list(self._running.values()):
+            number = one.trial.number
+            if not one.ending and not self._study.is_owner(number, lease.name):
+                one.ending = "lost"
+            # Of one that is over, too: others are compared with it.
+            if not one.ending and self._is_worse(one) and (one.going or one.waiting):
+                one.ending = "pruned"
+            if one.ending and not one.asked:  # Once: asked twice, a training saves nothing.
+                one.asked = True
+                for seed in one.going:
+                    runner.ask_to_end((number, seed))
+            if not one.going and (one.ending or not one.waiting):
+                self._settle(one)
+
+    def _is_worse(self, one: Running) -> bool:
+        """Report the points that all seeds under way have passed; returns whether the trial is to end."""
+        if self._plan.sweep.pruner == "none":
+            return False
+        for course in one.courses.values():
+            course.look()
+        common: dict[int, float] = {}
+        for point in sorted({point for course in one.courses.values() for point in course.values}):
+            if any(point not in one.courses[seed].values for seed in one.going):
+                break
+            known = [course.values[point] for course in one.courses.values() if point in course.values]
+            common[point] = sum(known) / len(known)
+        return self._study.report(one.trial, common)
+
+    def _settle(self, one: Running) -> None:
+        """Note how a trial has ended."""
+        del self._running[one.trial.number]
+        if one.ending == "lost":
+            return
+        if one.ending == "pruned":
+            self._study.prune(one.trial)
+        elif one.ending == "failed":
+            self._study.fail(one.trial, one.reason)
+        else:
+            self._study.finish(one.trial, self._mean(list(one.results.values())))
+
+    def _mean(self, values: Sequence[float | None]) -> float:
+        """Return the value of a trial: the worst there is if one of its seeds has none."""
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            return math.inf if self._plan.sweep.minimizes else -math.inf
+        return sum(known) / len(known)
+
+
+def _is_finished(run: RunDirectory) -> bool:
+    try:
+        return bool(read_json(run.summary)["status"] == "finished")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

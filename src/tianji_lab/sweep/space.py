@@ -1,0 +1,250 @@
+"""The parameters of a sweep as values of a config; what cannot be swept is found before a sweep begins."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import tomli_w
+
+from tianji_cli.config.loader import SWEEP, resolve, sweep_of
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.source import Tree
+from tianji_cli.config.sweep import Parameter, Sweep, holds, in_order, middle, wanted_of
+from tianji_cli.errors import ConfigError, Problem
+from tianji_lab.sweep.metrics import BUILT_IN, TIME_TO
+
+MOST_POINTS: Final = 10_000
+"""Of a grid."""
+USUAL_TRIALS: Final = 40
+
+Values = dict[str, Any]
+"""Of a trial: by the keys of its parameters."""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A parameter, and what its key takes.
+
+    Attributes:
+        whole: its values are whole numbers.
+    """
+
+    key: str
+    parameter: Parameter
+    whole: bool
+
+    def label(self, choice: Any) -> str | int | float | bool:
+        """What stands for a choice in Optuna, which has no lists and tables."""
+        return choice if isinstance(choice, str | int | float | bool) else json.dumps(choice, sort_keys=True)
+
+    def choice(self, label: Any) -> Any:
+        """Return the choice that a label stands for."""
+        assert self.parameter.choices is not None
+        return next(one for one in self.parameter.choices if self.label(one) == label)
+
+    def points(self) -> Sequence[Any]:
+        """List the values of a grid.
+
+        Raises:
+            ValueError: nothing says which there are.
+        """
+        if self.parameter.choices is not None:
+            return self.parameter.choices
+        low, high, step = self.parameter.low, self.parameter.high, self.parameter.step
+        assert low is not None
+        assert high is not None
+        if self.parameter.points is not None:
+            between = np.geomspace if self.parameter.log else np.linspace
+            found = np.clip(between(low, high, self.parameter.points), low, high)
+            return sorted({round(value) for value in found}) if self.whole else [float(one) for one in found]
+        if step is None and (self.parameter.log or not self.whole):
+            raise ValueError("a grid has no end of values between low and high; say how many: points = 5")
+        number = math.floor((high - low) / (step or 1) + 1e-9) + 1
+        if number > MOST_POINTS:
+            raise ValueError(f"{number} values are more than a grid may have; say how many: points = 5")
+        return [low + place * (step or 1) for place in range(number)]
+
+
+@dataclass(frozen=True)
+class Space:
+    """All parameters, each behind those that its conditions are about."""
+
+    dimensions: tuple[Dimension, ...]
+
+    def grid(self) -> list[Values]:
+        """List all combinations of values that differ."""
+        return list(itertools.islice(self._combinations(0, {}), MOST_POINTS + 1))
+
+    def _combinations(self, place: int, values: Values) -> Iterator[Values]:
+        if place == len(self.dimensions):
+            yield values
+            return
+        dimension = self.dimensions[place]
+        if not holds(dimension.parameter, values):
+            yield from self._combinations(place + 1, values)
+            return
+        for point in dimension.points():
+            yield from self._combinations(place + 1, {**values, dimension.key: point})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep that can be run.
+
+    Attributes:
+        tree: what files and options say; the config of every trial is made of it.
+        job: the config without any parameter set.
+        trials: how many there are to be.
+    """
+
+    tree: Tree
+    job: JobConfig
+    sweep: Sweep
+    space: Space
+    trials: int
+
+    def toml(self) -> str:
+        """Write the config that all who take part share."""
+        return tomli_w.dumps(self.tree.values)
+
+    def config_with(self, values: Mapping[str, Any]) -> str:
+        """Write the config of a trial."""
+        return tomli_w.dumps(_with(self.tree, values).values)
+
+    @property
+    def seeds(self) -> range:
+        """Of each trial."""
+        first = self.job.experiment.seed
+        return range(first, first + self.sweep.seeds)
+
+
+def plan_sweep(tree: Tree, trials: int | None) -> Plan:
+    """Make sure that a sweep can be run: every parameter is a key, and both ends of its range can be loaded.
+
+    Args:
+        trials: in place of the config's.
+
+    Raises:
+        ConfigError: with every problem that was found.
+    """
+    job = resolve(tree)
+    sweep = sweep_of(tree) if SWEEP in tree.values else None
+    if sweep is None:
+        raise ConfigError([Problem(tree.origin(()), SWEEP, "missing", _EXAMPLE)])
+    if not sweep.parameters:
+        raise ConfigError([Problem(tree.origin((SWEEP,)), "sweep.parameters", "there are none", _EXAMPLE)])
+    _check_metric(tree, sweep, job)
+    _check_pruner(tree, sweep, job)
+    if job.distribution.hosts > 1:
+        tree.problem("distribution.hosts", "each trial of a sweep is on one host", "set it to 1")
+    space = Space(tuple(_dimension(tree, sweep, key) for key in in_order(sweep.parameters)))
+    number = trials or sweep.trials or USUAL_TRIALS
+    if sweep.sampler == "grid" and not tree.problems:
+        number = _size_of_grid(tree, space, trials or sweep.trials)
+    if tree.problems:
+        raise ConfigError(tree.problems)
+    return Plan(tree, job, sweep, space, number)
+
+
+_EXAMPLE: Final = (
+    "for example [sweep.parameters] with training.learning_rate = { low = 1e-5, high = 1e-2, log = true }"
+)
+
+
+def _with(tree: Tree, values: Mapping[str, Any]) -> Tree:
+    """Set parameters in a copy of a config, without ``[sweep]``."""
+    changed = copy.deepcopy(tree)
+    changed.values.pop(SWEEP, None)
+    for key, value in values.items():
+        changed.assign(tuple(key.split(".")), value, f"sweep.parameters.{key}")
+    return changed
+
+
+def _dimension(tree: Tree, sweep: Sweep, key: str) -> Dimension:
+    """Look whether a key takes its values; what it does not becomes a problem."""
+    parameter = sweep.parameters[key]
+    others = _met(sweep.parameters, key)
+    ends = parameter.choices if parameter.choices is not None else (parameter.low, parameter.high)
+    for value in ends:
+        wrong = _objection(tree, {**others, key: value})
+        if wrong is not None:
+            tree.problem((SWEEP, "parameters", *key.split(".")), *_said(key, value, wrong))
+            return Dimension(key, parameter, whole=False)
+    whole = parameter.choices is None and parameter.is_whole
+    if whole and parameter.step is None:
+        whole = _objection(tree, {**others, key: middle(parameter)}) is not None
+    return Dimension(key, parameter, whole)
+
+
+def _met(parameters: Mapping[str, Parameter], key: str) -> Values:
+    """Find values of other parameters with which one matters."""
+    found: Values = {}
+    for other, wanted in parameters[key].when.items():
+        found |= _met(parameters, other)
+        found[other] = wanted_of(wanted)[0]
+    return found
+
+
+def _objection(tree: Tree, values: Values) -> Problem | None:
+    """Return what is wrong with a config in which parameters have these values; None if nothing is."""
+    changed = _with(tree, values)
+    changed.problems.clear()
+    try:
+        resolve(changed)
+    except ConfigError as error:
+        return error.problems[0]
+    return None
+
+
+def _said(key: str, value: Any, wrong: Problem) -> tuple[str, str]:
+    of = "" if wrong.key == key else f"{wrong.key}: "
+    return f"{value!r} is out of its range: {of}{wrong.what}", wrong.remedy
+
+
+def _check_metric(tree: Tree, sweep: Sweep, job: JobConfig) -> None:
+    experiment = job.experiment
+    known = [f"{TIME_TO}{threshold:g}" for threshold in experiment.thresholds]
+    known += [*BUILT_IN, *job.environment.metrics]
+    if experiment.evaluation is None and experiment.eval_episodes == 0:
+        known.remove("evaluation")
+    if sweep.metric not in known:
+        of = ", ".join(sorted(known))
+        remedy = "set experiment.eval_episodes" if sweep.metric == "evaluation" else f"of this config: {of}"
+        tree.problem("sweep.metric", f"no trial has a metric {sweep.metric!r}", remedy)
+
+
+def _check_pruner(tree: Tree, sweep: Sweep, job: JobConfig) -> None:
+    if sweep.pruner == "none":
+        return
+    if sweep.of_time:
+        remedy = 'another metric has values while a trial runs; or pruner = "none"'
+        tree.problem("sweep.pruner", f"{sweep.metric} is not known before it is over", remedy)
+    elif sweep.metric == "evaluation" and job.experiment.evaluation is None:
+        remedy = "set [experiment.evaluation], for example every_env_steps = 10_000"
+        tree.problem("sweep.pruner", "nothing is evaluated while a trial runs", remedy)
+    elif sweep.metric != "evaluation" and job.experiment.stop.env_steps is None:
+        remedy = "set experiment.stop.env_steps"
+        tree.problem(
+            "sweep.pruner", "trials are compared at shares of their env steps, which have no end", remedy
+        )
+
+
+def _size_of_grid(tree: Tree, space: Space, trials: int | None) -> int:
+    for dimension in space.dimensions:
+        try:
+            dimension.points()
+        except ValueError as error:
+            tree.problem((SWEEP, "parameters", *dimension.key.split(".")), str(error))
+    if tree.problems:
+        return 0
+    size = len(space.grid())
+    if size > MOST_POINTS:
+        tree.problem("sweep.sampler", f"the grid has more than {MOST_POINTS} points", "take fewer of each")
+    return size if trials is None else min(size, trials)

@@ -1,0 +1,63 @@
+"""What a run came to, and at which points, read from its files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tianji_cli.config.loader import load_config
+from tianji_cli.files.rundir import RunDirectory
+from tianji_lab.sweep.metrics import Course, final_value, points_of
+
+EVALUATED = ("experiment.stop={env_steps=100_000}", "experiment.evaluation={every_env_steps=10_000}")
+
+
+def run_with(place: Path, *rows: dict[str, Any], **summary: Any) -> RunDirectory:
+    run = RunDirectory.make(place / "1")
+    run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run.summary.write_text(json.dumps({"evaluation": None, "returns": {}, "time_to": {}, **summary}))
+    return run
+
+
+def evaluation(env_steps: int, mean: float | None) -> dict[str, Any]:
+    return {"kind": "evaluation", "env_steps": env_steps, "mean": mean}
+
+
+def test_evaluations_that_a_resumed_run_makes_anew_replace_the_earlier_ones(tmp_path: Path) -> None:
+    rows = [evaluation(100, 1.0), evaluation(200, 2.0), evaluation(300, None), evaluation(200, 5.0)]
+    job = load_config("configs/ppo_cartpole.toml", EVALUATED)
+    course = Course(run_with(tmp_path, *rows), "evaluation", job)
+    course.look()
+    assert course.values == {1: 1.0, 2: 5.0}
+    assert points_of("evaluation", job) == 10
+
+
+def test_a_return_is_known_at_shares_of_the_env_steps(tmp_path: Path) -> None:
+    rows = [
+        {"env_steps": 4_000, "mean_100": 1.0},
+        {"env_steps": 6_000, "mean_100": None},
+        {"env_steps": 16_000, "mean_100": 3.0},
+        {"env_steps": 19_000, "mean_100": 4.0},
+        {"env_steps": 110_000, "mean_100": 9.0},
+    ]
+    job = load_config("configs/ppo_cartpole.toml", EVALUATED)
+    course = Course(run_with(tmp_path, *rows), "mean_100", job)
+    course.look()
+    assert [course.values[point] for point in (1, 2, 3, 4, 20)] == [3.0, 3.0, 3.0, 9.0, 9.0]
+    assert max(course.values) == 20
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [("mean_100", 4.0), ("time_to.475", 1.5), ("time_to.300", None), ("success", 0.5), ("evaluation", 7.0)],
+)
+def test_a_value_is_read_from_the_summary(tmp_path: Path, metric: str, value: float | None) -> None:
+    returns = {"mean_100": 4.0, "metrics": {"success": 0.5}}
+    run = run_with(tmp_path, returns=returns, time_to={"475": 1.5, "300": None}, evaluation={"mean": 7.0})
+    assert final_value(run, metric) == value
+
+
+def test_without_a_final_evaluation_the_last_one_counts(tmp_path: Path) -> None:
+    run = run_with(tmp_path, evaluation(100, 1.0), evaluation(200, 2.0), evaluation(300, None))
+    assert final_value(run, "evaluation") == 2.0

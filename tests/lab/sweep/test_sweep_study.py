@@ -1,0 +1,172 @@
+"""The trials in the journal: how they are drawn, that each is taken once, what is in the file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from cmaes import CMA
+from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.trial import TrialState, create_trial
+
+from tianji_cli.config.source import read
+from tianji_lab.sweep.cma import GENERATION, TOLD, CmaEsSampler, rebuilt
+from tianji_lab.sweep.space import Plan, plan_sweep
+from tianji_lab.sweep.study import SweepStudy
+
+PARAMETERS = """
+training.learning_rate = { low = 1e-6, high = 1e-1, log = true, points = 3 }
+training.epochs = { low = 1, high = 3 }
+training.backend = { choices = ["torch", "numpy"] }
+training.clip_range = { low = 0.1, high = 0.3, step = 0.1, when = { "training.backend" = "torch" } }
+"""
+
+
+def plan(place: Path, parameters: str = PARAMETERS, **sweep: Any) -> Plan:
+    lines = "\n".join(
+        f"{key} = {json.dumps(value)}" for key, value in {"metric": "mean_100", **sweep}.items()
+    )
+    config = place / "it.toml"
+    config.write_text(
+        f'extends = "configs/ppo_cartpole.toml"\n[sweep]\n{lines}\n[sweep.parameters]\n{parameters}'
+    )
+    return plan_sweep(read(str(config)), None)
+
+
+def study_of(place: Path, of: Plan) -> SweepStudy:
+    study = SweepStudy(place / "journal.log", of.sweep, of.space)
+    study.ask_for(of.trials)
+    return study
+
+
+def run_all(study: SweepStudy, value: Any) -> list[dict[str, Any]]:
+    """Run all trials with a function in the place of trainings."""
+    found = []
+    while (trial := study.take("me", lambda _: False)) is not None:
+        values = study.values(trial)
+        found.append(values)
+        study.finish(trial, value(values))
+    return found
+
+
+def test_a_grid_has_every_combination_once_and_conditions_leave_out_what_does_not_matter(
+    tmp_path: Path,
+) -> None:
+    study = study_of(tmp_path, plan(tmp_path, sampler="grid"))
+    found = run_all(study, lambda values: values["training.epochs"])
+    rates = {values["training.learning_rate"] for values in found}
+    assert sorted(rates) == pytest.approx([1e-6, 10**-3.5, 1e-1])
+    assert {values["training.epochs"] for values in found} == {1, 2, 3}
+    keys = [json.dumps(values, sort_keys=True) for values in found]
+    assert len(set(keys)) == len(keys) == 3 * 3 * (1 + 3)
+    of_numpy = [values for values in found if values["training.backend"] == "numpy"]
+    assert len(of_numpy) == 9
+    assert not any("training.clip_range" in values for values in of_numpy)
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "cmaes", "random"])
+def test_draws_follow_from_the_seed_and_stay_in_their_ranges(tmp_path: Path, sampler: str) -> None:
+    found = []
+    for place in (tmp_path / "a", tmp_path / "b"):
+        place.mkdir()
+        study = study_of(place, plan(place, sampler=sampler, trials=14))
+        found.append(run_all(study, lambda values: -np.log(values["training.learning_rate"])))
+    assert found[0] == found[1]
+    assert len({values["training.learning_rate"] for values in found[0]}) == 14
+    for values in found[0]:
+        assert 1e-6 <= values["training.learning_rate"] <= 1e-1
+        assert values["training.epochs"] in {1, 2, 3}
+        assert isinstance(values["training.epochs"], int)
+        assert ("training.clip_range" in values) == (values["training.backend"] == "torch")
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
+def test_the_journal_has_plain_json_and_nothing_pickled(tmp_path: Path, sampler: str) -> None:
+    study = study_of(tmp_path, plan(tmp_path, sampler=sampler, trials=20))
+    run_all(study, lambda values: values["training.epochs"])
+
+    def texts(value: Any) -> list[str]:
+        if isinstance(value, dict):
+            return [text for item in value.values() for text in texts(item)]
+        return [value] if isinstance(value, str) else []
+
+    for line in (tmp_path / "journal.log").read_text().splitlines():
+        for text in texts(json.loads(line)):
+            assert not text.startswith("8004"), "bytes of a pickle, in hexadecimal digits"
+            assert len(text) < 1000
+
+
+def test_a_trial_is_taken_once_and_again_when_it_was_given_up(tmp_path: Path) -> None:
+    of = plan(tmp_path, sampler="random", trials=2)
+    one, other = study_of(tmp_path, of), study_of(tmp_path, of)
+    first, second = one.take("one", lambda _: False), other.take("other", lambda _: False)
+    assert first is not None
+    assert second is not None
+    assert {first.number, second.number} == {0, 1}
+    assert other.take("other", lambda _: False) is None
+    values = one.values(first)
+    taken = other.take("other", lambda trial: trial.user_attrs["worker"] == "one")
+    assert taken is not None
+    assert taken.number == first.number
+    assert other.values(taken) == values
+    assert not one.is_owner(first.number, "one")
+    assert other.is_owner(first.number, "other")
+
+
+def test_a_rebuilt_optimiser_is_that_which_was_told_as_it_went() -> None:
+    space = {
+        "x": FloatDistribution(1e-6, 1e-1, log=True),
+        "y": FloatDistribution(-3, 5),
+        "z": IntDistribution(0, 40),
+    }
+    study = optuna.create_study()
+    told = CMA(np.full(3, 0.5), 1 / 6, bounds=np.tile([0.0, 1.0], (3, 1)))
+    solutions: list[tuple[Any, float]] = []
+    for number in range(5 * told.population_size + 2):
+        study.sampler = CmaEsSampler(space, number)
+        trial = study.ask(dict(space))
+        x, y, z = (trial.params[name] for name in "xyz")
+        value = (np.log10(x) + 3) ** 2 + (y - 1) ** 2 + (z / 10 - 2) ** 2
+        study.tell(trial, value)
+        share = [(np.log(x) - np.log(1e-6)) / (np.log(1e-1) - np.log(1e-6)), (y + 3) / 8, (z + 0.5) / 41]
+        assert study.trials[-1].system_attrs[GENERATION] == told.generation
+        solutions.append((np.array(share), value))
+        if len(solutions) == told.population_size:
+            told.tell(solutions)
+            solutions = []
+    made, numbers = rebuilt(space, study.trials, minimizes=True)
+    assert made.generation == told.generation == 5
+    assert made.mean == pytest.approx(told.mean, rel=1e-9)
+    assert pytest.approx(told._C, rel=1e-9) == made._C
+    assert made._sigma == pytest.approx(told._sigma, rel=1e-9)
+    assert numbers == study.trials[-1].system_attrs[TOLD]
+    early = np.mean([one.value or 0.0 for one in study.trials[:7]])
+    assert np.mean([one.value or 0.0 for one in study.trials[-7:]]) < early
+
+
+def test_a_late_trial_of_an_early_generation_does_not_change_what_was_told() -> None:
+    space = {"x": FloatDistribution(0, 1), "y": FloatDistribution(0, 1)}
+
+    def trial(number: int, generation: int, told: list[int], state: TrialState) -> Any:
+        made = create_trial(
+            state=state,
+            params={"x": number / 20, "y": 0.5},
+            distributions=dict(space),
+            value=float(number) if state == TrialState.COMPLETE else None,
+            system_attrs={GENERATION: generation, TOLD: told},
+        )
+        made.number = number
+        return made
+
+    done = TrialState.COMPLETE
+    size = CMA(np.full(2, 0.5), 1.0).population_size
+    early = [trial(number, 0, [], done) for number in range(1, size + 1)]
+    members = [one.number for one in early]
+    next_one = trial(size + 1, 1, members, TrialState.RUNNING)
+    late = trial(0, 0, [], done)
+    without, _ = rebuilt(space, [*early, next_one], minimizes=True)
+    with_it, told = rebuilt(space, [late, *early, next_one], minimizes=True)
+    assert with_it.mean == pytest.approx(without.mean)
+    assert told == members
