@@ -140,7 +140,7 @@ def _standing(run: RunDirectory) -> RunState:
     if not run.metrics.exists():
         return RunState(run, "waiting", "no process has begun with it")
     row = last_row(run.metrics)
-    said = (row.model_extra or {}) if row is not None else {}
+    said = row.model_dump() if row is not None else {}
     so_far = _int(said.get("env_steps")), _float(said.get("best_mean_100"))
     if running:
         return RunState(run, "running", "", *so_far)
