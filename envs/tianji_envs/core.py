@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import gymnasium
 import numpy as np
@@ -19,6 +19,9 @@ from tianji_envs.errors import BrokenEnvironmentError, UnsupportedSpaceError
 from tianji_envs.team import TeamTranslator
 
 Array = npt.NDArray[Any]
+
+MOST_FPS: Final = 1000.0
+"""Pictures a second that are taken for meant."""
 
 
 class BaseEnv(ABC):
@@ -95,6 +98,7 @@ class VectorEnvironment(ABC):
         action_space: of one environment.
         stack: S, how many observations in a row a policy should see as one; each is given once.
         frames_per_step: frames of the game that one step takes.
+        render_fps: pictures a second at which what it draws looks natural; None: it does not say.
         games: whole games, where these are more than what the flags call an episode, or other rewards
             count; None: an episode is a game and its return the sum of its rewards.
         agents: names of a team's agents; observations are records then, see ``team.TeamSpace``, and actions
@@ -117,6 +121,7 @@ class VectorEnvironment(ABC):
     action_space: gymnasium.Space[Any]
     stack: int = 1
     frames_per_step: int = 1
+    render_fps: float | None = None
     games: Games | None = None
     agents: tuple[str, ...] = ()
     won: npt.NDArray[np.bool_] | None = None
@@ -269,6 +274,41 @@ def check_part(called: str, space: object) -> None:
             "observations Dicts and Tuples of these. A gymnasium wrapper of your own can show one of them: "
             "name it in environment.wrappers (docs/howto/environment.md)"
         )
+
+
+def fps_of(metadata: object) -> float | None:
+    """Read ``render_fps`` of gymnasium's metadata; None of what says none that is one."""
+    fps = metadata.get("render_fps") if isinstance(metadata, Mapping) else None
+    if not isinstance(fps, int | float | np.integer | np.floating) or isinstance(fps, bool):
+        return None
+    return float(fps) if 0 < fps <= MOST_FPS else None
+
+
+def as_picture(name: str, drawn: object) -> npt.NDArray[np.uint8]:
+    """Take what an environment has drawn as ``[height, width, 3]``.
+
+    Raises:
+        BrokenEnvironmentError: it is no picture; says what would be right.
+    """
+    wanted = "an array [height, width, 3] of whole numbers from 0 to 255"
+    if drawn is None:
+        raise BrokenEnvironmentError(
+            f"{name} draws nothing: make it with render=True; render() of an environment that can be drawn "
+            f"returns {wanted} where its render_mode is 'rgb_array'"
+        )
+    try:
+        picture = np.asarray(drawn)
+    except ValueError as cause:  # Lists of unequal lengths.
+        raise BrokenEnvironmentError(
+            f"{name}: render() gave no array ({cause}); {wanted} is right"
+        ) from cause
+    if picture.dtype.kind == "f" and picture.size and 0 <= picture.min() <= picture.max() <= 1:
+        picture = np.rint(255 * picture).astype(np.uint8)  # As matplotlib takes them, and MinAtar gives them.
+    if picture.ndim != 3 or picture.shape[2] != 3 or not picture.size or picture.dtype.kind not in "iu":
+        raise BrokenEnvironmentError(
+            f"{name}: render() gave {picture.dtype} of shape {picture.shape}; {wanted} is right"
+        )
+    return picture.astype(np.uint8, copy=False)
 
 
 def fits(seen: Array, dtype: np.dtype[Any]) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib.util
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import Distribution, distributions, entry_points
@@ -24,7 +25,15 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator, namespace
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from tianji_envs.atari.games import find_game
-from tianji_envs.core import Array, EnvironmentFactory, VectorEnvironment, check_spaces, derive_seed
+from tianji_envs.core import (
+    Array,
+    EnvironmentFactory,
+    VectorEnvironment,
+    as_picture,
+    check_spaces,
+    derive_seed,
+    fps_of,
+)
 from tianji_envs.errors import BrokenEnvironmentError, EnvironmentFailure, UnknownEnvironmentError
 from tianji_envs.options import nearest
 from tianji_envs.serial import (
@@ -116,6 +125,14 @@ class GymFactory(EnvironmentFactory):
                 load_env_creator(spec.entry_point)
         except MISSING as cause:
             raise missing(id, cause) from cause
+        except Exception as cause:
+            # It chooses the library that draws, which MuJoCo's environments import.
+            if (library := os.environ.get("MUJOCO_GL")) and "mujoco" in str(spec.entry_point):
+                raise BrokenEnvironmentError(
+                    f"{id} does not import with MUJOCO_GL={library}: {type(cause).__name__}: {cause}; "
+                    "that library may be missing (Debian: libegl1, libosmesa6): unset it, or name another one"
+                ) from cause
+            raise
 
     def make(  # noqa: PLR0913 - what every factory is asked for, and what only this one takes
         self,
@@ -196,6 +213,7 @@ class OwnVectorEnvironment(VectorEnvironment):
         self._name = name
         self._vector = vector
         self.num_envs = vector.num_envs
+        self.render_fps = fps_of(vector.metadata)
         self.observation_space = vector.single_observation_space
         self.action_space = vector.single_action_space
         check_spaces(name, self.observation_space, self.action_space)
@@ -223,9 +241,7 @@ class OwnVectorEnvironment(VectorEnvironment):
             frames = self._vector.render()
         except MISSING as cause:
             raise missing(f"drawing {self._name}", cause) from cause
-        if not frames:
-            raise BrokenEnvironmentError(f"{self._vector} draws nothing: make it with render=True")
-        return np.asarray(frames[0], dtype=np.uint8)
+        return as_picture(str(self._vector), frames[0] if frames else None)
 
     def close(self) -> None:
         """Close the vector."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -17,9 +18,11 @@ from tianji_envs.core import (
     BaseEnv,
     EnvironmentFactory,
     VectorEnvironment,
+    as_picture,
     check_spaces,
     derive_seed,
     fits,
+    fps_of,
 )
 from tianji_envs.errors import (
     BrokenEnvironmentError,
@@ -32,6 +35,11 @@ from tianji_envs.team import AVAILABLE, TeamSpace, TeamTranslator
 
 MISSING: Final = (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError)
 """What environments raise whose library is not installed."""
+
+_WITHOUT_SCREEN: Final = (
+    "; without a screen the environment variable MUJOCO_GL=egl, or MUJOCO_GL=osmesa, has MuJoCo draw by a "
+    "library of the system's, which has to be there (Debian: libegl1, or libosmesa6)"
+)
 
 _OWN_EXTRAS: Final = frozenset({"box2d", "mujoco"})
 """Extras of gymnasium that tianji passes on under the same name."""
@@ -117,6 +125,7 @@ class SerialVectorEnvironment(VectorEnvironment):
             self.translator = envs[0] if isinstance(envs[0], TeamTranslator) else None
         check_spaces(name, self.observation_space, self.action_space)
         self._acts_are_ints = isinstance(self.action_space, gymnasium.spaces.Discrete)
+        self.render_fps = fps_of(getattr(envs[0], "metadata", None))
         self._limit = np.inf if max_episode_steps is None else max_episode_steps
         # Lists, because reading and writing single elements of an array costs several times as much.
         self._ended = [False] * num_envs
@@ -228,7 +237,7 @@ class SerialVectorEnvironment(VectorEnvironment):
 
     def render(self) -> npt.NDArray[np.uint8]:
         """Draw the first environment."""
-        return np.asarray(self._envs[0].render(), dtype=np.uint8)
+        return as_picture(self._name, self._envs[0].render())
 
     def close(self) -> None:
         """Close every environment."""
@@ -280,6 +289,7 @@ class GymnasiumEnv(BaseEnv):
         self._env = env
         self._step = env.step
         self.info: dict[str, Any] = {}
+        self.metadata = env.metadata
         _require_spaces(str(env), env)
         self.observation_space = env.observation_space
         self.action_space = env.action_space
@@ -315,9 +325,11 @@ class GymnasiumEnv(BaseEnv):
             frame = self._env.render()
         except MISSING as cause:
             raise missing(f"drawing {self._env}", cause) from cause
-        if frame is None:
-            raise BrokenEnvironmentError(f"{self._env} draws nothing: make it with render=True")
-        return np.asarray(frame, dtype=np.uint8)
+        except Exception as cause:
+            way_out = _WITHOUT_SCREEN if "mujoco" in sys.modules else ""
+            said = f"{type(cause).__name__}: {cause}"
+            raise BrokenEnvironmentError(f"{self._env} cannot be drawn: {said}{way_out}") from cause
+        return as_picture(str(self._env), frame)
 
     def close(self) -> None:
         """Close the environment."""
@@ -391,8 +403,11 @@ class UserFactory(EnvironmentFactory):
         except EnvironmentFailure:
             raise
         except Exception as cause:
+            is_mode = isinstance(cause, TypeError) and "render_mode" in keywords
+            way_out = "; to be drawn, it has to take render_mode in its constructor" if is_mode else ""
+            said = f"{type(cause).__name__}: {cause}{way_out}"
             raise BrokenEnvironmentError(
-                f"{self._name} cannot be built with options {keywords}: {type(cause).__name__}: {cause}"
+                f"{self._name} cannot be built with options {keywords}: {said}"
             ) from cause
 
     def _draws_if_asked(self) -> bool:

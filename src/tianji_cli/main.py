@@ -6,6 +6,7 @@ Nothing heavy is imported before it is known which command runs: `tianji --help`
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import resource
 import sys
@@ -117,11 +118,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     _raise_descriptor_limit()
+    _obey_locale()
     # A run executes and trusts what lies in its directories: only its user may write there.
     os.umask(os.umask(0) | 0o022)
     words = list(sys.argv[1:] if arguments is None else arguments)
     # Every command takes --debug, before or after its name.
     sys.exit(_status_of([word for word in words if word != "--debug"], debug="--debug" in words))
+
+
+def _obey_locale() -> None:
+    """Write to a terminal in ASCII where the user's locale is C, in which Python writes UTF-8 all the same.
+
+    It also replaces C as LC_CTYPE by C.UTF-8 in the environment, so that alone says nothing. What has no
+    locale at all, such as a container, most often shows UTF-8.
+    """
+    wanted = {name: os.environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG")}
+    if wanted["LC_CTYPE"] in {"C.UTF-8", "C.utf8", "UTF-8"}:
+        wanted["LC_CTYPE"] = ""
+    locale = next(filter(None, wanted.values()), "")
+    if locale not in {"C", "POSIX"} or {"PYTHONUTF8", "PYTHONIOENCODING"} & os.environ.keys():
+        return
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.isatty():
+            stream.reconfigure(encoding="ascii", errors="backslashreplace")
 
 
 def _raise_descriptor_limit() -> None:

@@ -21,13 +21,13 @@ def count(value: float) -> str:
     return f"{_three_digits(value / 1000)} T"
 
 
-def several(number: int, what: str) -> str:
+def several(number: int, what: str, plural: str = "s") -> str:
     """Write how many there are of something.
 
-    >>> several(1, "core"), several(2, "core")
-    ('1 core', '2 cores')
+    >>> several(1, "core"), several(2, "core"), several(2, "process", "es")
+    ('1 core', '2 cores', '2 processes')
     """
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{number} {what}{'' if number == 1 else plural}"
 
 
 def rate(per_s: float) -> str:

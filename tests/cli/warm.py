@@ -262,7 +262,7 @@ def become_adopted(channel: socket.socket, told: dict[str, Any], streams: list[i
     tempfile.tempdir = None
 
     def prepare() -> None:
-        importlib.import_module("tianji_cli.launch.children").end_with_parent(signal.SIGTERM)
+        end_with_command()
         channel.send(json.dumps([os.getpid(), None]).encode())
 
     become_child(told["arguments"], streams, prepare)
@@ -316,6 +316,8 @@ class WarmChildren:
 
     DEVNULL = subprocess.DEVNULL
     PIPE = subprocess.PIPE
+    BOUND = 6
+    """Words of `bound_command` before the program's own."""
     OWN = (sys.executable, "-P", "-m", "tianji_cli.launch.children")
 
     def __init__(self, commands: WarmCommands | None = None) -> None:
@@ -331,7 +333,8 @@ class WarmChildren:
         **others: Any,
     ) -> WarmChild | subprocess.Popen[bytes]:
         """Fork the child; another program is started as ever."""
-        if tuple(command[:4]) != self.OWN:
+        own = command[self.BOUND :]
+        if tuple(own[:4]) != self.OWN:
             return subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, **others)
         null = os.open(os.devnull, os.O_RDWR)
         ours: list[int | None] = [None, None]
@@ -340,20 +343,17 @@ class WarmChildren:
             theirs[0], ours[0] = os.pipe()
         if stdout == self.PIPE:
             ours[1], theirs[1] = os.pipe()
-        pid = self._begin(command[4:], theirs, others.get("preexec_fn"))
+        pid = self._begin(own[4:], theirs)
         for given in {null, *theirs}:
             if isinstance(given, int):
                 os.close(given)
         return WarmChild(pid, *ours)
 
-    def _begin(
-        self, told: Sequence[str], streams: list[IO[bytes] | int | None], prepare: Callable[[], None] | None
-    ) -> int:
+    def _begin(self, told: Sequence[str], streams: list[IO[bytes] | int | None]) -> int:
         if self._commands is not None:
             kept = [place if of is None else of for place, of in enumerate(streams)]
             return self._commands.adopt(told, [of if isinstance(of, int) else of.fileno() for of in kept])
-        assert prepare is not None
-        process = forked(become_child, told, streams, prepare)
+        process = forked(become_child, told, streams, end_with_command)
         # It is the command that waits for it: what is over would be gone as soon as another one begins.
         multiprocessing.process._children.discard(process)
         assert process.pid is not None
@@ -377,6 +377,11 @@ class WarmChild:
     def wait(self) -> None:
         """Wait for its end, and free its number."""
         os.waitpid(self.pid, 0)
+
+
+def end_with_command() -> None:
+    """End when the command does: what `bound_command` sees to."""
+    importlib.import_module("tianji_cli.launch.children").end_with_parent(signal.SIGTERM)
 
 
 def become_child(

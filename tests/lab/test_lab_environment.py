@@ -110,7 +110,7 @@ def test_the_three_noisiest_are_named_and_others_counted() -> None:
 
 def test_neither_matplotlib_nor_torch_is_imported_by_what_heads_and_prints_results() -> None:
     code = (
-        "import sys, tianji_lab.environment, tianji_lab.bench.report, tianji_lab.progress;"
+        "import sys, tianji_lab.environment, tianji_lab.bench.report, tianji_cli.telemetry.progress;"
         "assert not {'matplotlib', 'torch', 'zmq', 'mpi4py', 'ucxx'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -84,6 +84,8 @@ def _missing(backend: str) -> MissingExtraError:
 
 
 NOOP, FIRE = 0, 1
+FRAMES_PER_S = 60.0
+"""Of the console."""
 RENDERED_SIZE = 336
 """Pixels that a drawing has at least in height and width, if a whole multiple of a frame fits."""
 
@@ -235,6 +237,7 @@ class AtariVectorEnvironment(VectorEnvironment):
         self.action_space = gymnasium.spaces.Discrete(emulators.num_actions)
         self.stack = options.stack
         self.frames_per_step = options.frame_skip
+        self.render_fps = FRAMES_PER_S / options.frame_skip
         self._score = np.zeros(num_envs, np.float32)
         self._game_over = np.zeros(num_envs, np.bool_)
         if options.clip_rewards or options.life_loss:

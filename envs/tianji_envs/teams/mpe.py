@@ -119,6 +119,7 @@ class ParticleWorld:
 
     def __init__(self, world: Any) -> None:
         self._world = world
+        self.metadata = world.metadata
         self._bounds = {agent: world.action_space(agent) for agent in world.possible_agents}
         self.possible_agents: Sequence[str] = world.possible_agents
         self.agents: Sequence[str] = ()

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from tianji_envs.core import BaseEnv, EnvironmentFactory, VectorEnvironment
+from tianji_envs.core import BaseEnv, EnvironmentFactory, VectorEnvironment, as_picture
 from tianji_envs.errors import (
     BrokenEnvironmentError,
     EnvironmentFailure,
@@ -193,6 +193,7 @@ class PettingZooTeam(BaseEnv):
     def __init__(self, name: str, env: ParallelEnv) -> None:
         self._name = name
         self._env = env
+        self.metadata = getattr(env, "metadata", None)
         self.agents = tuple(env.possible_agents)
         self._members = {
             agent: _Member(f"{name}: {agent}", m, env.observation_space(agent), env.action_space(agent))
@@ -311,10 +312,7 @@ class PettingZooTeam(BaseEnv):
 
     def render(self) -> npt.NDArray[np.uint8]:
         """Draw the current state."""
-        frame = self._env.render()
-        if not isinstance(frame, np.ndarray):
-            raise BrokenEnvironmentError(f"{self._name} draws nothing: make it with render=True")
-        return frame
+        return as_picture(self._name, self._env.render())
 
     def close(self) -> None:
         """Close the environment."""

@@ -42,6 +42,7 @@ from tianji_cli.launch.local import LocalLauncher
 from tianji_cli.plan.plan import expected_hosts, make_plan
 from tianji_cli.quantities import count, several
 from tianji_cli.root.session import build_spec
+from tianji_cli.telemetry.progress import Progress
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.records import RecordSpace
 from tianji_envs.serial import SerialVectorEnvironment
@@ -79,12 +80,19 @@ def check(target: Target, *, overrides: Override = None, json_to: Json = None) -
         UsageError: there is no such environment; ConfigError: the config cannot be run.
     """
     remove_stale()
-    with contextlib.redirect_stdout(sys.stderr):  # What an environment prints is no part of the result.
-        findings = list(_examine(target, overrides or ()))
+    # What an environment prints is no part of the result.
+    with contextlib.redirect_stdout(sys.stderr), _watched(len(_LOOKS) + 2, json_to) as progress:
+        findings = list(_examine(target, overrides or (), progress))
     return show_findings(findings, target, "nothing is to be mended", json_to)
 
 
-def _examine(target: str, overrides: Sequence[str]) -> Iterator[Finding]:
+def _watched(steps: int, json_to: str | None) -> Progress:
+    progress = Progress(steps, json_to == "-", ticks=True, plain=False)
+    progress.begin(f"building {COPIES} copies")
+    return progress
+
+
+def _examine(target: str, overrides: Sequence[str], progress: Progress) -> Iterator[Finding]:
     job = None
     if find_config(target, Path.cwd()) is not None:
         job = load_config(target, overrides)
@@ -99,12 +107,16 @@ def _examine(target: str, overrides: Sequence[str]) -> Iterator[Finding]:
     observation, action = environment.observation_space, environment.action_space
     yield Finding("built", f"{COPIES} copies: observations {observation}, actions {action}")
     for subject, look in _LOOKS.items():
+        progress.done()
+        progress.begin(subject)
         try:
             yield from look(section, environment)
         except Exception as error:  # noqa: BLE001 - likewise
             yield Finding(subject, _said(error), "problem", "mend what is named there, and check again")
             return
     # The copies above are still there: what only one process may have at a time shows now.
+    progress.done()
+    progress.begin("processes: building environment and model")
     jobs = [job] if job is not None else []
     if job is None:
         yield from _agents(target, overrides, jobs)

@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 
 from tianji_cli.commands.options import Json
 from tianji_cli.files.directories import remove_stale
+from tianji_cli.telemetry.progress import Progress
 from tianji_cli.telemetry.table import print_table
 from tianji_transports import registry as transports
 from tianji_transports.errors import TransportError
@@ -48,7 +49,12 @@ class Finding:
 
 def examine(json_to: Json = None) -> int:
     """Print all findings; the exit status is 1 if a problem would keep a training from running."""
-    findings = [finding for look in _LOOKS for finding in look()]
+    findings: list[Finding] = []
+    with Progress(len(_LOOKS), json_to == "-", ticks=True, plain=False) as progress:
+        for look in _LOOKS:
+            progress.begin(look.__name__.replace("_", " "))
+            findings += look()
+            progress.done()
     return show_findings(findings, "this machine", "nothing keeps a training from running here", json_to)
 
 

@@ -1,23 +1,20 @@
 """`tianji eval`: plays greedy episodes with a policy that a run has saved, or with one to compare it with.
 
-Episodes are rendered picture by picture: a game of Atari may have 27,000, too many to keep.
+Many are played side by side; those that are filmed one after the other, since a film has one picture.
 """
 
 from __future__ import annotations
 
-import os
 import signal
-import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Final, NoReturn, Self, TextIO
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn, Self
 
-import numpy as np
-import numpy.typing as npt
 import typer
 
 from tianji_cli.commands.completion import checkpoints
@@ -25,10 +22,12 @@ from tianji_cli.commands.options import Json, Run, Runs
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
 from tianji_cli.files.directories import remove_stale
+from tianji_cli.files.film import Film, FilmError, check_film, check_library
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
-from tianji_cli.quantities import finite, number, several
+from tianji_cli.quantities import count, finite, number, several
 from tianji_cli.roles.evaluator import BASELINES, POLICIES, EvaluationLimits, PolicyName
 from tianji_cli.root.shutdown import START_S
+from tianji_cli.telemetry.progress import Progress
 from tianji_cli.telemetry.report import print_lines, write_json
 from tianji_cli.telemetry.snapshot import of_names
 from tianji_cli.wire.reports import Evaluating, Evaluation
@@ -36,84 +35,7 @@ from tianji_plugins import did_you_mean
 
 if TYPE_CHECKING:
     from tianji_cli.roles.evaluator import Evaluator
-    from tianji_envs.core import VectorEnvironment
-
-
-SUFFIX: Final = ".gif"
-PICTURES_PER_S: Final = 30
-_FOR_EVER: Final = b"!\xff\x0bNETSCAPE2.0\x03\x01\x00\x00\x00"
-_END: Final = b";"
-
-
-class Animation:
-    """A GIF that grows while it is played.
-
-    Attributes:
-        pictures: how many it has.
-        closed: it takes no more pictures.
-
-    Raises:
-        UsageError: the name promises another format, its directory is not there, or Pillow is missing.
-    """
-
-    def __init__(self, path: Path) -> None:
-        if path.suffix.lower() != SUFFIX:
-            right = path.with_suffix(SUFFIX) if path.name else f"play{SUFFIX}"
-            raise UsageError(f"--render writes an animated GIF, which {path} is no name for; {right} is")
-        self.path = path
-        try:
-            is_directory, has_place = path.is_dir(), path.parent.is_dir()
-        except OSError as cause:
-            raise self._unwritable(cause) from cause
-        if is_directory or not has_place:
-            what = "it is a directory" if is_directory else f"there is no directory {path.parent}"
-            raise UsageError(f"--render: cannot write {path}: {what}")
-        try:
-            import PIL  # noqa: F401, PLC0415 - only rendering needs it
-        except ModuleNotFoundError as cause:
-            raise UsageError("--render needs Pillow, which is not installed: pip install pillow") from cause
-        self.pictures = 0
-        self._file: IO[bytes] | None = None
-        self.closed = False
-
-    def add(self, picture: npt.NDArray[np.uint8]) -> None:
-        """Write one picture, ``[height, width, 3]``, each time of the same size.
-
-        Raises:
-            UsageError: the file cannot be written.
-        """
-        from PIL import GifImagePlugin, Image  # noqa: PLC0415 - only rendering needs it
-
-        image = Image.fromarray(picture).quantize()
-        whole: dict[str, Any] = {"duration": 1000 // PICTURES_PER_S, "include_color_table": True}
-        try:
-            if self._file is None:
-                self._file = self.path.open("wb")
-                # Each picture brings a colour table of its own, so the file as a whole has none.
-                self._file.write(b"GIF89a" + struct.pack("<HHBBB", *image.size, 0, 0, 0) + _FOR_EVER)
-            self._file.writelines(GifImagePlugin.getdata(image, **whole))
-        except OSError as cause:
-            raise self._unwritable(cause) from cause
-        self.pictures += 1
-
-    def close(self) -> None:
-        """End the file. Harmless when repeated.
-
-        Raises:
-            UsageError: the file cannot be written.
-        """
-        self.closed = True
-        file, self._file = self._file, None
-        if file is None:
-            return
-        try:
-            with file:
-                file.write(_END)
-        except OSError as cause:
-            raise self._unwritable(cause) from cause
-
-    def _unwritable(self, cause: OSError) -> UsageError:
-        return UsageError(f"--render: cannot write {self.path}: {cause.strerror}")
+    from tianji_cli.roles.filming import Filming
 
 
 INTERVAL_S: Final = 1.0
@@ -133,7 +55,10 @@ MOST_S: Final = 1e8
 def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     run: Run,
     *,
-    episodes: Annotated[int, typer.Option(min=1, help="Greedy episodes to play.")] = 100,
+    episodes: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Greedy episodes to play; 100 by default, 1 with --render."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of the environments.")] = None,
     checkpoint: Annotated[
         str | None,
@@ -159,8 +84,11 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
         typer.Option(metavar="N", min=1, help="Most env steps; the config's eval_max_steps by default."),
     ] = None,
     render: Annotated[
-        Path | None, typer.Option(metavar="X.gif", help="Save an animated GIF of the first episode.")
+        Path | None, typer.Option(metavar="X.mp4|X.gif", help="Film the episodes, one after the other.")
     ] = None,
+    overlay: Annotated[
+        bool, typer.Option("--overlay", help="With --render: episode, step, reward and return below it.")
+    ] = False,
     out: Runs = None,
     json_to: Json = None,
 ) -> int:
@@ -169,7 +97,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     Episodes that have not ended when a limit is reached are left out, and counted.
 
     Raises:
-        UsageError: there is no such run, checkpoint or policy, or the animation cannot be written.
+        UsageError: there is no such run, checkpoint or policy, or the film cannot be written.
         RunFailed: the environment or the agent could not be built or did not play.
     """
     remove_stale()
@@ -180,25 +108,51 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     player = _find_policy(policy, checkpoint)
     wanted = checkpoint or config.experiment.eval_checkpoint
     name = "" if player in BASELINES else directory.checkpoint(wanted)
-    animation = None if render is None else Animation(render)
+    if render is not None:
+        _check_film(render, overlay=overlay)
+    elif overlay:
+        raise UsageError("--overlay is drawn below a film; --render X.mp4 makes one")
+    number = episodes or (100 if render is None else 1)
     experiment = config.experiment
     limits = EvaluationLimits(max_s or experiment.eval_max_s, max_steps or experiment.eval_max_steps)
-    # torch is slow to import, and what the command line got wrong is known by now.
-    from tianji_cli.worker.build import build_evaluator  # noqa: PLC0415
-    from tianji_cli.worker.parts import Parts  # noqa: PLC0415
+    with _ProgressLine(number, quiet=json_to == "-") as progress:
+        # torch is slow to import, and what the command line got wrong is known by now.
+        from tianji_cli.roles.filming import Filming  # noqa: PLC0415
+        from tianji_cli.worker.build import build_evaluator  # noqa: PLC0415
+        from tianji_cli.worker.parts import Parts  # noqa: PLC0415
 
-    parts = Parts.of_run(directory, config)
-    build = partial(build_evaluator, parts, episodes, seed, name, policy=player, limits=limits)
-    try:
-        evaluator = _play(build, limits, animation)
-    except TianjiError:
-        raise
-    except Exception as cause:  # A user's environment or agent may raise anything.
-        raise RunFailed(f"cannot evaluate {directory.path}: {describe(cause)}") from cause
+        parts = Parts.of_run(directory, config)
+        filmed = render is not None
+        build = partial(
+            build_evaluator, parts, number, seed, name, policy=player, limits=limits, render=filmed
+        )
+        film = None if render is None else partial(Filming, path=render, overlay=overlay)
+        try:
+            evaluator, made = _play(build, limits, film, progress)
+        except FilmError as cause:
+            raise UsageError(f"--render: {cause}") from cause
+        except TianjiError:
+            raise
+        except Exception as cause:  # A user's environment or agent may raise anything.
+            raise RunFailed(f"cannot evaluate {directory.path}: {describe(cause)}") from cause
     other = None if player == "trained" else player
     who = ", ".join(filter(None, (str(directory.path), name, other and f"{other} policy")))
-    _show(evaluator, episodes, who, other, animation, json_to)
+    _show(evaluator, number, who, other, made, json_to)
     return 0
+
+
+def _check_film(path: Path, *, overlay: bool) -> None:
+    """Refuse a film that cannot be written, before torch is imported.
+
+    Raises:
+        UsageError: says what would be right.
+    """
+    try:
+        check_film(path)
+        if overlay:
+            check_library(".gif")  # Its numbers are drawn by Pillow, too.
+    except FilmError as cause:
+        raise UsageError(f"--render: {cause}") from cause
 
 
 def _find_policy(policy: str, checkpoint: str | None) -> PolicyName:
@@ -216,35 +170,48 @@ def _find_policy(policy: str, checkpoint: str | None) -> PolicyName:
 
 
 def _play(
-    build: Callable[..., Evaluator], limits: EvaluationLimits, animation: Animation | None
-) -> Evaluator:
-    """Play all episodes, and draw the first of them if that is wanted."""
-
-    def draw(environment: VectorEnvironment) -> None:
-        if animation is not None and not animation.closed:
-            animation.add(environment.render())
-
+    build: Callable[[], Evaluator],
+    limits: EvaluationLimits,
+    film: Callable[[Evaluator], Filming] | None,
+    progress: _ProgressLine,
+) -> tuple[Evaluator, Film | None]:
+    """Play all episodes, and film them if that is wanted; returns what has played, and the film."""
     with ExitStack() as stack:
-        if animation is not None:
-            stack.callback(animation.close)
         start_s = limits.max_s + START_S
+        filming = None
         try:
             with _alarm(start_s):
-                evaluator = build(on_step=None if animation is None else draw)
+                evaluator = build()
+                stack.callback(_close, evaluator)
+                if film is not None:  # It begins with the first observation: what cannot be drawn shows now.
+                    filming = stack.enter_context(_begin_film(film, evaluator))
         except _HangsError as cause:
             raise TimeoutError(f"environments and policy were not ready after {start_s:g} s") from cause
-        stack.callback(_close, evaluator)
-        progress = stack.enter_context(_ProgressLine(sys.stderr))
         try:
             with _alarm(limits.max_s + GRACE_S):
                 while evaluator.finished is None:
-                    evaluator.turn()
-                    progress.show(evaluator.progress)
-                    if animation is not None and evaluator.returns:
-                        animation.close()
+                    (filming or evaluator).turn()
+                    progress.show(evaluator.progress, evaluator.returns)
         except _HangsError:
             evaluator.cut_off = f"{limits.max_s:g} s, in a step or an action that did not return"
-        return evaluator
+        if filming is None:
+            return evaluator, None
+        filming.film.finish()
+        return evaluator, filming.film
+
+
+def _begin_film(film: Callable[[Evaluator], Filming], evaluator: Evaluator) -> Filming:
+    """Film the first observation.
+
+    Raises:
+        FilmError: the film cannot be written, or what plays cannot be drawn.
+    """
+    try:
+        return film(evaluator)
+    except TianjiError:
+        raise
+    except Exception as cause:
+        raise FilmError(f"nothing was played: {describe(cause)}; without --render it can be") from cause
 
 
 def _close(evaluator: Evaluator) -> None:
@@ -283,34 +250,32 @@ def _alarm(after_s: float) -> Iterator[None]:
 class _ProgressLine:
     """Shows how far the evaluation is: in a line on a terminal, or a line a second in a pipe."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream: TextIO | None = stream
-        self._is_live = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    def __init__(self, episodes: int, *, quiet: bool) -> None:
+        self._line = Progress(episodes, quiet, ticks=True, plain=False)
+        self._line.begin("importing torch, building the policy")
+        self._writes = not quiet and not self._line.is_live
         self._shown = Evaluating(0, 0, 0, 0.0)
 
-    def show(self, progress: Evaluating) -> None:
+    def show(self, progress: Evaluating, returns: Sequence[float]) -> None:
         """Show it, unless the last line is too young, or nothing has changed since."""
-        idle = self._shown.seconds and progress.episodes == self._shown.episodes and not self._is_live
-        wait_s = IDLE_S if idle else INTERVAL_S
-        if progress.seconds - self._shown.seconds >= wait_s:
-            self._shown = progress
-            self._write(f"\r\x1b[Kevaluating: {progress}" if self._is_live else f"evaluating: {progress}\n")
+        idle = self._shown.seconds and progress.episodes == self._shown.episodes and self._writes
+        if progress.seconds - self._shown.seconds < (IDLE_S if idle else INTERVAL_S):
+            return
+        self._shown = progress
+        mean = f", mean return {number(fmean(returns))}" if returns else ""
+        self._line.at(len(returns), f"episodes{mean}, {count(progress.env_steps)} env steps")
+        if self._writes:
+            try:
+                sys.stderr.write(f"evaluating: {progress}\n")
+                sys.stderr.flush()
+            except OSError:
+                self._writes = False  # The pipe has gone: it goes on unseen.
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        if self._is_live and self._shown.seconds:
-            self._write("\r\x1b[K")
-
-    def _write(self, text: str) -> None:
-        if self._stream is None:
-            return
-        try:
-            self._stream.write(text)
-            self._stream.flush()
-        except OSError:
-            self._stream = None  # The terminal or pipe has gone: it goes on unseen.
+        self._line.close()
 
 
 def _show(
@@ -318,7 +283,7 @@ def _show(
     wanted: int,
     who: str,
     other: str | None,
-    animation: Animation | None,
+    film: Film | None,
     json_to: str | None,
 ) -> None:
     """Print the result, for people or programs; wins, agents and metrics only where there are any.
@@ -333,8 +298,7 @@ def _show(
         figures = {"policy": other, **asdict(evaluation)}
         known = {name: value for name, value in figures.items() if value is not None or name == "cut_off"}
         extremes = {"min": min(returns, default=None), "max": max(returns, default=None)}
-        pictures = 0 if animation is None else animation.pictures
-        drawn = {"render": str(animation.path), "pictures": pictures} if animation and pictures else {}
+        drawn = {} if film is None else {"render": str(film.path), "pictures": film.pictures, "fps": film.fps}
         write_json(finite({**known, **extremes, "returns": returns, **drawn}), json_to)
     if json_to == "-":
         return
@@ -346,9 +310,10 @@ def _show(
         lines.append(f"mean of each agent: {of_names(evaluation.agents)}")
     if evaluation.metrics is not None:
         lines.append(f"means of metrics: {of_names(evaluation.metrics)}")
-    if animation is not None and not animation.pictures:
-        lines.append(f"{animation.path}: nothing was drawn")
-    elif animation is not None:
-        part = "the first episode" if returns else "the first episode as far as it was played"
-        lines.append(f"{animation.path}: {part}, {several(animation.pictures, 'picture')}")
+    if film is not None:
+        part = "" if evaluator.moment.over else ", the last one as far as it was played"
+        natural = evaluator.environment.render_fps is not None
+        said = "" if natural else ", since the environment has no render_fps in its metadata"
+        pictures = f"{several(film.pictures, 'picture')}, {film.fps:g} a second{said}"
+        lines.append(f"{film.path}: {several(evaluator.moment.episode, 'episode')}{part}; {pictures}")
     print_lines(lines)

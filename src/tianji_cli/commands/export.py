@@ -19,6 +19,7 @@ from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
 from tianji_cli.files.exported import CHECKED, FORMATS, ExportFormat, port_document, require
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, write_whole
 from tianji_cli.quantities import memory
+from tianji_cli.telemetry.progress import Progress, status
 from tianji_cli.telemetry.report import print_lines, write_json
 from tianji_plugins import did_you_mean
 
@@ -63,7 +64,10 @@ def export(
     config = load_config(str(directory.config))
     name = directory.checkpoint(checkpoint or config.experiment.eval_checkpoint)
     try:
-        content, document, differences = _export(directory, config, name, file_format, check=check)
+        with status("importing torch", quiet=json_to == "-") as progress:
+            content, document, differences = _export(
+                directory, config, name, file_format, check=check, progress=progress
+            )
     except NotExportableError as cause:
         raise UsageError(str(cause)) from cause
     except TianjiError:
@@ -102,7 +106,13 @@ def _find_format(kind: str, out: Path) -> ExportFormat:
 
 
 def _export(
-    directory: RunDirectory, config: JobConfig, checkpoint: str, file_format: ExportFormat, *, check: bool
+    directory: RunDirectory,
+    config: JobConfig,
+    checkpoint: str,
+    file_format: ExportFormat,
+    *,
+    check: bool,
+    progress: Progress,
 ) -> tuple[bytes, dict[str, Any], dict[str, float]]:
     """Build the policy, write it in memory, and compare it with the original if that is wanted.
 
@@ -116,12 +126,14 @@ def _export(
     from tianji_cli.worker.comparison import compare  # noqa: PLC0415
     from tianji_cli.worker.parts import Parts  # noqa: PLC0415
 
+    progress.begin("building environment and policy")
     parts = Parts.of_run(directory, config)
     model = parts.model()
     model.read_parameters(load_parameters(directory.checkpoints / checkpoint, model))
     agent = algorithms.load("agent", config.agent.type)
     rule: ActionRule = agent.rule(parts.spaces, config.agent.settings)
     policy = ExportedPolicy(parts.spaces, model, rule)
+    progress.begin("tracing what the policy computes")
     traced = trace(policy)
     steps = (directory.checkpoints / checkpoint).resolve().name.removeprefix("best-")
     document = {
@@ -136,8 +148,12 @@ def _export(
         "inputs": [_describe(port) for port in policy.inputs],
         "outputs": [_describe(port) for port in policy.outputs],
     }
+    progress.begin(f"writing {config.experiment.name} as {file_format.suffix.removeprefix('.')}")
     content = file_format.content(traced, policy.made_up(2, seed=0), document)
-    return content, document, compare(parts, policy, file_format.load(content)) if check else {}
+    if not check:
+        return content, document, {}
+    progress.begin(f"comparing {CHECKED:,} observations")
+    return content, document, compare(parts, policy, file_format.load(content))
 
 
 def _describe(port: Port) -> dict[str, Any]:

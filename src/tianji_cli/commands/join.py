@@ -15,6 +15,7 @@ from tianji_cli.files.regular import check_trusted
 from tianji_cli.launch.host import JoinedHost
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import StopSignals
+from tianji_cli.telemetry.progress import status
 from tianji_cli.wire.address import JobKey, RootAddress, address_towards, parse_address, resolve
 
 
@@ -48,6 +49,7 @@ def join(
         say(warning)
     with host_directory() as directory, StopSignals() as signals:
         interface = address_towards(root_host)
-        JoinedHost(root, this_host(), interface, directory, signals, say).run()
+        with status(f"taking part in the job at {root.address}", quiet=quiet):
+            JoinedHost(root, this_host(), interface, directory, signals, say).run()
     remove_stale()
     return 0

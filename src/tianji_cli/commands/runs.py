@@ -31,6 +31,7 @@ from tianji_cli.launch.children import process_state
 from tianji_cli.quantities import count, exact, memory, number
 from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.metrics import AppendOnlyFile, InUseError, read_summary, writer_here
+from tianji_cli.telemetry.progress import status
 from tianji_cli.telemetry.report import document_of, print_lines, print_result, write_json
 from tianji_cli.telemetry.run_state import RunState, is_running, read_state, root_host
 from tianji_cli.telemetry.table import print_table
@@ -345,7 +346,9 @@ def stop(run: Run, *, no_wait: NoWait = False, limit_s: Limit = 120.0, out: Runs
             if no_wait:
                 print_lines([f"{directory.path} was asked to stop"])
                 return 0
-            if not _ended(descriptor, limit_s):
+            with status(f"waiting for {directory.path} to save a checkpoint and end"):
+                ended = _ended(descriptor, limit_s)
+            if not ended:
                 raise RunFailed(_goes_on(directory, pid, limit_s))
         except (ProcessLookupError, PermissionError) as cause:
             raise UsageError(f"process {pid} cannot be signalled: {cause.strerror}") from cause

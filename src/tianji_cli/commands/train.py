@@ -22,6 +22,7 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.files.directories import is_occupied, remove_stale
+from tianji_cli.files.film import MP4, FilmError, check_library
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.files.saved import goals_reached
 from tianji_cli.files.seeds import SeedsDirectory
@@ -42,6 +43,7 @@ from tianji_cli.quantities import ranges
 from tianji_cli.root.session import Result, RunRequest, build_spec, run_session
 from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.metrics import read_summary
+from tianji_cli.telemetry.progress import status
 from tianji_cli.telemetry.report import document_of, print_lines, print_result, write_json
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.trackers import check_trackers
@@ -151,11 +153,14 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         if not dry_run:  # What is quickly seen is looked at before anything is built.
             check_devices(job)
             check_trackers(job.experiment.track)
+            if job.experiment.evaluation is not None and job.experiment.evaluation.video:
+                _check_films()
             by_mpiexec = seeds is None and _wants_mpiexec(job, plan, launch, world)
             if earlier is None:
                 _check_new(job, run_in, place)
         where = earlier.path if earlier is not None else run_in or place
-        launcher = _launcher_that_built(build_spec(job, plan, where), world, stack)
+        with status("importing torch, building environment and model once", quiet=quiet or json_to == "-"):
+            launcher = _launcher_that_built(build_spec(job, plan, where), world, stack)
         if dry_run:
             print_plan(plan, graph_of(job), job.roles, json_to)
             return 0
@@ -205,6 +210,18 @@ def _check_seeds(
             "--seeds trains on this host, in directories of its own: without --run and --listen, started once"
         )
     numbers_of(seeds, 0)
+
+
+def _check_films() -> None:
+    """Refuse to film evaluations without the library that writes films.
+
+    Raises:
+        UsageError: the message has the command that installs it.
+    """
+    try:
+        check_library(MP4)
+    except FilmError as cause:
+        raise UsageError(f"experiment.evaluation.video: {cause}") from cause
 
 
 def _check_new(job: JobConfig, run_in: Path | None, place: Path) -> None:

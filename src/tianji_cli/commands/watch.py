@@ -19,11 +19,20 @@ from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, read_regular
 from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import INTERRUPTED
-from tianji_cli.telemetry.metrics import MetricsFollower, Roles, Row, has_writer, parsed_row, read_summary
+from tianji_cli.telemetry.chart import Course
+from tianji_cli.telemetry.metrics import (
+    EvaluationRow,
+    MetricsFollower,
+    Roles,
+    Row,
+    has_writer,
+    parsed,
+    read_summary,
+)
 from tianji_cli.telemetry.report import print_result
 from tianji_cli.telemetry.run_state import SILENT_S
 from tianji_cli.telemetry.snapshot import Summary
-from tianji_cli.telemetry.telemetry import choose_display
+from tianji_cli.telemetry.telemetry import Display, choose_display
 
 LOOK_S: Final = 0.5
 """Seconds between two looks at the files. No event says that they have grown: the run may be on another host,
@@ -94,7 +103,8 @@ class _Screen:
 
     def __init__(self, title: str) -> None:
         self._title = title
-        self._display = choose_display(title, quiet=False, stream=sys.stderr)
+        self._course = Course()
+        self._display = self._new_display()
         self._roles: Roles = ()
         self._is_new = False
         self.newest: Row | None = None
@@ -116,14 +126,24 @@ class _Screen:
         with _writing():
             self._display.event(text)
 
-    def take(self, rows: Iterable[Row]) -> bool:
+    def doing(self, what: str) -> None:
+        """Show what is waited for."""
+        with _writing():
+            self._display.doing(what)
+
+    def _new_display(self) -> Display:
+        return choose_display(self._title, quiet=False, stream=sys.stderr, course=lambda: self._course)
+
+    def take(self, rows: Iterable[Row | EvaluationRow]) -> bool:
         """Take in rows that have come; False if there are none."""
         newest = None
         for row in rows:
+            if isinstance(row, EvaluationRow):
+                self._display.remember_evaluation(row.env_steps, row.mean)
+                continue
             if self.newest is not None and row.elapsed_s < self.newest.elapsed_s:
                 self._begin_session()
-            elif newest is not None and newest.mean_100 is not None:
-                self._display.remember(newest.mean_100)
+            self._display.remember(row.env_steps, row.mean_100)
             self.newest = newest = row
             if row.roles is not None:
                 self._roles = row.roles
@@ -142,10 +162,10 @@ class _Screen:
                 self._display.show(snapshot)
 
     def _begin_session(self) -> None:
-        """A resumed run has a clock and a curve of its own."""
+        """A resumed run has a clock of its own; its chart goes on."""
         with _writing():
             self._display.close()
-        self._display = choose_display(self._title, quiet=False, stream=sys.stderr)
+        self._display = self._new_display()
 
 
 class _Watch:
@@ -154,7 +174,7 @@ class _Watch:
     def __init__(self, run: RunDirectory, screen: _Screen) -> None:
         self._run = run
         self._screen = screen
-        self._metrics = MetricsFollower(run.metrics, parsed_row)
+        self._metrics: MetricsFollower[Row | EvaluationRow] = MetricsFollower(run.metrics, parsed)
         self._grown_s = time.monotonic()
         self._looked = False
         self._said_waiting = False
@@ -235,6 +255,7 @@ class _Watch:
         if not self._said_waiting:
             self._said_waiting = True
             self._screen.event(f"{self._run.path} has not begun yet; waiting for its first row")
+        self._screen.doing("waiting for the run to begin")
 
 
 @contextlib.contextmanager

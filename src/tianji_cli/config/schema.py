@@ -194,6 +194,9 @@ class PeriodicEvaluation(Section):
         episodes: of each.
         max_s: seconds that one may take; episodes that have not ended by then are left out.
         deterministic: whether policies act greedily; otherwise as in training.
+        video: episodes that are filmed after each; 0 for none.
+        keep_videos: how many films stay, the newest ones.
+        overlay: whether step, reward, return and episode stand below the pictures of a film.
     """
 
     every_env_steps: Count | None = None
@@ -201,6 +204,9 @@ class PeriodicEvaluation(Section):
     episodes: Count = 20
     max_s: Annotated[float, Field(gt=0)] = 120.0
     deterministic: bool = True
+    video: Natural = 0
+    keep_videos: Count = 20
+    overlay: bool = True
 
     @model_validator(mode="after")
     def _comes_again(self) -> Self:

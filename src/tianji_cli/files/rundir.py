@@ -20,6 +20,8 @@ from tianji_plugins import nearest
 
 DEFAULT_OUT: Final = Path("experiments")
 SUBDIRECTORIES: Final = ("logs", "checkpoints", "plots")
+VIDEOS: Final = "videos"
+"""Another one, of runs that film their evaluations."""
 MAX_LISTED: Final = 10
 """Experiments named in an error message at most."""
 
@@ -142,7 +144,7 @@ class RunDirectory:
             RunDirectoryError: what is written lies elsewhere, behind a link.
         """
         warnings = list(dict.fromkeys([*check_trusted(self.config), *check_trusted(self.checkpoints)]))
-        for subdirectory in SUBDIRECTORIES:
+        for subdirectory in (*SUBDIRECTORIES, VIDEOS):
             place = self.path / subdirectory
             if place.is_symlink():
                 raise RunDirectoryError(f"{place} is a link, and must not be: link the whole run instead")
@@ -195,6 +197,11 @@ class RunDirectory:
     def plots(self) -> Path:
         """Learning curves and throughput as PNG."""
         return self.path / "plots"
+
+    @property
+    def videos(self) -> tuple[Path, ...]:
+        """Films of evaluations that are finished, oldest policy first."""
+        return tuple(sorted((self.path / VIDEOS).glob("[!.]*")))
 
     def log(self, role: str, rank: int) -> Path:
         """Where the output of a role's process goes."""

@@ -10,24 +10,24 @@ as if it were the program, but finds other modules where its parent finds them.
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from tempfile import TemporaryFile
 from typing import IO, Final
 
 from tianji_cli.errors import ProcessExit
+from tianji_cli.launch import bound
 
-PR_SET_PDEATHSIG: Final = 1
-"""Of Linux's prctl.h."""
 LAST_LINES: Final = 5
 LAST_BYTES: Final = 4096
 """Of what a child wrote to its standard error that are shown: the last ones."""
@@ -45,9 +45,22 @@ def python_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", __name__, json.dumps(sys.path), module, *arguments]
 
 
+def bound_command(command: Sequence[str], number: signal.Signals) -> list[str]:
+    """Command that has the kernel send a program a signal when this process ends, however it does.
+
+    What is meant by this process is the thread that starts it.
+
+    Raises:
+        FileNotFoundError: there is no such program.
+    """
+    if shutil.which(command[0]) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
+    return [sys.executable, "-I", "-S", bound.__file__, str(int(number)), str(os.getpid()), *command]
+
+
 def end_with_parent(number: signal.Signals) -> None:
     """Have the kernel send this process a signal when its parent ends, however it does."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+    ctypes.CDLL(None).prctl(bound.PR_SET_PDEATHSIG, number)
 
 
 class Child:
@@ -80,13 +93,12 @@ class Child:
         self._errors = TemporaryFile() if keep_errors else None  # noqa: SIM115 - closed with the child
         try:
             self.process = subprocess.Popen(
-                command,
+                bound_command(command, signal.SIGTERM),
                 bufsize=0,
                 stdin=stdin,
                 stdout=stdout,
                 stderr=self._errors,
                 process_group=0,
-                preexec_fn=partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509 - no thread is there
             )
         except OSError:
             if self._errors is not None:

@@ -23,7 +23,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ProcessExit, RunFailed, UsageError
 from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import RunDirectory
-from tianji_cli.launch.children import end_with_parent, python_command
+from tianji_cli.launch.children import bound_command, python_command
 from tianji_cli.plan.plan import Host, this_host
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.signals import INTERRUPTED, STOP_SIGNALS, held_back
@@ -84,9 +84,10 @@ def run_again_under_mpiexec(processes: int, more: Sequence[str] = ()) -> int:
     command = [*_launcher(), "-n", str(processes), *again]
     sys.stdout.flush()
     sys.stderr.flush()
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    launcher = subprocess.Popen(command, preexec_fn=_prepare_launcher)  # noqa: PLW1509 - no thread is there yet
+    for number in STOP_SIGNALS:  # Not SIG_IGN, which mpiexec would inherit.
+        signal.signal(number, lambda _number, _frame: None)
+    # With mpiexec the kernel ends every rank, too.
+    launcher = subprocess.Popen(bound_command(command, signal.SIGKILL))
     for number in (signal.SIGTERM, signal.SIGHUP):  # A Ctrl-C reaches mpiexec through the terminal.
         signal.signal(number, lambda number, _frame: launcher.send_signal(number))
     return launcher.wait()
@@ -121,13 +122,6 @@ def _launcher() -> list[str]:
         # When a rank dies, MPICH shall leave it to the root to end the job, and to save.
         return [mpiexec, "-disable-auto-cleanup"]
     return [mpiexec, "--oversubscribe"]
-
-
-def _prepare_launcher() -> None:
-    """Have the kernel end mpiexec, and with it every rank, when this process ends."""
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-    end_with_parent(signal.SIGKILL)
 
 
 def _cause(status: int, run: RunDirectory) -> str:

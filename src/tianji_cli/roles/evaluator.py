@@ -56,6 +56,33 @@ class EvaluationLimits:
     max_steps: int | None = None
 
 
+@dataclass
+class Moment:
+    """Where the first environment is.
+
+    Attributes:
+        episode: counted from 1; a game where an episode is less.
+        step: env steps of it so far; 0 where its first observation is shown.
+        reward: of the last step.
+        score: return of the episode so far; a team's, of a team.
+        over: the step ended the episode.
+    """
+
+    episode: int = 1
+    step: int = 0
+    reward: float = 0.0
+    score: float = 0.0
+    over: bool = False
+
+    def advance(self, reward: float, score: float, *, begins: bool, over: bool) -> None:
+        """Go on by one step; it ``begins`` if it only shows a first observation."""
+        if self.over:
+            self.episode, self.step = self.episode + 1, 0
+        elif not begins:
+            self.step += 1
+        self.reward, self.score, self.over = reward, score, over
+
+
 class Evaluator(Role):
     """Plays whole episodes without exploration.
 
@@ -64,10 +91,11 @@ class Evaluator(Role):
     At a limit the episodes that have ended are the result, and the others are left out.
 
     Args:
-        on_step: called after each step, to render for instance.
         metrics: names of those that the environment has.
 
     Attributes:
+        environment: the environments.
+        moment: where the first of them is.
         returns: of the episodes that have ended.
         cut_off: the limit that was reached, in words; None as long as none was.
     """
@@ -80,7 +108,6 @@ class Evaluator(Role):
         environment: VectorEnvironment,
         episodes: int,
         seed: int,
-        on_step: Callable[[VectorEnvironment], None] | None = None,
         limits: EvaluationLimits = EvaluationLimits(),
         metrics: Sequence[str] = (),
     ) -> None:
@@ -90,8 +117,8 @@ class Evaluator(Role):
         self._began_s: float | None = None
         self._env_steps = 0
         self._policy = policy
-        self._environment = environment
-        self._on_step = on_step
+        self.environment = environment
+        self.moment = Moment()
         self._left = np.full(num_envs, episodes // num_envs)
         self._left[: episodes % num_envs] += 1
         self._stack = frame_stack(environment)
@@ -138,24 +165,24 @@ class Evaluator(Role):
         # The step after an episode's end only shows the next one's first observation.
         self._env_steps += int(np.count_nonzero((self._left > 0) & ~self._ended))
         actions = self._policy.act_greedily(self._stack.seen)
-        self._environment.step(actions, self._frames, self._reward, self._terminated, self._truncated)
+        begins = bool(self._ended[0])
+        self.environment.step(actions, self._frames, self._reward, self._terminated, self._truncated)
         # What ended an episode in the last step was only reset in this one.
         self._policy.begin_episodes(self._ended)
         self._stack.forget(self._ended)
         self._stack.push(self._frames)
         np.logical_or(self._terminated, self._truncated, out=self._ended)
         self._running += self._reward
-        if self._environment.agents:
+        if self.environment.agents:
             self._of_agents += self._frames[REWARD]
         over, score = self._games()
+        self.moment.advance(float(self._reward[0]), float(score[0]), begins=begins, over=bool(over[0]))
         for i in np.flatnonzero(over):
             if self._left[i]:
                 self._left[i] -= 1
                 self._count(i, float(score[i]))
         self._running[over] = 0.0
         self._of_agents[over] = 0.0
-        if self._on_step is not None:
-            self._on_step(self._environment)
         if self._left.any():
             self._check_limits()
         return True
@@ -179,30 +206,30 @@ class Evaluator(Role):
             )
         self.returns.append(score)
         self._all_of_agents += self._of_agents[i]
-        if self._environment.won is not None:
-            self._wins += bool(self._environment.won[i])
-        if self._environment.metrics is not None:
-            self._metrics += self._environment.metrics[i]
+        if self.environment.won is not None:
+            self._wins += bool(self.environment.won[i])
+        if self.environment.metrics is not None:
+            self._metrics += self.environment.metrics[i]
 
     def _games(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[Any]]:
         """Environments whose game or episode ended with this step, and its score, ``[N]`` each."""
-        games = self._environment.games
+        games = self.environment.games
         return (self._ended, self._running) if games is None else (games.over, games.score)
 
     @property
     def win_rate(self) -> float | None:
         """Share of the episodes so far that were won; None where nothing is won."""
-        if self._environment.won is None or not self.returns:
+        if self.environment.won is None or not self.returns:
             return None
         return self._wins / len(self.returns)
 
     @property
     def agents(self) -> dict[str, float] | None:
         """Mean return so far of each agent of a team, by name; None of a single agent."""
-        if not self._environment.agents or not self.returns:
+        if not self.environment.agents or not self.returns:
             return None
         means = self._all_of_agents / len(self.returns)
-        return dict(zip(self._environment.agents, means.tolist(), strict=True))
+        return dict(zip(self.environment.agents, means.tolist(), strict=True))
 
     @property
     def metrics(self) -> dict[str, float] | None:
@@ -224,7 +251,7 @@ class Evaluator(Role):
 
     def close(self) -> None:
         """Close the environments."""
-        self._environment.close()
+        self.environment.close()
 
 
 Array = npt.NDArray[Any]

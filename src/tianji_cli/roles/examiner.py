@@ -1,7 +1,8 @@
 """The examiner: evaluates the newest policy while others train, one step of its environments a turn.
 
 It reads policies from the slots that actors read, so no process waits for it. It keeps the best one that it
-has evaluated, and ends the run where a stop rule asks for its mean return.
+has evaluated, and ends the run where a stop rule asks for its mean return. Where films are wanted it then
+plays a few more episodes with the same policy, in an environment that is drawn.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.config.schema import PeriodicEvaluation, Stop
+from tianji_cli.files.rundir import steps_name
 from tianji_cli.roles.evaluator import Evaluator
+from tianji_cli.roles.filming import Films
 from tianji_cli.roles.role import Role, rejected_by
 from tianji_cli.wire.parameters import PublishedPolicy
 from tianji_cli.wire.reports import Evaluating, Evaluation, EvaluatorReport, Examined, ExaminerReport
@@ -45,6 +48,7 @@ class Examiner(Role):
         environment: those; closed with the role.
         best: keeps the best policy.
         parameters: how many the network has.
+        films: of the policies that were evaluated; None: none are wanted.
     """
 
     name = "examiner"
@@ -61,6 +65,7 @@ class Examiner(Role):
         stop: Stop,
         best: BestWriter,
         parameters: int,
+        films: Films | None = None,
     ) -> None:
         self._transport = transport
         self._slots = slots
@@ -70,6 +75,7 @@ class Examiner(Role):
         self._pace = pace
         self._stop = stop
         self._best = best
+        self._films = films
         self._parameters = np.zeros(parameters, np.float32)
         self._versions = [-1] * len(slots)
         self._group = len(slots) - 1
@@ -92,18 +98,26 @@ class Examiner(Role):
         """Step the environments once, or begin an evaluation if it is time for one."""
         if self._is_over or self._finished is not None:
             return False
+        if self._films is not None and self._films.is_filming:
+            self._films.turn()
+            return True
         if self._evaluator is None:
             return self._begin()
         self._evaluator.turn()
         if self._evaluator.finished is not None:
             self._note(self._evaluator.report())
             self._evaluator = None
+            if self._films is not None and self._finished is None:
+                name = steps_name(self._env_steps) + (f"-group-{self._group}" if self._group else "")
+                self._films.begin(name, self._parameters, self._env_steps)
         return True
 
     def wind_down(self) -> None:
-        """Give up the evaluation that was begun: training is over."""
+        """Give up the evaluation or film that was begun: training is over."""
         self._is_over = True
         self._evaluator = None
+        if self._films is not None:
+            self._films.discard()
 
     def report(self) -> ExaminerReport:
         """The newest evaluations, the best mean, and how far the present one is."""
@@ -112,11 +126,14 @@ class Examiner(Role):
             newest=tuple(self._newest),
             best_mean=self._best.mean,
             progress=self._progress,
+            film_failure=None if self._films is None else self._films.failure,
         )
 
     def close(self) -> None:
         """Close the environments."""
         self._environment.close()
+        if self._films is not None:
+            self._films.close()
 
     @property
     def _progress(self) -> Evaluating | None:

@@ -27,6 +27,7 @@ class Announcements:
         self._plan = plan
         self._event = event
         self._told_of_cut = False
+        self._told_of_film = False
         self._silence = Silence(range(len(plan.processes)))
         self._began = time.monotonic()
         self._slow_start_announced = False
@@ -108,6 +109,12 @@ class Announcements:
                 f"an evaluation was cut off after {cut_off}: it is neither the best nor ends the run "
                 "(experiment.evaluation.max_s and episodes)"
             )
+
+    def check_film(self, failure: str | None) -> None:
+        """Tell, once, that an evaluation could not be filmed; the examiner's log has each failure."""
+        if failure is not None and not self._told_of_film:
+            self._told_of_film = True
+            self._event(f"an evaluation could not be filmed, and the run goes on: {failure}")
 
     def lose_output(self, rank: int, cause: OSError) -> None:
         """Say that what a worker on another host writes cannot be kept."""

@@ -1,7 +1,7 @@
 """The root: starts processes, receives their reports, decides when a job is over, and is never busy for long.
 
-A job goes through phases: *starting* until every worker has registered, *training*, *winding down*
-while the actors stop and the buffers receive their last fragments, *stopping* while the buffers in
+A job goes through phases: *starting* until every worker but the examiner has registered, *training*, *winding
+down* while the actors stop and the buffers receive their last fragments, *stopping* while the buffers in
 processes of their own say what they received and the learners save, *evaluating*, *over*. Winding down and
 stopping have time limits, so that nothing hangs.
 """
@@ -48,7 +48,7 @@ from tianji_cli.wire.messages import (
     ToRoot,
     Wrote,
 )
-from tianji_cli.wire.reports import Source
+from tianji_cli.wire.reports import ExaminerReport, Source
 
 TICK_S: Final = 1.0
 FIRST_TICKS_S: Final = 0.2
@@ -201,7 +201,9 @@ class Root:
             self._control.send(message.rank, Stop())
 
     def _introduce(self) -> None:
-        addresses = self._members.introduce(self._losses.living, self._averaging.address)
+        # Nobody needs the examiner: it joins when it has built its environments.
+        needed = self._losses.living - self._examiners
+        addresses = self._members.introduce(self._losses.living, needed, self._averaging.address)
         if addresses is None:
             return
         self._averaging.connect(addresses)
@@ -224,6 +226,9 @@ class Root:
         for row in self._overview.new_evaluations(report):
             self._telemetry.evaluation(row)
             self._announcements.check_evaluation(row["cut_off"])
+        for said in report.roles:
+            if isinstance(said, ExaminerReport):
+                self._announcements.check_film(said.film_failure)
         if report.rank in self._learner_ranks:
             self._finish_if(self._rules.steps_reached())
 
@@ -373,6 +378,8 @@ class Root:
                 self._pool.start_no_more()
                 to_kill |= self._shutdown.actors  # They have made nothing, and a thousand need long to stop.
             self._phase = Phase.WINDING_DOWN
+            for view in self._overview.workers.values():
+                view.state = "stopping" if view.state == "running" and view.pid is not None else view.state
             self._shutdown.begin()
             self._pool.kill(to_kill)
             self._averaging.finish()
@@ -468,19 +475,22 @@ class Membership:
             self._addresses.pop(rank, None)
             self._sent.pop(rank, None)
 
-    def introduce(self, everyone: set[int], root: Mapping[int, str]) -> Mapping[int, str] | None:
-        """Send each rank the addresses of its neighbours, unless it has them.
+    def introduce(
+        self, everyone: set[int], needed: set[int], root: Mapping[int, str]
+    ) -> Mapping[int, str] | None:
+        """Send each rank that is there the addresses of its neighbours, unless it has them.
 
         Args:
+            needed: those without whom nobody begins.
             root: the root's own address by its rank, if it has one.
 
         Returns:
-            The addresses, by rank; None as long as one is missing.
+            The addresses, by rank; None as long as one is missing that is needed.
         """
-        if not everyone <= self._addresses.keys():
+        if not needed <= self._addresses.keys():
             return None
         addresses = self._addresses | dict(root)
-        for rank in everyone:
+        for rank in everyone & self._addresses.keys():
             known = {peer: addresses[peer] for peer in self._neighbours[rank] if peer in addresses}
             if self._sent.get(rank) != known:
                 self._sent[rank] = known

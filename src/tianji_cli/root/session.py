@@ -6,9 +6,10 @@ import contextlib
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -31,6 +32,7 @@ from tianji_cli.root.job_view import Overview
 from tianji_cli.root.root import GroupLosses, Root
 from tianji_cli.root.trackers import TrackerProcesses
 from tianji_cli.signals import Interruption, StopSignals
+from tianji_cli.telemetry.chart import Course, read_course
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.telemetry import Telemetry, choose_display, unwaited
 from tianji_cli.telemetry.trackers import TENSORBOARD
@@ -109,7 +111,9 @@ def run_session(request: RunRequest) -> Result:
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         stream = stack.enter_context(unwaited(sys.stderr))
-        display = choose_display(f"{job.experiment.name} ({run.path})", quiet=request.quiet, stream=stream)
+        title = f"{job.experiment.name} ({run.path})"
+        course = partial(read_course, run.metrics) if request.resumed else Course
+        display = choose_display(title, quiet=request.quiet, stream=stream, course=course)
         stack.callback(display.close)
         # The process that holds the metrics holds the run: nothing of another's is touched before this.
         tracked = TENSORBOARD in job.experiment.track
@@ -176,7 +180,7 @@ def _meet(
 ) -> tuple[Plan, dict[int, NodeLauncher]]:
     """Wait for all hosts, and place the roles; returns the nodes by rank."""
     job, world = request.job, request.world
-    rendezvous = Rendezvous(control, signals, telemetry.event)
+    rendezvous = Rendezvous(control, signals, telemetry)
     stack.callback(rendezvous.dismiss)
     if world is not None:
         plan = plan_for_ranks(job, world.hosts)
@@ -298,10 +302,11 @@ LOOK_EVERY_S: Final = 1.0
 class Rendezvous:
     """Admits nodes one by one."""
 
-    def __init__(self, control: ControlServer, signals: StopSignals, say: Callable[[str], None]) -> None:
+    def __init__(self, control: ControlServer, signals: StopSignals, telemetry: Telemetry) -> None:
         self._control = control
         self._signals = signals
-        self._say = say
+        self._say = telemetry.event
+        self._show = telemetry.doing
         self._launchers: dict[str, NodeLauncher] = {}
 
     def hosts(self, wanted: int, here: Host, welcome: Welcome) -> list[NodeLauncher]:
@@ -313,6 +318,8 @@ class Rendezvous:
         while len(self._launchers) < wanted or any(
             launcher.reaches_run is None for launcher in self._launchers.values()
         ):
+            names = [here.name, *(launcher.node.host.name for launcher in self._launchers.values())]
+            self._show(f"{len(names)} of {wanted + 1} hosts are here: {', '.join(names)}")
             for message in self._receive():
                 if isinstance(message, Arrive) and len(self._launchers) < wanted:
                     self._admit(message, here, welcome)
@@ -332,7 +339,8 @@ class Rendezvous:
             Interruption: the user does not want to wait any longer.
         """
         names = [f"rank-{rank}" for rank in range(1, len(hosts))]
-        while len(self._launchers) < len(names):
+        while missing := [name for name in names if name not in self._launchers]:
+            self._show(f"waiting for {len(missing)} of {len(hosts)} ranks, such as {missing[0]}")
             for message in self._receive():
                 if isinstance(message, Arrive) and message.node in names:
                     host = hosts[1 + names.index(message.node)]

@@ -23,7 +23,7 @@ from dataclasses import is_dataclass
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -370,7 +370,8 @@ class Row(BaseModel):
 
     Attributes:
         elapsed_s: seconds since the start of its session.
-        updates: gradient updates so far, over all sessions.
+        env_steps: environment steps so far, over all sessions.
+        updates: gradient updates so far, likewise.
         busy: share of the last interval that each role worked, by its name.
         stop: where the run stops, by rule.
         reached: where it is now.
@@ -381,6 +382,7 @@ class Row(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     elapsed_s: float
+    env_steps: int = 0
     updates: int
     mean_100: float | None
     busy: dict[str, float | None] = {}
@@ -492,12 +494,35 @@ _SNAPSHOT: Final = TypeAdapter(Snapshot)
 _SUMMARY: Final = TypeAdapter(Summary)
 
 
+class EvaluationRow(BaseModel):
+    """A row of ``metrics.jsonl`` that is an evaluation: what a chart shows of it."""
+
+    kind: Literal["evaluation"]
+    env_steps: int
+    mean: float | None
+
+
 def parsed_row(line: bytes) -> Row | None:
     """Read a snapshot's row; None of what is none."""
     try:
         return Row.model_validate_json(line)
     except ValidationError:
         return None
+
+
+def parsed(line: bytes) -> Row | EvaluationRow | None:
+    """Read a row, a snapshot's or an evaluation's; None of what is neither."""
+    if not is_evaluation(line):
+        return parsed_row(line)
+    try:
+        return EvaluationRow.model_validate_json(line)
+    except ValidationError:
+        return None
+
+
+def is_evaluation(line: bytes) -> bool:
+    """Whether a line would be an evaluation's, by how it begins."""
+    return line.startswith(b'{"kind":')
 
 
 def _printable(value: Any) -> Any:

@@ -28,8 +28,13 @@ from tianji_cli.telemetry.snapshot import (
     lines,
     of_names,
 )
+from tianji_cli.telemetry.styles import FAILURE, GOOD, LABEL, WARNING
 
-STATUS_STYLES: Final = {"finished": "bold green", "stopped": "bold yellow", "failed": "bold red"}
+STATUS_STYLES: Final = {
+    "finished": f"bold {GOOD}",
+    "stopped": f"bold {WARNING}",
+    "failed": f"bold {FAILURE}",
+}
 
 
 def print_result(
@@ -63,16 +68,16 @@ def print_result(
     width = max(len(label) for label, _ in [*facts, *to_copy])
     if whole:
         for label, fact in facts:
-            console.print(Text.assemble((label.ljust(width), "cyan"), "  ", fact), soft_wrap=True)
+            console.print(Text.assemble((label.ljust(width), LABEL), "  ", fact), soft_wrap=True)
     else:
         table = Table.grid(padding=(0, 2, 0, 0))
-        table.add_column(style="cyan", width=width)
+        table.add_column(style=LABEL, width=width)
         table.add_column(overflow="fold")
         for row in facts:
             table.add_row(*row)
         console.print(table)
     for label, text in to_copy:  # A line that the terminal wraps is still one line.
-        console.print(Text.assemble((label.ljust(width), "cyan"), "  ", text), soft_wrap=True)
+        console.print(Text.assemble((label.ljust(width), LABEL), "  ", text), soft_wrap=True)
 
 
 def document_of(summary: Summary, run: RunDirectory) -> dict[str, Any]:
@@ -120,7 +125,7 @@ def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
     yield from _lines(summary, OF_EPISODES)
     if summary.evaluation is not None:
         said = summary.evaluation.described("greedy episodes", "experiment.eval_max_s, eval_max_steps")
-        yield "evaluation", Text(said, style="yellow" if summary.evaluation.left_out else "")
+        yield "evaluation", Text(said, style=WARNING if summary.evaluation.left_out else "")
         if summary.evaluation.agents is not None:
             yield "of each agent", Text(of_names(summary.evaluation.agents))
         if summary.evaluation.metrics is not None:
@@ -145,7 +150,7 @@ def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
 def _lines(summary: Summary, metrics: Iterable[Metric]) -> Iterator[tuple[str, Text]]:
     lost = summary.averaging is not None and summary.averaging.lost
     for label, text in lines(summary, metrics, attrgetter("result")):
-        yield label, Text(text, style="yellow" if label == "averaging" and lost else "")
+        yield label, Text(text, style=WARNING if label == "averaging" and lost else "")
 
 
 def _busy(roles: tuple[RoleSummary, ...]) -> str:
@@ -166,11 +171,11 @@ def _warnings(summary: Summary) -> Iterator[tuple[str, Text]]:
         each = ", ".join(
             f"{name} {times} times" if times > 1 else f"{name} once" for name, times in restarts.items()
         )
-        yield "restarted", Text(each, style="yellow")
+        yield "restarted", Text(each, style=WARNING)
     if summary.rejected_frames:
         yield (
             "rejected",
-            Text(f"{summary.rejected_frames} messages that were no frames of this job", style="yellow"),
+            Text(f"{summary.rejected_frames} messages that were no frames of this job", style=WARNING),
         )
     given_up = summary.buffer.steps_given_up
     if given_up:
@@ -178,11 +183,11 @@ def _warnings(summary: Summary) -> Iterator[tuple[str, Text]]:
             f"{several(given_up, 'step')} belonged to samples whose beginning had left the "
             "replay before they were complete: a larger distribution.buffer.capacity would be right"
         )
-        yield "given up", Text(what, style="yellow")
+        yield "given up", Text(what, style=WARNING)
     if summary.unaccounted:
         yield (
             "unaccounted",
-            Text(f"{summary.unaccounted} samples; do not trust this run's counts", style="bold red"),
+            Text(f"{summary.unaccounted} samples; do not trust this run's counts", style=f"bold {FAILURE}"),
         )
 
 

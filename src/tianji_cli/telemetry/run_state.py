@@ -141,7 +141,7 @@ def _standing(run: RunDirectory) -> RunState:
         return RunState(run, "waiting", "no process has begun with it")
     row = last_row(run.metrics)
     said = (row.model_extra or {}) if row is not None else {}
-    so_far = _int(said.get("env_steps")), _float(said.get("best_mean_100"))
+    so_far = None if row is None else row.env_steps, _float(said.get("best_mean_100"))
     if running:
         return RunState(run, "running", "", *so_far)
     try:

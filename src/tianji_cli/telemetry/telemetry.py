@@ -15,8 +15,8 @@ import select
 import stat
 import statistics
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from operator import attrgetter
@@ -31,11 +31,15 @@ from tianji_cli.config.schema import STOP_RULES
 from tianji_cli.files.regular import open_to_append
 from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.quantities import count, duration, number, ranges, several, share
+from tianji_cli.telemetry.chart import ASCII, UNICODE, Course, draw
 from tianji_cli.telemetry.metrics import MetricsWriter
+from tianji_cli.telemetry.progress import is_live
 from tianji_cli.telemetry.snapshot import METRICS, RoleStatus, Snapshot, StopProgress, Summary, lines
+from tianji_cli.telemetry.styles import GOOD, LABEL, WARNING
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+    from rich.live import Live
 
 
 class Telemetry:
@@ -72,6 +76,11 @@ class Telemetry:
     def evaluation(self, row: Mapping[str, Any]) -> None:
         """Write an evaluation while training to the metrics; the next snapshot shows it."""
         self._metrics.write_evaluation(row)
+        self._on_display(lambda display: display.remember_evaluation(row["env_steps"], row["mean"]))
+
+    def doing(self, what: str) -> None:
+        """Show what takes time while the job's state is not to be seen."""
+        self._on_display(lambda display: display.doing(what))
 
     def event(self, text: str) -> None:
         """Tell the user, and the root's log, that something happened: a restart, a checkpoint, a warning."""
@@ -120,6 +129,7 @@ class Telemetry:
             self._log(f"the display has gone ({cause.strerror})")
 
     def _draw_plots(self) -> None:
+        self.doing("drawing the plots")
         # matplotlib takes half a second to import, and only the end of a run needs it.
         from tianji_cli.telemetry.plots import draw_plots  # noqa: PLC0415
 
@@ -141,8 +151,6 @@ class Telemetry:
 INTERVAL_S: Final = 0.95
 """Shortest time between two drawings: a second, less what the root's clock may waver."""
 
-LEVELS: Final = "▁▂▃▄▅▆▇█"
-MAX_CURVE_COLUMNS: Final = 60
 LABEL_COLUMNS: Final = len("policy lag")
 
 SIGHT_S: Final = 15.0
@@ -158,8 +166,14 @@ class Display:
     def show(self, snapshot: Snapshot) -> None:
         """Show the present state, unless the last one is too young to be replaced."""
 
-    def remember(self, mean_100: float) -> None:
+    def remember(self, env_steps: int, mean_100: float | None) -> None:
         """Take in a mean return of the past, whose snapshot is not to be shown."""
+
+    def remember_evaluation(self, env_steps: int, mean: float | None) -> None:
+        """Take in the mean return of an evaluation while training."""
+
+    def doing(self, what: str) -> None:
+        """Show what takes time while there is no state to show, or none that changes."""
 
     def event(self, text: str) -> None:
         """Tell at once that something happened."""
@@ -168,133 +182,254 @@ class Display:
         """Show the last state if it was not shown yet, and give the terminal back. Harmless when repeated."""
 
 
-def choose_display(title: str, *, quiet: bool, stream: TextIO) -> Display:
-    """Choose how a run shows itself: on stderr, since stdout belongs to the result."""
+def choose_display(
+    title: str, *, quiet: bool, stream: TextIO, course: Callable[[], Course] = Course
+) -> Display:
+    """Choose how a run shows itself: on stderr, since stdout belongs to the result.
+
+    Args:
+        course: gives that of the returns so far, which a chart goes on with.
+    """
     if quiet:
         return Display()
-    if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
-        return LiveDisplay(title, stream)
+    if is_live(stream):
+        return LiveDisplay(title, stream, course())
     return PlainDisplay(stream)
 
 
 class LiveDisplay(Display):
-    """Owns the lower part of a terminal while a run goes, below what scrolls by; draws it once a second."""
+    """Owns the lower part of a terminal while a run goes, below what scrolls by; draws it once a second.
 
-    def __init__(self, title: str, stream: TextIO) -> None:
-        from rich.live import Live  # noqa: PLC0415 - only where it is seen
+    A terminal that has become narrower has broken what was drawn into lines that nobody counted. So it is
+    cleared after every change of its size, and the newest events are written once more.
+    """
 
+    def __init__(self, title: str, stream: TextIO, course: Course | None = None) -> None:
         self._title = title
         self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
-        # stdout is left alone: it may be a file, and nothing is printed there before the run is over.
-        # The last state goes away in the end: the result takes its place.
-        self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False, transient=True)
-        self._curve: list[float] = []
+        self._live = self._new_live()
+        self._size = self._console.size
+        self._course = Course() if course is None else course
+        self._events: deque[Text] = deque(maxlen=EVENTS_KEPT)
         self._newest: Snapshot | None = None
         self._shown_s = float("-inf")
+        self._doing = ""
+        self._doing_since_s = 0.0
 
     def show(self, snapshot: Snapshot) -> None:
         """Draw the state, unless the last drawing is too young."""
         self._newest = snapshot
-        if snapshot.learner.mean_100 is not None:
-            self.remember(snapshot.learner.mean_100)
+        self.remember(snapshot.learner.env_steps, snapshot.learner.mean_100)
         if snapshot.elapsed_s - self._shown_s >= INTERVAL_S:
-            self._draw_newest()
+            self._shown_s = snapshot.elapsed_s
+            self._draw(render(snapshot, self._title, self._course, self._console))
 
-    def remember(self, mean_100: float) -> None:
+    def remember(self, env_steps: int, mean_100: float | None) -> None:
         """Take in a point of the curve."""
-        self._curve.append(mean_100)
+        self._course.add(env_steps, mean_100)
+
+    def remember_evaluation(self, env_steps: int, mean: float | None) -> None:
+        """Take in a point beside the curve."""
+        self._course.add_evaluation(env_steps, mean)
+
+    def doing(self, what: str) -> None:
+        """Draw a line in place of the state: what is done, and once it takes long, for how long."""
+        now = time.monotonic()
+        if what != self._doing:
+            self._doing, self._doing_since_s = what, now
+        took_s = now - self._doing_since_s
+        text = Text(what, no_wrap=True, overflow="ellipsis")
+        if took_s >= 1:
+            text.append(f"  {duration(took_s, decimals=0)}", LABEL)
+        self._draw(text)
 
     def event(self, text: str) -> None:
         """Write a line above the state, where it stays."""
         at = "" if self._newest is None else f"{duration(self._newest.elapsed_s)}  "
-        self._console.print(Text.assemble((at, "dim"), text))
+        self._events.append(Text.assemble((at, LABEL), text))
+        self._console.print(self._events[-1])
 
     def close(self) -> None:
         """Take the state away; what happened stays on the screen."""
         self._live.stop()
 
-    def _draw_newest(self) -> None:
-        assert self._newest is not None
-        self._shown_s = self._newest.elapsed_s
+    def _new_live(self) -> Live:
+        from rich.live import Live  # noqa: PLC0415 - only where it is seen
+
+        # stdout is left alone: it may be a file, and nothing is printed there before the run is over.
+        # The last state goes away in the end: the result takes its place.
+        return Live(console=self._console, auto_refresh=False, redirect_stdout=False, transient=True)
+
+    def _draw(self, what: RenderableType) -> None:
+        if self._live.is_started and self._console.size != self._size:
+            self._live.update("")  # It draws once more as it stops.
+            self._live.stop()
+            self._live = self._new_live()
+            self._console.clear()
+            for event in self._events:
+                self._console.print(event)
+        self._size = self._console.size
         if not self._live.is_started:
             self._live.start()
             # A run that is suspended or killed must not leave a shell without a cursor.
             self._console.show_cursor(True)
-        self._live.update(
-            render(
-                self._newest,
-                self._title,
-                () if self._console.options.ascii_only else self._curve,
-                self._console,
-            ),
-            refresh=True,
-        )
+        self._live.update(what, refresh=True)
 
 
-def render(snapshot: Snapshot, title: str, curve: Sequence[float], console: Console) -> RenderableType:
+EVENTS_KEPT: Final = 2
+"""Lines above the state that are left to what has happened, on a screen of the usual height."""
+
+USUAL_HEIGHT: Final = 24
+
+LEAST_CHART: Final = 5
+MOST_CHART: Final = 14
+"""Lines of a chart."""
+
+SPARED: Final = ("losses", "averaging", "priorities", "uses", "sample age")
+"""Facts that make room for the chart where it has none, from the last on; ``metrics.jsonl`` has them."""
+
+LEAST_WIDTH: Final = 40
+"""Columns from which a chart is to be read."""
+
+
+def render(snapshot: Snapshot, title: str, course: Course | None, console: Console) -> RenderableType:
     """Lay a snapshot out.
 
     Args:
-        curve: ``mean_100`` so far, oldest first; empty shows no curve.
-        console: whose size it is to fit; roles are summed up where they do not fit otherwise.
+        course: of the returns so far; None shows no chart.
+        console: whose size it is to fit; roles are summed up where they do not fit otherwise, or leave no
+            room for the chart, and some facts are left out then.
     """
     width, height = console.size
     header = Table.grid(expand=True)
-    header.add_column(no_wrap=True, overflow="ellipsis")
+    header.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     header.add_column(justify="right", no_wrap=True)
     header.add_row(Text(title, style="bold"), duration(snapshot.elapsed_s))
-    facts = Table.grid(padding=(0, 2, 0, 0))
-    facts.add_column(style="cyan", no_wrap=True, min_width=LABEL_COLUMNS)
-    facts.add_column()
-    for label, fact in _facts(snapshot, curve, min(MAX_CURVE_COLUMNS, width - LABEL_COLUMNS - 2)):
-        facts.add_row(label, fact)
-    # Two lines are the header's and the roles' own header, and one more keeps the screen from scrolling.
-    left = height - len(console.render_lines(facts, pad=False)) - 3
-    return Group(header, facts, roles_table(snapshot.roles, width, left))
+    columns = width - LABEL_COLUMNS - 2
+    facts = list(_facts(snapshot, columns))
+    lines_of = [len(console.render_lines(_table_of([fact]), pad=False)) for fact in facts]
+    # One line is the header's, and one more keeps the screen from scrolling.
+    room = height - sum(lines_of) - 2
+    kept = EVENTS_KEPT if height >= USUAL_HEIGHT else 0
+    if course is not None and width >= LEAST_WIDTH and not course.is_empty:
+        lacking = LEAST_CHART + 1 + kept - room
+        spared = [n for n in range(len(facts)) if facts[n][0] in SPARED]
+        while lacking > 0 and spared:
+            lacking -= lines_of[spared[-1]]
+            room += lines_of[spared[-1]]
+            del facts[spared.pop()]
+        if lacking <= 0:
+            return Group(header, _table_of(facts), *_with_chart(snapshot, course, console, room - kept))
+        facts = list(_facts(snapshot, columns))
+    return Group(header, _table_of(facts), roles_table(snapshot.roles, width, height - sum(lines_of) - 3))
 
 
-def sparkline(values: Sequence[float], columns: int) -> str:
-    """Draw values as one line of blocks, at most ``columns`` wide; the lowest is the lowest block."""
-    if len(values) > columns:
-        values = [values[round(i * (len(values) - 1) / (columns - 1))] for i in range(columns)]
-    low, high = min(values), max(values)
-    scale = (len(LEVELS) - 1) / (high - low) if high > low else 0.0
-    return "".join(LEVELS[round((value - low) * scale)] for value in values)
+def _with_chart(snapshot: Snapshot, course: Course, console: Console, room: int) -> Iterator[RenderableType]:
+    """Lay chart and roles out on so many lines, of which a chart has ``LEAST_CHART`` at least."""
+    kinds = len({role.role for role in snapshot.roles})
+    each = len(snapshot.roles) if len(snapshot.roles) <= MAX_ROLES else kinds
+    rows = next((rows for rows in (each, kinds) if rows + 1 + LEAST_CHART <= room), 0)
+    marks = ASCII if console.options.ascii_only else UNICODE
+    goal = next((rule.target for rule in snapshot.stop if rule.rule in {"mean_return", "evaluation"}), None)
+    lines = min(room - (rows + 1 if rows else 1), MOST_CHART)
+    yield from draw(course, console.width, lines, labels=LABEL_COLUMNS, marks=marks, goal=goal)
+    if rows:
+        yield roles_table(snapshot.roles, console.width, rows)
+    else:
+        yield _table_of([("busy", _in_a_line(snapshot.roles, console.width - LABEL_COLUMNS - 2))])
 
 
-def _facts(snapshot: Snapshot, curve: Sequence[float], columns: int) -> Iterator[tuple[str, RenderableType]]:
+def _table_of(facts: Iterable[tuple[str, RenderableType]]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style=LABEL, no_wrap=True, min_width=LABEL_COLUMNS)
+    table.add_column()
+    for label, fact in facts:
+        table.add_row(label, fact)
+    return table
+
+
+def _facts(snapshot: Snapshot, columns: int) -> Iterator[tuple[str, RenderableType]]:
+    pending = _pending(snapshot)
+    if pending is not None:
+        yield pending
     if snapshot.evaluating is not None:
         yield "evaluating", f"{snapshot.evaluating}, {count(snapshot.evaluating.env_steps)} env steps"
     yield "return", _returns(snapshot)
-    if len(curve) > 1 and columns > 1:
-        yield "", Text(sparkline(curve, columns), style="green")
-    yield from lines(snapshot, METRICS, attrgetter("live"))
+    for label, text in lines(snapshot, METRICS, attrgetter("live")):
+        yield label, _in_one_line(text.split(", "), columns) if label == "losses" else text
     if snapshot.stop and snapshot.evaluating is None:
-        yield "stops at", _stop_rules(snapshot)
+        yield "stops at", _stop_rules(snapshot, columns)
+
+
+def _pending(snapshot: Snapshot) -> tuple[str, str] | None:
+    """Describe what a run that does not train waits for; None if it trains, or evaluates."""
+    by_state: dict[str, dict[int, str]] = {}
+    for role in snapshot.roles:
+        by_state.setdefault(role.state, {})[role.rank] = f"{role.role} {role.rank}"
+    if starting := by_state.get("starting"):
+        ready = len(by_state.get("running", {}))
+        return (
+            "starting",
+            f"{ready} of {several(ready + len(starting), 'process', 'es')} ready; {_waits(starting)}",
+        )
+    if stopping := by_state.get("stopping"):
+        return "stopping", f"saving what was learnt; {_waits(stopping)}"
+    if "running" not in by_state or snapshot.evaluating is not None:
+        return None
+    if not snapshot.produced:
+        return "starting", "no environment step yet: environments are reset, or compile"
+    if not snapshot.learner.updates:
+        return "starting", "no update yet: the first batch comes together, or what learns compiles"
+    return None
+
+
+def _in_one_line(parts: Sequence[str], columns: int) -> str:
+    """Join parts, as many as a line has room for; all are in ``metrics.jsonl``."""
+    shown = ""
+    for left_out in range(len(parts)):
+        shown = ", ".join(parts[: len(parts) - left_out]) + (f" and {left_out} more" if left_out else "")
+        if len(shown) <= columns:
+            break
+    return shown
+
+
+MOST_NAMED: Final = 3
+
+
+def _waits(ranks: Mapping[int, str]) -> str:
+    """Name the processes that others wait for, by their last role: a buffer comes before its learner."""
+    named = list(ranks.values())
+    more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+    return f"waiting for {', '.join(named[:MOST_NAMED])}{more}"
 
 
 def _returns(snapshot: Snapshot) -> Text:
     learner = snapshot.learner
     if learner.mean_100 is None:
-        return Text("no episode has ended yet", style="dim")
+        return Text("no episode has ended yet")
     total = several(learner.episodes, "episode")
     all_count = learner.episodes_in_mean == learner.episodes
     behind = total if all_count else f"the last {learner.episodes_in_mean} of {total}"
     behind += f" in {len(snapshot.by_group)} groups" if snapshot.by_group else ""
     best = "" if learner.best_mean_100 is None else f", best {number(learner.best_mean_100)}"
-    return Text.assemble((number(learner.mean_100), "bold green"), f"  mean of {behind}{best}")
+    return Text.assemble((number(learner.mean_100), f"bold {GOOD}"), f"  mean of {behind}{best}")
 
 
-def _stop_rules(snapshot: Snapshot) -> Table:
+STOP_COLUMNS: Final = 66
+"""That stop rules need, with what is left until they hold."""
+
+
+def _stop_rules(snapshot: Snapshot, columns: int) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
-    for _column in range(3):
+    shown = 3 if columns >= STOP_COLUMNS else 2
+    for _column in range(shown):
         table.add_column(no_wrap=True)
     for rule in snapshot.stop:
         written = STOP_RULES[rule.rule].written
         now = "-" if rule.value is None else written(rule.value)
         style = "bold" if rule is snapshot.next_stop else ""
         reached = f"{now} of {written(rule.target)}"
-        table.add_row(rule.rule, reached, Text(_left(rule, snapshot), style=style))
+        table.add_row(*(rule.rule, reached, Text(_left(rule, snapshot), style=style))[:shown])
     return table
 
 
@@ -324,7 +459,7 @@ def roles_table(roles: Sequence[RoleStatus], width: int, lines: int) -> Table:
     columns += ["host"] if len({role.host for role in roles}) > 1 else []
     columns += ["pid"] if width >= WIDE else []
     columns += ["busy", "restarts", "state"]
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="cyan", pad_edge=False)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style=LABEL, pad_edge=False)
     for column in columns:
         table.add_column(column, no_wrap=True, overflow="ellipsis")
     for alike in _rows(roles, lines):
@@ -359,9 +494,23 @@ def _cells(alike: Sequence[RoleStatus]) -> dict[str, str | Text]:
         "host": hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts",
         "pid": str(pids[0]) if len(alike) == 1 and pids else "",
         "busy": _busy([role.busy for role in alike if role.busy is not None]),
-        "restarts": Text(str(restarts), style="yellow" if restarts else ""),
-        "state": Text(state, style="" if set(states) == {"running"} else "yellow"),
+        "restarts": Text(str(restarts), style=WARNING if restarts else ""),
+        "state": Text(state, style="" if set(states) <= {"running", "planned"} else WARNING),
     }
+
+
+def _in_a_line(roles: Sequence[RoleStatus], columns: int) -> str:
+    """Say of each kind of roles how busy they are, and what is out of the ordinary."""
+    said = []
+    for alike in _rows(roles, 0):
+        cells = _cells(alike)
+        notes = [f"{cells['restarts']} restarts"] if any(role.restarts for role in alike) else []
+        notes += [] if {role.state for role in alike} == {"running"} else [str(cells["state"])]
+        if notes == ["planned"] or (cells["busy"] == "-" and not notes):
+            continue
+        busy = str(cells["busy"]).partition(",")[0]
+        said.append(f"{cells['role']} {busy}" + (f" ({', '.join(notes)})" if notes else ""))
+    return _in_one_line(said, columns)
 
 
 def _busy(shares: Sequence[float]) -> str:

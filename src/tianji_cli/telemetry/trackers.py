@@ -156,10 +156,11 @@ class TrackioTracker(Tracker):
         self._trackio.log(dict(values), step=env_steps)
 
     def finish(self, summary: Mapping[str, Any], files: Sequence[Path]) -> None:
-        """Log the numbers of the summary, and plots as images."""
+        """Log the numbers of the summary, plots as images, and videos as such."""
+        kinds = {".png": self._trackio.Image, ".gif": self._trackio.Video, ".mp4": self._trackio.Video}
         numbers = {name: said for name, said in summary.items() if isinstance(said, int | float)}
-        images = {path.stem: self._trackio.Image(str(path)) for path in files if path.suffix == ".png"}
-        self._trackio.log({f"summary/{name}": said for name, said in numbers.items()} | images)
+        media = {path.stem: kinds[path.suffix](str(path)) for path in files if path.suffix in kinds}
+        self._trackio.log({f"summary/{name}": said for name, said in numbers.items()} | media)
         self._trackio.finish()
 
 

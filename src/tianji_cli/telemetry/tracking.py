@@ -42,7 +42,7 @@ def follow(name: str, run: RunDirectory, position: int) -> None:
         rows.pass_on(tracker)
     rows.pass_on(tracker)
     summary = json.loads(run.summary.read_text(encoding="utf-8"))
-    files = sorted([*run.plots.glob("*.png"), *(run.path / "videos").glob("*")])
+    files = [*sorted(run.plots.glob("*.png")), *run.videos]
     tracker.finish(told(summary), files)
 
 

@@ -430,12 +430,14 @@ class ExaminerReport(RoleReport):
         newest: its last few evaluations, oldest first: each is in several reports.
         best_mean: highest mean return of an evaluation, over all sessions; None before there is one.
         progress: how far the present evaluation is; None between two.
+        film_failure: why the newest film that failed did; None if none has.
     """
 
     role: Literal["examiner"] = "examiner"
     newest: tuple[Examined, ...] = ()
     best_mean: float | None = None
     progress: Evaluating | None = None
+    film_failure: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

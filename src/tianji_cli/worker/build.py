@@ -13,10 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
+import numpy as np
+import numpy.typing as npt
+
 from tianji_algos.core import Agent, Embryo, Model, RolloutEmbryo
 from tianji_cli.config.schema import BATCHES_AHEAD
+from tianji_cli.errors import UsageError, describe
 from tianji_cli.files.checkpoint import BestWriter, CheckpointWriter, load_parameters
 from tianji_cli.files.counters import ProductionFile, ProductionPage
+from tianji_cli.files.rundir import VIDEOS
 from tianji_cli.files.saved import checkpoints_of, lead_best_to_evaluations, saved_progress
 from tianji_cli.plan.graph import (
     ARRIVALS,
@@ -52,6 +57,7 @@ from tianji_cli.roles.evaluator import (
     baseline,
 )
 from tianji_cli.roles.examiner import Examiner
+from tianji_cli.roles.filming import Films
 from tianji_cli.roles.learner.data_source import (
     DataSource,
     LocalReplayClient,
@@ -370,7 +376,8 @@ def _examiner(parts: Parts, transport: Transport) -> Examiner:
         transport,
         [slot_name(POLICY, group) for group in parts.job.plan.groups],
         agent=agent,
-        evaluator=lambda: Evaluator(policy, environment, pace.episodes, seed, None, limits, metrics),
+        evaluator=lambda: Evaluator(policy, environment, pace.episodes, seed, limits, metrics),
+        films=_films(parts, model, seed, limits) if pace.video else None,
         environment=environment,
         pace=pace,
         stop=experiment.stop,
@@ -379,21 +386,63 @@ def _examiner(parts: Parts, transport: Transport) -> Examiner:
     )
 
 
+def _films(parts: Parts, model: Model, seed: int, limits: EvaluationLimits) -> Films:
+    """Build what films evaluations while others train, in an environment that is built for the first film.
+
+    Only one environment is drawn: those of an evaluation are many, and some would all draw at once.
+    """
+    pace = parts.config.experiment.evaluation
+    assert pace is not None
+    agent = parts.agent(model, 1, derive_seed(seed, 1))
+    policy = _player(parts, agent, 1, explores=not pace.deterministic)
+    episodes, metrics = pace.video, parts.config.environment.metrics
+
+    def build() -> VectorEnvironment:
+        return parts.environment(1, render=True, evaluation=True)
+
+    def begin(
+        environment: VectorEnvironment, parameters: npt.NDArray[np.float32], env_steps: int
+    ) -> Evaluator:
+        agent.adopt(parameters)
+        agent.schedule(env_steps)
+        return Evaluator(policy, environment, episodes, seed, limits, metrics)
+
+    return Films(parts.job.run / VIDEOS, pace.keep_videos, build, begin, overlay=pace.overlay)
+
+
+def check_pictures(parts: Parts) -> None:
+    """Make sure that an environment can be drawn, as the films of evaluations ask for.
+
+    Raises:
+        UsageError: says what would be right.
+    """
+    environment = parts.environment(1, render=True, evaluation=True)
+    space = environment.observation_space
+    try:
+        environment.reset(0, np.zeros((1, *(space.shape or ())), space.dtype))
+        environment.render()
+    except Exception as cause:
+        raise UsageError(f"experiment.evaluation.video: {describe(cause)}; 0 trains without films") from cause
+    finally:
+        environment.close()
+
+
 def build_evaluator(
     parts: Parts,
     episodes: int | None = None,
     seed: int | None = None,
     checkpoint: str | None = None,
-    on_step: Callable[[VectorEnvironment], None] | None = None,
     policy: PolicyName = "trained",
     limits: EvaluationLimits | None = None,
+    *,
+    render: bool = False,
 ) -> Evaluator:
     """Build what plays episodes with a checkpoint of the run, greedily unless ``policy`` says otherwise.
 
     Args:
         checkpoint: name of a directory in ``checkpoints/``; what is None here is as the config has it.
-        on_step: called after each step; the environments can be rendered then.
         policy: "sampled" lets the checkpoint explore as when training ended; a baseline plays in its place.
+        render: play all episodes in one environment, which can be rendered.
 
     Raises:
         UsageError: the environment knows no such policy.
@@ -401,16 +450,16 @@ def build_evaluator(
     experiment = parts.config.experiment
     number = experiment.eval_episodes if episodes is None else episodes
     limits = limits or EvaluationLimits(experiment.eval_max_s, experiment.eval_max_steps)
-    num_envs = 1 if on_step is not None else min(number, MAX_PARALLEL)
+    num_envs = 1 if render else min(number, MAX_PARALLEL)
     seed = parts.seed("evaluation") if seed is None else seed
     trained: Policy | None = None
     if policy not in BASELINES:
         place = parts.job.checkpoints / (checkpoint or experiment.eval_checkpoint)
         trained = _trained_policy(parts, place, num_envs, seed, explores=policy == "sampled")
-    environment = parts.environment(num_envs, render=on_step is not None, evaluation=True)
+    environment = parts.environment(num_envs, render=render, evaluation=True)
     player = baseline(policy, environment, seed) if trained is None else trained
     metrics = parts.config.environment.metrics
-    return Evaluator(player, environment, number, seed, on_step, limits, metrics)
+    return Evaluator(player, environment, number, seed, limits, metrics)
 
 
 def _trained_policy(parts: Parts, place: Path, num_envs: int, seed: int, *, explores: bool) -> Policy:

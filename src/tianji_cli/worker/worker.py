@@ -99,8 +99,6 @@ def _prepare_process(job: JobSpec, own: ProcessSpec) -> None:
     process = job.plan.processes[own.rank]
     if process.cores:
         os.sched_setaffinity(0, process.cores)
-    if EXAMINER in process.roles:
-        os.nice(MEEKLY)
 
 
 def _work(
@@ -125,6 +123,8 @@ def _work(
         transport = stack.enter_context(open_transport(parts, options))
         production = _production_file(job, own)
         roles = build_roles(parts, transport, production)
+        if EXAMINER in process.roles:  # Only now: others train already, and it would take long to begin.
+            os.nice(MEEKLY)
         # None begins before all have registered: what cannot be built ends the run before its first step.
         control.send(
             Register(
@@ -379,7 +379,7 @@ def check_build(job: JobSpec, output: BuildOutput, lifeline: int) -> None:
 
 def _build(job: JobSpec) -> None:
     # Imported here: a process started anew has its title and its output before the first slow import.
-    from tianji_cli.worker.build import check_replay_memory  # noqa: PLC0415
+    from tianji_cli.worker.build import check_pictures, check_replay_memory  # noqa: PLC0415
     from tianji_cli.worker.parts import Parts  # noqa: PLC0415
 
     config, plan = parse_config(job.config), job.plan
@@ -388,5 +388,7 @@ def _build(job: JobSpec) -> None:
     parts.agent(model, 1, seed=0)
     parts.embryo(model)
     _ = parts.layout  # It refuses a model that does not go with the update rule.
+    if config.experiment.evaluation is not None and config.experiment.evaluation.video:
+        check_pictures(parts)
     if config.learns_from_replay:
         check_replay_memory(parts, sum(plan.is_local(process.rank) for process in plan.carrying("buffer")))

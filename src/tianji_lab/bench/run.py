@@ -11,6 +11,7 @@ from tianji_cli.files.directories import remove_stale
 from tianji_cli.launch.mpi import Launch, World, launched, run_again_under_mpiexec
 from tianji_cli.quantities import size
 from tianji_cli.signals import STOP_SIGNALS
+from tianji_cli.telemetry.progress import Progress
 from tianji_cli.wire.address import link_mb_per_s
 from tianji_lab.bench.raw.loop import memcpy_mb_per_s
 from tianji_lab.bench.report import noisy_cases, print_crossings, print_records, result_of
@@ -19,7 +20,6 @@ from tianji_lab.bench.sweep import Sweep
 from tianji_lab.bench.worker import take_part
 from tianji_lab.bench.workers import BenchWorkers, local_workers, mpi_workers
 from tianji_lab.environment import busy_share, describe, warnings
-from tianji_lab.progress import Progress
 from tianji_lab.results import check_places, print_header
 
 _HERE: Final = "here"

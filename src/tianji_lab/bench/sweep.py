@@ -16,13 +16,13 @@ from typing import Final
 
 import numpy as np
 
+from tianji_cli.telemetry.progress import Progress
 from tianji_lab.bench.experiment import LEAD, Outcome, Trial, TrialFailed
 from tianji_lab.bench.raw.loop import LOOPS
 from tianji_lab.bench.record import KB, MB, Record
 from tianji_lab.bench.request import Case, Request
 from tianji_lab.bench.workers import BenchWorker, BenchWorkers, Session
 from tianji_lab.model.prediction import Terms
-from tianji_lab.progress import Progress
 from tianji_transports.errors import TransportError
 
 WARM_MESSAGES: Final = 100

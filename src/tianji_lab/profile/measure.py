@@ -21,6 +21,7 @@ from typing import Any, Final
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.launch.children import python_command, run_child
 from tianji_cli.quantities import number
+from tianji_cli.telemetry.progress import Progress
 from tianji_lab.bench.contents import LEAST_BYTES, WORD
 from tianji_lab.bench.record import KB, ExperimentName, Store
 from tianji_lab.environment import busy_share, describe
@@ -38,7 +39,6 @@ from tianji_lab.profile.probe.pool import ProbeFailed, ProbePool, start_probes
 from tianji_lab.profile.probe.protocol import Average, Averaged
 from tianji_lab.profile.schedule import LEAST_ROUNDS, Schedule
 from tianji_lab.profile.settings import fingerprint
-from tianji_lab.progress import Progress
 from tianji_transports import registry
 
 MESSAGES: Final = 300

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tianji_cli.quantities import count, duration, several, share, size
+from tianji_cli.telemetry.styles import GOOD, LABEL, WARNING
 from tianji_cli.telemetry.table import print_table
 from tianji_lab.model.costs import ActorCosts, Cost, Costs, Split, Workload
 from tianji_lab.model.prediction import Prediction
@@ -110,13 +111,13 @@ def print_written(to: Path, candidate: Candidate, *, is_best: bool) -> None:
 def _print_verdict(console: Console, checks: Sequence[Verified]) -> None:
     first, best = checks[0], max(checks, key=lambda check: check.measured)
     if best is first:
-        said, style = f"The first choice was measured to be the best of {len(checks)}.", "green"
+        said, style = f"The first choice was measured to be the best of {len(checks)}.", GOOD
     else:
         behind = 1 - first.measured / best.measured
         is_well_chosen = behind <= BEST_WITHIN
         which = "as good as the best" if is_well_chosen else "another split is better"
         said = f"The first choice is {share(behind)} behind {_roles(best.split)}: {which}."
-        style = "green" if is_well_chosen else "yellow"
+        style = GOOD if is_well_chosen else WARNING
     _print_wrapped(console, said, style)
 
 
@@ -135,7 +136,7 @@ def _print_header(console: Console, found: ProfileResult) -> None:
         facts.append(("settings", ", ".join(subject.overrides)))
     _print_facts(console, facts)
     for warning in subject.warnings:
-        _print_wrapped(console, f"WARNING: {warning}", "yellow")
+        _print_wrapped(console, f"WARNING: {warning}", WARNING)
 
 
 def _print_candidates(console: Console, found: ProfileResult) -> None:
@@ -159,7 +160,7 @@ def _print_candidates(console: Console, found: ProfileResult) -> None:
     rows = [_row(candidate, groups=groups) for candidate in shown]
     print_table(headings, rows, "predicted", right=range(len(headings) - 1))
     for why_not in dict.fromkeys(candidate.why_not for candidate in shown if candidate.why_not):
-        _print_wrapped(console, f"* cannot be run: {why_not}", "yellow", indent="  ")
+        _print_wrapped(console, f"* cannot be run: {why_not}", WARNING, indent="  ")
 
 
 def _row(candidate: Candidate, *, groups: bool) -> list[str]:
@@ -187,10 +188,10 @@ def _print_recommendation(console: Console, found: ProfileResult) -> None:
     best, choice = found.recommended, found.runnable
     _print_prediction(console, found, best.prediction)
     if choice is None:
-        _print_wrapped(console, f"No split of these cores can be run: {best.why_not}", "yellow")
+        _print_wrapped(console, f"No split of these cores can be run: {best.why_not}", WARNING)
         return
     if choice is not best:
-        console.print(Text("This cannot be run. The best that can:", style="yellow"), soft_wrap=True)
+        console.print(Text("This cannot be run. The best that can:", style=WARNING), soft_wrap=True)
         _print_prediction(console, found, choice.prediction)
     if GROUPS in choice.changes and choice.split.groups > 1:
         _print_wrapped(console, OWN_SAMPLES)
@@ -207,7 +208,7 @@ def _print_recommendation(console: Console, found: ProfileResult) -> None:
 def _print_prediction(console: Console, found: ProfileResult, predicted: Prediction) -> None:
     """Describe what a split gives, what limits it, and what it leaves."""
     split, there = predicted.split, found.cluster.cores
-    console.print(Text(_roles(split), style="bold green"), soft_wrap=True)
+    console.print(Text(_roles(split), style=f"bold {GOOD}"), soft_wrap=True)
     uses, steps = count(predicted.throughput), count(predicted.throughput / predicted.rho)
     rates = f"Predicted: {uses} sample uses a second, from {steps} env steps a second"
     _print_wrapped(console, f"{rates}{_gain(found, predicted)}.")
@@ -282,7 +283,7 @@ def _set_words(settings: Iterable[str]) -> str:
 
 
 def _print_extrapolation(console: Console, found: ProfileResult) -> None:
-    _title(console, "extrapolated: reckoned, not measured", "bold yellow")
+    _title(console, "extrapolated: reckoned, not measured", f"bold {WARNING}")
     measured = (
         f"Measured was one machine with {_cores(found.subject.measurements.cores)}. Reckoned from that:"
     )
@@ -295,7 +296,7 @@ def _print_extrapolation(console: Console, found: ProfileResult) -> None:
     if found.simulated is not None:
         _print_wrapped(console, _simulated(found.simulated, found.recommended.prediction))
     if found.breaks_first is not None:
-        _print_wrapped(console, f"What breaks first: {found.breaks_first.words}.", "yellow")
+        _print_wrapped(console, f"What breaks first: {found.breaks_first.words}.", WARNING)
 
 
 def _simulated(simulated: Simulation, predicted: Prediction) -> str:
@@ -341,7 +342,7 @@ def _print_facts(console: Console, facts: Iterable[tuple[str, str | Text]]) -> N
         # Soft wrapping leaves commands whole in a pipe, where rich takes every reader for 80 columns wide.
         lines: list[str | Text] = [fact] if isinstance(fact, Text) else [*_lines(fact, WIDTH - width - 2)]
         for place, line in enumerate(lines):
-            said = Text.assemble(((label if place == 0 else "").ljust(width), "cyan"), "  ", line)
+            said = Text.assemble(((label if place == 0 else "").ljust(width), LABEL), "  ", line)
             console.print(said, soft_wrap=True)
 
 

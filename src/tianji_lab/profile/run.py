@@ -16,6 +16,7 @@ from tianji_cli.errors import TianjiError, UsageError
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.launch.mpi import launched
 from tianji_cli.quantities import several
+from tianji_cli.telemetry.progress import Progress
 from tianji_lab.profile import rewrite
 from tianji_lab.profile.building import Subject
 from tianji_lab.profile.document import document, read_earlier
@@ -27,7 +28,6 @@ from tianji_lab.profile.scaling import Cluster
 from tianji_lab.profile.search import Candidate, check_gpus
 from tianji_lab.profile.settings import num_envs_options
 from tianji_lab.profile.verify import ROUNDS, Verified, verify
-from tianji_lab.progress import Progress
 from tianji_lab.results import Result, check_places
 
 MB: Final = 1e6
@@ -164,7 +164,7 @@ def _verify(options: Options, found: ProfileResult) -> list[Verified]:
     candidates = found.search.to_try(_runnable(found, "--verify").split)
     if options.json_to != "-":
         print_to_try(candidates)
-    with Progress(ROUNDS * len(candidates), options.quiet) as progress:
+    with Progress(ROUNDS * len(candidates), options.quiet, ticks=True) as progress:
         checks = verify(options.config, options.overrides, candidates, progress=progress)
     if options.json_to != "-":
         print_verified(checks)

@@ -19,11 +19,11 @@ from statistics import median
 from typing import Final, NamedTuple, TypeVar
 
 from tianji_cli.quantities import duration, rate
+from tianji_cli.telemetry.progress import Progress
 from tianji_lab.profile.building import LEARNER, Builder, Part, Phase, Place, Room
 from tianji_lab.profile.measurements import ActorFigures, LearnerFigures, Repeated, SharingFigures
 from tianji_lab.profile.probe.pool import ProbeFailed
 from tianji_lab.profile.probe.protocol import Acted, ActedWindow, Answer, Learned, LearnedWindow, Run
-from tianji_lab.progress import Progress
 
 _W = TypeVar("_W")
 

@@ -14,11 +14,11 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed
 from tianji_cli.quantities import rate
 from tianji_cli.telemetry.metrics import read_metrics
+from tianji_cli.telemetry.progress import Progress
 from tianji_lab.model.costs import Split
 from tianji_lab.model.prediction import Prediction
 from tianji_lab.profile.measurements import Repeated
 from tianji_lab.profile.search import Candidate
-from tianji_lab.progress import Progress
 from tianji_lab.training import read_summary, train_once
 
 ROUNDS: Final = 5

@@ -23,6 +23,7 @@ from tianji_cli.launch.mpi import launched
 from tianji_cli.plan.plan import EXAMINER, expected_hosts, make_plan
 from tianji_cli.quantities import duration, exact, rate
 from tianji_cli.telemetry.metrics import read_metrics
+from tianji_cli.telemetry.progress import Progress
 from tianji_lab.comparison.curves import Curve, read_curve
 from tianji_lab.model.costs import Split, powers_of_two
 from tianji_lab.profile.settings import (
@@ -35,7 +36,6 @@ from tianji_lab.profile.settings import (
     split_of,
     split_values,
 )
-from tianji_lab.progress import Progress
 from tianji_lab.scaling.hosts import Others, train_over_hosts
 from tianji_lab.training import read_summary, threshold_of, train_once
 
@@ -400,7 +400,7 @@ def measure(study: Study, place: Path, *, quiet: bool) -> dict[Setting, Outcome]
     A training that fails costs its own figures and no other's.
     """
     found = {setting: Outcome() for setting in study.settings}
-    with Progress(len(study.settings) * len(study.seeds), quiet) as progress:
+    with Progress(len(study.settings) * len(study.seeds), quiet, ticks=True) as progress:
         for seed in study.seeds:
             for setting, outcome in found.items():
                 progress.begin(f"{setting.name}, seed {seed}")

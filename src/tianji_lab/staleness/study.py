@@ -19,7 +19,7 @@ from tianji_cli.config.schema import JobConfig, OnPolicySettings
 from tianji_cli.errors import UsageError
 from tianji_cli.launch.mpi import launched
 from tianji_cli.quantities import duration
-from tianji_lab.progress import Progress
+from tianji_cli.telemetry.progress import Progress
 from tianji_lab.training import Training, read_training, threshold_of, train_once
 
 LAGS: Final[Mapping[str, tuple[int, ...]]] = {"12a": (1, 2, 4, 8), "6d": (1, 8)}
@@ -146,7 +146,7 @@ def measure(comparison: Comparison, place: Path, *, quiet: bool) -> dict[Setting
         RunFailed: a training failed, so there are no figures.
     """
     found: dict[Setting, list[Training]] = {setting: [] for setting in comparison.settings}
-    with Progress(len(comparison.settings) * len(comparison.seeds), quiet) as progress:
+    with Progress(len(comparison.settings) * len(comparison.seeds), quiet, ticks=True) as progress:
         for seed in comparison.seeds:
             for setting in comparison.settings:
                 progress.begin(f"{setting.name}, seed {seed}")

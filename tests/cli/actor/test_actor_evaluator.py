@@ -1,5 +1,4 @@
 import itertools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from tianji_algos import registry as algorithms
 from tianji_algos.core import Agent, Spaces, build_model
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings
-from tianji_cli.roles.evaluator import EvaluationLimits, Evaluator
+from tianji_cli.roles.evaluator import EvaluationLimits, Evaluator, Moment
 from tianji_cli.wire.reports import Evaluating, EvaluatorReport
 from tianji_envs.core import BaseEnv
 from tianji_envs.gym import GymFactory
@@ -145,13 +144,29 @@ def test_greedy_episodes_repeat_themselves_with_the_seed() -> None:
     assert play(1) == play(1) != play(2)
 
 
-def test_every_step_can_be_watched() -> None:
-    watched: list[int] = []
-    watch: Callable[[Any], None] = lambda environment: watched.append(environment.num_envs)  # noqa: E731
-    evaluator = Evaluator(build_agent(SPACES, 1), walks(5), 2, seed=1, on_step=watch)
+def test_it_is_known_where_the_first_environment_is() -> None:
+    evaluator = Evaluator(build_agent(SPACES, 2), walks(3, 7), 4, seed=1)
+    seen = []
     while evaluator.finished is None:
+        seen.append(replace(evaluator.moment))
         evaluator.turn()
-    assert watched == [1] * (5 + 1 + 5)
+    first = [Moment(1, step, float(step > 0), float(step), step == 3) for step in range(4)]
+    assert seen[:4] == first, "before the first step nothing has been won"
+    assert seen[4:8] == [replace(moment, episode=2) for moment in first]
+
+
+def test_a_game_is_one_episode_however_many_lives_it_has() -> None:
+    film = Film(1, end_rate=0.3, games=True)
+    evaluator = Evaluator(Witness(1), film, 5, seed=5)
+    ends, steps = [], 0
+    while evaluator.finished is None:
+        steps += not film._ended[0]
+        evaluator.turn()
+        assert evaluator.moment.step == steps, "a step that only begins a life counts nowhere"
+        if evaluator.moment.over:
+            ends.append((evaluator.moment.episode, evaluator.moment.score))
+            steps = 0
+    assert ends == list(enumerate(evaluator.returns, start=1))
 
 
 @pytest.mark.parametrize("stack", [1, 4])

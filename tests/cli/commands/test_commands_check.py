@@ -12,6 +12,7 @@ import pytest
 from cli.warm import WarmCommands
 
 from tianji_cli.commands import check as checking
+from tianji_cli.telemetry.progress import Progress
 
 GOOD = '''
 import gymnasium
@@ -136,5 +137,5 @@ def test_a_config_is_checked_with_its_environment(check: Any, tmp_path: Path) ->
 
 
 def test_a_team_is_played_by_the_actions_that_there_are() -> None:
-    findings = list(checking._examine("qmix_two_step", ()))
+    findings = list(checking._examine("qmix_two_step", (), Progress(0, quiet=True)))
     assert [one.subject for one in findings if one.grade != "ok"] == []

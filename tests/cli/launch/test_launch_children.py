@@ -183,6 +183,29 @@ run_child([sys.executable, "-c", child], patience_s=60)
         parent.wait()
 
 
+def test_a_child_of_many_threads_ends_though_its_parent_is_killed_as_it_begins() -> None:
+    program = """
+import os, signal, sys, threading
+from tianji_cli.errors import ProcessExit
+from tianji_cli.launch.children import Child
+for _ in range(8):
+    threading.Thread(target=signal.pause, daemon=True).start()
+child = Child([sys.executable, "-c", "import signal; signal.pause()"])
+print(child.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    for _ in range(3):
+        ended = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=False)
+        assert ended.returncode == -signal.SIGKILL
+        with suppress(ProcessLookupError), soon_over(int(ended.stdout)):  # It may be gone.
+            pass
+
+
+def test_a_program_that_is_not_there_is_an_error_of_the_system() -> None:
+    with pytest.raises(FileNotFoundError, match="no_such_program"):
+        Child(["no_such_program"])
+
+
 def test_modules_are_found_where_the_parent_finds_them_and_not_where_it_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,10 +1,16 @@
 """`tianji eval`: greedy episodes with a checkpoint of a run."""
 
+import itertools
 import json
 import re
+import signal
+from pathlib import Path
 from typing import Any
 
-from PIL import Image
+import av
+import numpy as np
+import numpy.typing as npt
+import pytest
 
 
 def test_eval_plays_a_checkpoint_and_says_what_is_wrong(workplace: Any) -> None:
@@ -64,46 +70,111 @@ def test_eval_plays_the_checkpoint_that_the_config_asks_for(workplace: Any) -> N
     assert f"{run.path}, best: " in shown.stdout
 
 
-def test_eval_renders_the_first_episode_and_no_other(workplace: Any) -> None:
+def filmed(path: Path) -> tuple[float, list[npt.NDArray[np.uint8]]]:
+    """Pictures a second of a film, and its pictures."""
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert stream.average_rate is not None
+        frames = container.decode(stream)
+        return float(stream.average_rate), [frame.to_ndarray(format="rgb24") for frame in frames]
+
+
+def test_eval_films_all_episodes_one_after_the_other(workplace: Any) -> None:
     run = workplace.train()
     run.finish()
-    command = ("eval", str(run.path), "--episodes", "2", "--json", "-", "--render")
-    played = workplace.command(*command, "play.gif")
-    played.wait(0)
-    figures = json.loads(played.stdout)
-    with Image.open(workplace.place / "play.gif") as gif:
-        pictures: int = gif.n_frames  # type: ignore[attr-defined]
-    assert pictures == figures["returns"][0], "a step of CartPole is worth 1"
-    assert (figures["render"], figures["pictures"]) == ("play.gif", pictures)
-    said = workplace.command("eval", str(run.path), "--episodes", "1", "--render", "again.GIF")
+    played = {}
+    for name in ("play.mp4", "play.gif"):
+        command = ("eval", str(run.path), "--episodes", "2", "--json", "-", "--render", name)
+        shown = workplace.command(*command)
+        shown.wait(0)
+        figures = json.loads(shown.stdout)
+        rate, pictures = filmed(workplace.place / name)
+        assert (rate, len(pictures)) == (50, sum(figures["returns"]) + 2), "a step of CartPole is worth 1"
+        assert (figures["render"], figures["pictures"], figures["fps"]) == (name, len(pictures), 50)
+        assert {picture.shape for picture in pictures} == {(400, 600, 3)}
+        played[name] = figures["returns"]
+        # The pole falls, and stands again in the first picture of the second episode.
+        first, last, again = (pictures[n].astype(int) for n in (0, int(figures["returns"][0]), -1))
+        assert abs(first - last).mean() > 1
+        assert abs(again - last).mean() > 0
+    assert played["play.mp4"] == played["play.gif"]
+    said = workplace.command("eval", str(run.path), "--render", "again.MP4", "--overlay")
     said.wait(0)
-    assert re.search(r"^again\.GIF: the first episode, \d+ pictures$", said.stdout, re.MULTILINE), said.stdout
-    for name, why in (
-        ("missing/play.gif", "there is no directory missing"),
-        ("play.mp4", "--render writes an animated GIF, which play.mp4 is no name for; play.gif is"),
+    assert "mean of 1 greedy episodes" in said.stdout
+    assert re.search(r"^again\.MP4: 1 episode; \d+ pictures, 50 a second$", said.stdout, re.MULTILINE)
+    _, pictures = filmed(workplace.place / "again.MP4")
+    assert pictures[0].shape[0] > 400
+    assert pictures[0].shape[1:] == (600, 3)
+    strips = [picture[400:].astype(int) for picture in pictures]
+    assert all(abs(one - next_).mean() > 0.1 for one, next_ in itertools.pairwise(strips)), (
+        "steps are counted"
+    )
+    for options, why in (
+        (("--render", "missing/play.gif"), "there is no directory missing"),
+        (
+            ("--render", "play.avi"),
+            "play.avi names no film that can be written; play.mp4 or play.gif would be right",
+        ),
+        (("--overlay",), "--overlay is drawn below a film; --render X.mp4 makes one"),
     ):
-        refused = workplace.command(*command, name)
+        refused = workplace.command("eval", str(run.path), *options)
         refused.wait(2)
         assert why in refused.last_words
-    assert not (workplace.place / "play.mp4").exists()
 
 
-def test_eval_names_the_library_that_drawing_needs(workplace: Any) -> None:
+def test_eval_names_the_library_that_a_film_needs_before_it_plays(workplace: Any) -> None:
     run = workplace.train()
     run.finish()
-    absent = 'raise ModuleNotFoundError("No module named {0!r}", name={0!r})\n'
-    for library, words in (
-        ("PIL", "--render needs Pillow, which is not installed: pip install pillow"),
-        ("pygame", "needs pygame: pip install 'gymnasium[classic_control]'"),
+    place = workplace.place / "without"
+    place.mkdir()
+    (place / "sitecustomize.py").write_text(
+        "import os, sys\nsys.modules |= dict.fromkeys(os.environ['ABSENT'].split())\n"
+    )
+    for absent, name, options, words in (
+        ("av", "play.mp4", (), "--render: a film as .mp4 needs PyAV: pip install 'tianji[video]'"),
+        ("PIL", "play.gif", (), "--render: a film as .gif needs Pillow: pip install 'tianji[video]'"),
+        ("PIL", "play.mp4", ("--overlay",), "needs Pillow: pip install 'tianji[video]'"),
+        ("pygame", "play.gif", (), "needs pygame: pip install 'gymnasium[classic_control]'"),
     ):
-        place = workplace.place / f"without-{library}"
-        place.mkdir()
-        (place / f"{library}.py").write_text(absent.format(library))
-        workplace.environment = {"PYTHONPATH": str(place)}
-        command = workplace.command("eval", str(run.path), "--episodes", "1", "--render", "play.gif")
-        assert command.wait() in {1, 2}
+        workplace.environment = {"PYTHONPATH": str(place), "ABSENT": absent}
+        command = workplace.command("eval", str(run.path), "--episodes", "1", "--render", name, *options)
+        command.wait(2)
         assert words in command.last_words
-        assert not (workplace.place / "play.gif").exists()
+        assert not list(workplace.place.glob("*play.*"))
+
+
+def test_eval_films_nothing_of_what_cannot_be_drawn(workplace: Any) -> None:
+    workplace.module(ENDLESS_ENV.replace("    def render", "    def draw"))
+    run = workplace.train(endless(1.0, first=5))
+    run.finish()
+    refused = workplace.command("eval", str(run.path), "--render", "play.mp4")
+    refused.wait(2)
+    assert "--render: nothing was played: " in refused.last_words
+    assert refused.last_words.endswith("; without --render it can be")
+    assert "cannot be drawn: NotImplementedError" in refused.last_words
+    workplace.module(ENDLESS_ENV.replace("zeros((20, 30, 3)", "zeros((20 + self.steps, 300, 3)"))
+    grows = workplace.command("eval", str(run.path), "--render", "play.mp4")
+    grows.wait(2)
+    assert "picture 2 has 300 x 21 pixels, and the first 300 x 20; a film has one size" in grows.last_words
+    assert not list(workplace.place.glob("*play.*"))
+
+
+@pytest.mark.parametrize("name", ["play.mp4", "play.gif"])
+def test_a_film_that_is_interrupted_leaves_what_was_there(workplace: Any, name: str) -> None:
+    workplace.module(ENDLESS_ENV)
+    run = workplace.train(endless(60.0, first=5))
+    run.finish()
+    config = run.path / "config.toml"
+    config.write_text(config.read_text().replace("first = 5", "first = 1_000_000_000"))
+    film = workplace.place / name
+    film.write_bytes(b"before")
+    played = workplace.command("eval", str(run.path), "--render", name)
+    workplace.until(lambda: len(list(workplace.place.glob("*play.*"))) > 1, "it is filmed")
+    workplace.until(lambda: "evaluating: " in played.stderr, "it is played")
+    played.signal_all(signal.SIGINT)
+    played.wait(130)
+    assert film.read_bytes() == b"before"
+    assert [path.name for path in workplace.place.glob("*play.*")] == [name]
 
 
 ENDLESS_ENV = """
@@ -124,6 +195,9 @@ class Endless(gymnasium.Env):
     def close(self):
         if self.steps:
             self.hang("close")
+
+    def render(self):
+        return numpy.zeros((20, 30, 3), numpy.uint8)
 
     def reset(self, *, seed=None, options=None):
         self.hang("reset")
@@ -227,9 +301,11 @@ def test_building_and_closing_do_not_keep_an_evaluation_for_ever(workplace: Any)
     drawn = ("--render", "zero.gif", "--json", "zero.json")
     played = workplace.command("eval", str(run.path), "--episodes", "3", "--max-s", "0.5", *drawn)
     played.wait(0)
-    assert "zero.gif: nothing was drawn" in played.stdout
-    assert not (workplace.place / "zero.gif").exists()
-    assert "render" not in json.loads((workplace.place / "zero.json").read_text())
+    assert (
+        "zero.gif: 1 episode, the last one as far as it was played; 1 picture, 30 a second, since"
+        in played.stdout
+    )
+    assert json.loads((workplace.place / "zero.json").read_text())["pictures"] == 1
 
 
 def test_errors_of_environments_and_models_are_one_line_in_eval(workplace: Any) -> None:

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 from pydantic import TypeAdapter
@@ -41,7 +42,7 @@ def wait_for(run: Any, workplace: Any, number: int = 1) -> None:
 
 
 def test_the_best_policy_goes_by_evaluations_and_plays_as_it_was_evaluated(workplace: Any) -> None:
-    changes = evaluated({"wall_s": 3.0}) | {"distribution": {"actor": {"send_size": 32}}}
+    changes = evaluated({"wall_s": 5.0}) | {"distribution": {"actor": {"send_size": 32}}}
     run = workplace.train(changes, {"experiment": {"eval_episodes": 8, "plots": True}})
     summary = run.finish()
     rows = evaluations_of(run)
@@ -97,11 +98,11 @@ def test_a_resumed_run_keeps_what_was_best(workplace: Any) -> None:
     run.finish(130)
     before, best = len(evaluations_of(run)), best_of(run)
     saved = run.saved_env_steps
-    goal = saved + 20_000
-    again = workplace.resume(run, "--set", f"experiment.stop.env_steps={goal}")
-    again.finish()
+    again = workplace.resume(run)
+    wait_for(run, workplace, before + 2)
+    again.command.signal_all(signal.SIGTERM)
+    again.finish(130)
     new = evaluations_of(run)[before:]
-    assert new
     assert new[0]["env_steps"] >= saved
     assert best_of(run)["mean"] == max([best["mean"], *(row["mean"] for row in new)])
     assert all(row["mean"] > best["mean"] for row in new if row["is_best"])
@@ -160,7 +161,7 @@ class Slow(gymnasium.Env):
 
 def test_an_evaluation_that_a_limit_cuts_off_is_neither_the_best_nor_an_end(workplace: Any) -> None:
     workplace.module(SLOW)
-    limited = evaluated({"evaluation": 1.0, "wall_s": 4.0}, every_env_steps=600, max_s=0.5)
+    limited = evaluated({"evaluation": 1.0, "wall_s": 6.0}, every_env_steps=600, max_s=0.5)
     run = workplace.train(limited, {"environment": {"type": "my_env:Slow", "id": ""}})
     summary = run.finish()
     rows = evaluations_of(run)
@@ -168,26 +169,32 @@ def test_an_evaluation_that_a_limit_cuts_off_is_neither_the_best_nor_an_end(work
     assert all((row["episodes"], row["left_out"], row["mean"]) == (0, 8, None) for row in rows)
     assert all(row["cut_off"] == "0.5 s" and not row["is_best"] for row in rows)
     assert run.log.count("an evaluation was cut off after 0.5 s") == 1
-    assert summary["reason"] == "4 s of training"
+    assert summary["reason"] == "6 s of training"
     assert (summary["evaluated"]["mean"], summary["evaluated"]["best_mean"]) == (None, None)
     best, last = ((run.path / "checkpoints" / name).resolve() for name in ("best", "last"))
     assert best == last
 
 
-HANGS = SLOW.replace("import time\n", "import signal\nimport time\n\nimport setproctitle\n").replace(
+HANGS = SLOW.replace(
+    "import time\n", "import pathlib\nimport signal\nimport time\n\nimport setproctitle\n"
+).replace(
     "        time.sleep(0.001)\n",
     """        if setproctitle.getproctitle().startswith("tianji: examiner"):
-            signal.pause()
+            pathlib.Path("hangs").touch()
+            while True:
+                signal.pause()
 """,
 )
 
 
 def test_an_examiner_that_hangs_is_killed_at_the_end_and_nothing_else_ends_with_it(workplace: Any) -> None:
     workplace.module(HANGS)
-    changes = evaluated({"env_steps": 20_000}, every_env_steps=600)
+    changes = evaluated(ENDLESS, every_env_steps=600)
     run = workplace.train(changes, {"environment": {"type": "my_env:Slow", "id": ""}})
-    summary = run.finish()
-    assert summary["status"] == "finished"
+    workplace.until((workplace.place / "hangs").exists, "it hangs")
+    run.command.signal_all(signal.SIGTERM)
+    summary = run.finish(130)
+    assert summary["status"] == "stopped"
     assert summary["evaluated"]["number"] == 0
     assert "examiner (group 0) did not stop in time and was killed" in run.log
 
@@ -257,3 +264,138 @@ def test_what_says_no_evaluation_is_refused(overrides: list[str], said: str) -> 
     with pytest.raises(ConfigError) as refused:
         load_config("configs/ppo_cartpole.toml", overrides)
     assert said in str(refused.value)
+
+
+def films_of(run: Any) -> list[str]:
+    return [path.name for path in sorted((run.path / "videos").glob("*"))]
+
+
+PICTURES = (
+    SLOW.replace("400", "20")
+    .replace(
+        "    def step",
+        """    metadata = {"render_modes": ["rgb_array"], "render_fps": 25}
+
+    def __init__(self, render_mode=None):
+        pass
+
+    def render(self):
+        if BREAKS:
+            raise RuntimeError("the lamp is broken")
+        return np.full((63, 64, 3), 10 * self._steps, np.uint8)
+
+    def step""",
+    )
+    .replace("import gymnasium\n", "import gymnasium\nimport numpy as np\n")
+)
+
+
+def test_evaluations_are_filmed_and_the_newest_films_stay_also_over_sessions(workplace: Any) -> None:
+    workplace.module(PICTURES.replace("BREAKS", "False"))
+    changes = evaluated(ENDLESS, every_env_steps=300, episodes=2, video=2, keep_videos=2)
+    run = workplace.train(changes, {"environment": {"type": "my_env:Slow", "id": ""}})
+    workplace.until(lambda: len(films_of(run)) >= 2, "two films")
+    first = films_of(run)[0]
+    workplace.until(lambda: first not in films_of(run), "the oldest makes room")
+    run.command.signal_all(signal.SIGTERM)
+    run.finish(130)
+    films = films_of(run)
+    assert len(films) == 2, "and no half one"
+    steps = {row["env_steps"] for row in evaluations_of(run)}
+    assert {int(name.removesuffix(".mp4")) for name in films} <= steps
+    with av.open(str(run.path / "videos" / films[0])) as film:
+        stream = film.streams.video[0]
+        levels = [frame.to_ndarray(format="rgb24")[:250].mean() for frame in film.decode(stream)]
+        assert (stream.average_rate, stream.width) == (25, 256)
+        assert stream.height > 4 * 63, "with numbers below"
+    assert levels == pytest.approx([10.0 * step for step in range(21)] * 2, abs=4)
+    again = workplace.resume(run)
+    workplace.until(lambda: set(films_of(again)) - set(films), "another film")
+    again.command.signal_all(signal.SIGTERM)
+    again.finish(130)
+    assert len(films_of(again)) == 2
+    assert "could not be filmed" not in run.log
+
+
+def test_what_fails_in_a_film_is_said_and_ends_neither_training_nor_evaluation(workplace: Any) -> None:
+    workplace.module(PICTURES.replace("BREAKS", "self._steps == 10"))
+    changes = evaluated(ENDLESS, every_env_steps=300, video=1)
+    run = workplace.train(changes, {"environment": {"type": "my_env:Slow", "id": ""}})
+    wait_for(run, workplace, 3)
+    run.command.signal_all(signal.SIGTERM)
+    summary = run.finish(130)
+    assert summary["evaluated"]["mean"] == 20.0
+    assert run.log.count("an evaluation could not be filmed, and the run goes on: ") == 1
+    assert "RuntimeError: the lamp is broken" in run.log
+    (log,) = (run.path / "logs").glob("examiner-*")
+    assert log.read_text().count('raise RuntimeError("the lamp is broken")') >= 2, "each of them"
+    assert films_of(run) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (SLOW, "to be drawn, it has to take render_mode in its constructor"),
+        (
+            PICTURES.replace("BREAKS", "True"),
+            "experiment.evaluation.video: <Slow instance> cannot be drawn: RuntimeError: the lamp is broken; "
+            "0 trains without films",
+        ),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_before_anything_starts(
+    workplace: Any, source: str, said: str
+) -> None:
+    workplace.module(source)
+    run = workplace.train(evaluated(ENDLESS, video=1), {"environment": {"type": "my_env:Slow", "id": ""}})
+    assert run.command.wait() in {1, 2}
+    assert said in run.command.stderr
+    assert not (workplace.place / "out").exists()
+
+
+def test_films_without_their_library_are_refused_with_the_command_that_installs_it(workplace: Any) -> None:
+    (workplace.place / "sitecustomize.py").write_text("import sys\nsys.modules['av'] = None\n")
+    workplace.environment = {"PYTHONPATH": str(workplace.place)}
+    run = workplace.train(evaluated(ENDLESS, video=1))
+    run.command.wait(2)
+    said = "experiment.evaluation.video: a film as .mp4 needs PyAV: pip install 'tianji[video]'"
+    assert said in run.command.last_words
+    assert not (workplace.place / "out").exists()
+
+
+LATE = (
+    SLOW.replace("400", "20")
+    .replace("import time\n", "import pathlib\nimport time\n\nimport setproctitle\n")
+    .replace(
+        "    def reset",
+        """    def __init__(self):
+        while setproctitle.getproctitle().startswith("tianji: examiner") and not pathlib.Path("go").exists():
+            time.sleep(0.05)
+
+    def reset""",
+    )
+)
+
+
+@pytest.mark.parametrize("transport", ["shm", "zmq"])
+def test_training_begins_without_an_examiner_that_takes_long_to_build(workplace: Any, transport: str) -> None:
+    workplace.module(LATE)
+    of_it = {"environment": {"type": "my_env:Slow", "id": ""}, "distribution": {"transport": transport}}
+    run = workplace.train(evaluated(ENDLESS, every_env_steps=300), of_it)
+    run.train_until(1000)
+    killed = run.command.kill("actor")
+    run.train_until(run.env_steps + 1000)
+    assert run.command.pid_of("actor") != killed, "another actor waits for it as little"
+    assert evaluations_of(run) == []
+    (workplace.place / "go").touch()
+    wait_for(run, workplace)
+    run.command.signal_all(signal.SIGTERM)
+    summary = run.finish(130)
+    assert summary["evaluated"]["mean"] == 20.0
+
+
+def test_an_examiner_that_was_never_ready_ends_with_the_run(workplace: Any) -> None:
+    workplace.module(LATE)
+    run = workplace.train(evaluated({"env_steps": 2000}), {"environment": {"type": "my_env:Slow", "id": ""}})
+    summary = run.finish()
+    assert summary["evaluated"]["number"] == 0

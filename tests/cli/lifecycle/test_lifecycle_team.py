@@ -69,7 +69,7 @@ def test_a_team_is_evaluated_by_agent_and_beside_its_baselines(workplace: Any) -
 
     figures(workplace, run, "--policy", "heuristic", "--episodes", "1", "--render", "play.gif")
     with Image.open(workplace.place / "play.gif") as gif:
-        assert gif.n_frames == 25  # type: ignore[attr-defined]
+        assert gif.n_frames == 1 + 25  # type: ignore[attr-defined]
 
 
 @pytest.mark.timeout(300)  # Many commands in a row.

@@ -1,6 +1,7 @@
 """Experiment trackers: real ones offline, one of a user's own, those that fail or hang, and TensorBoard."""
 
 import json
+import os
 import signal
 import sqlite3
 import time
@@ -71,7 +72,7 @@ def noted(notes: Path) -> list[dict[str, Any]]:
 
 
 def test_a_tracker_of_ones_own_hears_all_of_a_run_and_goes_on_with_it(workplace: Any, notes: Path) -> None:
-    run = workplace.train(tracked("my_env:Mine", plots=True, stop={"wall_s": 1.5}, **EVALUATED))
+    run = workplace.train(tracked("my_env:Mine", plots=True, stop={"evaluation": 1.0}, **EVALUATED))
     summary = run.finish()
     first, *rows, last = noted(notes)
     assert first == {"name": "run/1", "earlier": None, "seed": 1}
@@ -85,7 +86,7 @@ def test_a_tracker_of_ones_own_hears_all_of_a_run_and_goes_on_with_it(workplace:
     assert len(means) >= 1
     assert (last["status"], last["best"]) == ("finished", summary["returns"]["best_mean_100"])
     assert "return_over_steps.png" in last["files"]
-    again = workplace.resume(run, "--set", "experiment.seed=9")
+    again = workplace.resume(run, "--set", "experiment.seed=9", "--set", "experiment.stop={wall_s=1.5}")
     again.finish()
     begun = [said for said in noted(notes) if "name" in said]
     assert begun[1:] == [{"name": "run/1", "earlier": "the-first", "seed": 9}]
@@ -116,6 +117,15 @@ def test_nobody_waits_for_a_tracker_that_hangs_once_the_user_has_asked_twice(
     assert "tracker 'my_env:Hangs' did not finish in time and was killed" in run.log
 
 
+def test_a_tracker_ends_with_a_run_that_is_killed(workplace: Any, notes: Path) -> None:
+    workplace.begins_cold = True
+    run = workplace.train(tracked("my_env:Mine", stop={"env_steps": 10**9}))
+    workplace.until(lambda: notes.exists() and "learner/updates" in notes.read_text(), "it is tracked")
+    os.kill(run.command.pid, signal.SIGKILL)
+    run.command.wait(-signal.SIGKILL)
+    run.command.wait_for_all()
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # MLflow's, of SQLAlchemy.
 @pytest.mark.timeout(300)  # Three libraries of some weight.
 def test_real_trackers_have_the_run_and_a_resumed_one_goes_on_in_it(
@@ -131,11 +141,16 @@ def test_real_trackers_have_the_run_and_a_resumed_one_goes_on_in_it(
         "HOME": str(place),
     }
     names = ("wandb", "mlflow", "trackio")
-    run = workplace.train(tracked(*names, plots=True, stop={"env_steps": 40_000}, **EVALUATED))
-    summary = run.finish()
+    films = {"evaluation": EVALUATED["evaluation"] | {"every_env_steps": 1000, "video": 1}}
+    run = workplace.train(tracked(*names, plots=True, stop={"env_steps": 10**9}, **films))
+    workplace.until(lambda: list((run.path / "videos").glob("[!.]*")), "a film")
+    run.command.signal_all(signal.SIGTERM)
+    summary = run.finish(130)
     assert "tracker" not in run.log
+    videos = [path.name for path in (run.path / "videos").iterdir()]
     ids = {name: json.loads((run.path / f"trackers/{name}.json").read_text())["id"] for name in names}
-    again = workplace.resume(run, "--set", "experiment.stop.env_steps=50_000")
+    more = f"experiment.stop={{ env_steps = {run.saved_env_steps + 10_000} }}"
+    again = workplace.resume(run, "--set", more)
     longer = again.finish()
     assert "tracker" not in again.log
     assert ids == {name: json.loads((run.path / f"trackers/{name}.json").read_text())["id"] for name in names}
@@ -143,6 +158,7 @@ def test_real_trackers_have_the_run_and_a_resumed_one_goes_on_in_it(
     sessions = list((run.path / "wandb").glob("offline-run-*"))
     assert len(sessions) == 2
     assert all(list(session.glob(f"run-{ids['wandb']}.wandb")) for session in sessions)
+    assert list((run.path / "wandb").glob("offline-run-*/files/media/videos/*.mp4"))
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     client = mlflow.MlflowClient(store)
@@ -155,12 +171,14 @@ def test_real_trackers_have_the_run_and_a_resumed_one_goes_on_in_it(
     assert summary["env_steps"] in steps
     assert max(steps) == longer["env_steps"]
     assert client.get_metric_history(ids["mlflow"], "evaluation/mean")
-    assert "return_over_steps.png" in [file.path for file in client.list_artifacts(ids["mlflow"])]
+    artifacts = [file.path for file in client.list_artifacts(ids["mlflow"])]
+    assert {"return_over_steps.png", *videos} <= set(artifacts)
 
     with sqlite3.connect(place / "trackio/tianji.db") as database:
         rows = database.execute("SELECT run_name, step, metrics FROM metrics ORDER BY id").fetchall()
     assert {name for name, _, _ in rows} == {"run/1"} == {ids["trackio"]}
     assert any("evaluation/mean" in json.loads(values) for _, _, values in rows)
+    assert list((place / "trackio/media").rglob("*.mp4"))
     assert longer["env_steps"] in {step for _, step, _ in rows}
 
 

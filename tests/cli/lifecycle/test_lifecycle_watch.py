@@ -23,10 +23,10 @@ ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 class Terminal:
     """A command on a terminal of 150 columns and 40 lines, both of its outputs there."""
 
-    def __init__(self, place: Path, *arguments: str) -> None:
+    def __init__(self, place: Path, *arguments: str, **environment: str) -> None:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 150, 0, 0))
-        without = {"COLUMNS", "LINES", "NO_COLOR"}
+        without = {"COLUMNS", "LINES", "NO_COLOR", "LC_ALL", "LC_CTYPE", "LANG", "PYTHONUTF8"}
         self.process = subprocess.Popen(
             [TIANJI, *arguments],
             stdin=theirs,
@@ -34,7 +34,8 @@ class Terminal:
             stderr=theirs,
             cwd=place,
             env={key: value for key, value in os.environ.items() if key not in without}
-            | {"TERM": "xterm-256color", "PYTHONUTF8": "1"},
+            | {"TERM": "xterm-256color"}
+            | (environment or {"PYTHONUTF8": "1"}),
             start_new_session=True,
         )
         os.close(theirs)
@@ -99,6 +100,26 @@ def test_a_run_is_watched_in_a_pipe_and_on_a_terminal_and_does_not_mind(workplac
         assert shown in last
     assert run.command.stdout.split("\n", 1)[0] in last
     assert screen.rindex("\x1b[?25h") > screen.rfind("\x1b[?25l"), "the cursor is given back"
+
+
+def test_training_and_watching_show_one_chart_in_the_characters_of_their_terminals(workplace: Any) -> None:
+    evaluation = {"every_s": 0.5, "episodes": 2}
+    config = workplace.config({"experiment": {"stop": {"wall_s": 4.0}, "evaluation": evaluation}})
+    # They are warm no more than a user's: what takes long before there is a run is to be seen.
+    train = Terminal(workplace.place, "train", str(config), "--out", "out")
+    workplace.until((workplace.place / "out/run/1/config.toml").exists, "the run begins")
+    watch = Terminal(workplace.place, "watch", "out/run/1", LANG="C")
+    trained = ESCAPE.sub("", train.read_to_end())
+    watched = ESCAPE.sub("", watch.read_to_end())
+    assert "importing torch, building environment and model once" in trained
+    assert "starting" in trained
+    for shown, tick, mark in ((trained, "┤", "◆"), (watched, "+", "o")):
+        last = shown[shown.rindex("run (out/run/1)") :]
+        chart = last[last.index("stops at") : last.index("env steps\r")]
+        assert f" 0 {tick}" in chart
+        assert f"{mark} evaluation" in chart
+        assert chart.count(mark) >= 3, "its line in the legend has an o of its own"
+    assert watched.isascii()
 
 
 def test_of_a_run_whose_root_is_killed_the_command_that_goes_on_with_it_is_told(workplace: Any) -> None:

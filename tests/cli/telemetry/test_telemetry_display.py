@@ -1,29 +1,26 @@
 """The live display, drawn by a real process on a real pseudo-terminal and read from the screen it leaves."""
 
-import fcntl
 import io
-import os
-import pty
 import re
 import signal
-import struct
-import subprocess
-import sys
-import termios
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.screen import Screen, on_terminal
+from rich.color import Color
 from rich.console import Console
 
+from tianji_cli.telemetry import styles
 from tianji_cli.telemetry.bottleneck import TRAINING_BOUND
-from tianji_cli.telemetry.snapshot import Snapshot, StopProgress
-from tianji_cli.telemetry.telemetry import LEVELS, LiveDisplay, render, sparkline
+from tianji_cli.telemetry.chart import Course
+from tianji_cli.telemetry.snapshot import Evaluated, RoleStatus, Snapshot, StopProgress
+from tianji_cli.telemetry.telemetry import MOST_CHART, render
 from tianji_cli.wire.reports import Evaluating
 
 PROGRAM = """
-import os, signal, sys, threading
+import fcntl, os, signal, struct, sys, termios, threading
 sys.path.insert(0, sys.argv[1])
 from conftest import build_snapshot
 from tianji_cli.telemetry.telemetry import choose_display
@@ -31,113 +28,43 @@ actors, seconds = int(sys.argv[2]), int(sys.argv[3])
 display = choose_display("ppo_cartpole  experiments/ppo_cartpole/3", quiet=False, stream=sys.stderr)
 display.event("4 processes started")
 for second in range(seconds):
+    if second == 3 and sys.argv[4] == "resized":
+        fcntl.ioctl(2, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    if second == 4:
+        display.remember_evaluation(45_200 * 2, 100.0)
     display.show(build_snapshot(second, actors))
     if second == 2:
         display.event("actor 3 was killed by SIGKILL and restarted")
 assert threading.active_count() == 1, threading.enumerate()
-if sys.argv[4] == "killed":
+if sys.argv[4] != "closed":
     os.kill(os.getpid(), signal.SIGKILL)
 display.close()
 display.close()
 print("the result", file=sys.stderr)
 """
 
-ESCAPE = re.compile(r"\x1b\[(\??[0-9;]*)([A-Za-z])")
 
-
-class Screen:
-    """A terminal's screen: as much of a VT100 as a live display may use."""
-
-    def __init__(self, columns: int, lines: int) -> None:
-        self.columns, self.height = columns, lines
-        self.lines = [""] * lines
-        self.scrolled: list[str] = []
-        self.x = self.y = 0
-        self.cursor_shown = True
-
-    def feed(self, text: str) -> None:
-        position = 0
-        while position < len(text):
-            if text[position] == "\x1b":
-                escape = ESCAPE.match(text, position)
-                assert escape, f"unknown sequence {text[position : position + 10]!r}"
-                self._command(*escape.groups())
-                position = escape.end()
-            else:
-                self._character(text[position])
-                position += 1
-
-    def _command(self, argument: str, letter: str) -> None:
-        match argument, letter:
-            case (_, "m"):
-                pass
-            case ("?25", "h" | "l"):
-                self.cursor_shown = letter == "h"
-            case (_, "A"):
-                self.y = max(0, self.y - int(argument or 1))
-            case ("2", "K"):
-                self.lines[self.y] = ""
-            case _:
-                pytest.fail(f"the display sent a sequence that is not modelled: {argument}{letter}")
-
-    def _character(self, character: str) -> None:
-        if character == "\r":
-            self.x = 0
-        elif character == "\n":
-            self._down()
-        else:
-            if self.x == self.columns:
-                self.x = 0
-                self._down()
-            line = self.lines[self.y].ljust(self.x)
-            self.lines[self.y] = line[: self.x] + character + line[self.x + 1 :]
-            self.x += 1
-
-    def _down(self) -> None:
-        if self.y == self.height - 1:
-            self.scrolled.append(self.lines.pop(0))
-            self.lines.append("")
-        else:
-            self.y += 1
-
-    @property
-    def text(self) -> str:
-        return "\n".join(line.rstrip() for line in [*self.scrolled, *self.lines]).strip()
+def written_live(
+    columns: int, lines: int, actors: int, seconds: int = 6, end: str = "killed", **environment: str
+) -> bytes:
+    """Run a live display on a pseudo-terminal of this size; gives what it wrote there."""
+    arguments = [str(Path(__file__).parent), str(actors), str(seconds), end]
+    utf8 = {} if "LANG" in environment else {"PYTHONUTF8": "1"}
+    written, status, out = on_terminal(
+        PROGRAM, *arguments, columns=columns, lines=lines, **(utf8 | environment)
+    )
+    assert out == b"", "progress belongs to stderr"
+    assert status == (0 if end == "closed" else -signal.SIGKILL), written
+    return written
 
 
 def show_live(
     columns: int, lines: int, actors: int, seconds: int = 6, end: str = "killed", **environment: str
 ) -> Screen:
-    """Run a live display on a pseudo-terminal of this size and return its screen, as it was at the end."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-    plain = {key: value for key, value in os.environ.items() if key not in {"COLUMNS", "LINES", "NO_COLOR"}}
-    arguments = [str(Path(__file__).parent), str(actors), str(seconds), end]
-    program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        stdin=theirs,
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        env=plain | {"TERM": "xterm-256color", "PYTHONUTF8": "1"} | environment,
-    )
-    os.close(theirs)
+    """The screen that it leaves."""
     screen = Screen(columns, lines)
-    screen.feed(b"".join(_read_all(ours)).decode())
-    assert program.communicate(timeout=60)[0] == b"", "progress belongs to stderr"
-    assert program.returncode == (0 if end == "closed" else -signal.SIGKILL), screen.text
+    screen.feed(written_live(columns, lines, actors, seconds, end, **environment).decode())
     return screen
-
-
-def _read_all(descriptor: int) -> Iterable[bytes]:
-    while True:
-        try:
-            data = os.read(descriptor, 1 << 16)
-        except OSError:  # Linux answers EIO once the other side has closed
-            data = b""
-        if not data:
-            os.close(descriptor)
-            return
-        yield data
 
 
 NARROW = """\
@@ -145,7 +72,6 @@ NARROW = """\
 4.0 s  actor 3 was killed by SIGKILL and restarted
 ppo_cartpole  experiments/ppo_cartpole/3                                   7.0 s
 return      150.0  mean of the last 100 of 185 episodes, best 150.0
-            ▁▃▅▆█
 steps       226 K env steps, 1.75 K updates, policy version 220
 rates       produced 45.2 K/s, received 45.1 K/s, consumed 180 K/s
 replay      ratio 3.98, target 4.00
@@ -154,6 +80,11 @@ losses      policy -0.012, value 0.510
 stops at    mean_return  150.0 of 475.0   12 s, 542 K steps left
             env_steps    226 K of 1.00 M  18 s, 774 K steps left
             wall_s       7.0 s of 10 min  9 min 53 s, 26.8 M steps left
+       200 ┤                                                                 ⢀⣀⣀
+       100 ┤                           ◆                ⣀⣀⣀⣀⣀⣀⣀⠤⠤⠤⠤⠤⠔⠒⠒⠒⠒⠉⠉⠉⠉⠁
+           │                        ⣀⣀⣀⣀⣀⡠⠤⠤⠤⠤⠒⠒⠒⠒⠊⠉⠉⠉⠉⠉
+         0 ┤             ⠐⠒⠒⠒⠉⠉⠉⠉⠉⠉⠉
+            0                    ◆ evaluation                    226 K env steps
 role     rank  busy  restarts  state
 root     0     1 %   0         running
 learner  1     97 %  0         running
@@ -174,6 +105,56 @@ def test_a_wide_terminal_has_room_for_process_ids() -> None:
     assert "ppo_cartpole  experiments/ppo_cartpole/3".ljust(115) + "7.0 s" in text
 
 
+def test_a_wide_terminal_has_a_larger_chart_with_more_on_its_scale() -> None:
+    screen = show_live(120, 40, actors=8)
+    assert [line.partition("┤")[0].strip() for line in screen.lines if "┤" in line] == [
+        "150",
+        "100",
+        "50",
+        "0",
+    ]
+    assert sum("│" in line or "┤" in line for line in screen.lines) == MOST_CHART - 1
+    assert screen.text.count("◆") == 2, "the evaluation, and what the mark means"
+    assert screen.scrolled == []
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (120, 40)])
+def test_without_colour_nothing_is_lost(columns: int, lines: int) -> None:
+    coloured = written_live(columns, lines, actors=2).decode()
+    plain = written_live(columns, lines, actors=2, NO_COLOR="1").decode()
+    assert set(re.findall(r"38;5;\d+", coloured)) == {f"38;5;{number}" for number in (29, 31, 133)}
+    assert "38;5" not in plain
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == re.sub(r"\x1b\[[\d;]*m", "", plain)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance, as WCAG 2 has it."""
+    triplet = Color.parse(colour).get_truecolor()
+    linear = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in triplet.normalized)
+    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("name", [name for name in vars(styles) if name.isupper()])
+def test_every_colour_is_legible_on_black_and_on_white(name: str) -> None:
+    colour = getattr(styles, name)
+    assert Color.parse(colour).number > 15, "a theme would change it"
+    of_it = luminance(colour)
+    assert 1.05 / (of_it + 0.05) >= 3.5, "on white"
+    assert (of_it + 0.05) / 0.05 >= 3.5, "on black"
+
+
+def test_a_terminal_that_becomes_smaller_is_drawn_anew_with_its_newest_events() -> None:
+    screen = Screen(80, 24, cleared=(60, 24))
+    screen.feed(written_live(80, 24, actors=2, end="resized").decode())
+    assert screen.text.startswith("4 processes started\n4.0 s  actor 3 was killed")
+    assert screen.text.count("policy lag") == 1
+    assert screen.text.count("experiments/ppo_cartpole") == 1
+    assert screen.columns == 60, "it was cleared"
+    assert max(map(len, screen.lines)) <= 60
+    assert "┤" in screen.text
+    assert screen.scrolled == []
+
+
 @pytest.mark.parametrize(("columns", "lines"), [(80, 24), (120, 40)])
 def test_many_actors_are_summed_up(columns: int, lines: int) -> None:
     screen = show_live(columns, lines, actors=32)
@@ -182,15 +163,17 @@ def test_many_actors_are_summed_up(columns: int, lines: int) -> None:
     assert screen.scrolled == []
 
 
-def test_roles_that_do_not_fit_in_the_height_are_summed_up() -> None:
-    screen = show_live(80, 24, actors=9)
-    assert "9 actors" in screen.text
+@pytest.mark.parametrize("actors", [6, 9])
+def test_roles_that_do_not_fit_in_the_height_with_the_chart_are_summed_up(actors: int) -> None:
+    screen = show_live(80, 24, actors=actors)
+    assert f"{actors} actors" in screen.text
+    assert "┤" in screen.text
     assert screen.scrolled == []
 
 
 def test_a_screen_too_narrow_loses_ends_of_lines_and_stays_in_order() -> None:
     screen = show_live(40, 24, actors=2)
-    assert screen.text.count("return ") == 1
+    assert screen.text.count("\nreturn ") == 1
     assert screen.text.count("policy lag") == 1
     assert max(len(line) for line in screen.lines) <= 40
 
@@ -210,7 +193,7 @@ def test_before_there_is_anything_to_say_the_display_does_not_say_it() -> None:
 
 def shown(one: Snapshot) -> str:
     console = Console(width=80, height=24, record=True, file=io.StringIO())
-    console.print(render(one, "ppo", (), console))
+    console.print(render(one, "ppo", None, console))
     return "".join(line.rstrip() + "\n" for line in console.export_text().splitlines())
 
 
@@ -225,6 +208,65 @@ def test_a_goal_is_out_of_sight_only_once_it_was_looked_for(snapshot: Callable[.
     assert "env_steps    9 of 9         reached\n" in late
 
 
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [
+        ((("running", "starting"), 0, 0), "starting    2 of 3 processes ready; waiting for learner 1\n"),
+        ((("running", "running"), 0, 0), "starting    no environment step yet"),
+        ((("running", "running"), 512, 0), "starting    no update yet"),
+        ((("stopping", "done"), 512, 9), "stopping    saving what was learnt; waiting for actor 2\n"),
+        ((("running", "running"), 512, 9), None),
+    ],
+)
+def test_what_a_run_waits_for_is_said(
+    snapshot: Callable[..., Snapshot], states: Any, said: str | None
+) -> None:
+    (actor, learner), produced, updates = states
+    roles = (
+        RoleStatus(0, "root", None, "node1", 4000, 0.01),
+        RoleStatus(1, "buffer", 0, "node1", 4001, None, state=learner),
+        RoleStatus(1, "learner", 0, "node1", 4001, None, state=learner),
+        RoleStatus(2, "actor", 0, "node1", 4002, None, state=actor),
+    )
+    text = shown(snapshot(5, roles=roles, produced=produced, updates=updates))
+    assert said in text if said else not {"starting", "stopping"} & set(text.split())
+
+
+def test_the_chart_has_room_in_80_by_24_however_much_a_run_tells(
+    snapshot: Callable[..., Snapshot], with_replay: dict[str, Any], of_groups: dict[str, Any]
+) -> None:
+    told = with_replay | of_groups | {"win_rate": 0.75, "bottleneck": TRAINING_BOUND}
+    told |= {"evaluated": Evaluated(1, 2000, 210.5, 12.1, 215.3)}
+    course = Course()
+    course.add(1000, 3.0)
+    console = Console(width=80, height=24, record=True, file=io.StringIO())
+    console.print(render(snapshot(5, actors=20, **told), "ppo", course, console))
+    text = console.export_text()
+    assert len(text.splitlines()) <= 21, "two events fit above it, and nothing scrolls"
+    assert "┤" in text
+    assert "…" not in text
+    assert "busy        root 1 %, learner 97 %, 20 actors 80-90 %\n" in text
+    for label in (
+        "evaluated",
+        "return",
+        "win rate",
+        "rates",
+        "bottleneck",
+        "replay",
+        "policy lag",
+        "stops at",
+    ):
+        assert f"\n{label} " in text
+    tiny = Console(width=80, height=14, record=True, file=io.StringIO())
+    tiny.print(render(snapshot(5, **told), "ppo", course, tiny))
+    assert "┤" not in tiny.export_text(), "there is no room at all"
+
+
+def test_losses_take_one_line(snapshot: Callable[..., Snapshot]) -> None:
+    text = shown(snapshot(5, losses={f"diagnostic_{i}": 0.5 for i in range(9)}))
+    assert "losses      diagnostic_0 0.500, diagnostic_1 0.500 and 7 more\n" in text
+
+
 def test_an_evaluation_is_shown_in_place_of_the_pace(snapshot: Callable[..., Snapshot]) -> None:
     text = shown(snapshot(5, evaluating=Evaluating(37, 100, 5000, 12.2), bottleneck=TRAINING_BOUND))
     assert "evaluating  37 of 100 episodes, 12 s, 5.00 K env steps\nreturn      150.0" in text
@@ -236,7 +278,7 @@ def test_a_replay_is_shown_in_80_columns(
     snapshot: Callable[..., Snapshot], with_replay: dict[str, Any]
 ) -> None:
     console = Console(width=80, height=24, record=True, file=io.StringIO())
-    console.print(render(snapshot(5, **with_replay), "dqn", (), console))
+    console.print(render(snapshot(5, **with_replay), "dqn", None, console))
     assert (
         "replay      34.0 K of 50.0 K env steps (2.14 MB), ratio 3.98, target 4.00\n"
         "sample age  mean 13.0 K, p50 12.0 K, p95 40.1 K, max 49.9 K env steps\n"
@@ -247,14 +289,14 @@ def test_a_replay_is_shown_in_80_columns(
 
 def test_frames_are_shown_where_a_step_takes_several(snapshot: Callable[..., Snapshot]) -> None:
     console = Console(width=80, height=24, record=True, file=io.StringIO())
-    console.print(render(snapshot(5, frames_per_step=4), "ppo", (), console))
+    console.print(render(snapshot(5, frames_per_step=4), "ppo", None, console))
     shown = "".join(line.rstrip() + "\n" for line in console.export_text().splitlines())
     assert "steps       226 K env steps, 904 K frames, 1.75 K updates, policy version 220\n" in shown
 
 
 def test_averaging_over_groups_is_shown(snapshot: Callable[..., Snapshot], of_groups: dict[str, Any]) -> None:
     console = Console(width=80, height=24, record=True, file=io.StringIO())
-    console.print(render(snapshot(5, **of_groups), "ppo", (), console))
+    console.print(render(snapshot(5, **of_groups), "ppo", None, console))
     shown = console.export_text()
     assert "averaging   12 rounds; group 1 missed 3; group 1 is lost" in shown
     assert "mean of the last 100 of 185 episodes in 2 groups" in shown
@@ -262,32 +304,12 @@ def test_averaging_over_groups_is_shown(snapshot: Callable[..., Snapshot], of_gr
 
 def test_the_bottleneck_is_named_in_plain_words(snapshot: Callable[..., Snapshot]) -> None:
     console = Console(width=80, height=24, record=True, file=io.StringIO())
-    console.print(render(snapshot(5, bottleneck=TRAINING_BOUND), "ppo", (), console))
+    console.print(render(snapshot(5, bottleneck=TRAINING_BOUND), "ppo", None, console))
     shown = "".join(line.rstrip() + "\n" for line in console.export_text().splitlines())
     assert (
         "bottleneck  training-bound: more actors will not help; a faster learner would:\n"
         "            more cores where its network uses them, or another group\n"
     ) in shown
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_curve_has_what_was_remembered_before_what_is_shown(
-    snapshot: Callable[..., Snapshot], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    console = Terminal()
-    display = LiveDisplay("ppo", console)
-    for mean in (70.0, 0.0, 35.0):
-        display.remember(mean)
-    display.show(snapshot(5, mean_100=70.0))
-    display.close()
-    assert sparkline([70.0, 0.0, 35.0, 70.0], 10) in console.getvalue()
 
 
 @pytest.mark.parametrize("end", ["killed", "closed"])
@@ -305,9 +327,3 @@ def test_a_terminal_without_unicode_gets_no_blocks() -> None:
     text = show_live(80, 24, actors=2, PYTHONUTF8="0", PYTHONIOENCODING="ascii:backslashreplace").text
     assert "150.0  mean of the last 100 of 185 episodes" in text
     assert text.isascii()
-
-
-def test_the_sparkline_spans_low_to_high_in_the_columns_it_has() -> None:
-    assert sparkline([0.0, 7.0], 10) == LEVELS[0] + LEVELS[-1]
-    assert sparkline([float(i) for i in range(1000)], 8) == LEVELS
-    assert sparkline([-5.0, -5.0], 10) == LEVELS[0] * 2

@@ -54,7 +54,7 @@ def test_they_are_read_back_as_they_were(
 
 def test_the_live_display_shows_them(snapshot: Callable[..., Snapshot]) -> None:
     console = Console(width=80, height=24, record=True, file=io.StringIO())
-    console.print(render(snapshot(metrics=MEANS), "ppo", (), console))
+    console.print(render(snapshot(metrics=MEANS), "ppo", None, console))
     shown = [line.rstrip() for line in console.export_text().splitlines()]
     assert "metrics     success 0.250, steps 12.5, means of the last 100 episodes" in shown
 

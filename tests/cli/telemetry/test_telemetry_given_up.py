@@ -19,7 +19,7 @@ from tianji_cli.telemetry.telemetry import PlainDisplay, render
 def shown_of(snapshot: Snapshot) -> str:
     stream, console = io.StringIO(), Console(width=80, height=24, record=True, file=io.StringIO())
     PlainDisplay(stream).show(snapshot)
-    console.print(render(snapshot, "qmix", (), console))
+    console.print(render(snapshot, "qmix", None, console))
     return stream.getvalue() + console.export_text()
 
 

@@ -85,7 +85,7 @@ def test_the_live_display_shows_the_win_rate_and_how_far_the_goal_is(
 ) -> None:
     console = Console(width=80, height=24, record=True, file=io.StringIO())
     stop = (StopProgress("win_rate", 0.75, 0.8, 12.0),)
-    console.print(render(snapshot(win_rate=0.75, stop=stop), "qmix", (), console))
+    console.print(render(snapshot(win_rate=0.75, stop=stop), "qmix", None, console))
     shown = [line.rstrip() for line in console.export_text().splitlines()]
     assert "win rate    75 % of the last 100 episodes" in shown
     assert "stops at    win_rate  75 % of 80 %  12 s, 542 K steps left" in shown

@@ -9,13 +9,13 @@ import pytest
 from lab.profile.probing import DQN, PPO, write_config
 
 from tianji_cli.config.loader import load_config
+from tianji_cli.telemetry.progress import Progress
 from tianji_cli.wire.parameters import policy_layout
 from tianji_lab.profile import schedule
 from tianji_lab.profile.building import Subject
 from tianji_lab.profile.measure import measure
 from tianji_lab.profile.measurements import Measurements
 from tianji_lab.profile.settings import fingerprint
-from tianji_lab.progress import Progress
 
 pytestmark = [pytest.mark.usefixtures("warm_children"), pytest.mark.timeout(400)]
 # Its windows take as long as they take, of processes that start anew.

@@ -11,6 +11,7 @@ import pytest
 from lab.profile.probing import PPO, write_config
 
 from tianji_cli.config.loader import load_config
+from tianji_cli.telemetry.progress import Progress
 from tianji_lab.profile import building, schedule
 from tianji_lab.profile.building import Builder, Phase, Room, Subject, all_phases
 from tianji_lab.profile.probe.pool import ProbeFailed, ProbePool
@@ -26,7 +27,6 @@ from tianji_lab.profile.probe.protocol import (
     Step,
 )
 from tianji_lab.profile.schedule import ENOUGH_S, LONGEST_S, MOST_PAUSE_S, SHORTEST_S, WINDOWS, Schedule
-from tianji_lab.progress import Progress
 
 TWO = Room((0, 1))
 FEW = all_phases(TWO, 8, [], [])

@@ -14,13 +14,13 @@ from tianji_cli.errors import RunFailed
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.bottleneck import Bottleneck
 from tianji_cli.telemetry.metrics import read_metrics
+from tianji_cli.telemetry.progress import Progress
 from tianji_lab.model.costs import Split
 from tianji_lab.model.prediction import Prediction
 from tianji_lab.profile import verify as verify_module
 from tianji_lab.profile.search import Candidate
 from tianji_lab.profile.settings import as_settings, split_of, split_values
 from tianji_lab.profile.verify import CYCLES, MOST_S, SETTLES_S, WINDOW_S, Rates, rates_of, verify
-from tianji_lab.progress import Progress
 
 DQN = "configs/dqn_cartpole.toml"
 

@@ -1,0 +1,253 @@
+"""Films of what an environment draws: animated GIFs by Pillow, and MP4 (H.264) by PyAV.
+
+A game of Atari may have 27,000 pictures, too many to keep: each is written as it comes. Until a film is
+finished it has a temporary name, so that a file of its own name is always a whole one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Mapping
+from fractions import Fraction
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_cli.errors import UsageError, describe
+from tianji_cli.files.regular import open_regular
+
+if TYPE_CHECKING:
+    import av
+
+Picture = npt.NDArray[np.uint8]
+
+PICTURES_PER_S: Final = 30.0
+"""Where an environment does not say how many it draws."""
+
+
+class FilmError(UsageError):
+    """A film cannot be written; the message says which and why, or what would be right."""
+
+
+class _Writer(Protocol):
+    """Writes pictures of one size into a file that is there and empty.
+
+    Attributes:
+        library: what it imports.
+        package: what that is called.
+    """
+
+    library: ClassVar[str]
+    package: ClassVar[str]
+
+    def __init__(self, path: Path, picture: Picture, fps: float) -> None: ...
+
+    def write(self, picture: Picture) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Gif:
+    """A GIF without end, which shows its pictures over and over.
+
+    Its clock has hundredths of a second, and viewers slow down what takes less than two of them.
+    """
+
+    library: ClassVar[str] = "PIL"
+    package: ClassVar[str] = "Pillow"
+
+    FOR_EVER: Final = b"!\xff\x0bNETSCAPE2.0\x03\x01\x00\x00\x00"
+    END: Final = b";"
+
+    def __init__(self, path: Path, picture: Picture, fps: float) -> None:
+        self._file: IO[bytes] = path.open("wb")
+        self._fps = min(fps, 50.0)
+        self._number = 0
+        height, width, _ = picture.shape
+        # Each picture brings a colour table of its own, so the file as a whole has none.
+        self._file.write(b"GIF89a" + struct.pack("<HHBBB", width, height, 0, 0, 0) + self.FOR_EVER)
+
+    def write(self, picture: Picture) -> None:
+        from PIL import GifImagePlugin, Image  # noqa: PLC0415 - only films need it
+
+        begins, ends = (round(100 * n / self._fps) for n in (self._number, self._number + 1))
+        self._number += 1
+        image = Image.fromarray(picture).quantize()
+        shown: dict[str, Any] = {"duration": 10 * (ends - begins), "include_color_table": True}
+        self._file.write(b"".join(GifImagePlugin.getdata(image, **shown)))
+
+    def close(self) -> None:
+        with self._file:
+            self._file.write(self.END)
+
+
+class _Mp4:
+    """H.264 in the colours that every player knows, which halve the resolution of colour: sides are even."""
+
+    library: ClassVar[str] = "av"
+    package: ClassVar[str] = "PyAV"
+
+    def __init__(self, path: Path, picture: Picture, fps: float) -> None:
+        import av  # noqa: PLC0415 - only films need it
+
+        height, width, _ = picture.shape
+        # A name with a colon would be an address, and one that begins with a slash is none.
+        self._container = av.open(str(path.absolute()), "w", format="mp4")
+        options = {"preset": "veryfast", "crf": "20"}
+        rate = Fraction(fps).limit_denominator(1000)
+        self._stream: av.VideoStream = self._container.add_stream("libx264", rate=rate, options=options)
+        self._stream.width, self._stream.height = width + width % 2, height + height % 2
+        self._stream.pix_fmt = "yuv420p"
+        self._stream.codec_context.thread_count = 1  # Cores are others': it films beside a training, too.
+        self._frame = av.VideoFrame.from_ndarray
+
+    def write(self, picture: Picture) -> None:
+        height, width, _ = picture.shape
+        if height % 2 or width % 2:
+            picture = np.pad(picture, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+        self._container.mux(self._stream.encode(self._frame(np.ascontiguousarray(picture), format="rgb24")))
+
+    def close(self) -> None:
+        try:
+            self._container.mux(self._stream.encode(None))
+        finally:
+            self._container.close()
+
+
+_WRITERS: Final[Mapping[str, type[_Writer]]] = {".mp4": _Mp4, ".gif": _Gif}
+MP4: Final = ".mp4"
+
+
+def check_library(suffix: str) -> None:
+    """Refuse a kind of films whose library is missing, without importing it.
+
+    Raises:
+        FilmError: the message has the command that installs it.
+    """
+    writer = _WRITERS[suffix]
+    if find_spec(writer.library) is None:
+        raise FilmError(f"a film as {suffix} needs {writer.package}: pip install 'tianji[video]'")
+
+
+def check_film(path: Path) -> None:
+    """Refuse a film that could not be written, before anything is played.
+
+    Raises:
+        FilmError: its name promises another format, the library is missing, or there is no place for it.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in _WRITERS:
+        name = path if path.name else Path("play")
+        known = " or ".join(str(name.with_suffix(one)) for one in _WRITERS)
+        raise FilmError(f"{path} names no film that can be written; {known} would be right")
+    check_library(suffix)
+    try:
+        wrong = (path.exists() or path.is_symlink()) and not path.is_file()
+        has_place = path.parent.is_dir()
+    except OSError as cause:
+        raise _unwritable(path, cause) from cause
+    if wrong or not has_place:
+        what = f"there is no directory {path.parent}"
+        if wrong:
+            what = "it is a directory" if path.is_dir() else "it is no regular file"
+        raise FilmError(f"cannot write {path}: {what}")
+
+
+def _unwritable(path: Path, cause: Exception) -> FilmError:
+    text = cause.strerror if isinstance(cause, OSError) else None
+    return FilmError(f"cannot write {path}: {text or describe(cause)}")
+
+
+class Film:
+    """A film that grows picture by picture; it has its name once ``finish`` was called.
+
+    As a context it is discarded if that was not called within.
+
+    Args:
+        path: ends in ``.mp4`` or ``.gif``; see ``check_film``.
+        fps: pictures a second.
+
+    Attributes:
+        pictures: how many it has.
+    """
+
+    def __init__(self, path: Path, fps: float) -> None:
+        self.path = path
+        self.fps = fps
+        self.pictures = 0
+        self._temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        self._shape: tuple[int, ...] = ()
+        self._writer: _Writer | None = None
+
+    def add(self, picture: Picture) -> None:
+        """Write one picture, ``[height, width, 3]``, each time of the same size.
+
+        Raises:
+            FilmError: the file cannot be written, or this picture has another size than the first.
+        """
+        if self._writer is not None and picture.shape != self._shape:
+            height, width, _ = picture.shape
+            raise FilmError(
+                f"{self.path}: picture {self.pictures + 1} has {width} x {height} pixels, and the first "
+                f"{self._shape[1]} x {self._shape[0]}; a film has one size"
+            )
+        try:
+            if self._writer is None:
+                self._begin(picture)
+            assert self._writer is not None
+            self._writer.write(picture)
+        except Exception as cause:  # What codecs raise has nothing else in common.
+            raise _unwritable(self.path, cause) from cause
+        self.pictures += 1
+
+    def finish(self) -> None:
+        """Give it its name, in place of what had it; without a picture there is no file.
+
+        Raises:
+            FilmError: the file cannot be written; nothing is left of it.
+        """
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        try:
+            writer.close()
+            descriptor = os.open(self._temporary, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            self._temporary.replace(self.path)
+        except Exception as cause:  # Likewise.
+            raise _unwritable(self.path, cause) from cause
+        finally:
+            self._temporary.unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Leave nothing of it, unless it is finished. Harmless when repeated."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with contextlib.suppress(Exception):  # Likewise; the disk may be what is full.
+                writer.close()
+            self._temporary.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.discard()
+
+    def _begin(self, picture: Picture) -> None:
+        self._shape = picture.shape
+        self._temporary.unlink(missing_ok=True)  # Left by a process of the same number that was killed.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        os.close(open_regular(self._temporary, flags))
+        try:
+            self._writer = _WRITERS[self.path.suffix.lower()](self._temporary, picture, self.fps)
+        except BaseException:
+            self._temporary.unlink(missing_ok=True)
+            raise

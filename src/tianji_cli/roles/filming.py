@@ -1,0 +1,217 @@
+"""Films evaluations: what the first environment draws, with numbers in a strip below it where asked.
+
+``Filming`` is one film, of `tianji eval` or of an evaluation while others train. ``Films`` are those of a
+training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_cli.errors import describe
+from tianji_cli.files.film import MP4, PICTURES_PER_S, Film, Picture
+from tianji_cli.roles.evaluator import Evaluator, Moment
+from tianji_envs.core import VectorEnvironment
+
+Floats = npt.NDArray[np.float32]
+
+LEAST_WIDTH: Final = 256
+"""Pixels of a film: MinAtar's pictures have ten, and numbers need some. Smaller ones are enlarged."""
+STRIP: Final = 48
+"""Grey of the strip: no picture's black."""
+MOST_HEIGHT: Final = 1024
+"""Of an enlarged picture."""
+
+
+class Filming:
+    """An evaluation that is filmed, from the first observation on.
+
+    Args:
+        evaluator: of one environment, made to be rendered. It is closed by its owner.
+        overlay: whether step, reward, return and episode stand below the pictures.
+
+    Attributes:
+        film: itself.
+
+    Raises:
+        FilmError: the film cannot be written; EnvironmentFailure: the environment cannot be drawn.
+    """
+
+    def __init__(self, evaluator: Evaluator, path: Path, *, overlay: bool) -> None:
+        self._evaluator = evaluator
+        self._overlay = overlay
+        self.film = Film(path, evaluator.environment.render_fps or PICTURES_PER_S)
+        self._shoot()
+
+    @property
+    def is_over(self) -> bool:
+        """All episodes were played, or a limit was reached."""
+        return self._evaluator.finished is not None
+
+    def turn(self) -> None:
+        """Step the environment, and film what it shows then."""
+        if self._evaluator.turn():
+            self._shoot()
+
+    def _shoot(self) -> None:
+        picture = enlarged(self._evaluator.environment.render())
+        try:
+            self.film.add(with_numbers(picture, self._evaluator.moment) if self._overlay else picture)
+        except BaseException:
+            self.film.discard()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.film.discard()
+
+
+def enlarged(picture: Picture) -> Picture:
+    """Enlarge a small picture, ``[height, width, 3]``, by a whole number: its pixels stay what they are."""
+    height, width, _ = picture.shape
+    times = min(-(-LEAST_WIDTH // width), MOST_HEIGHT // height)
+    return picture.repeat(times, axis=0).repeat(times, axis=1) if times > 1 else picture
+
+
+def with_numbers(picture: Picture, moment: Moment) -> Picture:
+    """Draw where an episode is in a strip below a picture, ``[height, width, 3]``."""
+    from PIL import Image, ImageDraw  # noqa: PLC0415 - only films need it
+
+    height, drawn, _ = picture.shape
+    width = max(drawn, LEAST_WIDTH)
+    font_size = min(max(width // 24, 13), 32)
+    line, margin = round(1.3 * font_size), font_size // 2
+    canvas = np.full((height + 2 * line + margin, width, 3), STRIP, np.uint8)
+    left = (width - drawn) // 2
+    canvas[:height, left : left + drawn] = picture
+    strip = Image.fromarray(canvas[height:])
+    draw = ImageDraw.Draw(strip)
+    columns = (
+        (f"episode {moment.episode}", f"step {moment.step}"),
+        (
+            f"reward {moment.reward:.5g}",
+            f"return {moment.score:.6g}",
+        ),
+    )
+    for number, lines in enumerate(columns):
+        for row, text in enumerate(lines):
+            place = margin + number * width // 2, margin // 2 + row * line
+            draw.text(place, text, fill="white", font=_font(font_size))
+    canvas[height:] = np.asarray(strip)
+    return canvas
+
+
+@cache
+def _font(size: int) -> Any:
+    from PIL import ImageFont  # noqa: PLC0415 - only films need it
+
+    return ImageFont.load_default(size)
+
+
+class Films:
+    """Films of the evaluations of a training, each of a policy: the newest stay.
+
+    Nothing that fails in a film reaches the evaluations: it is said in the log, and reported.
+
+    Args:
+        directory: where they are; made when it is needed.
+        keep: how many stay.
+        environment: builds the environment that is drawn, for the first film and after one that failed.
+        evaluator: begins to play in it with parameters ``[P]`` that were published at an env step.
+        overlay: see ``Filming``.
+
+    Attributes:
+        failure: why the newest film that failed did, in one line; None if none has.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        keep: int,
+        environment: Callable[[], VectorEnvironment],
+        evaluator: Callable[[VectorEnvironment, Floats, int], Evaluator],
+        *,
+        overlay: bool,
+    ) -> None:
+        self._directory = directory
+        self._keep = keep
+        self._build = environment
+        self._begin_evaluation = evaluator
+        self._overlay = overlay
+        self._environment: VectorEnvironment | None = None
+        self._filming: Filming | None = None
+        self.failure: str | None = None
+
+    @property
+    def is_filming(self) -> bool:
+        """Whether a film has begun and is not over."""
+        return self._filming is not None
+
+    def begin(self, name: str, parameters: Floats, env_steps: int) -> None:
+        """Begin a film.
+
+        Args:
+            name: of its file, without an ending.
+            parameters: of the policy, ``[P]``.
+            env_steps: of the job, when it was published.
+        """
+        try:
+            self._directory.mkdir(exist_ok=True)
+            for left in self._directory.glob(f".*{MP4}.*"):  # By an examiner that was killed.
+                left.unlink()
+            if self._environment is None:
+                self._environment = self._build()
+            evaluator = self._begin_evaluation(self._environment, parameters, env_steps)
+            self._filming = Filming(evaluator, self._directory / f"{name}{MP4}", overlay=self._overlay)
+        except Exception as cause:  # noqa: BLE001 - whatever an environment raises that is asked to draw
+            self._fail(cause)
+
+    def turn(self) -> None:
+        """Go on with the film, and end it when its episodes are over."""
+        assert self._filming is not None
+        try:
+            self._filming.turn()
+            if self._filming.is_over:
+                self._filming.film.finish()
+                self._filming = None
+                self._make_room()
+        except Exception as cause:  # noqa: BLE001 - likewise
+            self._fail(cause)
+
+    def discard(self) -> None:
+        """Give up the film that was begun."""
+        filming, self._filming = self._filming, None
+        if filming is not None:
+            filming.film.discard()
+
+    def close(self) -> None:
+        """Give up the film that was begun, and close the environment."""
+        self.discard()
+        environment, self._environment = self._environment, None
+        if environment is not None:
+            environment.close()
+
+    def _make_room(self) -> None:
+        films = sorted(self._directory.glob(f"[!.]*{MP4}"), key=lambda film: film.stat().st_mtime)
+        for old in films[: -self._keep]:
+            old.unlink()
+
+    def _fail(self, cause: Exception) -> None:
+        """Note that the film has failed; the next one gets an environment of its own."""
+        self.failure = describe(cause)
+        with contextlib.suppress(OSError):  # The disk may be what is full.
+            traceback.print_exception(cause)
+        try:
+            self.close()
+        except Exception as another:  # noqa: BLE001 - a broken environment may not close either
+            self.failure += f"; {describe(another)}"

@@ -1,0 +1,17 @@
+"""Colours of what a terminal shows, each legible on black and on white; none says anything alone.
+
+They are of the 216 colours that no theme changes. Those that a theme does change are made for one background:
+yellow and cyan vanish on white, blue on black, and what is dim on either.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+LABEL: Final = "color(31)"  # teal
+GOOD: Final = "color(29)"  # green
+CURVE: Final = "color(29)"
+WARNING: Final = "color(130)"  # brown
+FAILURE: Final = "color(160)"  # red
+EVALUATION: Final = "color(133)"  # purple
+GOAL: Final = "color(130)"
