@@ -8,6 +8,7 @@ may be from that of very many runs.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +17,8 @@ import numpy.typing as npt
 
 RESAMPLES: Final = 10_000
 CONFIDENCE: Final = 0.95
+MOST_DRAWN: Final = 4_000_000
+"""Values that are drawn at once: curves of a hundred runs would take gigabytes."""
 
 LEAST_FOR_INTERVAL: Final = 2
 """Of one run every resample is the same: it has no interval."""
@@ -66,9 +69,9 @@ def estimate(values: npt.NDArray[Any], *, seed: int = 0, resamples: int = RESAMP
     Returns:
         An estimate of shape ``[...]``.
     """
-    draws = _draws(len(values), resamples, np.random.default_rng(seed))
-    means = interquartile_mean(values[draws], axis=1)
-    low, high = _bounds(means)
+    draws = np.random.default_rng(seed).integers(len(values), size=(resamples, len(values)))
+    blocks = np.array_split(draws, math.ceil(resamples * values.size / MOST_DRAWN))
+    low, high = _bounds(np.concatenate([interquartile_mean(values[block], axis=1) for block in blocks]))
     return Estimate(interquartile_mean(values), low, high)
 
 
@@ -110,10 +113,6 @@ def performance_profile(
     drawn = _times_drawn(len(values), resamples, np.random.default_rng(seed))
     low, high = _bounds(drawn @ above / len(values))
     return Probability(above.mean(axis=0), low, high)
-
-
-def _draws(runs: int, resamples: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    return rng.integers(runs, size=(resamples, runs))
 
 
 def _times_drawn(runs: int, resamples: int, rng: np.random.Generator) -> Array:

@@ -38,6 +38,7 @@ def leave(
     ends: str | None = "finished",
     evaluation: Evaluation | None = None,
     evaluated: Mapping[float, float | None] | None = None,
+    cut_off: Sequence[float] = (),
     time_to: Mapping[float, float | None] | None = None,
 ) -> RunDirectory:
     """Leave a run of so many seconds, 1,000 env steps each.
@@ -46,6 +47,7 @@ def leave(
         changes: of the config.
         ends: status of its summary; None: it was killed.
         evaluated: means of evaluations while training, by their seconds.
+        cut_off: seconds of those of which an episode had not ended.
     """
     config = merged(CONFIG, {"experiment": {"name": name, "seed": seed, "stop": STOP}}, *changes)
     written = out / "written.toml"
@@ -65,7 +67,7 @@ def leave(
         telemetry.update(build_snapshot(1, **figures, updates=steps, roles=roles))
         if evaluated and second in evaluated:
             row = {"kind": "evaluation", "elapsed_s": second, "train_s": float(second), "env_steps": steps}
-            row |= {"mean": evaluated[second], "std": 0.0, "left_out": 0}
+            row |= {"mean": evaluated[second], "std": 0.0, "left_out": int(second in cut_off)}
             telemetry.evaluation(row)
     if ends is None:
         telemetry._metrics.close()  # As the kernel does for a process that is killed.

@@ -161,17 +161,14 @@ def test_final_returns_are_of_evaluations_only_where_all_runs_have_whole_ones(
 def test_curves_are_of_evaluations_while_training_where_all_runs_have_them(
     place: Path, capsys: Capture
 ) -> None:
-    ours = leave(place, rises(100), evaluated={2: 5.0, 5: 6.0, 8: 9.0})
+    ours = leave(place, rises(100), evaluated={2: 5.0, 5: 6.0, 6: -99.0, 8: 9.0}, cut_off=[6])
     theirs = leave(place, rises(100), rate(0.5), evaluated={3: 1.0, 4: None, 9: 7.0})
     found = compared(capsys, ours.path, theirs.path)
     assert (found["curves_of"], found["area_between"]) == ("evaluation", [3000, 8000])
     curve = found["rows"][0]["curves"]["env_steps"]
-    assert (curve["env_steps"][0], curve["env_steps"][-1], curve["iqm"][0], curve["iqm"][-1]) == (
-        2000,
-        8000,
-        5,
-        9,
-    )
+    assert (curve["env_steps"][0], curve["env_steps"][-1]) == (2000, 8000)
+    # One that was cut off is that of shorter episodes.
+    assert (curve["iqm"][0], min(curve["iqm"]), curve["iqm"][-1]) == (5, 5, 9)
     assert compared(capsys, ours.path, leave(place, rises(1)).path)["curves_of"] == "mean_100"
 
 
@@ -203,10 +200,11 @@ def test_a_run_that_has_reached_its_goal_is_no_shorter_failure(place: Path, caps
     # Who stopped at 95 might have come further than 99: final returns tell nothing, areas do.
     assert theirs["better"]["area"]["verdict"] == "worse"
     assert theirs["better"]["final"]["verdict"] == "worse"
-    turned = compared(capsys, *(one.path for one in several(place, [99.0] * 5, spent, name="more")), *fast)
-    final = turned["rows"][1]["better"]["final"]
-    assert final["verdict"] is None
-    assert "stopped at their goal" in final["no_verdict"]
+    more = [one.path for one in several(place, [99.0] * 5, spent, name="more", seconds=range(1, 21))]
+    for words in ((*more, *fast), (*fast, *more)):
+        final = compared(capsys, *words)["rows"][1]["better"]["final"]
+        assert final["verdict"] is None
+        assert "stopped at their goal" in final["no_verdict"]
 
 
 def test_times_are_exact_where_all_have_looked_out_and_read_from_curves_elsewhere(
@@ -248,6 +246,18 @@ def test_rows_that_a_resumed_run_has_gone_past_are_superseded(place: Path, capsy
     # Straight from 2,500 steps to 6,000.
     assert (curve["env_steps"][0], curve["env_steps"][-1]) == (1000, 6000)
     assert all(mean == pytest.approx(steps / 100) for steps, mean in at.items())
+
+
+def test_a_run_that_was_resumed_and_killed_has_left_the_summary_of_a_session_before(
+    place: Path, capsys: Capture
+) -> None:
+    run = leave(place, rises(100))
+    rows = run.metrics.read_text().splitlines()
+    goes_on = {"env_steps": 12_000, "train_s": 12.0, "updates": 12_000, "mean_100": 70.0}
+    run.metrics.write_text("\n".join([*rows, json.dumps(json.loads(rows[-1]) | goes_on), ""]))
+    found = compared(capsys, run.path)
+    assert found["rows"][0]["final"]["iqm"] == 70
+    assert found["rows"][0]["of"][0]["status"] == "killed"
 
 
 # -- how sure it is --------------------------------------------------------------------------------------

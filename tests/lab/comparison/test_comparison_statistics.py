@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from tianji_lab.comparison import statistics
 from tianji_lab.comparison.statistics import (
     estimate,
     interquartile_mean,
@@ -157,6 +158,14 @@ def test_the_bootstrap_repeats_itself() -> None:
     first, again, other = estimate(values), estimate(values), estimate(values, seed=1)
     assert (first.low, first.high) == (again.low, again.high)
     assert (first.low, first.high) != (other.low, other.high)
+
+
+def test_values_that_are_drawn_in_blocks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(7).normal(size=(9, 3))
+    at_once = estimate(values, resamples=50)
+    monkeypatch.setattr(statistics, "MOST_DRAWN", 100)
+    for name in ("iqm", "low", "high"):
+        assert (getattr(estimate(values, resamples=50), name) == getattr(at_once, name)).all()
 
 
 def test_about_95_of_100_intervals_hold_the_true_mean() -> None:
