@@ -25,9 +25,9 @@ import numpy.typing as npt
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.quantities import several
+from tianji_cli.runs.comparison.curves import Curve, read_curve, stretch, values_on
+from tianji_cli.runs.comparison.statistics import Estimate, estimate
 from tianji_cli.telemetry.metrics import read_metrics
-from tianji_lab.comparison.curves import Curve, read_curve, stretch, values_on
-from tianji_lab.comparison.statistics import Estimate, estimate
 from tianji_lab.environment import busy_share
 from tianji_lab.training import read_summary, train_once
 
@@ -67,7 +67,7 @@ def draw(grid: Array, bands: dict[int, Estimate], path: Path) -> None:
     from matplotlib.figure import Figure  # noqa: PLC0415 - a second
     from matplotlib.ticker import EngFormatter  # noqa: PLC0415
 
-    from tianji_lab.figure import COLORS, HEIGHT, draw_band, write_figure  # noqa: PLC0415
+    from tianji_cli.runs.figure import COLORS, HEIGHT, draw_band, write_figure  # noqa: PLC0415
 
     def into(figure: Figure) -> None:
         axes = figure.add_subplot()

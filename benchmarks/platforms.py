@@ -27,11 +27,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from tianji_cli.errors import RunFailed
+from tianji_cli.runs.comparison.curves import Curve, read_curve, stretch, values_on
+from tianji_cli.runs.comparison.statistics import Estimate, estimate
+from tianji_cli.runs.figure import COLORS, draw_curve, write_figure
 from tianji_cli.telemetry.metrics import read_metrics
-from tianji_lab.comparison.curves import Curve, read_curve, stretch, values_on
-from tianji_lab.comparison.statistics import Estimate, estimate
 from tianji_lab.environment import busy_share
-from tianji_lab.figure import COLORS, draw_curve, write_figure
 from tianji_lab.training import read_summary, train_once
 
 PLATFORMS: Final = {"cpu": ("cpu", "cpu"), "mixed": ("cuda", "cpu"), "gpu": ("cuda", "cuda")}

@@ -32,9 +32,9 @@ from hartmann import minus_hartmann6
 
 from tianji_cli.config.source import read
 from tianji_cli.launch.children import python_command
+from tianji_cli.runs.sweep.space import plan_sweep
+from tianji_cli.runs.sweep.study import SweepStudy
 from tianji_lab.environment import busy_share, cpu_model
-from tianji_lab.sweep.space import plan_sweep
-from tianji_lab.sweep.study import SweepStudy
 
 NEW_SEEDS = (101, 102, 103, 104, 105)
 SOLVED = 475.0

@@ -21,7 +21,8 @@ FOLDERS = {
 }
 BASE = {"plan", "wire", "files", "config"}
 BELOW = {
-    "commands": {"root", "launch", "worker", "telemetry", *BASE},
+    "commands": {"runs", "root", "launch", "worker", "telemetry", *BASE},
+    "runs": {"launch", "telemetry", *BASE},
     "root": {"launch", "telemetry", *BASE},
     "launch": {"worker", *BASE},
     "worker": {"roles", *BASE},

@@ -14,8 +14,8 @@ from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.children import python_command, run_child
 from tianji_cli.quantities import exact
+from tianji_cli.runs.comparison.curves import Curve, read_curve
 from tianji_cli.telemetry.metrics import read_metrics
-from tianji_lab.comparison.curves import Curve, read_curve
 
 END_S: Final = 30.0
 """How long a training may take to stop and save once it is to end; then it is killed."""

@@ -53,8 +53,8 @@ PRELOAD: Final = (
     "tianji_lab.scaling.study",
     "tianji_lab.scaling.plots",
     "tianji_lab.staleness.plots",
-    "tianji_lab.sweep.results",
-    "tianji_lab.sweep.run",
+    "tianji_cli.runs.sweep.results",
+    "tianji_cli.runs.sweep.run",
 )
 PR_SET_CHILD_SUBREAPER: Final = 36
 """Of Linux's prctl.h: orphans among its descendants become its children."""

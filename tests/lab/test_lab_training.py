@@ -12,8 +12,8 @@ from lab.trainings import left_run
 
 from tianji_cli.errors import RunFailed
 from tianji_cli.launch import children
+from tianji_cli.runs.comparison.curves import Curve
 from tianji_lab import training
-from tianji_lab.comparison.curves import Curve
 from tianji_lab.training import read_training, train_once
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tianji_cli.files.rundir import RunDirectory
-from tianji_lab.comparison.curves import Curve
+from tianji_cli.runs.comparison.curves import Curve
 from tianji_lab.staleness.study import Comparison, Setting, plan_comparison
 from tianji_lab.training import Training
 

@@ -40,7 +40,7 @@ def compare(runs: ComparedRuns, *, by: ByOption = By.STEPS, out: Figures = None,
     Raises:
         UsageError: they cannot be compared; TianjiError: one is damaged, or the results cannot be written.
     """
-    from tianji_lab.comparison.report import compare_runs  # noqa: PLC0415 - the lab is asked for here
+    from tianji_cli.runs.comparison.report import compare_runs  # noqa: PLC0415 - imports NumPy
 
     compare_runs(runs, "env_steps" if by is By.STEPS else "train_s", out=out, json_to=json_to)
     return 0

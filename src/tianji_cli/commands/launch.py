@@ -95,7 +95,7 @@ def _launch_sweep(
     if request.nodes > 1:
         raise UsageError("each trial of a sweep is on one node: --array says how many nodes share the trials")
     check_installed()
-    from tianji_lab.sweep.space import plan_sweep  # noqa: PLC0415 - only this needs it
+    from tianji_cli.runs.sweep.space import plan_sweep  # noqa: PLC0415 - only this needs it
 
     plan = plan_sweep(tree_of(config, overrides, name), None)
     tianji = Path(sys.executable).with_name("tianji")

@@ -24,7 +24,7 @@ from tianji_cli.telemetry.table import plain_table, print_table
 if TYPE_CHECKING:
     from rich.live import Live
 
-    from tianji_lab.many.seeds import Seed, Seeds
+    from tianji_cli.runs.seeds import Seed, Seeds
 
 COLUMNS: Final = ("seed", "status", "env steps", "best return", "why")
 MOST_SEEDS: Final = 1000
@@ -36,7 +36,7 @@ def train_seeds(job: JobConfig, seeds: str, place: Path, *, quiet: bool, json_to
     Raises:
         UsageError: they cannot be; RunFailed: one of them has failed.
     """
-    from tianji_lab.many.seeds import to_begin  # noqa: PLC0415 - most commands do without the lab
+    from tianji_cli.runs.seeds import to_begin  # noqa: PLC0415 - imports NumPy
 
     check_one_host(job)
     numbers = numbers_of(seeds, job.experiment.seed)
@@ -52,7 +52,7 @@ def resume_seeds(
     Raises:
         UsageError: they cannot be, or one of them runs; RunFailed: one of them has failed.
     """
-    from tianji_lab.many.seeds import to_go_on  # noqa: PLC0415
+    from tianji_cli.runs.seeds import to_go_on  # noqa: PLC0415
 
     check_trusted(directory.config)  # It names modules that will run.
     job = load_config(str(directory.config), settings)
@@ -98,7 +98,7 @@ def check_one_host(job: JobConfig) -> None:
 
 
 def _train(seeds: Seeds, job: JobConfig, *, quiet: bool, json_to: str | None) -> int:
-    from tianji_lab.many.seeds import summarise, train  # noqa: PLC0415
+    from tianji_cli.runs.seeds import summarise, train  # noqa: PLC0415
 
     interrupted = False
     with _Board(seeds, quiet=quiet) as board:

@@ -31,9 +31,9 @@ from tianji_cli.telemetry.trackers import check_trackers
 if TYPE_CHECKING:
     from rich.live import Live
 
-    from tianji_lab.sweep.run import Sweeper
-    from tianji_lab.sweep.space import Plan
-    from tianji_lab.sweep.study import SweepStudy
+    from tianji_cli.runs.sweep.run import Sweeper
+    from tianji_cli.runs.sweep.space import Plan
+    from tianji_cli.runs.sweep.study import SweepStudy
 
 MOST_SHOWN: Final = 10
 """Trials in the result, the best first."""
@@ -70,7 +70,7 @@ def sweep(
     """
     check_installed()
     # Optuna and what draws take a second, which other commands do without.
-    from tianji_lab.sweep.space import plan_sweep  # noqa: PLC0415
+    from tianji_cli.runs.sweep.space import plan_sweep  # noqa: PLC0415
 
     plan = plan_sweep(tree_of(config, overrides or (), name), trials)
     check_devices(plan.job)
@@ -156,8 +156,8 @@ def begin(plan: Plan, out: Path | None) -> SweepDirectory:
 
 
 def _study(directory: SweepDirectory, plan: Plan) -> SweepStudy:
-    from tianji_lab.sweep.metrics import points_of  # noqa: PLC0415
-    from tianji_lab.sweep.study import SweepStudy  # noqa: PLC0415
+    from tianji_cli.runs.sweep.metrics import points_of  # noqa: PLC0415
+    from tianji_cli.runs.sweep.study import SweepStudy  # noqa: PLC0415
 
     points = points_of(plan.sweep.metric, plan.job)
     try:
@@ -169,8 +169,8 @@ def _study(directory: SweepDirectory, plan: Plan) -> SweepStudy:
 def _work(
     directory: SweepDirectory, plan: Plan, study: SweepStudy, *, quiet: bool, json_to: str | None
 ) -> int:
-    from tianji_lab.sweep.results import write_results  # noqa: PLC0415
-    from tianji_lab.sweep.run import Sweeper  # noqa: PLC0415
+    from tianji_cli.runs.sweep.results import write_results  # noqa: PLC0415
+    from tianji_cli.runs.sweep.run import Sweeper  # noqa: PLC0415
 
     interrupted = False
     sweeper = Sweeper(directory, plan, study)
@@ -192,7 +192,7 @@ def _work(
 
 
 def _why_none(study: SweepStudy) -> str:
-    from tianji_lab.sweep.study import REASON  # noqa: PLC0415
+    from tianji_cli.runs.sweep.study import REASON  # noqa: PLC0415
 
     reasons = [str(one.user_attrs[REASON]) for one in study.trials if REASON in one.user_attrs]
     such_as = f", such as: {reasons[0]}" if reasons else ""
@@ -200,7 +200,7 @@ def _why_none(study: SweepStudy) -> str:
 
 
 def _print(document: Mapping[str, Any], directory: SweepDirectory, plan: Plan, study: SweepStudy) -> None:
-    from tianji_lab.sweep.results import WORDS  # noqa: PLC0415
+    from tianji_cli.runs.sweep.results import WORDS  # noqa: PLC0415
 
     keys = [one.key for one in plan.space.dimensions]
     sign = 1.0 if plan.sweep.minimizes else -1.0
@@ -299,13 +299,13 @@ class _Board:
 
 
 def _state(trial: Any) -> str:
-    from tianji_lab.sweep.results import WORDS  # noqa: PLC0415
+    from tianji_cli.runs.sweep.results import WORDS  # noqa: PLC0415
 
     return WORDS[trial.state]
 
 
 def _why(trial: Any) -> str:
-    from tianji_lab.sweep.study import REASON  # noqa: PLC0415
+    from tianji_cli.runs.sweep.study import REASON  # noqa: PLC0415
 
     if REASON in trial.user_attrs:
         return f": {one_line(str(trial.user_attrs[REASON]))}"

@@ -17,9 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from tianji_cli.quantities import several, size
-from tianji_cli.telemetry.plots import BLUE, GREEN, GREY, ORANGE
-from tianji_lab.bench.record import KB, MB, Record
-from tianji_lab.figure import (
+from tianji_cli.runs.figure import (
     AMBER,
     BLACK,
     HEIGHT,
@@ -31,6 +29,8 @@ from tianji_lab.figure import (
     powers_axis,
     write_figure,
 )
+from tianji_cli.telemetry.plots import BLUE, GREEN, GREY, ORANGE
+from tianji_lab.bench.record import KB, MB, Record
 
 ENGINES: Final = {"shm": (BLUE, "o"), "zmq": (ORANGE, "s"), "mpi": (GREEN, "^"), "ucx": (PURPLE, "D")}
 OTHERS: Final = ((AMBER, "v"), (SKY, "P"), (BLACK, "X"))

@@ -10,6 +10,7 @@ from typing import Final
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.launch.mpi import Launch, World, launched, run_again_under_mpiexec
 from tianji_cli.quantities import size
+from tianji_cli.runs.results import check_places, print_header
 from tianji_cli.signals import STOP_SIGNALS
 from tianji_cli.telemetry.progress import Progress
 from tianji_cli.wire.address import link_mb_per_s
@@ -20,7 +21,6 @@ from tianji_lab.bench.sweep import Sweep
 from tianji_lab.bench.worker import take_part
 from tianji_lab.bench.workers import BenchWorkers, local_workers, mpi_workers
 from tianji_lab.environment import busy_share, describe, warnings
-from tianji_lab.results import check_places, print_header
 
 _HERE: Final = "here"
 

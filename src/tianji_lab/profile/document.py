@@ -23,6 +23,7 @@ from pydantic import ValidationError
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import UsageError
+from tianji_cli.runs.results import document_head
 from tianji_lab.model.costs import CostTable, Split
 from tianji_lab.model.prediction import Prediction
 from tianji_lab.model.simulation import Simulation
@@ -32,7 +33,6 @@ from tianji_lab.profile.result import ProfileResult
 from tianji_lab.profile.search import Candidate
 from tianji_lab.profile.settings import fingerprint
 from tianji_lab.profile.verify import Verified
-from tianji_lab.results import document_head
 
 
 def document(found: ProfileResult, checks: Sequence[Verified] = ()) -> dict[str, Any]:

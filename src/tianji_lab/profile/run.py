@@ -16,6 +16,7 @@ from tianji_cli.errors import TianjiError, UsageError
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.launch.mpi import launched
 from tianji_cli.quantities import several
+from tianji_cli.runs.results import Result, check_places
 from tianji_cli.telemetry.progress import Progress
 from tianji_lab.profile import rewrite
 from tianji_lab.profile.building import Subject
@@ -28,7 +29,6 @@ from tianji_lab.profile.scaling import Cluster
 from tianji_lab.profile.search import Candidate, check_gpus
 from tianji_lab.profile.settings import num_envs_options
 from tianji_lab.profile.verify import ROUNDS, Verified, verify
-from tianji_lab.results import Result, check_places
 
 MB: Final = 1e6
 NAME: Final = "profile"

@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from tianji_cli.quantities import exact
-from tianji_cli.telemetry.plots import BLUE, GREEN, GREY
-from tianji_lab.figure import (
+from tianji_cli.runs.figure import (
     AMBER,
     BLACK,
     COLORS,
@@ -27,6 +26,7 @@ from tianji_lab.figure import (
     powers_axis,
     write_figure,
 )
+from tianji_cli.telemetry.plots import BLUE, GREEN, GREY
 from tianji_lab.model.costs import Split
 from tianji_lab.scaling.report import Range, Row
 from tianji_lab.scaling.simulation import Simulated, Simulations

@@ -21,10 +21,10 @@ from typing import Any, Final
 
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.quantities import count, exact, number, several
+from tianji_cli.runs.results import Result, Table, check_places, document_head, print_header
 from tianji_cli.telemetry.table import print_table
 from tianji_lab.environment import busy_share, describe, warnings
 from tianji_lab.model.costs import Split
-from tianji_lab.results import Result, Table, check_places, document_head, print_header
 from tianji_lab.scaling.simulation import Machines, Simulated, Simulations, read_profile, simulate_study
 from tianji_lab.scaling.study import Failed, Found, Outcome, Setting, Study, Trained, measure
 

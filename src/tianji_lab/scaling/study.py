@@ -22,9 +22,9 @@ from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.mpi import launched
 from tianji_cli.plan.plan import EXAMINER, expected_hosts, make_plan
 from tianji_cli.quantities import duration, exact, rate
+from tianji_cli.runs.comparison.curves import Curve, read_curve
 from tianji_cli.telemetry.metrics import read_metrics
 from tianji_cli.telemetry.progress import Progress
-from tianji_lab.comparison.curves import Curve, read_curve
 from tianji_lab.model.costs import Split, powers_of_two
 from tianji_lab.profile.settings import (
     ACTORS,

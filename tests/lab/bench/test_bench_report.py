@@ -10,9 +10,9 @@ import pytest
 from lab.bench.made_up import record, sweep
 
 from tianji_cli.errors import TianjiError
+from tianji_cli.runs.results import print_header
 from tianji_lab.bench.record import Record
 from tianji_lab.bench.report import FIELDS, print_records, result_of
-from tianji_lab.results import print_header
 
 ENVIRONMENT = {"tianji": "0.1.0", "kernel": "Linux"}
 

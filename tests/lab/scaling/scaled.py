@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tianji_lab.comparison.curves import Curve
+from tianji_cli.runs.comparison.curves import Curve
 from tianji_lab.model.costs import Split
 from tianji_lab.scaling.simulation import Machines
 from tianji_lab.scaling.study import Failed, Outcome, Request, Setting, Study, Trained, plan_study

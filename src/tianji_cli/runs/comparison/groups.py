@@ -19,7 +19,7 @@ from tianji_algos import registry as algorithms
 from tianji_algos.errors import AlgorithmError
 from tianji_cli.config.loader import KINDS, PLAIN
 from tianji_cli.errors import printable
-from tianji_lab.comparison.runs import ComparedRun, Config
+from tianji_cli.runs.comparison.runs import ComparedRun, Config
 
 NO_DIFFERENCE: Final = frozenset(
     {

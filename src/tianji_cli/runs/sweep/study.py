@@ -30,9 +30,9 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
 from tianji_cli.config.sweep import Sweep, holds
+from tianji_cli.runs.sweep.cma import CmaEsSampler
+from tianji_cli.runs.sweep.space import Dimension, Space, Values
 from tianji_cli.signals import held_back
-from tianji_lab.sweep.cma import CmaEsSampler
-from tianji_lab.sweep.space import Dimension, Space, Values
 
 NAME: Final = "sweep"
 """Of the one study in a journal."""

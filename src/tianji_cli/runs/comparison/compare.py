@@ -27,10 +27,10 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from tianji_cli.quantities import exact, several
-from tianji_lab.comparison.curves import Curve, Over, first_at, mean_height, stretch, values_on
-from tianji_lab.comparison.groups import Group, group_runs
-from tianji_lab.comparison.runs import ComparedRun, listed
-from tianji_lab.comparison.statistics import (
+from tianji_cli.runs.comparison.curves import Curve, Over, first_at, mean_height, stretch, values_on
+from tianji_cli.runs.comparison.groups import Group, group_runs
+from tianji_cli.runs.comparison.runs import ComparedRun, listed
+from tianji_cli.runs.comparison.statistics import (
     LEAST_FOR_INTERVAL,
     LEAST_FOR_VERDICT,
     Array,

@@ -17,10 +17,10 @@ from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.files.seeds import SeedsDirectory
 from tianji_cli.launch.children import python_command
+from tianji_cli.runs.comparison.statistics import LEAST_FOR_INTERVAL, estimate
+from tianji_cli.runs.side_by_side import SideBySide
 from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.run_state import is_running, read_state
-from tianji_lab.comparison.statistics import LEAST_FOR_INTERVAL, estimate
-from tianji_lab.many.side_by_side import SideBySide
 
 SCHEMA: Final = 1
 LOOK_S: Final = 1.0

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tianji_lab.sweep.leases import SILENT_S, Lease, this_machine
+from tianji_cli.runs.sweep.leases import SILENT_S, Lease, this_machine
 
 
 def test_a_lease_is_dead_once_its_process_has_gone_and_not_before(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
 from tianji_cli.config.source import read
-from tianji_lab.sweep.cma import GENERATION, TOLD, CmaEsSampler, rebuilt
-from tianji_lab.sweep.space import Plan, plan_sweep
-from tianji_lab.sweep.study import SweepStudy
+from tianji_cli.runs.sweep.cma import GENERATION, TOLD, CmaEsSampler, rebuilt
+from tianji_cli.runs.sweep.space import Plan, plan_sweep
+from tianji_cli.runs.sweep.study import SweepStudy
 
 PARAMETERS = """
 training.learning_rate = { low = 1e-6, high = 1e-1, log = true, points = 3 }

@@ -18,7 +18,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.source import Tree
 from tianji_cli.config.sweep import Parameter, Sweep, holds, in_order, middle, wanted_of
 from tianji_cli.errors import ConfigError, Problem
-from tianji_lab.sweep.metrics import BUILT_IN, TIME_TO
+from tianji_cli.runs.sweep.metrics import BUILT_IN, TIME_TO
 
 MOST_POINTS: Final = 10_000
 """Of a grid."""

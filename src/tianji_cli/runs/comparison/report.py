@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tianji_cli.quantities import count, duration, exact, number
+from tianji_cli.runs.comparison.compare import Comparison, Interval, Row, Times, compare, document_of
+from tianji_cli.runs.comparison.curves import Over
+from tianji_cli.runs.comparison.runs import find_runs, listed_places, read_runs
+from tianji_cli.runs.comparison.statistics import LEAST_FOR_INTERVAL
+from tianji_cli.runs.results import Result, Table, check_places, print_header
 from tianji_cli.telemetry.table import print_table
-from tianji_lab.comparison.compare import Comparison, Interval, Row, Times, compare, document_of
-from tianji_lab.comparison.curves import Over
-from tianji_lab.comparison.runs import find_runs, listed_places, read_runs
-from tianji_lab.comparison.statistics import LEAST_FOR_INTERVAL
-from tianji_lab.results import Result, Table, check_places, print_header
 
 FORMATS: Final = ("png", "svg", "pdf")
 FIGURES: Final = ("return_over_steps", "return_over_time", "performance_profile", "intervals")
@@ -134,7 +134,7 @@ def result_of(found: Comparison) -> Result:
 
     def drawing(name: str) -> Any:
         def draw(path: Path) -> None:
-            from tianji_lab.comparison import figures  # noqa: PLC0415 - imports matplotlib, a second
+            from tianji_cli.runs.comparison import figures  # noqa: PLC0415 - imports matplotlib, a second
 
             figures.draw(name, found, path)
 

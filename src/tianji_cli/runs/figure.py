@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
 from tianji_cli.files.rundir import write_whole
+from tianji_cli.runs.comparison.curves import Curve, Over, values_on
+from tianji_cli.runs.comparison.statistics import Array, Estimate, estimate
 from tianji_cli.telemetry.plots import BLUE, GREEN, ORANGE, STYLE
-from tianji_lab.comparison.curves import Curve, Over, values_on
-from tianji_lab.comparison.statistics import Array, Estimate, estimate
 
 # The rest of Okabe and Ito's palette but its yellow, which paper does not show.
 PURPLE: Final = "#CC79A7"

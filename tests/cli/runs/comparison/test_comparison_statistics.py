@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tianji_lab.comparison import statistics
-from tianji_lab.comparison.statistics import (
+from tianji_cli.runs.comparison import statistics
+from tianji_cli.runs.comparison.statistics import (
     estimate,
     interquartile_mean,
     performance_profile,

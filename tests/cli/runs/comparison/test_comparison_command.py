@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from cli.quick import PNG
+from cli.runs.comparison.left_runs import leave, rate, rises, several
 from cli.warm import Tianji
-from lab.comparison.left_runs import leave, rate, rises, several
 
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.main import main

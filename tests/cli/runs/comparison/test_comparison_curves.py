@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tianji_lab.comparison.curves import Curve, first_at, mean_height, read_curve, stretch, values_on
+from tianji_cli.runs.comparison.curves import Curve, first_at, mean_height, read_curve, stretch, values_on
 
 RISE = Curve((1.0, 2.0, 4.0), (100.0, 200.0, 400.0), (10.0, 30.0, 50.0))
 

@@ -18,11 +18,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from tianji_cli.quantities import exact
+from tianji_cli.runs.comparison.compare import Comparison, GroupCurve, Interval, Row
+from tianji_cli.runs.comparison.curves import Over
+from tianji_cli.runs.comparison.statistics import Estimate
+from tianji_cli.runs.figure import COLORS, HEIGHT, LINES, draw_band, write_figure
 from tianji_cli.telemetry.plots import GREY
-from tianji_lab.comparison.compare import Comparison, GroupCurve, Interval, Row
-from tianji_lab.comparison.curves import Over
-from tianji_lab.comparison.statistics import Estimate
-from tianji_lab.figure import COLORS, HEIGHT, LINES, draw_band, write_figure
 
 LEGEND: Final = 66
 """Characters of a line of the legend, as wide as the figure."""

@@ -18,13 +18,13 @@ from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.files.saved import goals_reached
 from tianji_cli.files.sweeps import SweepDirectory
 from tianji_cli.launch.children import python_command
+from tianji_cli.runs.side_by_side import SideBySide
+from tianji_cli.runs.sweep.leases import Lease
+from tianji_cli.runs.sweep.metrics import Course, final_value
+from tianji_cli.runs.sweep.space import Plan, Values
+from tianji_cli.runs.sweep.study import WORKER, SweepStudy
 from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.run_state import is_running
-from tianji_lab.many.side_by_side import SideBySide
-from tianji_lab.sweep.leases import Lease
-from tianji_lab.sweep.metrics import Course, final_value
-from tianji_lab.sweep.space import Plan, Values
-from tianji_lab.sweep.study import WORKER, SweepStudy
 
 LOOK_S: Final = 1.0
 """Between two looks at trials that run, here and elsewhere."""

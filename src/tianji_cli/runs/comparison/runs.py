@@ -16,10 +16,10 @@ from tianji_cli.errors import TianjiError, UsageError, cut, describe, printable
 from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, read_regular
 from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
 from tianji_cli.files.seeds import SeedsDirectory
+from tianji_cli.runs.comparison.curves import Curve, curve_through, read_curve
 from tianji_cli.telemetry.metrics import read_history, read_summary
 from tianji_cli.telemetry.run_state import State, read_state
 from tianji_cli.telemetry.snapshot import Summary
-from tianji_lab.comparison.curves import Curve, curve_through, read_curve
 
 DEEPEST: Final = 4
 """Directories below one that was named, down to a run: ``experiments/NAME/seeds-N/SEED`` is three."""

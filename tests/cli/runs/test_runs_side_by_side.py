@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tianji_cli.launch.children import process_state
-from tianji_lab.many.side_by_side import SideBySide
+from tianji_cli.runs.side_by_side import SideBySide
 
 SLEEPS = [sys.executable, "-c", "import time; time.sleep(600)"]
 TELLS = "import os, sys; sys.exit(sum(1 << core for core in os.sched_getaffinity(0)))"

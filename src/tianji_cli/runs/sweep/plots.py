@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from optuna.trial import FrozenTrial, TrialState
 
+from tianji_cli.runs.sweep.space import Dimension, Space
 from tianji_cli.telemetry.plots import BLUE, GREY, ORANGE
-from tianji_lab.sweep.space import Dimension, Space
 
 LABEL: Final = 22
 """Characters of a parameter's name below an axis."""

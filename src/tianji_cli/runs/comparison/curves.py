@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from tianji_lab.comparison.statistics import Array
+from tianji_cli.runs.comparison.statistics import Array
 
 Over = Literal["env_steps", "train_s"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.files.rundir import RunDirectory
-from tianji_lab.sweep.metrics import Course, final_value, points_of
+from tianji_cli.runs.sweep.metrics import Course, final_value, points_of
 
 EVALUATED = ("experiment.stop={env_steps=100_000}", "experiment.evaluation={every_env_steps=10_000}")
 

@@ -1,0 +1,1 @@
+"""Several runs: side by side on the cores, seeds, comparisons, sweeps. The lab uses it, too."""
