@@ -250,7 +250,7 @@ def test_parts_of_observations_are_inputs_and_the_mask_is_one(workplace: Any) ->
     forbidden = records["action_mask"] == 0
     assert (found["logits"][forbidden] == -1e9).all()
     assert (np.abs(found["logits"][~forbidden]) < 100).all()
-    assert len(np.unique(found["action"], axis=0)) > 2, "it depends on what is seen"
+    assert len(np.unique(found["action"], axis=0)) > 1, "it depends on what is seen"
     same = (found["action"] == policy.act(records)).mean()
     assert same > 0.9, "the policy itself computes with fewer digits"
 

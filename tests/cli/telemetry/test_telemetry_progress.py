@@ -98,8 +98,8 @@ from tianji_cli.telemetry.progress import Progress, status
 
 progress.FIRST_S = progress.TICK_S = 0.05
 drawn = threading.Event()
-line_of = progress.Progress._line
-progress.Progress._line = lambda *args: (drawn.set(), line_of(*args))[1]
+draw = progress.Progress._draw
+progress.Progress._draw = lambda self: (draw(self), drawn.set())[0]
 sys.stderr.write("before\\n")
 try:
     line = status("slow") if sys.argv[1] == "status" else Progress(40, False, ticks=True)
