@@ -90,14 +90,10 @@ def test_a_run_is_watched_in_a_pipe_and_on_a_terminal_and_does_not_mind(workplac
 
     text = ESCAPE.sub("", screen)
     last = text[text.rindex("run (out/run/1)") :]
-    for shown in (
-        "mean of the last 100",
-        "stops at    wall_s",
-        "pid",
-        "learner",
-        f"bottleneck  {named[-1]}: ",
-    ):
+    for shown in ("mean of the last 100", "stops at    wall_s", "pid", "learner"):
         assert shown in last
+    # The newest row may be too young to be drawn, and may name another one.
+    assert any(f"bottleneck  {kind}: " in last for kind in named if kind)
     assert run.command.stdout.split("\n", 1)[0] in last
     assert screen.rindex("\x1b[?25h") > screen.rfind("\x1b[?25l"), "the cursor is given back"
 
