@@ -12,9 +12,10 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import RunDirectory
-from tianji_cli.launch.children import python_command, run_child
+from tianji_cli.launch.children import run_child
 from tianji_cli.quantities import exact
 from tianji_cli.runs.comparison.curves import Curve, read_curve
+from tianji_cli.runs.side_by_side import training_command
 from tianji_cli.telemetry.metrics import read_metrics
 
 END_S: Final = 30.0
@@ -83,17 +84,11 @@ def train_once(config: str, overrides: Sequence[str], *, name: str, place: Path)
     Raises:
         RunFailed: it failed, or was stopped.
     """
-    command = training_command(config, overrides, "--name", name, "--out", str(place), "--quiet")
+    command = training_command(overrides, config, "--name", name, "--out", str(place), "--quiet")
     ended, _ = run_child(command, patience_s=END_S)
     if ended.status != 0:
         raise RunFailed(f"a training of {name} failed, so there are no figures:\n{ended.last_words}")
     return RunDirectory.find(name, place)
-
-
-def training_command(config: str, overrides: Sequence[str], *options: str) -> list[str]:
-    """Command that runs `tianji train`."""
-    settings = [word for override in overrides for word in ("--set", override)]
-    return python_command("tianji_cli", "train", config, *settings, *options)
 
 
 def read_training(run: RunDirectory, seed: int, threshold: float) -> Training:

@@ -27,7 +27,7 @@ def test_a_training_that_hears_nothing_is_killed(monkeypatch: pytest.MonkeyPatch
         "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
         "os.kill(os.getppid(), signal.SIGUSR1); signal.pause()"
     )
-    monkeypatch.setattr(training, "python_command", lambda *_words: [sys.executable, "-c", deaf])
+    monkeypatch.setattr(training, "training_command", lambda *_words: [sys.executable, "-c", deaf])
     monkeypatch.setattr(training, "END_S", 0.1)
     wait_for_exit = children.wait_for_exit
 

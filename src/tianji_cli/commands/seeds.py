@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
+from tianji_cli.commands.board import Board, Member
 from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError, one_line, printable
@@ -19,11 +16,9 @@ from tianji_cli.quantities import count, duration, number, several
 from tianji_cli.signals import INTERRUPTED, Interruption
 from tianji_cli.telemetry.report import print_lines, write_json
 from tianji_cli.telemetry.run_state import read_state
-from tianji_cli.telemetry.table import plain_table, print_table
+from tianji_cli.telemetry.table import print_table
 
 if TYPE_CHECKING:
-    from rich.live import Live
-
     from tianji_cli.runs.seeds import Seed, Seeds
 
 COLUMNS: Final = ("seed", "status", "env steps", "best return", "why")
@@ -101,9 +96,14 @@ def _train(seeds: Seeds, job: JobConfig, *, quiet: bool, json_to: str | None) ->
     from tianji_cli.runs.seeds import summarise, train  # noqa: PLC0415
 
     interrupted = False
-    with _Board(seeds, quiet=quiet) as board:
+    by_number = {seed.number: seed for seed in seeds.each}
+    with Board("seed", str(seeds.directory.path), COLUMNS, (0, 2, 3), quiet=quiet) as board:
+
+        def show(present: Seeds) -> None:
+            board.show(_members(present), lambda member: _cells(by_number[member.number]))
+
         try:
-            train(seeds, job, board.show)
+            train(seeds, job, show)
         except (Interruption, KeyboardInterrupt):
             interrupted = True
     document = summarise(seeds, job)
@@ -146,68 +146,17 @@ def _together(document: Mapping[str, Any]) -> Iterator[str]:
     if document["final"] is not None:
         yield f"{what}: {_estimate(document['final'])}, interquartile mean of {several(done, 'seed')}"
     for threshold, times in document["time_to"].items():
-        if "iqm" in times:
-            yield f"to {threshold}: {_estimate(times)} s"
-        else:
-            yield f"to {threshold}: {times['reached']} of {times['of']}"
+        after = "" if times["iqm"] is None else f", after {_estimate(times)} s"
+        yield f"to {threshold}: {times['reached']} of {times['of']}{after}"
 
 
-def _estimate(of: Mapping[str, float]) -> str:
-    interval = f" ({number(of['low'])} to {number(of['high'])})" if "low" in of else ""
-    return number(of["iqm"]) + interval
+def _estimate(of: Mapping[str, Any]) -> str:
+    low, high = ("?" if bound is None else number(bound) for bound in (of["low"], of["high"]))
+    return number(of["iqm"]) + ("" if of["low"] is None else f" ({low} to {high})")
 
 
-class _Board:
-    """Shows how seeds are doing, on stderr: a table, or in a pipe a line when one begins or ends."""
-
-    def __init__(self, seeds: Seeds, *, quiet: bool) -> None:
-        self._title = printable(str(seeds.directory.path))
-        self._quiet = quiet
-        self._live = None if quiet or not _is_terminal() else _live()
-        self._told: dict[int, str] = {}
-        self._began_s = time.monotonic()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def show(self, seeds: Seeds) -> None:
-        """Show the present state."""
-        if self._live is not None:
-            self._draw(seeds, self._live)
-        elif not self._quiet:
-            for seed in seeds.each:
-                self._tell(seed, seeds)
-
-    def _tell(self, seed: Seed, seeds: Seeds) -> None:
-        if self._told.get(seed.number, "waiting") == seed.status:
-            return
-        self._told[seed.number] = seed.status
-        why = f": {one_line(seed.reason)}" if seed.reason else ""
-        after = duration(time.monotonic() - self._began_s)
-        sys.stderr.write(
-            printable(f"{after}  seed {seed.number} {seed.status}{why} ({seeds.over}/{len(seeds.each)} done)")
-            + "\n"
-        )
-        sys.stderr.flush()
-
-    def _draw(self, seeds: Seeds, live: Live) -> None:
-        from rich.text import Text  # noqa: PLC0415
-
-        if not live.is_started:
-            live.start()
-            live.console.show_cursor(True)  # One that is killed must not leave a shell without a cursor.
-        shown = [seed for seed in seeds.each if seed.status != "waiting"]
-        room = max(1, live.console.height - 5)
-        table = plain_table(COLUMNS, [_cells(seed) for seed in shown[-room:]], right=(0, 2, 3))
-        spent = duration(time.monotonic() - self._began_s, 0)
-        head = f"{self._title}: {seeds.over} of {several(len(seeds.each), 'seed')} done, {spent}\n"
-        live.update(Text(head + table.rstrip("\n"), overflow="ellipsis", no_wrap=True), refresh=True)
+def _members(seeds: Seeds) -> list[Member]:
+    return [Member(seed.number, seed.status, seed.is_over, seed.reason) for seed in seeds.each]
 
 
 def _cells(seed: Seed) -> tuple[str, ...]:
@@ -219,15 +168,3 @@ def _cells(seed: Seed) -> tuple[str, ...]:
         "" if state.best_mean_100 is None else number(state.best_mean_100),
         one_line(seed.reason),
     )
-
-
-def _is_terminal() -> bool:
-    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-
-
-def _live() -> Live:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.live import Live  # noqa: PLC0415
-
-    console = Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
-    return Live(console=console, auto_refresh=False, redirect_stdout=False, transient=True)

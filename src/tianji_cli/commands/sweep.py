@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from tianji_cli.commands.board import WAITING, Board, Member
 from tianji_cli.commands.options import Config, Json, Name, Override, Quiet
 from tianji_cli.config.checks import check_devices
 from tianji_cli.config.loader import SWEEP
@@ -22,14 +19,14 @@ from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe, one_
 from tianji_cli.files.regular import check_trusted
 from tianji_cli.files.rundir import write_whole
 from tianji_cli.files.sweeps import SweepDirectory
-from tianji_cli.quantities import duration, number, several
+from tianji_cli.quantities import number, several
 from tianji_cli.signals import INTERRUPTED, Interruption
 from tianji_cli.telemetry.report import print_lines, write_json
-from tianji_cli.telemetry.table import plain_table, print_table
+from tianji_cli.telemetry.table import print_table
 from tianji_cli.telemetry.trackers import check_trackers
 
 if TYPE_CHECKING:
-    from rich.live import Live
+    from optuna.trial import FrozenTrial
 
     from tianji_cli.runs.sweep.run import Sweeper
     from tianji_cli.runs.sweep.space import Plan
@@ -174,9 +171,20 @@ def _work(
 
     interrupted = False
     sweeper = Sweeper(directory, plan, study)
-    with _Board(directory, study, quiet=quiet) as board:
+    known, columns = _members(study.trials, ()), ("trial", "status", "value", "parameters")
+    with Board("trial", str(directory.path), columns, (0, 2), quiet=quiet, known=known) as board:
+
+        def show(present: Sweeper) -> None:
+            trials = {one.number: one for one in study.trials}
+            here = {one.trial.number for one in present.own}
+            board.show(
+                _members(trials.values(), here),
+                lambda member: _row(study, trials[member.number], member),
+                lambda: _best_so_far(study),
+            )
+
         try:
-            sweeper.work(board.show)
+            sweeper.work(show)
         except (Interruption, KeyboardInterrupt):
             interrupted = True
     document = write_results(directory, plan, study)
@@ -231,71 +239,28 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else printable(one_line(str(value)))
 
 
-class _Board:
-    """Shows how trials are doing, on stderr: a table, or in a pipe a line when one begins or ends."""
+def _members(trials: Iterable[FrozenTrial], here: Collection[int]) -> list[Member]:
+    """Trials as the board shows them.
 
-    def __init__(self, directory: SweepDirectory, study: SweepStudy, *, quiet: bool) -> None:
-        self._title = printable(str(directory.path))
-        self._study = study
-        self._quiet = quiet
-        self._live = None if quiet or not _is_terminal() else _live()
-        self._told: dict[int, str] = {one.number: _state(one) for one in study.trials}
-        self._began_s = time.monotonic()
+    Args:
+        here: those of this process.
+    """
+    found = []
+    for one in trials:
+        state, is_over = _state(one), one.state.is_finished()
+        elsewhere = not is_over and state != WAITING and one.number not in here
+        found.append(Member(one.number, f"{state} elsewhere" if elsewhere else state, is_over, _why(one)))
+    return found
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
+def _best_so_far(study: SweepStudy) -> str:
+    best = study.best
+    return "" if best is None or best.value is None else f", best {number(best.value)}"
 
-    def show(self, sweeper: Sweeper) -> None:
-        """Show the present state."""
-        if self._live is not None:
-            self._draw(sweeper, self._live)
-        elif not self._quiet:
-            self._tell()
 
-    def _tell(self) -> None:
-        trials = self._study.trials
-        over = sum(one.state.is_finished() for one in trials)
-        for trial in trials:
-            state = _state(trial)
-            if self._told.get(trial.number, "waiting") == state:
-                continue
-            self._told[trial.number] = state
-            after = duration(time.monotonic() - self._began_s)
-            said = f"{after}  trial {trial.number} {state}{_why(trial)} ({over}/{len(trials)} done)"
-            sys.stderr.write(printable(said) + "\n")
-            sys.stderr.flush()
-
-    def _draw(self, sweeper: Sweeper, live: Live) -> None:
-        from rich.text import Text  # noqa: PLC0415
-
-        if not live.is_started:
-            live.start()
-            live.console.show_cursor(True)  # One that is killed must not leave a shell without a cursor.
-        trials = self._study.trials
-        room = max(1, live.console.height - 6)
-        shown = [one for one in trials if _state(one) != "waiting"][-room:]
-        here = {one.trial.number for one in sweeper.own}
-        rows = [
-            (
-                str(one.number),
-                _state(one) if one.number in here or one.state.is_finished() else f"{_state(one)} elsewhere",
-                "" if one.value is None else number(one.value),
-                _values(self._study.values_of(one)),
-            )
-            for one in shown
-        ]
-        table = plain_table(("trial", "status", "value", "parameters"), rows, right=(0, 2))
-        over, best = sum(one.state.is_finished() for one in trials), self._study.best
-        so_far = "" if best is None or best.value is None else f", best {number(best.value)}"
-        spent = duration(time.monotonic() - self._began_s, 0)
-        head = f"{self._title}: {over} of {several(len(trials), 'trial')} done{so_far}, {spent}\n"
-        live.update(Text(head + table.rstrip("\n"), overflow="ellipsis", no_wrap=True), refresh=True)
+def _row(study: SweepStudy, trial: FrozenTrial, member: Member) -> tuple[str, ...]:
+    value = "" if trial.value is None else number(trial.value)
+    return str(trial.number), member.status, value, _values(study.values_of(trial))
 
 
 def _state(trial: Any) -> str:
@@ -314,15 +279,3 @@ def _why(trial: Any) -> str:
 
 def _values(values: Mapping[str, Any]) -> str:
     return "  ".join(f"{key.rpartition('.')[2]}={_cell(value)}" for key, value in values.items())
-
-
-def _is_terminal() -> bool:
-    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-
-
-def _live() -> Live:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.live import Live  # noqa: PLC0415
-
-    console = Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
-    return Live(console=console, auto_refresh=False, redirect_stdout=False, transient=True)

@@ -47,9 +47,11 @@ class _Writer(Protocol):
 
     def __init__(self, path: Path, picture: Picture, fps: float) -> None: ...
 
-    def write(self, picture: Picture) -> None: ...
+    def write(self, picture: Picture) -> None:
+        """Append a picture."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Write what is left, and close the file."""
 
 
 class _Gif:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Final
 
-from tianji_cli.errors import UsageError, cut
+from tianji_cli.errors import UsageError, cut, describe
 from tianji_cli.files.regular import check_trusted, open_regular
 from tianji_cli.quantities import ranges
 from tianji_plugins import nearest
@@ -102,6 +103,18 @@ class RunDirectory:
         for subdirectory in SUBDIRECTORIES:
             (path / subdirectory).mkdir()
         return cls(path)
+
+    def begin_anew(self) -> None:
+        """Give up what is there, and make it as ``make`` does.
+
+        Raises:
+            RunDirectoryError: it cannot be removed.
+        """
+        try:
+            shutil.rmtree(self.path)
+            self.make(self.path)
+        except OSError as cause:
+            raise RunDirectoryError(f"cannot begin {self.path} anew: {describe(cause)}") from cause
 
     @classmethod
     def adopt(cls, path: Path) -> RunDirectory:

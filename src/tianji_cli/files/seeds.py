@@ -7,7 +7,6 @@ the seeds were named, and once the seeds are over ``summary.json``, which says w
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
@@ -78,16 +77,3 @@ class SeedsDirectory:
         """The runs by their seeds, ascending."""
         names = [path.name for path in self.path.iterdir() if path.name.isascii() and path.name.isdecimal()]
         return {seed: RunDirectory(self.path / str(seed)) for seed in sorted(map(int, names))}
-
-    def begin_anew(self, seed: int) -> None:
-        """Give up what a seed has left that cannot be gone on with.
-
-        Raises:
-            RunDirectoryError: it cannot be removed.
-        """
-        place = self.path / str(seed)
-        try:
-            shutil.rmtree(place)
-            RunDirectory.make(place)
-        except OSError as cause:
-            raise RunDirectoryError(f"cannot begin {place} anew: {cause.strerror}") from cause

@@ -201,7 +201,7 @@ class Root:
             self._control.send(message.rank, Stop())
 
     def _introduce(self) -> None:
-        # Nobody needs the examiner: it joins when it has built its environments.
+        # Training needs no examiner: it joins when it has built its environments.
         needed = self._losses.living - self._examiners
         addresses = self._members.introduce(self._losses.living, needed, self._averaging.address)
         if addresses is None:

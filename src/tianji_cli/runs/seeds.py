@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -16,9 +16,8 @@ from tianji_cli.errors import ProcessExit, TianjiError, UsageError, describe
 from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.files.seeds import SeedsDirectory
-from tianji_cli.launch.children import python_command
-from tianji_cli.runs.comparison.statistics import LEAST_FOR_INTERVAL, estimate
-from tianji_cli.runs.side_by_side import SideBySide
+from tianji_cli.runs.comparison.statistics import interval
+from tianji_cli.runs.side_by_side import SideBySide, training_command
 from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.run_state import is_running, read_state
 
@@ -43,6 +42,11 @@ class Seed:
     status: str = "waiting"
     reason: str = ""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it neither waits nor runs."""
+        return self.status not in {"waiting", "running"}
+
 
 @dataclass
 class Seeds:
@@ -50,11 +54,6 @@ class Seeds:
 
     directory: SeedsDirectory
     each: list[Seed] = field(default_factory=list)
-
-    @property
-    def over(self) -> int:
-        """How many are not waiting or running."""
-        return sum(seed.status not in {"waiting", "running"} for seed in self.each)
 
     @property
     def status(self) -> str:
@@ -93,20 +92,16 @@ def _to_go_on(directory: SeedsDirectory, seed: int, run: RunDirectory, settings:
     if not settings and read_state(run).status == "finished":
         return Seed(seed, run, None, "finished")
     if (run.checkpoints / "last").exists():
-        return Seed(seed, run, _train("--resume", str(run.path.absolute()), settings=settings))
-    directory.begin_anew(seed)
+        command = training_command(settings, "--resume", str(run.path.absolute()), "--quiet")
+        return Seed(seed, run, command)
+    run.begin_anew()
     return Seed(seed, run, _begin(directory, seed, settings))
 
 
 def _begin(directory: SeedsDirectory, seed: int, settings: Sequence[str] = ()) -> list[str]:
     run = directory.path / str(seed)
     own = [*settings, f"experiment.seed={seed}"]
-    return _train(str(directory.config), "--run", str(run), settings=own)
-
-
-def _train(*words: str, settings: Sequence[str]) -> list[str]:
-    told = [word for setting in settings for word in ("--set", setting)]
-    return python_command("tianji_cli", "train", *words, *told, "--quiet")
+    return training_command(own, str(directory.config), "--run", str(run), "--quiet")
 
 
 def train(seeds: Seeds, job: JobConfig, show: Callable[[Seeds], None]) -> None:
@@ -195,19 +190,13 @@ def _row(seed: Seed) -> dict[str, Any]:
     return row if seed.reason else row | {"reason": found["reason"]}
 
 
-def _over(values: Sequence[float | None]) -> dict[str, float] | None:
+def _over(values: Sequence[float | None]) -> dict[str, Any] | None:
     """Interquartile mean and interval; None if a value is missing, or there is none."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    if not known or len(known) < len(values):
-        return None
-    of = estimate(np.asarray(known, np.float64))
-    found = {"iqm": float(of.iqm)}
-    return found | (
-        {"low": float(of.low), "high": float(of.high)} if len(known) >= LEAST_FOR_INTERVAL else {}
-    )
+    known = [value for value in values if value is not None]
+    return asdict(interval(np.array(known))) if known and len(known) == len(values) else None
 
 
 def _times(values: Sequence[float | None]) -> dict[str, Any]:
-    """How many have reached a threshold, and when, if all have."""
-    reached = sum(value is not None for value in values)
-    return {"reached": reached, "of": len(values)} | (_over(values) or {})
+    """How many have reached a threshold, and when: those that have not are slower than all that have."""
+    times = np.array([math.inf if value is None else value for value in values])
+    return {"reached": int(np.isfinite(times).sum()), "of": len(times), **asdict(interval(times))}

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
 
 from tianji_cli.errors import ProcessExit
-from tianji_cli.launch.children import Child, end_children, wait_for_exit
+from tianji_cli.launch.children import Child, end_children, python_command, wait_for_exit
 
 END_S: Final = 60.0
 """How long commands that are to end may take to save what they have."""
@@ -91,6 +91,12 @@ class SideBySide(Generic[Key]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end()
+
+
+def training_command(overrides: Sequence[str], *words: str) -> list[str]:
+    """Command that runs `tianji train` with some words, and with settings in place of the config's."""
+    settings = [word for override in overrides for word in ("--set", override)]
+    return python_command("tianji_cli", "train", *words, *settings)
 
 
 @contextmanager

@@ -200,7 +200,7 @@ def choose_display(
 class LiveDisplay(Display):
     """Owns the lower part of a terminal while a run goes, below what scrolls by; draws it once a second.
 
-    A terminal that has become narrower has broken what was drawn into lines that nobody counted. So it is
+    A terminal that has become narrower breaks what was drawn into lines, whose number is not known. So it is
     cleared after every change of its size, and the newest events are written once more.
     """
 

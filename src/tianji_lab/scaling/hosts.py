@@ -23,8 +23,9 @@ from tianji_cli.launch.children import Child, supervised, wait_for_exit
 from tianji_cli.plan.plan import this_host
 from tianji_cli.quantities import several
 from tianji_cli.root.session import KEY_FILE, PRODUCTION_FILE
+from tianji_cli.runs.side_by_side import training_command
 from tianji_cli.wire.address import is_loopback, own_address, resolve
-from tianji_lab.training import END_S, training_command
+from tianji_lab.training import END_S
 
 SSH: Final = "ssh -o BatchMode=yes {host}"
 """Without BatchMode it would ask for a password, without a terminal to ask at."""
@@ -133,7 +134,7 @@ def train_over_hosts(
     options = ("--name", name, "--run", str(run.path), "--listen", address, "--quiet")
     children: list[Child] = []
     with supervised(children, END_S):
-        training = _start(training_command(config, overrides, *options))
+        training = _start(training_command(overrides, config, *options))
         children.append(training)
         if _wait_for_key(training, key):
             for host in others.names:

@@ -35,8 +35,10 @@ from tianji_cli.runs.comparison.statistics import (
     LEAST_FOR_VERDICT,
     Array,
     Estimate,
+    Interval,
     Probability,
     estimate,
+    interval,
     performance_profile,
     probability_of_improvement,
 )
@@ -55,15 +57,6 @@ LEAST_EVALUATIONS: Final = 2
 ReturnsOf = Literal["evaluation", "mean_100"]
 Verdict = Literal["better", "worse", "undecided"]
 Measure = Literal["final", "area"]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An interquartile mean and its 95 % interval, which one run does not have; None is not known."""
-
-    iqm: float | None
-    low: float | None
-    high: float | None
 
 
 @dataclass(frozen=True)
@@ -198,8 +191,8 @@ def compare(runs: Sequence[ComparedRun], over: Over, warnings: Sequence[str] = (
     rows = [
         Row(
             group=group,
-            final=_interval(finals[place]),
-            area=_interval(areas[place]) if areas else None,
+            final=interval(finals[place]),
+            area=interval(areas[place]) if areas else None,
             time_to={threshold: _times(group, of) for threshold, of in seconds.items()},
             steps_to={threshold: _times(group, of, in_steps=True) for threshold, of in seconds.items()},
             better={
@@ -226,16 +219,6 @@ def compare(runs: Sequence[ComparedRun], over: Over, warnings: Sequence[str] = (
 
 
 # -- final returns -------------------------------------------------------------------------------------
-
-
-def _interval(values: Array) -> Interval:
-    found = estimate(values)
-    low, high = (found.low, found.high) if len(values) >= LEAST_FOR_INTERVAL else (np.nan, np.nan)
-    return Interval(*map(_known, (found.iqm, low, high)))
-
-
-def _known(value: Any) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 def _better(measure: Measure, ours: tuple[Group, Array], first: tuple[Group, Array]) -> Better:
@@ -331,7 +314,7 @@ def _times(group: Group, seconds: Mapping[ComparedRun, float], *, in_steps: bool
     if in_steps:
         pairs = zip(group.runs, values, strict=True)
         values = np.array([one.training.steps_at(s) if math.isfinite(s) else s for one, s in pairs])
-    found = _interval(values)
+    found = interval(values)
     return Times(found.iqm, found.low, found.high, int(reached.sum()), len(values))
 
 
@@ -429,4 +412,4 @@ def _curve(over: Over, of: GroupCurve) -> dict[str, Any]:
 
 def _listed(values: Array) -> list[float | None]:
     """Numbers as JSON has them: null for what is not known."""
-    return [_known(value) for value in values]
+    return [float(value) if math.isfinite(value) else None for value in values]

@@ -18,9 +18,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from tianji_cli.quantities import exact
-from tianji_cli.runs.comparison.compare import Comparison, GroupCurve, Interval, Row
+from tianji_cli.runs.comparison.compare import Comparison, GroupCurve, Row
 from tianji_cli.runs.comparison.curves import Over
-from tianji_cli.runs.comparison.statistics import Estimate
+from tianji_cli.runs.comparison.statistics import Estimate, Interval
 from tianji_cli.runs.figure import COLORS, HEIGHT, LINES, draw_band, write_figure
 from tianji_cli.telemetry.plots import GREY
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tianji_cli.quantities import count, duration, exact, number
-from tianji_cli.runs.comparison.compare import Comparison, Interval, Row, Times, compare, document_of
+from tianji_cli.runs.comparison.compare import Comparison, Row, Times, compare, document_of
 from tianji_cli.runs.comparison.curves import Over
 from tianji_cli.runs.comparison.runs import find_runs, listed_places, read_runs
-from tianji_cli.runs.comparison.statistics import LEAST_FOR_INTERVAL
+from tianji_cli.runs.comparison.statistics import LEAST_FOR_INTERVAL, Interval
 from tianji_cli.runs.results import Result, Table, check_places, print_header
 from tianji_cli.telemetry.table import print_table
 

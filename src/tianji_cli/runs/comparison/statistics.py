@@ -47,6 +47,15 @@ class Probability:
     high: Array
 
 
+@dataclass(frozen=True)
+class Interval:
+    """An interquartile mean and its 95 % interval, which one run does not have; None is not known."""
+
+    iqm: float | None
+    low: float | None
+    high: float | None
+
+
 def interquartile_mean(values: npt.NDArray[Any], axis: int = 0) -> Array:
     """Average the middle half of the values: the lowest and the highest quarter, rounded down, are left out.
 
@@ -73,6 +82,17 @@ def estimate(values: npt.NDArray[Any], *, seed: int = 0, resamples: int = RESAMP
     blocks = np.array_split(draws, math.ceil(resamples * values.size / MOST_DRAWN))
     low, high = _bounds(np.concatenate([interquartile_mean(values[block], axis=1) for block in blocks]))
     return Estimate(interquartile_mean(values), low, high)
+
+
+def interval(values: npt.NDArray[Any]) -> Interval:
+    """Estimate an interquartile mean, as JSON and people are told it.
+
+    Args:
+        values: ``[runs]`` of one setting; infinity is a value beyond all others.
+    """
+    found = estimate(values)
+    low, high = (found.low, found.high) if len(values) >= LEAST_FOR_INTERVAL else (np.nan, np.nan)
+    return Interval(*(float(one) if math.isfinite(one) else None for one in (found.iqm, low, high)))
 
 
 def probability_of_improvement(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -17,8 +16,7 @@ from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.files.saved import goals_reached
 from tianji_cli.files.sweeps import SweepDirectory
-from tianji_cli.launch.children import python_command
-from tianji_cli.runs.side_by_side import SideBySide
+from tianji_cli.runs.side_by_side import SideBySide, training_command
 from tianji_cli.runs.sweep.leases import Lease
 from tianji_cli.runs.sweep.metrics import Course, final_value
 from tianji_cli.runs.sweep.space import Plan, Values
@@ -161,17 +159,13 @@ class Sweeper:
                 if _is_finished(run):
                     return None
                 if self._goes_on(run):
-                    return python_command(
-                        "tianji_cli", "train", "--resume", str(run.path.absolute()), "--quiet"
-                    )
-                shutil.rmtree(run.path)
-                RunDirectory.make(run.path)
+                    return training_command((), "--resume", str(run.path.absolute()), "--quiet")
+                run.begin_anew()
         except OSError as cause:
             raise TianjiError(f"cannot begin {run.path}: {describe(cause)}") from cause
         config = str(self._directory.trial_config(number))
         own = (f"experiment.seed={seed}", "experiment.plots=false")
-        told = [word for setting in own for word in ("--set", setting)]
-        return python_command("tianji_cli", "train", config, "--run", str(run.path), *told, "--quiet")
+        return training_command(own, config, "--run", str(run.path), "--quiet")
 
     def _goes_on(self, run: RunDirectory) -> bool:
         """Whether a run that has not finished can be trained on: not if only its evaluation is missing."""

@@ -222,7 +222,7 @@ class SweepStudy:
         return self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
 
     def _sampler(self, number: int) -> BaseSampler:
-        """Make the sampler of one trial: draws follow from its number, whoever makes them."""
+        """Make the sampler of one trial: draws follow from its number, in whichever process."""
         seed = int(np.random.SeedSequence([self._sweep.seed, number]).generate_state(1)[0])
         if self._sweep.sampler == "tpe":
             return TPESampler(seed=seed)

@@ -1,0 +1,139 @@
+"""How several trainings are doing, on stderr: a table, or in a pipe a line when one begins or ends."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from tianji_cli.errors import one_line, printable
+from tianji_cli.quantities import duration, several
+from tianji_cli.telemetry.progress import is_live
+from tianji_cli.telemetry.table import plain_table
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+WAITING: Final = "waiting"
+AROUND: Final = 6
+"""Lines of a terminal that are not the table's rows."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of several.
+
+    Attributes:
+        status: ``WAITING``, or another word.
+        why: it has this status, or what it came to; empty if there is nothing to say.
+    """
+
+    number: int
+    status: str
+    is_over: bool
+    why: str = ""
+
+
+class Board:
+    """Owns the lower part of a terminal while several trainings go.
+
+    Args:
+        what: each of them is called.
+        title: of all.
+        columns: of the table.
+        right: those of numbers.
+        known: whose status needs no line.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        title: str,
+        columns: Sequence[str],
+        right: Sequence[int],
+        *,
+        quiet: bool,
+        known: Sequence[Member] = (),
+    ) -> None:
+        self._what, self._title = what, printable(title)
+        self._columns, self._right = columns, right
+        self._quiet = quiet
+        self._live = None if quiet or not is_live(sys.stderr) else _live()
+        self._told = {member.number: member.status for member in known}
+        self._rows: dict[int, Sequence[str]] = {}
+        self._began_s = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(
+        self,
+        members: Sequence[Member],
+        row: Callable[[Member], Sequence[str]],
+        so_far: Callable[[], str] = str,
+    ) -> None:
+        """Show the present state.
+
+        Args:
+            row: gives the cells of one; of one that is over it is asked once.
+            so_far: gives what stands behind how many are over.
+        """
+        if self._live is not None:
+            self._draw(self._live, members, row, so_far)
+        elif not self._quiet:
+            self._tell(members)
+
+    def _tell(self, members: Sequence[Member]) -> None:
+        over = sum(member.is_over for member in members)
+        for member in members:
+            if self._told.get(member.number, WAITING) == member.status:
+                continue
+            self._told[member.number] = member.status
+            why = f": {one_line(member.why)}" if member.why else ""
+            said = f"{self._what} {member.number} {member.status}{why} ({over}/{len(members)} done)"
+            sys.stderr.write(printable(f"{duration(time.monotonic() - self._began_s)}  {said}") + "\n")
+            sys.stderr.flush()
+
+    def _draw(
+        self,
+        live: Live,
+        members: Sequence[Member],
+        row: Callable[[Member], Sequence[str]],
+        so_far: Callable[[], str],
+    ) -> None:
+        from rich.text import Text  # noqa: PLC0415 - a pipe does without
+
+        if not live.is_started:
+            live.start()
+            live.console.show_cursor(True)  # One that is killed must not leave a shell without a cursor.
+        begun = [member for member in members if member.status != WAITING]
+        shown = begun[-max(1, live.console.height - AROUND) :]
+        table = plain_table(self._columns, [self._row(member, row) for member in shown], right=self._right)
+        over, all_of_them = sum(member.is_over for member in members), several(len(members), self._what)
+        spent = duration(time.monotonic() - self._began_s, 0)
+        head = f"{self._title}: {over} of {all_of_them} done{so_far()}, {spent}\n"
+        live.update(Text(head + table.rstrip("\n"), overflow="ellipsis", no_wrap=True), refresh=True)
+
+    def _row(self, member: Member, row: Callable[[Member], Sequence[str]]) -> Sequence[str]:
+        if not member.is_over:
+            return row(member)
+        if member.number not in self._rows:
+            self._rows[member.number] = row(member)
+        return self._rows[member.number]
+
+
+def _live() -> Live:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.live import Live  # noqa: PLC0415
+
+    console = Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
+    return Live(console=console, auto_refresh=False, redirect_stdout=False, transient=True)
