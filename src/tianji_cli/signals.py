@@ -34,9 +34,16 @@ INTERRUPTED: Final = 130
 AGAIN_S: Final = 0.001
 """Seconds until an interruption that was swallowed is raised once more."""
 
+MOST_S: Final = 1e8
+"""Longest that a timer takes; what is infinite is three years."""
+
 
 _raised = False
 """There was an interruption. It matters only where the exception did not come through."""
+
+
+class HangsError(BaseException):
+    """A call does not return. Environments and agents may catch any Exception."""
 
 
 class Interruption(BaseException):
@@ -71,6 +78,27 @@ def held_back() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def alarm(after_s: float) -> Iterator[None]:
+    """Interrupt what is within, as Ctrl-C does, after so many seconds.
+
+    Raises:
+        HangsError: the time is up.
+    """
+
+    def ring(_number: int, _frame: object) -> NoReturn:
+        raise_swallowed()
+        raise HangsError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, min(after_s, MOST_S))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def ignore_signals() -> None:

@@ -42,6 +42,7 @@ from tianji_cli.launch.local import LocalLauncher
 from tianji_cli.plan.plan import expected_hosts, make_plan
 from tianji_cli.quantities import count, several
 from tianji_cli.root.session import build_spec
+from tianji_cli.signals import HangsError, alarm
 from tianji_cli.telemetry.progress import Progress
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.records import RecordSpace
@@ -58,7 +59,13 @@ PLAY_S: Final = 5.0
 SEED: Final = 7
 SEED_STEPS: Final = 300
 """Of each copy that is compared with its twin."""
+SEED_S: Final = 5.0
+"""For comparing twins, whichever comes first."""
 SPEED_S: Final = 0.5
+LOOK_S: Final = 5.0
+"""What a look takes at most where every call returns at once."""
+PATIENCE_S: Final = 120.0
+"""With a call that does not return."""
 
 _NO_MATTER: Final = ("infinity", "symmetric and normalized", "render modes")
 """In gymnasium's warnings: what is right here. Bounds may be open, and actions are scaled to theirs."""
@@ -73,7 +80,21 @@ Target = Annotated[
 ]
 
 
-def check(target: Target, *, overrides: Override = None, json_to: Json = None) -> int:
+def check(
+    target: Target,
+    *,
+    overrides: Override = None,
+    patience_s: Annotated[
+        float,
+        typer.Option(
+            "--patience",
+            metavar="SECONDS",
+            min=1.0,
+            help="How long a reset or a step may take.",
+        ),
+    ] = PATIENCE_S,
+    json_to: Json = None,
+) -> int:
     """Print what was looked at; the exit status is 1 if something is wrong.
 
     Raises:
@@ -82,7 +103,7 @@ def check(target: Target, *, overrides: Override = None, json_to: Json = None) -
     remove_stale()
     # What an environment prints is no part of the result.
     with contextlib.redirect_stdout(sys.stderr), _watched(len(_LOOKS) + 2, json_to) as progress:
-        findings = list(_examine(target, overrides or (), progress))
+        findings = list(_examine(target, overrides or (), patience_s, progress))
     return show_findings(findings, target, "nothing is to be mended", json_to)
 
 
@@ -92,7 +113,9 @@ def _watched(steps: int, json_to: str | None) -> Progress:
     return progress
 
 
-def _examine(target: str, overrides: Sequence[str], progress: Progress) -> Iterator[Finding]:
+def _examine(
+    target: str, overrides: Sequence[str], patience_s: float, progress: Progress
+) -> Iterator[Finding]:
     job = None
     if find_config(target, Path.cwd()) is not None:
         job = load_config(target, overrides)
@@ -100,7 +123,8 @@ def _examine(target: str, overrides: Sequence[str], progress: Progress) -> Itera
         yield from (Finding("config", warning, "warning", "") for warning in host_warnings(job))
     section = job.environment if job is not None else _environment(target, overrides)
     try:
-        environment = build_environment(section, COPIES)
+        with _patient(patience_s):
+            environment = build_environment(section, COPIES)
     except Exception as error:  # noqa: BLE001 - a user's environment may raise anything
         yield Finding("built", _said(error), "problem", "mend its constructor, or what it is given")
         return
@@ -110,7 +134,8 @@ def _examine(target: str, overrides: Sequence[str], progress: Progress) -> Itera
         progress.done()
         progress.begin(subject)
         try:
-            yield from look(section, environment)
+            with _patient(LOOK_S + patience_s):
+                yield from list(look(section, environment))
         except Exception as error:  # noqa: BLE001 - likewise
             yield Finding(subject, _said(error), "problem", "mend what is named there, and check again")
             return
@@ -122,11 +147,28 @@ def _examine(target: str, overrides: Sequence[str], progress: Progress) -> Itera
         yield from _agents(target, overrides, jobs)
     yield from _processes(jobs)
     try:
-        environment.close()
+        with _patient(patience_s):
+            environment.close()
     except Exception as error:  # noqa: BLE001 - likewise
         yield Finding(
             "closing", _said(error), "problem", "mend close(), which every process calls at its end"
         )
+
+
+@contextlib.contextmanager
+def _patient(patience_s: float) -> Iterator[None]:
+    """Wait for what is within no longer than so many seconds.
+
+    Raises:
+        TimeoutError: the time is up; its cause has the line that did not return.
+    """
+    try:
+        with alarm(patience_s):
+            yield
+    except HangsError as cause:
+        raise TimeoutError(
+            f"a call had not returned after {patience_s:g} s; --patience SECONDS waits longer"
+        ) from cause
 
 
 def _environment(target: str, overrides: Sequence[str]) -> Environment:
@@ -292,7 +334,9 @@ def _seeding(section: Environment, _environment: VectorEnvironment) -> Iterator[
             stack.enter_context(contextlib.closing(twin))
         one, other = (_Play(twin, SEED) for twin in twins)
         remedy = "draw every random number from self.np_random, which reset(seed=...) begins anew"
-        for step in range(SEED_STEPS):
+        until_s = time.monotonic() + SEED_S
+        step = 0
+        while step < SEED_STEPS and (step < 2 or time.monotonic() < until_s):
             differing = [
                 what
                 for what in ("observation", "reward", "terminated", "truncated")
@@ -306,7 +350,8 @@ def _seeding(section: Environment, _environment: VectorEnvironment) -> Iterator[
             actions = one.draw()
             one.step(actions)
             other.step(actions)
-    yield Finding("seeding", f"a seed repeats itself, over {SEED_STEPS} steps")
+            step += 1
+    yield Finding("seeding", f"a seed repeats itself, over {several(step, 'step')}")
 
 
 def _speed(_section: Environment, environment: VectorEnvironment) -> Iterator[Finding]:

@@ -5,15 +5,14 @@ Many are played side by side; those that are filmed one after the other, since a
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
 import typer
 
@@ -27,6 +26,7 @@ from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.quantities import count, finite, number, several
 from tianji_cli.roles.evaluator import BASELINES, POLICIES, EvaluationLimits, PolicyName
 from tianji_cli.root.shutdown import START_S
+from tianji_cli.signals import HangsError, alarm
 from tianji_cli.telemetry.progress import Progress
 from tianji_cli.telemetry.report import print_lines, write_json
 from tianji_cli.telemetry.snapshot import of_names
@@ -47,9 +47,6 @@ GRACE_S: Final = 2.0
 
 CLOSE_S: Final = 5.0
 """For closing the environments."""
-
-MOST_S: Final = 1e8
-"""Longest time that a timer is set to; three years."""
 
 
 def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
@@ -180,19 +177,19 @@ def _play(
         start_s = limits.max_s + START_S
         filming = None
         try:
-            with _alarm(start_s):
+            with alarm(start_s):
                 evaluator = build()
                 stack.callback(_close, evaluator)
                 if film is not None:  # It begins with the first observation: what cannot be drawn shows now.
                     filming = stack.enter_context(_begin_film(film, evaluator))
-        except _HangsError as cause:
+        except HangsError as cause:
             raise TimeoutError(f"environments and policy were not ready after {start_s:g} s") from cause
         try:
-            with _alarm(limits.max_s + GRACE_S):
+            with alarm(limits.max_s + GRACE_S):
                 while evaluator.finished is None:
                     (filming or evaluator).turn()
                     progress.show(evaluator.progress, evaluator.returns)
-        except _HangsError:
+        except HangsError:
             evaluator.cut_off = f"{limits.max_s:g} s, in a step or an action that did not return"
         if filming is None:
             return evaluator, None
@@ -217,34 +214,10 @@ def _begin_film(film: Callable[[Evaluator], Filming], evaluator: Evaluator) -> F
 def _close(evaluator: Evaluator) -> None:
     """Close the environments; what was played is shown though closing them hangs."""
     try:
-        with _alarm(CLOSE_S):
+        with alarm(CLOSE_S):
             evaluator.close()
-    except _HangsError:
+    except HangsError:
         sys.stderr.write(f"tianji: warning: the environments were not closed after {CLOSE_S:g} s\n")
-
-
-class _HangsError(BaseException):
-    """A call does not return. Environments and agents may catch any Exception."""
-
-
-@contextmanager
-def _alarm(after_s: float) -> Iterator[None]:
-    """Interrupt what is within, as Ctrl-C does, after so many seconds: between two steps it ends by itself.
-
-    Raises:
-        _HangsError: the time is up.
-    """
-
-    def ring(_number: int, _frame: object) -> NoReturn:
-        raise _HangsError
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, min(after_s, MOST_S))
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
 
 
 class _ProgressLine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,23 @@ ONE_PROCESS = (
 )
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "subject"),
+    [
+        ("self.left -= 1", "self.left -= 1\n        while self.left == 3: pass", "played"),
+        ("def reset", "def __init__(self):\n        while True: pass\n\n    def reset", "built"),
+    ],
+)
+def test_a_call_that_does_not_return_is_named_with_its_line(
+    check: Any, old: str, new: str, subject: str
+) -> None:
+    status, found = check(old, new, "walk:Walk", "--patience", "1")
+    wrong = [one for one in found.values() if one["grade"] == "problem"]
+    assert status == 1, found
+    assert [one["subject"] for one in wrong] == [subject]
+    assert re.search(r"had not returned after \d s.*walk\.py:\d+", wrong[0]["found"])
+
+
 def test_what_only_one_process_may_have_is_found(check: Any) -> None:
     status, findings = check(*ONE_PROCESS)
     assert (status, faults(findings)) == (1, {"processes": "problem"})
@@ -137,5 +155,5 @@ def test_a_config_is_checked_with_its_environment(check: Any, tmp_path: Path) ->
 
 
 def test_a_team_is_played_by_the_actions_that_there_are() -> None:
-    findings = list(checking._examine("qmix_two_step", (), Progress(0, quiet=True)))
+    findings = list(checking._examine("qmix_two_step", (), 60.0, Progress(0, quiet=True)))
     assert [one.subject for one in findings if one.grade != "ok"] == []
