@@ -130,7 +130,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
             raise UsageError(f"--render: {cause}") from cause
         except TianjiError:
             raise
-        except Exception as cause:  # A user's environment or agent may raise anything.
+        except (Exception, SystemExit) as cause:  # A user's environment or agent may raise anything.
             raise RunFailed(f"cannot evaluate {directory.path}: {describe(cause)}") from cause
     other = None if player == "trained" else player
     who = ", ".join(filter(None, (str(directory.path), name, other and f"{other} policy")))
@@ -207,7 +207,7 @@ def _begin_film(film: Callable[[Evaluator], Filming], evaluator: Evaluator) -> F
         return film(evaluator)
     except TianjiError:
         raise
-    except Exception as cause:
+    except (Exception, SystemExit) as cause:
         raise FilmError(f"nothing was played: {describe(cause)}; without --render it can be") from cause
 
 
