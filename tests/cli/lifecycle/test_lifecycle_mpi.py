@@ -111,6 +111,18 @@ def test_a_signal_stops_the_job_in_order(workplace: Any, number: signal.Signals)
     assert run.saved_env_steps == summary["env_steps"]
 
 
+def test_a_run_under_mpiexec_stops_when_it_is_told_to(workplace: Any) -> None:
+    run = workplace.train(MPI, ONE_ACTOR, ENDLESS)
+    run.train_until(2000)
+    ranks = processes(run)
+    told = workplace.command("stop", str(run.path))
+    told.wait(0)
+    assert f"{run.path} stopped: SIGTERM" in told.stdout
+    summary = run.finish(130)
+    assert run.saved_env_steps == summary["env_steps"] >= 2000
+    wait_for(ranks)
+
+
 def test_a_job_whose_command_is_killed_leaves_no_rank_behind(workplace: Any) -> None:
     run = workplace.train(MPI, ONE_ACTOR, ENDLESS)
     run.train_until(2000)
