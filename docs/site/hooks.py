@@ -36,6 +36,8 @@ FETCHED = re.compile(
 )
 """What a browser fetches when it shows a page."""
 
+OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
+
 UNITS = (
     (re.compile(r"_s$"), "seconds"),
     (re.compile(r"_mb$"), "MB"),
@@ -73,13 +75,18 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
 
 def on_page_content(content: str, page: Any, **_: object) -> str:
-    """Put pictures in place of equations in LaTeX; mark the page whose blocks are sentences."""
+    """Put pictures in place of equations in LaTeX; mark options, and the page whose blocks are sentences."""
 
     def picture(found: re.Match[str]) -> str:
         latex = html.unescape(found["latex"]).strip()[2:-2].strip()
         is_block = found["tag"] == "div"
         return f'<div class="equation">{drawn(latex)}</div>' if is_block else drawn(latex)
 
+    content = re.sub(
+        r"(?<=<code>)[^<]*(?=</code>)",
+        lambda code: OPTION.sub(r'<span class="option">\g<0></span>', code[0]),
+        content,
+    )
     if page.file.src_uri == "troubleshooting.md":
         content = f'<div class="messages">{content}</div>'
     return re.sub(
