@@ -5,6 +5,7 @@ Many are played side by side; those that are filmed one after the other, since a
 
 from __future__ import annotations
 
+import faulthandler
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -112,6 +113,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     number = episodes or (100 if render is None else 1)
     experiment = config.experiment
     limits = EvaluationLimits(max_s or experiment.eval_max_s, max_steps or experiment.eval_max_steps)
+    faulthandler.enable(2)  # It plays here: what a library takes down has a place in the program.
     with _ProgressLine(number, quiet=json_to == "-") as progress:
         # torch is slow to import, and what the command line got wrong is known by now.
         from tianji_cli.roles.filming import Filming  # noqa: PLC0415

@@ -162,6 +162,11 @@ def test_eval_films_nothing_of_what_cannot_be_drawn(workplace: Any) -> None:
     leaves.wait(2)
     assert "nothing was played: " in leaves.last_words
     assert "SystemExit: 0" in leaves.last_words
+    deadly = ENDLESS_ENV.replace("import time\n", "import os, time\n")
+    workplace.module(deadly.replace("return numpy.zeros((20, 30, 3)", "os.kill(os.getpid(), 11) #"))
+    crashes = workplace.command("eval", str(run.path), "--render", "play.mp4")
+    assert crashes.wait() not in {0, 1, 2}
+    assert " in render\n" in crashes.stderr, "where it was"
 
 
 @pytest.mark.parametrize("name", ["play.mp4", "play.gif"])
