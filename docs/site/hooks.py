@@ -36,7 +36,10 @@ FETCHED = re.compile(
 )
 """What a browser fetches when it shows a page."""
 
+IN_A_LINE = re.compile(r"(?<!<pre><code>)(?<!</span><code>)(?<=<code>)[^<]*(?=</code>)")
 OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
+SEPARATOR = re.compile(r"(?<=\w)(?:/|\.(?!\w{1,4}\b))(?=\w)")
+"""In a path or a key; a suffix stays with its file."""
 
 UNITS = (
     (re.compile(r"_s$"), "seconds"),
@@ -75,23 +78,24 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
 
 def on_page_content(content: str, page: Any, **_: object) -> str:
-    """Put pictures in place of equations in LaTeX; mark options, and the page whose blocks are sentences."""
+    """Draw equations; mark where code in a line may break, and the page whose blocks are sentences."""
 
     def picture(found: re.Match[str]) -> str:
         latex = html.unescape(found["latex"]).strip()[2:-2].strip()
         is_block = found["tag"] == "div"
         return f'<div class="equation">{drawn(latex)}</div>' if is_block else drawn(latex)
 
-    content = re.sub(
-        r"(?<=<code>)[^<]*(?=</code>)",
-        lambda code: OPTION.sub(r'<span class="option">\g<0></span>', code[0]),
-        content,
-    )
+    content = IN_A_LINE.sub(lambda code: breakable(code[0]), content)
     if page.file.src_uri == "troubleshooting.md":
         content = f'<div class="messages">{content}</div>'
     return re.sub(
         r'<(?P<tag>span|div) class="arithmatex">(?P<latex>.*?)</(?P=tag)>', picture, content, flags=re.DOTALL
     )
+
+
+def breakable(code: str) -> str:
+    """Let a narrow page break paths and keys behind their separators, and options nowhere."""
+    return OPTION.sub(r'<span class="option">\g<0></span>', SEPARATOR.sub(r"\g<0><wbr>", code))
 
 
 def on_post_page(output: str, **_: object) -> str:
