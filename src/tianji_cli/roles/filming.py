@@ -31,6 +31,8 @@ STRIP: Final = 48
 """Grey of the strip: no picture's black."""
 MOST_HEIGHT: Final = 1024
 """Of an enlarged picture."""
+BUILD_S: Final = 60.0
+"""Beyond the limit of a picture, for building the environment before the first."""
 CLOSE_S: Final = 5.0
 """For closing an environment that failed in a film."""
 
@@ -172,7 +174,7 @@ class Films:
             parameters: of the policy, ``[P]``.
             env_steps: of the job, when it was published.
         """
-        with self._kept_to_the_film():
+        with self._kept_to_the_film(self._max_s + BUILD_S):
             self._directory.mkdir(exist_ok=True)
             for left in self._directory.glob(f".*{MP4}.*"):  # By an examiner that was killed.
                 left.unlink()
@@ -184,7 +186,7 @@ class Films:
     def turn(self) -> None:
         """Go on with the film, and end it when its episodes are over."""
         assert self._filming is not None
-        with self._kept_to_the_film():
+        with self._kept_to_the_film(self._max_s):
             self._filming.turn()
             if self._filming.is_over:
                 self._filming.film.finish()
@@ -210,13 +212,13 @@ class Films:
             old.unlink()
 
     @contextlib.contextmanager
-    def _kept_to_the_film(self) -> Iterator[None]:
+    def _kept_to_the_film(self, limit_s: float) -> Iterator[None]:
         """Note what fails or hangs within; the next film gets an environment of its own."""
         try:
-            with alarm(self._max_s):
+            with alarm(limit_s):
                 yield
         except HangsError as cause:
-            self._fail(cause, f"a step or a picture took longer than {self._max_s:g} s")
+            self._fail(cause, f"a step or a picture took longer than {limit_s:g} s")
         except (Exception, SystemExit) as cause:  # noqa: BLE001 - whatever an environment that draws raises
             self._fail(cause, describe(cause))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,19 @@ def test_what_fails_in_a_film_is_kept_to_it_and_the_next_one_begins_anew(
     Lamp.breaks = None
     finish(made, "200")
     assert [path.name for path in tmp_path.iterdir()] == ["200.mp4"]
+
+
+def test_an_environment_may_take_longer_to_build_than_a_picture(tmp_path: Path) -> None:
+    def slow() -> VectorEnvironment:
+        deadline = time.monotonic() + 1.1
+        while time.monotonic() < deadline:
+            time.sleep(0.01)
+        return lamps()
+
+    made = Films(tmp_path, 1, slow, lambda one, *_: played(one), overlay=False, max_s=1.0)
+    finish(made, "100")
+    assert made.failure is None
+    assert brightness(tmp_path / "100.mp4") == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
 
 
 def test_a_film_that_is_interrupted_while_it_is_written_is_whole_up_to_there(
