@@ -109,8 +109,8 @@ def drawings(
         found["sample_age"] = partial(_draw_spread, ages, "age", "Sample age (env steps)", None)
     if ratios:
         found["replay_ratio"] = partial(_draw_ratio, ratios)
-    if more and any(row.get("busy") for row in started):
-        found["busy"] = partial(_draw_busy, started)
+    if more and (kinds := _kinds_of_roles(started)):
+        found["busy"] = partial(_draw_busy, started, kinds)
     return found
 
 
@@ -193,15 +193,19 @@ def _draw_ratio(rows: Rows, axes: Axes) -> None:
     _finish_from_zero(axes)
 
 
-def _draw_busy(rows: Rows, axes: Axes) -> None:
+def _kinds_of_roles(rows: Rows) -> list[str]:
+    """List the kinds of roles of which it is known how busy one was."""
+    said = ((name, share) for row in rows for name, share in row.get("busy", {}).items())
+    return list(dict.fromkeys(name.rpartition("-")[0] for name, share in said if share is not None))
+
+
+def _draw_busy(rows: Rows, kinds: Sequence[str], axes: Axes) -> None:
     """Draw how busy the roles of each kind were, the middle one of several."""
     x = _time(axes, rows)
-    kinds = dict.fromkeys(name.rpartition("-")[0] for row in rows for name in row.get("busy", ()))
     for kind, (style, color) in zip(kinds, product(LINES, (BLUE, ORANGE, GREEN, GREY)), strict=False):
         y = [_middle(kind, row.get("busy", {})) for row in rows]
-        if not all(map(math.isnan, y)):
-            label = kind.replace("$", r"\$")  # A user's role may have any name; it is no formula.
-            axes.plot(x, y, color=color, linestyle=style, marker=_marker(rows), label=label)
+        label = kind.replace("$", r"\$")  # A user's role may have any name; it is no formula.
+        axes.plot(x, y, color=color, linestyle=style, marker=_marker(rows), label=label)
     axes.set_ylabel("Share of the time at work")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_ylim(-0.02, 1.02)

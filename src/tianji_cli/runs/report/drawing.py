@@ -14,12 +14,13 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from tianji_cli.errors import describe, printable
+from tianji_cli.errors import one_line, printable
 from tianji_cli.files.regular import read_regular
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.quantities import count, exact, memory, number, several
 from tianji_cli.runs.comparison.compare import Comparison
 from tianji_cli.runs.comparison.figures import drawing
+from tianji_cli.runs.comparison.runs import strange_rows
 from tianji_cli.runs.figure import HEIGHT, render_figure
 from tianji_cli.runs.report.reading import ReportedRun, Rows
 from tianji_cli.runs.report.svg import NoPictureError, inline
@@ -102,7 +103,17 @@ def pictures_of(run: ReportedRun, prefix: str) -> dict[str, Picture]:
 
     Args:
         prefix: of the ids in the pictures.
+
+    Raises:
+        TianjiError: rows lack what those of this version have.
     """
+    try:
+        return _pictures_of(run, prefix)
+    except (KeyError, TypeError) as cause:
+        raise strange_rows(run.run) from cause
+
+
+def _pictures_of(run: ReportedRun, prefix: str) -> dict[str, Picture]:
     rows, thinned = _drawn_rows(run.rows)
     evaluations = _spread(run.evaluations, MOST_ROWS)
     found = drawings(rows, evaluations, _thresholds(run), more=True)
@@ -221,7 +232,7 @@ def pictures_in_plots(run: RunDirectory, prefix: str) -> list[Picture]:
         except FileNotFoundError:
             continue
         except (OSError, NoPictureError) as cause:
-            said = cause.strerror if isinstance(cause, OSError) and cause.strerror else describe(cause)
+            said = one_line((cause.strerror if isinstance(cause, OSError) else None) or str(cause))
             found.append(Picture(title, f"{printable(str(path))} is left out: {said}.", None))
             continue
         if len(svg) > MOST_INLINE_BYTES:
@@ -254,7 +265,7 @@ class Part:
 
 
 BAR: Final = 1000.0
-THINNEST: Final = 8.0
+THINNEST: Final = 10.0
 """Of a part of the bar: what is there is to be seen."""
 
 _TERMS: Final = (
