@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, Final
 
 import matplotlib as mpl
@@ -109,8 +109,12 @@ def drawings(
         found["sample_age"] = partial(_draw_spread, ages, "age", "Sample age (env steps)", None)
     if ratios:
         found["replay_ratio"] = partial(_draw_ratio, ratios)
-    if more and (kinds := _kinds_of_roles(started)):
-        found["busy"] = partial(_draw_busy, started, kinds)
+    # Time stands still while a policy is evaluated at the end.
+    trained = [
+        one for before, one in pairwise([{"train_s": 0.0}, *started]) if one["train_s"] > before["train_s"]
+    ]
+    if more and (kinds := _kinds_of_roles(trained)):
+        found["busy"] = partial(_draw_busy, trained, kinds)
     return found
 
 
