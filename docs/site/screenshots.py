@@ -139,7 +139,7 @@ def shoot_page(name: str, page: Page, place: Path) -> None:
     command = ["chromium", *options, f"file://{place / 'page.html'}"]
     subprocess.run(command, check=True, capture_output=True)
     with Image.open(shot) as image:
-        image.convert("RGB").quantize(64, Image.Quantize.MAXCOVERAGE).save(
+        image.convert("RGB").quantize(200, Image.Quantize.MAXCOVERAGE).save(
             FIGURES / f"screen-{name}.png", optimize=True
         )
 

@@ -193,7 +193,7 @@ def test_nothing_that_a_run_says_becomes_a_part_of_the_page(place: Path) -> None
     )
     with run.metrics.open("a") as file:
         row = json.loads(run.metrics.read_text().splitlines()[-1])
-        file.write(json.dumps(row | {"busy": {f"{evil}-3": 0.5, "$x^{-4": 0.5}}) + "\n")
+        file.write(json.dumps(row | {"train_s": 11.0, "busy": {f"{evil}-3": 0.5, "$x^{-4": 0.5}}) + "\n")
     page = reported(run.path)
     assert page.texts("h1") == [name]
     assert page.source.count("&lt;script&gt;") >= 6
