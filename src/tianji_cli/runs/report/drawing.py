@@ -50,6 +50,7 @@ class Picture:
     svg: Markup | None
 
 
+# Names of plots, as they stand beside one another.
 RETURNS: Final = ("return_over_steps", "return_over_time", "win_rate_over_steps", "win_rate_over_time")
 PACE: Final = ("throughput", "policy_lag", "replay_ratio", "sample_age")
 BUSY: Final = ("busy",)
@@ -98,29 +99,26 @@ _OF_PLOTS: Final[Mapping[str, tuple[str, str]]] = {
 """Pictures in ``plots/`` that other commands leave, and a page shows."""
 
 
-def pictures_of(run: ReportedRun, prefix: str) -> dict[str, Picture]:
+def pictures_of(run: ReportedRun) -> dict[str, Picture]:
     """Draw what there is to be drawn of a run, by the names of the plots.
-
-    Args:
-        prefix: of the ids in the pictures.
 
     Raises:
         TianjiError: rows lack what those of this version have.
     """
     try:
-        return _pictures_of(run, prefix)
+        return _pictures_of(run)
     except (KeyError, TypeError) as cause:
         raise strange_rows(run.run) from cause
 
 
-def _pictures_of(run: ReportedRun, prefix: str) -> dict[str, Picture]:
+def _pictures_of(run: ReportedRun) -> dict[str, Picture]:
     rows, thinned = _drawn_rows(run.rows)
     evaluations = _spread(run.evaluations, MOST_ROWS)
     found = drawings(rows, evaluations, _thresholds(run), more=True)
     pictures = {}
     for name, (title, note, column) in _OF_A_RUN.items():
         if name in found:
-            svg = _svg(found[name], f"{prefix}{name}", title, _told(note, rows, column))
+            svg = _svg(found[name], name, title, _told(note, rows, column))
             pictures[name] = Picture(title, " ".join([note, *_more(name, run)]), svg)
     if thinned and "throughput" in pictures:
         of = pictures["throughput"]
@@ -203,7 +201,7 @@ def pictures_of_comparison(found: Comparison) -> list[Picture]:
     pictures = []
     for name, (title, note) in _OF_A_COMPARISON.items():
         told = f"{note} {'; '.join(_final(row.name, row.final.iqm) for row in drawn.rows)}."
-        svg = _inline(render_figure(*drawing(name, drawn), "svg"), f"all-{name}", title, told)
+        svg = _inline(render_figure(*drawing(name, drawn), "svg"), name, title, told)
         pictures.append(Picture(title, f"{note} {left_out}".rstrip(), svg))
     return pictures
 
@@ -222,13 +220,13 @@ def _final(name: str, iqm: float | None) -> str:
     return f"{name}: final return {'not known' if iqm is None else number(iqm)}"
 
 
-def pictures_in_plots(run: RunDirectory, prefix: str) -> list[Picture]:
+def pictures_in_plots(run: RunDirectory) -> list[Picture]:
     """Take over what other commands have drawn into a run's ``plots/``."""
     found = []
     for name, (title, note) in _OF_PLOTS.items():
         path = run.plots / f"{name}.svg"
         try:
-            svg = _inline(read_regular(path, MOST_SVG_BYTES), f"{prefix}{name}", title, note)
+            svg = _inline(read_regular(path, MOST_SVG_BYTES), name, title, note)
         except FileNotFoundError:
             continue
         except (OSError, NoPictureError) as cause:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -16,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tianji_cli.errors import TianjiError, UsageError, printable
 from tianji_cli.files.rundir import write_whole
-from tianji_cli.quantities import memory, ranges, several, share
+from tianji_cli.quantities import memory, number, ranges, several, share
 from tianji_cli.runs.comparison.compare import Comparison, compare
 from tianji_cli.runs.comparison.report import conditions, table, verdicts
 from tianji_cli.runs.comparison.runs import find_runs, listed_places, read_runs
@@ -33,13 +34,17 @@ from tianji_cli.runs.report.drawing import (
     pictures_of_comparison,
 )
 from tianji_cli.runs.report.reading import ReportedRun, read_reported
-from tianji_cli.runs.report.settings import Setting, settings_of
+from tianji_cli.runs.report.settings import ABSENT, Setting, settings_of, written
 from tianji_cli.telemetry.report import facts_of, warnings_of
 from tianji_cli.telemetry.run_state import in_short
 from tianji_cli.telemetry.snapshot import METRICS, RoleStatus, RoleSummary, lines
 
+MOST_BYTES: Final = 2_000_000
 MOST_RUNS: Final = 500
-"""Of a page: each has a section."""
+"""Of a page: each is a line of a table."""
+MOST_SECTIONS: Final = 60
+"""Of a page: so many runs have a section each."""
+TO_THE_MINUTE: Final = "%Y-%m-%d %H:%M UTC"
 MOST_ROLES: Final = 64
 """More roles of a run are summed up."""
 
@@ -70,35 +75,20 @@ class Busy:
     said: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RunPage:
     """What the template shows of a run.
 
     Attributes:
         prefix: of the ids of its elements.
-        outline: only the beginning is shown, beside others.
-        account: where samples went; empty while it is not known.
-        account_told: the same, in words.
+        drawn: its pictures, by the names of the plots; none where it is one of several.
+        left: pictures that other commands have left.
     """
 
     run: ReportedRun
     prefix: str
-    outline: bool
-    begun: str
-    size: str
-    trains: dict[str, str]
-    commands: list[Command]
-    facts: list[tuple[str, str]]
-    warnings: list[tuple[str, str]]
-    bottleneck: str
-    account: list[Part]
-    account_told: str
-    roles: list[Busy]
-    returns: list[Picture]
-    pace: list[Picture]
-    busy: list[Picture]
-    left: list[Picture]
-    settings: list[Setting]
+    drawn: Mapping[str, Picture]
+    left: Sequence[Picture]
 
     @property
     def sections(self) -> dict[str, str]:
@@ -117,6 +107,97 @@ class RunPage:
             "config": "Config",
         }
         return {id_: str(title) for id_, title in found.items() if title}
+
+    @property
+    def returns(self) -> list[Picture]:
+        """Learning curves."""
+        return self._pictures(RETURNS)
+
+    @property
+    def pace(self) -> list[Picture]:
+        """How fast it was, and in what balance."""
+        return self._pictures(PACE)
+
+    @property
+    def busy(self) -> list[Picture]:
+        """How busy its roles were over time."""
+        return self._pictures(BUSY)
+
+    def _pictures(self, names: Sequence[str]) -> list[Picture]:
+        return [self.drawn[name] for name in names if name in self.drawn]
+
+    @property
+    def about(self) -> str:
+        """When it was begun, as far as that is known, and what its files take."""
+        begun_s, size = self.run.state.begun_s, memory(self.run.state.nbytes)
+        return (
+            size
+            if begun_s is None
+            else f"begun {datetime.fromtimestamp(begun_s, UTC):{TO_THE_MINUTE}}, {size}"
+        )
+
+    @property
+    def best(self) -> str:
+        """The best mean return of 100 episodes; empty if none is known."""
+        found = self.run.state.best_mean_100
+        return "" if found is None else number(found)
+
+    @property
+    def trains(self) -> dict[str, str]:
+        """What it trains, and how."""
+        return {label: printable(text) for label, text in in_short(self.run.config).items()}
+
+    @property
+    def commands(self) -> list[Command]:
+        """What can be done with it."""
+        return list(_commands(self.run))
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Its numbers, each with its label."""
+        run = self.run
+        if run.summary is not None:
+            return [(label, text.plain) for label, text in facts_of(run.summary)]
+        return [] if run.snapshot is None else list(lines(run.snapshot, METRICS, attrgetter("live")))
+
+    @property
+    def warnings(self) -> list[tuple[str, str]]:
+        """What speaks against its numbers."""
+        summary = self.run.summary
+        return [] if summary is None else [(label, text.plain) for label, text in warnings_of(summary)]
+
+    @property
+    def bottleneck(self) -> str:
+        """What held it back; empty while that is not known."""
+        known = self.run.summary or self.run.snapshot
+        return "" if known is None or known.bottleneck is None else str(known.bottleneck)
+
+    @property
+    def account(self) -> list[Part]:
+        """Where samples went; empty while that is not known."""
+        of = self.run.summary
+        return [] if of is None else account([of.received, of.in_flight, of.lost, of.dropped])
+
+    @property
+    def account_told(self) -> str:
+        """The same in words."""
+        summary = self.run.summary
+        return "" if summary is None else account_told(self.account, summary.produced)
+
+    @property
+    def roles(self) -> list[Busy]:
+        """How busy its roles were: a line each, or if there are many one for each kind."""
+        known = self.run.summary or self.run.snapshot
+        roles: Sequence[RoleSummary | RoleStatus] = () if known is None else known.roles
+        if len(roles) <= MOST_ROLES:
+            return [_line([role]) for role in roles]
+        kinds = dict.fromkeys(role.role for role in roles)
+        return [_line([role for role in roles if role.role == kind]) for kind in kinds]
+
+    @property
+    def settings(self) -> list[Setting]:
+        """Its config, key by key."""
+        return settings_of(self.run.config)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +225,7 @@ def write_report(words: Sequence[str], out: Path) -> str:
         UsageError: a word means no run, they cannot be compared, or there is no such place.
         TianjiError: a run is damaged, or of another version; the page cannot be written.
     """
-    check_place(out)
+    _check_place(out)
     meant = find_runs(words)
     if len(meant.runs) > MOST_RUNS:
         raise UsageError(f"{len(meant.runs)} runs are more than a page has room for, {MOST_RUNS}: name fewer")
@@ -152,12 +233,18 @@ def write_report(words: Sequence[str], out: Path) -> str:
     comparison = None
     if len(meant.runs) > 1:
         comparison = _comparison_page(compare(read_runs(meant.runs), "env_steps", waiting))
-    pages = [
-        _run_page(read_reported(run, outline=comparison is not None), f"run-{place}-", comparison is not None)
-        for place, run in enumerate(meant.runs, 1)
-    ]
+        pages = [
+            RunPage(read_reported(run, outline=True), f"run-{place}-", {}, ())
+            for place, run in enumerate(meant.runs, 1)
+        ]
+    else:
+        found = read_reported(meant.runs[0])
+        pages = [RunPage(found, "", pictures_of(found), pictures_in_plots(found.run))]
     again = shlex.join(["tianji", "report", *words, "--out", str(out)])
     content = _render(pages, comparison, again, waiting).encode()
+    if len(content) > MOST_BYTES:
+        size = f"{memory(len(content))}, and {memory(MOST_BYTES)} are the most"
+        raise UsageError(f"the page would have {size}: name fewer runs")
     try:
         write_whole(out, content)
     except OSError as cause:
@@ -165,15 +252,21 @@ def write_report(words: Sequence[str], out: Path) -> str:
     return f"{printable(str(out))}: {several(len(pages), 'run')}, {memory(len(content))}"
 
 
-def check_place(out: Path) -> None:
+def _check_place(out: Path) -> None:
     """Refuse a place where no page can be.
 
     Raises:
         UsageError: says what would be right.
     """
-    if out.is_dir() or not out.parent.is_dir():
-        what = "it is a directory" if out.is_dir() else f"there is no directory {out.parent}"
-        raise UsageError(f"--out: cannot write {out}: {what}; a file such as report.html would be right")
+    if out.is_dir():
+        what = "it is a directory"
+    elif not out.parent.is_dir():
+        what = f"there is no directory {out.parent}"
+    elif not os.access(out if out.exists() else out.parent, os.W_OK):
+        what = "it may not be written to"
+    else:
+        return
+    raise UsageError(f"--out: cannot write {out}: {what}; a file such as report.html would be right")
 
 
 def _render(
@@ -189,52 +282,15 @@ def _render(
     return templates.get_template("page.html").render(
         pages=pages,
         comparison=comparison,
+        most_sections=MOST_SECTIONS,
         again=again,
         waiting=waiting,
-        made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        made=f"{datetime.now(UTC):{TO_THE_MINUTE}}",
         version=version("tianji"),
     )
 
 
 # -- of a run ------------------------------------------------------------------------------------------
-
-
-def _run_page(run: ReportedRun, prefix: str, outline: bool) -> RunPage:
-    summary, newest = run.summary, run.snapshot
-    known = summary if summary is not None else newest
-    parts: list[Part] = []
-    told = ""
-    if summary is not None:
-        parts = account([summary.received, summary.in_flight, summary.lost, summary.dropped])
-        told = account_told(parts, summary.produced)
-        facts = [(label, text.plain) for label, text in facts_of(summary)]
-        roles: Sequence[RoleSummary | RoleStatus] = summary.roles
-    else:
-        facts = [] if newest is None else list(lines(newest, METRICS, attrgetter("live")))
-        roles = () if newest is None else newest.roles
-    warnings = [] if summary is None else [(label, text.plain) for label, text in warnings_of(summary)]
-    drawn = {} if outline else pictures_of(run, prefix)
-    begun_s = run.state.begun_s
-    return RunPage(
-        run=run,
-        prefix=prefix,
-        outline=outline,
-        begun="" if begun_s is None else f"{datetime.fromtimestamp(begun_s, UTC):%Y-%m-%d %H:%M} UTC",
-        size=memory(run.state.nbytes),
-        trains={label: printable(text) for label, text in in_short(run.config).items()},
-        commands=list(_commands(run)),
-        facts=facts,
-        warnings=warnings,
-        bottleneck="" if known is None or known.bottleneck is None else str(known.bottleneck),
-        account=parts,
-        account_told=told,
-        roles=_busy(roles),
-        returns=[drawn[name] for name in RETURNS if name in drawn],
-        pace=[drawn[name] for name in PACE if name in drawn],
-        busy=[drawn[name] for name in BUSY if name in drawn],
-        left=[] if outline else pictures_in_plots(run.run, prefix),
-        settings=settings_of(run.config),
-    )
 
 
 def _commands(run: ReportedRun) -> Iterator[Command]:
@@ -255,14 +311,6 @@ def _commands(run: ReportedRun) -> Iterator[Command]:
         yield Command("evaluate its best policy", f"tianji eval {path}")
     if "tensorboard" in run.section("experiment").get("track", ()):
         yield Command("see all curves", f"tensorboard --logdir {path}")
-
-
-def _busy(roles: Sequence[RoleSummary | RoleStatus]) -> list[Busy]:
-    """Put roles into lines: one each, or if there are many one for each kind."""
-    if len(roles) <= MOST_ROLES:
-        return [_line([role]) for role in roles]
-    kinds = dict.fromkeys(role.role for role in roles)
-    return [_line([role for role in roles if role.role == kind]) for kind in kinds]
 
 
 def _line(alike: Sequence[RoleSummary | RoleStatus]) -> Busy:
@@ -301,9 +349,9 @@ def _comparison_page(found: Comparison) -> ComparisonPage:
         verdicts=list(verdicts(found)),
         pictures=pictures_of_comparison(found),
         keys=keys,
-        differs=[(row.name, [_said(row.group.differs.get(key)) for key in keys]) for row in found.rows],
+        differs=[(row.name, [_value(row.group.differs.get(key)) for key in keys]) for row in found.rows],
     )
 
 
-def _said(value: Any) -> str:
-    return "none" if value is None else printable(str(value))
+def _value(value: Any) -> str:
+    return ABSENT if value is None else written(value)

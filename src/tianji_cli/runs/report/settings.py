@@ -22,7 +22,7 @@ LONGEST: Final = 400
 OF_THE_MACHINE: Final = frozenset({"distribution.actor.num", "distribution.pin_cores"})
 """What a config leaves open is chosen by the number of cores."""
 
-NO_DEFAULT: Final = "none"
+ABSENT: Final = "none"
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,18 @@ def settings_of(config: Mapping[str, Any]) -> list[Setting]:
 
 
 def _setting(key: str, value: Any, defaults: Mapping[str, Any]) -> Setting:
-    written = _written(value)
+    said = written(value)
     if key in OF_THE_MACHINE:
-        return Setting(key, written, "by the number of cores", differs=False)
+        return Setting(key, said, "by the number of cores", differs=False)
     if key not in defaults:
         is_known = key.partition(".")[0] in PLAIN or key.endswith(".type")
-        return Setting(key, written, NO_DEFAULT if is_known else "not known", differs=is_known)
-    default = NO_DEFAULT if defaults[key] is None else _written(defaults[key])
-    return Setting(key, written, default, differs=written != default)
+        return Setting(key, said, ABSENT if is_known else "not known", differs=is_known)
+    default = ABSENT if defaults[key] is None else written(defaults[key])
+    return Setting(key, said, default, differs=said != default)
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
+    """Write a value as JSON, not too long."""
     text = printable(json.dumps(value, ensure_ascii=False, default=str))
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 

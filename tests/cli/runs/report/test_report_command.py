@@ -236,7 +236,7 @@ def test_pictures_in_plots_are_in_the_page_without_what_acts_or_loads(place: Pat
     assert 'd="M 1.23 2 L 3 4"' in found
     assert found.count("<image") == found.count("data:image/png") == 2
     assert "var(--blue)" in found
-    assert lineage.attributes["aria-labelledby"] == "run-1-lineage-title run-1-lineage-desc"
+    assert lineage.attributes["aria-labelledby"] == "lineage-title lineage-desc"
 
 
 @pytest.mark.parametrize(
