@@ -32,7 +32,7 @@ MOST_CURVES: Final = 16
 """Of the groups of a run, or of a comparison."""
 MOST_SVG_BYTES: Final = 4 << 20
 """Of a picture in ``plots/``."""
-MOST_INLINE_BYTES: Final = 400_000
+MOST_INLINE_BYTES: Final = 600_000
 """Of the same once it is in the page."""
 
 

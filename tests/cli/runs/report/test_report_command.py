@@ -247,7 +247,7 @@ def test_pictures_in_plots_are_in_the_page_without_what_acts_or_loads(place: Pat
         (SVG.format("<g>" * 50_000 + "</g>" * 50_000), "it is nested too deeply"),
         (SVG.format("").replace("90pt", "wide"), "it does not say how large it is"),
         ('<!DOCTYPE svg [<!ENTITY a "aaa">]>' + SVG.format("<text>&a;</text>"), "it has entities"),
-        (SVG.format('<rect x="1" y="2" width="3"/>' * 20_000), "it has 600 KB, and a page takes 400 KB"),
+        (SVG.format('<rect x="1" y="2" width="3"/>' * 30_000), "it has 900 KB, and a page takes 600 KB"),
         (SVG.format("<g/>" * 1_200_000), "it has more than 4194304 bytes"),
     ],
 )
