@@ -173,6 +173,8 @@ def build(session: nox.Session) -> None:
         session.error(f"the wheel holds {sorted(top)}, not {sorted(PACKAGES)}")
     if configs != shipped:
         session.error(f"the wheel's configs are {sorted(configs)}, not {sorted(shipped)}")
+    if "tianji_cli/runs/report/page.html" not in names:
+        session.error("the wheel lacks the page of tianji report")
     untyped = {package for package in PACKAGES if f"{package}/py.typed" not in names}
     if untyped:
         session.error(f"no py.typed in {sorted(untyped)}")

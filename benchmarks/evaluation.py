@@ -18,7 +18,8 @@ from statistics import median, quantiles
 
 from training import Training, tianji_beside_python
 
-from tianji_lab.environment import busy_share, cpu_model
+from tianji_cli.telemetry.machine import cpu_model
+from tianji_lab.environment import busy_share
 
 LEAST = 0.97
 """Of the throughput without, where the examiner has a core of its own."""

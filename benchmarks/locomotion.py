@@ -33,7 +33,8 @@ import numpy as np
 from tianji_cli.config.loader import load_config
 from tianji_cli.launch.children import python_command
 from tianji_cli.runs.comparison.statistics import estimate
-from tianji_lab.environment import busy_share, cpu_model
+from tianji_cli.telemetry.machine import cpu_model
+from tianji_lab.environment import busy_share
 from tianji_lab.profile.measurements import Measurements
 from tianji_lab.training import read_summary, train_once
 

@@ -37,9 +37,10 @@ from tianji_algos.core import RolloutEmbryo
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.ppo.settings import PPOSettings
 from tianji_cli.config.loader import load_config
+from tianji_cli.telemetry.machine import cpu_model
 from tianji_cli.wire.fragment import Fragment
 from tianji_cli.worker.parts import Parts
-from tianji_lab.environment import busy_share, cpu_model
+from tianji_lab.environment import busy_share
 
 Tensors = tuple[torch.Tensor, ...]
 Update = Callable[[torch.Tensor], None]

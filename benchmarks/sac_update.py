@@ -41,9 +41,10 @@ from tianji_algos import registry
 from tianji_algos.batch import Batch
 from tianji_algos.core import ReplayEmbryo, Spaces, build_model
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings
+from tianji_cli.telemetry.machine import cpu_model
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import FragmentLayout, common_fields
-from tianji_lab.environment import busy_share, cpu_model
+from tianji_lab.environment import busy_share
 
 Floats = npt.NDArray[np.float32]
 

@@ -34,7 +34,8 @@ from tianji_cli.config.source import read
 from tianji_cli.launch.children import python_command
 from tianji_cli.runs.sweep.space import plan_sweep
 from tianji_cli.runs.sweep.study import SweepStudy
-from tianji_lab.environment import busy_share, cpu_model
+from tianji_cli.telemetry.machine import cpu_model
+from tianji_lab.environment import busy_share
 
 NEW_SEEDS = (101, 102, 103, 104, 105)
 SOLVED = 475.0

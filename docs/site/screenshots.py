@@ -1,12 +1,15 @@
-"""Takes the pictures of terminals in the documents: real commands in a real terminal (tmux), drawn by rich.
+"""Takes the pictures of terminals and pages in the documents, of real commands.
 
-    python docs/site/screenshots.py [NAME...]      # writes docs/figures/screen-NAME.svg; two minutes for all
+    python docs/site/screenshots.py [NAME...]      # writes docs/figures/screen-NAME.*; three minutes for all
+
+Terminals are real ones (tmux), drawn by rich; pages are those that Chromium shows.
 
 Run it anew when what the program shows has changed.
 """
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
@@ -18,6 +21,7 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
+from PIL import Image
 from rich.console import Console
 from rich.text import Text
 
@@ -52,6 +56,28 @@ SCREENS = {
     "doctor": Screen("tianji doctor", (106, 90), rows=26),
     "check": Screen("tianji check my_env:Docking", (106, 24), before="tianji new . >/dev/null"),
     "profile": Screen("tianji profile configs/ppo_lunarlander.toml", (120, 70)),
+}
+
+
+@dataclass(frozen=True)
+class Page:
+    """A picture of a page that a command writes.
+
+    Attributes:
+        command: that writes ``page.html``.
+        size: of the window, in pixels.
+    """
+
+    command: str
+    size: tuple[int, int]
+
+
+PAGES = {
+    "report": Page(
+        "tianji train dqn_cartpole --quiet --set experiment.evaluation.every_env_steps=30_000 "
+        "&& tianji report dqn_cartpole --out page.html",
+        (1250, 1700),
+    ),
 }
 
 
@@ -102,13 +128,32 @@ def shoot(name: str, screen: Screen, place: Path) -> None:
     (FIGURES / f"screen-{name}.svg").write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n")
 
 
+def shoot_page(name: str, page: Page, place: Path) -> None:
+    """Run a command, and write what a browser shows of its page, in as few colours as it has."""
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    subprocess.run(["bash", "-c", page.command], check=True, cwd=place, env=environment)
+    shot = place / "page.png"
+    size = f"--window-size={page.size[0]},{page.size[1]}"
+    options = ["--headless=new", "--no-sandbox", "--hide-scrollbars", size, f"--screenshot={shot}"]
+    command = ["chromium", *options, f"file://{place / 'page.html'}"]
+    subprocess.run(command, check=True, capture_output=True)
+    with Image.open(shot) as image:
+        image.convert("RGB").quantize(200, Image.Quantize.MAXCOVERAGE).save(
+            FIGURES / f"screen-{name}.png", optimize=True
+        )
+
+
 def main(names: Sequence[str]) -> int:
     """Take the named pictures, or all."""
-    assert shutil.which("tmux"), "apt-get install tmux"
-    for name in names or SCREENS:
+    for name in names or (*SCREENS, *PAGES):
+        program = "tmux" if name in SCREENS else "chromium"
+        assert shutil.which(program), f"apt-get install {program}"
         with tempfile.TemporaryDirectory() as directory:
-            shoot(name, SCREENS[name], Path(directory))
-        print(f"docs/figures/screen-{name}.svg")
+            if name in SCREENS:
+                shoot(name, SCREENS[name], Path(directory))
+            else:
+                shoot_page(name, PAGES[name], Path(directory))
+        print(f"docs/figures/screen-{name}.{'svg' if name in SCREENS else 'png'}")
     return 0
 
 

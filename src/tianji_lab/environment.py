@@ -7,12 +7,12 @@ import platform
 import re
 from collections.abc import Iterable, Sequence
 from importlib import metadata
-from pathlib import Path
 from typing import Final
 
 import psutil
 
-from tianji_cli.quantities import ranges, several, share
+from tianji_cli.quantities import several, share
+from tianji_cli.telemetry.machine import GIB, cores, cpu_model
 from tianji_transports import registry
 
 LOOK_S: Final = 0.5
@@ -22,8 +22,6 @@ BUSY: Final = 0.10
 NOISY: Final = 0.25
 """Repeated runs that lie further apart than this share of their median say little."""
 MAX_NAMED: Final = 3
-GIB: Final = 1 << 30
-CPU_INFO: Final = Path("/proc/cpuinfo")
 SETTINGS: Final = re.compile(r"(UCX|MPICH|OMPI|MPIR_CVAR|FI)_.+|SLURM_JOB_ID|SLURM_NNODES")
 """Variables that decide how the libraries below the engines send."""
 
@@ -40,14 +38,13 @@ def describe(
     Returns:
         Descriptions by subject, in the order to be shown.
     """
-    usable = sorted(os.sched_getaffinity(0))
     memory = psutil.virtual_memory()
     described = {
         "tianji": metadata.version("tianji"),
         "python": platform.python_version(),
         "kernel": platform.platform(),
         "CPU": cpu_model(),
-        "cores": f"{len(usable)} usable of {os.cpu_count()} (affinity {ranges(usable)})",
+        "cores": cores(),
         "memory": f"{memory.available / GIB:.1f} GiB free of {memory.total / GIB:.1f}",
         "load": f"{share(busy)} of the cores at work with something else before the first run, "
         f"load average {os.getloadavg()[0]:.2f} after the last",
@@ -94,15 +91,6 @@ def warnings_of_noise(spreads: Iterable[tuple[float, str]], unit: str) -> list[s
     if (more := len(noisy) - MAX_NAMED) > 0:
         said.append(f"too noisy: {several(more, f'more {unit}')}, each above {share(NOISY)}")
     return said
-
-
-def cpu_model(info: Path = CPU_INFO) -> str:
-    """Name the processor, or its architecture where Linux knows no more (ARM)."""
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    return found.group(1).strip() if found else platform.machine()
 
 
 def _settings() -> str:

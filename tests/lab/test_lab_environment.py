@@ -13,8 +13,9 @@ import pytest
 import zmq
 from lab.bench.made_up import record
 
+from tianji_cli.telemetry.machine import cpu_model
 from tianji_lab.bench.report import noisy_cases
-from tianji_lab.environment import busy_share, cpu_model, describe, warnings, warnings_of_noise
+from tianji_lab.environment import busy_share, describe, warnings, warnings_of_noise
 
 
 def test_the_conditions_name_versions_cores_and_load() -> None:

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -28,12 +28,12 @@ from tianji_cli.files.directories import is_occupied
 from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, open_regular, read_regular
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.launch.children import process_state
-from tianji_cli.quantities import count, exact, memory, number
+from tianji_cli.quantities import count, memory, number
 from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.metrics import AppendOnlyFile, InUseError, read_summary, writer_here
 from tianji_cli.telemetry.progress import status
 from tianji_cli.telemetry.report import document_of, print_lines, print_result, write_json
-from tianji_cli.telemetry.run_state import RunState, is_running, read_state, root_host
+from tianji_cli.telemetry.run_state import RunState, in_short, is_running, read_state, root_host
 from tianji_cli.telemetry.table import print_table
 
 LOOK_S: Final = 0.5
@@ -166,7 +166,7 @@ def show(run: Run, *, out: Runs = None, json_to: Json = None) -> int:
         print_lines(_standing(state))
     if unreadable:
         print_lines([unreadable])
-    facts = {**_in_short(config), "checkpoints": ", ".join(checkpoints) or "none yet", **files}
+    facts = {**in_short(config), "checkpoints": ", ".join(checkpoints) or "none yet", **files}
     facts |= {"size": memory(state.nbytes)}
     if state.begun_s is not None:
         facts |= {"begun": f"{datetime.fromtimestamp(state.begun_s):%Y-%m-%d %H:%M:%S}"}
@@ -193,36 +193,6 @@ def _config_of(run: RunDirectory) -> dict[str, Any]:
         return tomllib.loads(read_regular(run.config, MOST_DOCUMENT_BYTES).decode())
     except (OSError, ValueError, RecursionError):
         return {}
-
-
-def _in_short(config: Mapping[str, Any]) -> dict[str, str]:
-    """What a run trains, and how, in four lines at most."""
-
-    def said(*path: str) -> Any:
-        value: Any = config
-        for key in path:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        return value
-
-    def group(*path: str) -> str:
-        return str(said("distribution", *path))
-
-    stop = said("experiment", "stop")
-    rules = stop.items() if isinstance(stop, Mapping) else ()
-    stops = [f"{rule} {exact(value)}" for rule, value in rules if isinstance(value, int | float)]
-    environment = " ".join(
-        str(said("environment", key)) for key in ("type", "id") if said("environment", key)
-    )
-    found = {
-        "environment": environment and f"{environment}, {said('environment', 'num_envs')} in each actor",
-        "agent": f"{said('agent', 'type')}, {said('model', 'type')}" if said("agent", "type") else "",
-        "stops at": ", ".join(stops) and f"{', '.join(stops)}; seed {said('experiment', 'seed')}",
-        "job": f"{group('groups')} x ({group('learner', 'num')} learners, {group('actor', 'num')} actors), "
-        f"{group('mode')}, on {group('device')}"
-        if said("distribution")
-        else "",
-    }
-    return {label: text for label, text in found.items() if text}
 
 
 def _files_of(run: RunDirectory) -> dict[str, str]:

@@ -197,6 +197,11 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     @property
+    def sessions(self) -> Path:
+        """One JSON object a line, one line a session: when it began, on what machine, with which versions."""
+        return self.path / "sessions.jsonl"
+
+    @property
     def summary(self) -> Path:
         """What the run came to; there once it is over."""
         return self.path / "summary.json"

@@ -33,6 +33,7 @@ from tianji_cli.root.root import GroupLosses, Root
 from tianji_cli.root.trackers import TrackerProcesses
 from tianji_cli.signals import Interruption, StopSignals
 from tianji_cli.telemetry.chart import Course, read_course
+from tianji_cli.telemetry.machine import note_session
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.telemetry import Telemetry, choose_display, unwaited
 from tianji_cli.telemetry.trackers import TENSORBOARD
@@ -123,6 +124,7 @@ def run_session(request: RunRequest) -> Result:
         for warning in (*run.check(), *host_warnings(job)):
             telemetry.event(warning)
         run.write_config(dump_config(job))
+        note_session(run, earlier_env_steps)
         names = [name for name in job.experiment.track if name != TENSORBOARD]
         trackers = TrackerProcesses(names, run, telemetry.position, telemetry.event)
         stack.callback(trackers.close)

@@ -54,13 +54,22 @@ def write_figure(draw_into: Callable[[Figure], None], height: float, path: Path)
     Raises:
         OSError: the file cannot be written.
     """
-    content, kind = io.BytesIO(), path.suffix.removeprefix(".")
+    write_whole(path, render_figure(draw_into, height, path.suffix.removeprefix(".")))
+
+
+def render_figure(draw_into: Callable[[Figure], None], height: float, kind: str) -> bytes:
+    """Draw a figure as ``write_figure`` writes it.
+
+    Args:
+        kind: "png", "svg" or "pdf".
+    """
+    content = io.BytesIO()
     with mpl.rc_context(STYLE | TEXT):  # type: ignore[arg-type]
         # A figure of its own, not pyplot's: pyplot keeps global state and may look for a display.
         figure = Figure(figsize=(WIDTH, height))
         draw_into(figure)
         figure.savefig(content, format=kind, metadata=UNDATED.get(kind))
-    write_whole(path, content.getvalue())
+    return content.getvalue()
 
 
 def panels_of(figure: Figure, number: int) -> list[Axes]:

@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from tianji_cli.errors import TianjiError, printable
 from tianji_cli.files.regular import open_regular, read_json
 from tianji_cli.files.rundir import RunDirectory, RunDirectoryError
-from tianji_cli.telemetry.snapshot import METRICS, SPREADS, Snapshot, Summary, read_back
+from tianji_cli.telemetry.snapshot import METRICS, SPREADS, SUMMARY_SCHEMA, Snapshot, Summary, read_back
 
 
 class InUseError(TianjiError):
@@ -474,6 +474,8 @@ def read_summary(path: Path) -> Summary | None:
     """
     try:
         document = _printable(read_json(path))
+        if (schema := document["schema"]) != SUMMARY_SCHEMA:
+            raise TianjiError(f"{path} is of schema {schema}: this version of tianji reads {SUMMARY_SCHEMA}")
         for key in SPREADS:
             if not any(value is not None for value in (document.get(key) or {}).values()):
                 document[key] = None

@@ -1,20 +1,22 @@
-"""Learning curves, throughput, policy lag and the replay's balance as PNG, drawn from ``metrics.jsonl``.
+"""Learning curves, throughput, policy lag and the replay's balance, drawn from ``metrics.jsonl``.
 
-They can be drawn again at any time: everything in them comes from the run directory.
+They can be drawn again at any time, as PNG or in a report: everything in them comes from the run directory.
 """
 
 from __future__ import annotations
 
 import io
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from functools import partial
+from itertools import pairwise, product
 from typing import Any, Final
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.telemetry.metrics import read_history
@@ -28,6 +30,8 @@ BLUE: Final = "#0072B2"
 ORANGE: Final = "#D55E00"
 GREEN: Final = "#009E73"
 GREY: Final = "#666666"
+
+LINES: Final = ("-", "--", ":", "-.")
 
 WINS: Final = "win_rate"
 """A column, a stop rule and a plot have this name."""
@@ -50,6 +54,10 @@ STYLE: Final = {
 }
 
 
+Drawing = Callable[[Axes], None]
+"""Draws one plot, its labels included."""
+
+
 def draw_plots(run: RunDirectory) -> None:
     """Draw every plot for which the run has data into ``plots/``.
 
@@ -57,31 +65,62 @@ def draw_plots(run: RunDirectory) -> None:
         OSError: the metrics cannot be read or a plot cannot be written.
         ValueError: the metrics are damaged.
     """
-    rows, evaluations = read_history(run.metrics)
+    found = drawings(*read_history(run.metrics))
+    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
+        for name, draw in found.items():
+            # A figure of its own, not pyplot's: pyplot keeps global state and may look for a display.
+            figure, png = Figure(), io.BytesIO()
+            draw(figure.add_subplot())
+            figure.savefig(png, format="png")
+            write_whole(run.plots / f"{name}.png", png.getvalue())
+
+
+def drawings(
+    rows: Rows, evaluations: Rows, thresholds: Sequence[float] = (), *, more: bool = False
+) -> dict[str, Drawing]:
+    """List the plots for which a run has data, by their names.
+
+    Args:
+        rows: snapshots, as ``read_history`` gives them.
+        evaluations: likewise, those while training.
+        thresholds: returns that are marked in the learning curves, where these come near them.
+        more: those, too, that a run does not draw of itself: how busy roles were, and the ratio of rollouts,
+            which are used as often as was asked for.
+    """
     started = [row for row in rows if row["env_steps"] > 0]
     returns = [row for row in started if row["mean_100"] is not None]
     won = [row for row in started if WINS in row]
     lags = [row for row in started if row["lag"] is not None]
     # Rows of an earlier version, which a resumed run goes on with, have no ages.
     ages = [row for row in started if row.get("age") is not None]
-    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
-        for over, name in ((_steps, "steps"), (_time, "time")):
-            if returns:
-                _draw_return(returns, evaluations, over, run.plots / f"return_over_{name}.png")
-            if won:
-                _draw_wins(won, over, run.plots / f"{WINS}_over_{name}.png")
-        if started:
-            _draw_throughput(started, run.plots / "throughput.png")
-        if lags:
-            versions = MaxNLocator(integer=True)
-            _draw_spread(lags, "lag", "Policy lag (versions)", run.plots / "policy_lag.png", versions)
-        if ages:
-            _draw_spread(ages, "age", "Sample age (env steps)", run.plots / "sample_age.png")
-            _draw_ratio(ages, run.plots / "replay_ratio.png")
+    ratios = ages or [row for row in started if more and row.get("replay_ratio_actual") is not None]
+    found: dict[str, Drawing] = {}
+    for over, name in ((_steps, "steps"), (_time, "time")):
+        if returns:
+            found[f"return_over_{name}"] = partial(_draw_return, returns, evaluations, thresholds, over)
+        if won:
+            found[f"{WINS}_over_{name}"] = partial(_draw_wins, won, over)
+    if started:
+        found["throughput"] = partial(_draw_throughput, started)
+    if lags:
+        versions = MaxNLocator(integer=True)
+        found["policy_lag"] = partial(_draw_spread, lags, "lag", "Policy lag (versions)", versions)
+    if ages:
+        found["sample_age"] = partial(_draw_spread, ages, "age", "Sample age (env steps)", None)
+    if ratios:
+        found["replay_ratio"] = partial(_draw_ratio, ratios)
+    # Time stands still while a policy is evaluated at the end.
+    trained = [
+        one for before, one in pairwise([{"train_s": 0.0}, *started]) if one["train_s"] > before["train_s"]
+    ]
+    if more and (kinds := _kinds_of_roles(trained)):
+        found["busy"] = partial(_draw_busy, trained, kinds)
+    return found
 
 
-def _draw_return(rows: Rows, evaluations: Rows, over: Across, path: Path) -> None:
-    figure, axes = _axes()
+def _draw_return(
+    rows: Rows, evaluations: Rows, thresholds: Sequence[float], over: Across, axes: Axes
+) -> None:
     x = over(axes, rows)
     if played := [row for row in evaluations if row["mean"] is not None]:
         across = over(axes, [*played, rows[-1]])[:-1]  # The axis ends with the last row in any case.
@@ -99,26 +138,27 @@ def _draw_return(rows: Rows, evaluations: Rows, over: Across, path: Path) -> Non
         marker=_marker(rows),
         label="all groups" if groups else "training" if played else None,
     )
-    _draw_target(axes, rows[-1]["stop"].get("mean_return"), "stops at")
+    goal = rows[-1]["stop"].get("mean_return")
+    low, high = axes.get_ylim()
+    for threshold in thresholds:
+        if low <= threshold <= high and threshold != goal:
+            axes.axhline(threshold, color=GREY, linestyle=":", linewidth=0.7)
+    _draw_target(axes, goal, "stops at")
     if axes.get_legend_handles_labels()[1]:
         _legend_above(axes)
     axes.set_ylabel("Mean return of 100 episodes")
-    _save(figure, path)
 
 
-def _draw_wins(rows: Rows, over: Across, path: Path) -> None:
-    figure, axes = _axes()
+def _draw_wins(rows: Rows, over: Across, axes: Axes) -> None:
     axes.plot(over(axes, rows), _values(rows, WINS), color=BLUE, marker=_marker(rows))
     _draw_target(axes, rows[-1]["stop"].get(WINS), "stops at")
     if axes.get_legend_handles_labels()[1]:
         _legend_above(axes)
     axes.set_ylabel("Share of 100 episodes won")
     axes.set_ylim(-0.02, 1.02)
-    _save(figure, path)
 
 
-def _draw_throughput(rows: Rows, path: Path) -> None:
-    figure, axes = _axes()
+def _draw_throughput(rows: Rows, axes: Axes) -> None:
     x = _time(axes, rows)
     # A resumed run that failed before its learner said anything ends with rows that have no ratio.
     ratio = next((row["replay_ratio_target"] for row in reversed(rows) if row["replay_ratio_target"]), 1.0)
@@ -133,12 +173,10 @@ def _draw_throughput(rows: Rows, path: Path) -> None:
     axes.set_ylabel("Samples per second")
     axes.yaxis.set_major_formatter(EngFormatter())
     _finish_from_zero(axes)
-    _save(figure, path)
 
 
-def _draw_spread(rows: Rows, column: str, label: str, path: Path, ticks: MaxNLocator | None = None) -> None:
+def _draw_spread(rows: Rows, column: str, label: str, ticks: MaxNLocator | None, axes: Axes) -> None:
     """Draw a distribution over time; without ``ticks`` of their own, values are written with units."""
-    figure, axes = _axes()
     x = _time(axes, rows)
     for name, color, style in (("max", GREY, ":"), ("p95", ORANGE, "--"), ("mean", BLUE, "-")):
         y = _values([row[column] for row in rows], name)
@@ -149,28 +187,43 @@ def _draw_spread(rows: Rows, column: str, label: str, path: Path, ticks: MaxNLoc
     else:
         axes.yaxis.set_major_locator(ticks)
     _finish_from_zero(axes)
-    _save(figure, path)
 
 
-def _draw_ratio(rows: Rows, path: Path) -> None:
-    figure, axes = _axes()
+def _draw_ratio(rows: Rows, axes: Axes) -> None:
     x = _time(axes, rows)
     axes.plot(x, _values(rows, "replay_ratio_actual"), color=BLUE, marker=_marker(rows), label="actual")
     _draw_target(axes, rows[-1]["replay_ratio_target"], "target")
     axes.set_ylabel("Uses of each sample")
     _finish_from_zero(axes)
-    _save(figure, path)
+
+
+def _kinds_of_roles(rows: Rows) -> list[str]:
+    """List the kinds of roles of which it is known how busy one was."""
+    said = ((name, share) for row in rows for name, share in row.get("busy", {}).items())
+    return list(dict.fromkeys(name.rpartition("-")[0] for name, share in said if share is not None))
+
+
+def _draw_busy(rows: Rows, kinds: Sequence[str], axes: Axes) -> None:
+    """Draw how busy the roles of each kind were, the middle one of several."""
+    x = _time(axes, rows)
+    for kind, (style, color) in zip(kinds, product(LINES, (BLUE, ORANGE, GREEN, GREY)), strict=False):
+        y = [_middle(kind, row.get("busy", {})) for row in rows]
+        label = kind.replace("$", r"\$")  # A user's role may have any name; it is no formula.
+        axes.plot(x, y, color=color, linestyle=style, marker=_marker(rows), label=label)
+    axes.set_ylabel("Share of the time at work")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.set_ylim(-0.02, 1.02)
+    _legend_above(axes)
+
+
+def _middle(kind: str, busy: Mapping[str, float | None]) -> float:
+    shares = [share for name, share in busy.items() if name.rpartition("-")[0] == kind and share is not None]
+    return statistics.median(shares) if shares else math.nan
 
 
 def _draw_target(axes: Axes, target: float | None, label: str) -> None:
     if target is not None:
         axes.axhline(target, color=GREY, linestyle="--", linewidth=0.9, label=f"{label} {target:g}")
-
-
-def _axes() -> tuple[Figure, Axes]:
-    # A figure of its own, not pyplot's: pyplot keeps global state and may look for a display.
-    figure = Figure()
-    return figure, figure.add_subplot()
 
 
 def _values(rows: Rows, name: str) -> list[float]:
@@ -182,12 +235,6 @@ def _returns_of(group: int, rows: Rows) -> list[float]:
     """Take one group's mean returns; where it had none there is a gap in the curve."""
     means = ({of["group"]: of["mean_100"] for of in row.get("by_group", ())}.get(group) for row in rows)
     return [math.nan if mean is None else mean for mean in means]
-
-
-def _save(figure: Figure, path: Path) -> None:
-    png = io.BytesIO()
-    figure.savefig(png, format="png")
-    write_whole(path, png.getvalue())
 
 
 def _finish_from_zero(axes: Axes) -> None:

@@ -60,7 +60,7 @@ def print_result(
     # In a pipe rich takes every reader for 80 columns wide; there lines stay whole.
     whole = not console.is_terminal
     console.print(headline, soft_wrap=whole)
-    facts = [*_facts(summary), *_warnings(summary)]
+    facts = [*facts_of(summary), *warnings_of(summary)]
     to_copy = [("run directory", Text(str(run.path)))]
     to_copy += [
         (label, Text(command, style="bold")) for label, command in _next_steps(summary, run, goes_on=goes_on)
@@ -113,7 +113,8 @@ def print_lines(lines: Iterable[str], *, to_copy: bool = False) -> None:
         console.print(line, soft_wrap=to_copy or not console.is_terminal)
 
 
-def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
+def facts_of(summary: Summary) -> Iterator[tuple[str, Text]]:
+    """List what a run came to, each with its label."""
     learner = summary.learner
     if learner.mean_100 is None:
         yield "return", Text("no episode has ended")
@@ -165,7 +166,8 @@ def _busy(roles: tuple[RoleSummary, ...]) -> str:
     return ", ".join(described)
 
 
-def _warnings(summary: Summary) -> Iterator[tuple[str, Text]]:
+def warnings_of(summary: Summary) -> Iterator[tuple[str, Text]]:
+    """List what a reader of the figures should know, each with its label."""
     restarts = {f"{role.role}-{role.rank}": role.restarts for role in summary.roles if role.restarts}
     if restarts:
         each = ", ".join(

@@ -19,6 +19,7 @@ from tianji_cli.files.directories import is_occupied
 from tianji_cli.files.regular import open_regular, read_json
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.plan.plan import this_host
+from tianji_cli.quantities import exact
 from tianji_cli.telemetry.metrics import MOST_ROW_BYTES, Row, has_writer, parsed_row
 
 SILENT_S: Final = 60.0
@@ -126,6 +127,36 @@ def last_row(path: Path) -> Row | None:
             if start == 0 or tail > MOST_ROW_BYTES:
                 return None
             tail *= 4
+
+
+def in_short(config: Mapping[str, Any]) -> dict[str, str]:
+    """Say what a run trains, and how, in four lines at most; what a config does not say is left out."""
+
+    def said(*path: str) -> Any:
+        value: Any = config
+        for key in path:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
+
+    def group(*path: str) -> str:
+        return str(said("distribution", *path))
+
+    stop = said("experiment", "stop")
+    rules = stop.items() if isinstance(stop, Mapping) else ()
+    stops = [f"{rule} {exact(value)}" for rule, value in rules if isinstance(value, int | float)]
+    environment = " ".join(
+        str(said("environment", key)) for key in ("type", "id") if said("environment", key)
+    )
+    found = {
+        "environment": environment and f"{environment}, {said('environment', 'num_envs')} in each actor",
+        "agent": f"{said('agent', 'type')}, {said('model', 'type')}" if said("agent", "type") else "",
+        "stops at": ", ".join(stops) and f"{', '.join(stops)}; seed {said('experiment', 'seed')}",
+        "job": f"{group('groups')} x ({group('learner', 'num')} learners, {group('actor', 'num')} actors), "
+        f"{group('mode')}, on {group('device')}"
+        if said("distribution")
+        else "",
+    }
+    return {label: text for label, text in found.items() if text}
 
 
 def _standing(run: RunDirectory) -> RunState:

@@ -83,6 +83,7 @@ def place(tmp_path: Path) -> Path:
         ("tianji watch wa", ["walk", "walk/1", "walk/2"]),
         ("tianji rm walk/1 walk/", ["walk/1", "walk/2"]),
         ("tianji compare --out figures walk/1 walk/", ["walk/1", "walk/2", "walk/seeds-1"]),
+        ("tianji report --out page.html walk/", ["walk/1", "walk/2", "walk/seeds-1"]),
         ("tianji train --resume r", ["run", "run/1"]),
         ("tianji logs walk ", ["actor-2"]),
         ("tianji eval walk --checkpoint ", ["last", "2048"]),

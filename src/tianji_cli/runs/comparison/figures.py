@@ -45,8 +45,12 @@ def draw(name: str, found: Comparison, path: Path) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    draw_into, height = _FIGURES[name](found)
-    write_figure(draw_into, height, path)
+    write_figure(*drawing(name, found), path)
+
+
+def drawing(name: str, found: Comparison) -> Drawing:
+    """Say how one of the figures is drawn, and how high it is, in inches."""
+    return _FIGURES[name](found)
 
 
 Drawing = tuple[Callable[[Figure], None], float]
@@ -209,13 +213,17 @@ def _styles(found: Comparison) -> list[tuple[Row, dict[str, Any]]]:
 
 
 def _broken(name: str, longest: int) -> str:
-    """Break a name into lines: within a key, behind a mark or a blank; where there is none, anywhere."""
+    """Break a name into lines: within a key, behind a mark or a blank; where there is none, anywhere.
+
+    A dollar in it is one, and begins no formula.
+    """
     lines = [""]
     for part in re.split(r"(?<=[=,/ ])|(?<=\.)(?=[a-z])", name):
         if lines[-1] and len(lines[-1]) + len(part.rstrip()) > longest:
             lines.append("")
         lines[-1] += part
-    return "\n".join(line.strip() for long in lines for line in wrap(long, longest, break_on_hyphens=False))
+    broken = (line.strip() for long in lines for line in wrap(long, longest, break_on_hyphens=False))
+    return "\n".join(broken).replace("$", r"\$")
 
 
 class _Legend:

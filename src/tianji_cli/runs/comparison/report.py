@@ -44,16 +44,20 @@ def compare_runs(words: Sequence[str], over: Over, *, out: Path | None, json_to:
 
 def print_comparison(found: Comparison) -> None:
     """Print a table of the groups, and how each of them lies to the first."""
-    header = {
+    print_header(conditions(found), found.warnings)
+    headings, cells = table(found)
+    print_table(headings, cells, f"runs in {found.environment}", right=range(1, len(headings)))
+    sys.stdout.writelines(f"{line}\n" for line in verdicts(found))
+
+
+def conditions(found: Comparison) -> dict[str, str]:
+    """Say what the figures of a comparison are of, by subject."""
+    return {
         "environment": found.environment,
         "final return": f"mean of {RETURNS['final'][found.final_of]}",
         "area": _areas(found),
         "figures": "interquartile means over runs [95% bootstrap intervals]",
     }
-    print_header(header, found.warnings)
-    headings, cells = _table(found)
-    print_table(headings, cells, f"runs in {found.environment}", right=range(1, len(headings)))
-    sys.stdout.writelines(f"{line}\n" for line in _verdicts(found))
 
 
 def _areas(found: Comparison) -> str:
@@ -67,7 +71,8 @@ def _place(value: float, over: Over) -> str:
     return f"{count(value)} env steps" if over == "env_steps" else duration(value)
 
 
-def _table(found: Comparison) -> tuple[list[str], list[list[str]]]:
+def table(found: Comparison) -> tuple[list[str], list[list[str]]]:
+    """Put the groups into a table: its headings, and a line of texts for each."""
     unit = "steps" if found.over == "env_steps" else "s"
     headings = ["group", "runs", "final return", "area"]
     headings += [f"{unit} to {exact(threshold)}" for threshold in found.thresholds]
@@ -108,7 +113,7 @@ def _better_cell(row: Row, measure: Any) -> str:
     return f"{of.p:.2f}" if of.low is None else f"{of.p:.2f} [{of.low:.2f}, {of.high:.2f}]"
 
 
-def _verdicts(found: Comparison) -> Iterator[str]:
+def verdicts(found: Comparison) -> Iterator[str]:
     """Say how groups lie to the first one; once for all that there is no verdict on for the same reason."""
     first, without = found.rows[0].name, dict[tuple[str, str], list[str]]()
     for row in found.rows[1:]:

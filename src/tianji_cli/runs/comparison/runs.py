@@ -110,7 +110,7 @@ def find_runs(words: Sequence[str], out: Path = DEFAULT_OUT) -> Found:
             into = runs if run.config.is_file() else waiting
             into.setdefault(run.path.resolve(), run)
     if not runs:
-        raise UsageError(f"{listed_places(waiting.values())} has not begun, so there is nothing to compare")
+        raise UsageError(f"{listed_places(waiting.values())} has not begun, and has left nothing yet")
     return Found(tuple(runs.values()), tuple(waiting.values()))
 
 
@@ -190,20 +190,43 @@ def listed(runs: Iterable[ComparedRun]) -> str:
     return listed_places(one.run for one in runs)
 
 
-def _read(run: RunDirectory) -> ComparedRun:
+def read_config(run: RunDirectory) -> Config:
+    """Read the config of a run as it stands.
+
+    Raises:
+        TianjiError: it is damaged, or cannot be read.
+    """
     try:
-        config = tomllib.loads(read_regular(run.config, MOST_DOCUMENT_BYTES).decode())
+        return tomllib.loads(read_regular(run.config, MOST_DOCUMENT_BYTES).decode())
     except (OSError, ValueError, RecursionError) as cause:
         raise TianjiError(f"cannot read {run.config}: {describe(cause)}") from cause
-    status = read_state(run).status
+
+
+def read_rows(run: RunDirectory) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Read snapshots and evaluations of a run; none where nothing was written yet.
+
+    Raises:
+        TianjiError: they are damaged, or cannot be read.
+    """
     try:
-        rows, evaluated = read_history(run.metrics)
+        return read_history(run.metrics)
     except FileNotFoundError:
-        rows, evaluated = [], []
+        return [], []
     except (OSError, ValueError) as cause:
         raise TianjiError(f"cannot read {run.metrics}: {describe(cause)}") from cause
     except (KeyError, TypeError, AttributeError) as cause:
-        raise TianjiError(f"{run.metrics} has rows that this version of tianji cannot read") from cause
+        raise strange_rows(run) from cause
+
+
+def strange_rows(run: RunDirectory) -> TianjiError:
+    """Make the error for rows that are JSON, and not what they should be."""
+    return TianjiError(f"{run.metrics} has rows that this version of tianji cannot read")
+
+
+def _read(run: RunDirectory) -> ComparedRun:
+    config = read_config(run)
+    status = read_state(run).status
+    rows, evaluated = read_rows(run)
     # A run that was resumed and is not over has the summary of a session before.
     is_over = status in {"finished", "stopped", "failed"}
     summary = read_summary(run.summary) if is_over or status == "damaged" else None
@@ -215,7 +238,7 @@ def _read(run: RunDirectory) -> ComparedRun:
         training, best = (read_curve(rows, _last(summary, of), of) for of in ("mean_100", "best_mean_100"))
         evaluations = curve_through(list(_played(evaluated)))
     except (KeyError, TypeError) as cause:
-        raise TianjiError(f"{run.metrics} has rows that this version of tianji cannot read") from cause
+        raise strange_rows(run) from cause
     played = None if summary is None else summary.evaluation
     return ComparedRun(
         run=run,

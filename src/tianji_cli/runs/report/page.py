@@ -1,0 +1,357 @@
+"""A page on a run, or on several beside one another: one HTML file, which needs no network and no script."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from tianji_cli.errors import TianjiError, UsageError, printable
+from tianji_cli.files.rundir import write_whole
+from tianji_cli.quantities import memory, number, ranges, several, share
+from tianji_cli.runs.comparison.compare import Comparison, compare
+from tianji_cli.runs.comparison.report import conditions, table, verdicts
+from tianji_cli.runs.comparison.runs import find_runs, listed_places, read_runs
+from tianji_cli.runs.report.drawing import (
+    BUSY,
+    PACE,
+    RETURNS,
+    Part,
+    Picture,
+    account,
+    account_told,
+    pictures_in_plots,
+    pictures_of,
+    pictures_of_comparison,
+)
+from tianji_cli.runs.report.reading import ReportedRun, read_reported
+from tianji_cli.runs.report.settings import ABSENT, Setting, settings_of, written
+from tianji_cli.telemetry.report import facts_of, warnings_of
+from tianji_cli.telemetry.run_state import in_short
+from tianji_cli.telemetry.snapshot import METRICS, RoleStatus, RoleSummary, lines
+
+MOST_BYTES: Final = 2_000_000
+MOST_RUNS: Final = 500
+"""Of a page: each is a line of a table."""
+MOST_SECTIONS: Final = 60
+"""Of a page: so many runs have a section each."""
+TO_THE_MINUTE: Final = "%Y-%m-%d %H:%M UTC"
+MOST_ROLES: Final = 64
+"""More roles of a run are summed up."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command to be copied, and what it does."""
+
+    does: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Busy:
+    """A line of the table of roles: one, or those of a kind.
+
+    Attributes:
+        share: of the time at work, 0 to 1; None if it is not known.
+        said: the same in words.
+    """
+
+    role: str
+    group: str
+    host: str
+    cores: str
+    restarts: int
+    share: float | None
+    said: str
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """What the template shows of a run.
+
+    Attributes:
+        prefix: of the ids of its elements.
+        drawn: its pictures, by the names of the plots; none where it is one of several.
+        left: pictures that other commands have left.
+    """
+
+    run: ReportedRun
+    prefix: str
+    drawn: Mapping[str, Picture]
+    left: Sequence[Picture]
+
+    @property
+    def sections(self) -> dict[str, str]:
+        """Headings by their ids, of what there is to be shown."""
+        run = self.run
+        found = {
+            "run": "What was run",
+            "result": "What it came to" if run.summary is not None else "How far it is",
+            "returns": self.returns and "Returns",
+            "pace": self.pace and "Pace, lag and balance",
+            "samples": self.account and "Where every sample went",
+            "roles": self.roles and "How busy the roles were",
+            "drawn": self.left and "Who did what, and came from where",
+            "events": (run.events or run.tracebacks) and "What happened",
+            "machine": "Machine and versions",
+            "config": "Config",
+        }
+        return {id_: str(title) for id_, title in found.items() if title}
+
+    @property
+    def returns(self) -> list[Picture]:
+        """Learning curves."""
+        return self._pictures(RETURNS)
+
+    @property
+    def pace(self) -> list[Picture]:
+        """How fast it was, and in what balance."""
+        return self._pictures(PACE)
+
+    @property
+    def busy(self) -> list[Picture]:
+        """How busy its roles were over time."""
+        return self._pictures(BUSY)
+
+    def _pictures(self, names: Sequence[str]) -> list[Picture]:
+        return [self.drawn[name] for name in names if name in self.drawn]
+
+    @property
+    def about(self) -> str:
+        """When it was begun, as far as that is known, and what its files take."""
+        begun_s, size = self.run.state.begun_s, memory(self.run.state.nbytes)
+        return (
+            size
+            if begun_s is None
+            else f"begun {datetime.fromtimestamp(begun_s, UTC):{TO_THE_MINUTE}}, {size}"
+        )
+
+    @property
+    def best(self) -> str:
+        """The best mean return of 100 episodes; empty if none is known."""
+        found = self.run.state.best_mean_100
+        return "" if found is None else number(found)
+
+    @property
+    def trains(self) -> dict[str, str]:
+        """What it trains, and how."""
+        return {label: printable(text) for label, text in in_short(self.run.config).items()}
+
+    @property
+    def commands(self) -> list[Command]:
+        """What can be done with it."""
+        return list(_commands(self.run))
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Its numbers, each with its label."""
+        run = self.run
+        if run.summary is not None:
+            return [(label, text.plain) for label, text in facts_of(run.summary)]
+        return [] if run.snapshot is None else list(lines(run.snapshot, METRICS, attrgetter("live")))
+
+    @property
+    def warnings(self) -> list[tuple[str, str]]:
+        """What speaks against its numbers."""
+        summary = self.run.summary
+        return [] if summary is None else [(label, text.plain) for label, text in warnings_of(summary)]
+
+    @property
+    def bottleneck(self) -> str:
+        """What held it back; empty while that is not known."""
+        known = self.run.summary or self.run.snapshot
+        return "" if known is None or known.bottleneck is None else str(known.bottleneck)
+
+    @property
+    def account(self) -> list[Part]:
+        """Where samples went; empty while that is not known."""
+        of = self.run.summary
+        return [] if of is None else account([of.received, of.in_flight, of.lost, of.dropped])
+
+    @property
+    def account_told(self) -> str:
+        """The same in words."""
+        summary = self.run.summary
+        return "" if summary is None else account_told(self.account, summary.produced)
+
+    @property
+    def roles(self) -> list[Busy]:
+        """How busy its roles were: a line each, or if there are many one for each kind."""
+        known = self.run.summary or self.run.snapshot
+        roles: Sequence[RoleSummary | RoleStatus] = () if known is None else known.roles
+        if len(roles) <= MOST_ROLES:
+            return [_line([role]) for role in roles]
+        kinds = dict.fromkeys(role.role for role in roles)
+        return [_line([role for role in roles if role.role == kind]) for kind in kinds]
+
+    @property
+    def settings(self) -> list[Setting]:
+        """Its config, key by key."""
+        return settings_of(self.run.config)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonPage:
+    """What the template shows of several runs together."""
+
+    environment: str
+    conditions: dict[str, str]
+    warnings: Sequence[str]
+    headings: list[str]
+    cells: list[list[str]]
+    verdicts: list[str]
+    pictures: list[Picture]
+    keys: list[str]
+    differs: list[tuple[str, list[str]]]
+
+
+def write_report(words: Sequence[str], out: Path) -> str:
+    """Write a page on the runs that some words mean.
+
+    Returns:
+        What was written, in words.
+
+    Raises:
+        UsageError: a word means no run, they cannot be compared, or there is no such place.
+        TianjiError: a run is damaged, or of another version; the page cannot be written.
+    """
+    _check_place(out)
+    meant = find_runs(words)
+    if len(meant.runs) > MOST_RUNS:
+        raise UsageError(f"{len(meant.runs)} runs are more than a page has room for, {MOST_RUNS}: name fewer")
+    waiting = [f"not begun, and left out: {listed_places(meant.waiting)}"] if meant.waiting else []
+    comparison = None
+    if len(meant.runs) > 1:
+        comparison = _comparison_page(compare(read_runs(meant.runs), "env_steps", waiting))
+        pages = [
+            RunPage(read_reported(run, outline=True), f"run-{place}-", {}, ())
+            for place, run in enumerate(meant.runs, 1)
+        ]
+    else:
+        found = read_reported(meant.runs[0])
+        pages = [RunPage(found, "", pictures_of(found), pictures_in_plots(found.run))]
+    again = shlex.join(["tianji", "report", *words, "--out", str(out)])
+    content = _render(pages, comparison, again, waiting).encode()
+    if len(content) > MOST_BYTES:
+        size = f"{memory(len(content))}, and {memory(MOST_BYTES)} are the most"
+        raise UsageError(f"the page would have {size}: name fewer runs")
+    try:
+        write_whole(out, content)
+    except OSError as cause:
+        raise TianjiError(f"cannot write {out}: {cause.strerror}; --out takes another path") from cause
+    return f"{printable(str(out))}: {several(len(pages), 'run')}, {memory(len(content))}"
+
+
+def _check_place(out: Path) -> None:
+    """Refuse a place where no page can be.
+
+    Raises:
+        UsageError: says what would be right.
+    """
+    if out.is_dir():
+        what = "it is a directory"
+    elif not out.parent.is_dir():
+        what = f"there is no directory {out.parent}"
+    elif not os.access(out if out.exists() else out.parent, os.W_OK):
+        what = "it may not be written to"
+    else:
+        return
+    raise UsageError(f"--out: cannot write {out}: {what}; a file such as report.html would be right")
+
+
+def _render(
+    pages: Sequence[RunPage], comparison: ComparisonPage | None, again: str, waiting: Sequence[str]
+) -> str:
+    templates = Environment(
+        loader=PackageLoader("tianji_cli.runs.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return templates.get_template("page.html").render(
+        pages=pages,
+        comparison=comparison,
+        most_sections=MOST_SECTIONS,
+        again=again,
+        waiting=waiting,
+        made=f"{datetime.now(UTC):{TO_THE_MINUTE}}",
+        version=version("tianji"),
+    )
+
+
+# -- of a run ------------------------------------------------------------------------------------------
+
+
+def _commands(run: ReportedRun) -> Iterator[Command]:
+    """List how a run is run again, gone on with, and looked at."""
+    path, status = shlex.quote(str(run.run.path)), run.state.status
+    yield Command("train it again, in a new directory", f"tianji train {shlex.quote(str(run.run.config))}")
+    if status == "running":
+        yield Command("watch it", f"tianji watch {path}")
+        yield Command("end it, with a checkpoint", f"tianji stop {path}")
+    has_checkpoint = (run.run.checkpoints / "last").exists()
+    if has_checkpoint and status == "finished" and run.summary is not None:
+        further = f"experiment.stop={{env_steps={2 * run.summary.learner.env_steps}}}"
+        beyond = f"tianji train --resume {path} --set {shlex.quote(further)}"
+        yield Command("go on with it, beyond its goal", beyond)
+    elif has_checkpoint and status != "running":
+        yield Command("go on with it", f"tianji train --resume {path}")
+    if has_checkpoint:
+        yield Command("evaluate its best policy", f"tianji eval {path}")
+    if "tensorboard" in run.section("experiment").get("track", ()):
+        yield Command("see all curves", f"tensorboard --logdir {path}")
+
+
+def _line(alike: Sequence[RoleSummary | RoleStatus]) -> Busy:
+    shares = [role.busy for role in alike if role.busy is not None]
+    middle = statistics.median(shares) if shares else None
+    said = "not known" if middle is None else share(middle)
+    if len(shares) > 1:
+        said = f"{said}, from {share(min(shares))} to {share(max(shares))}"
+    first = alike[0]
+    hosts = dict.fromkeys(role.host for role in alike)
+    cores = sorted({core for role in alike for core in getattr(role, "cores", ())})
+    groups = sorted({role.group for role in alike if role.group is not None})
+    return Busy(
+        role=f"{first.role} {first.rank}" if len(alike) == 1 else f"{len(alike)} {first.role}s",
+        group=ranges(groups),
+        host=next(iter(hosts)) if len(hosts) == 1 else f"{len(hosts)} hosts",
+        cores=ranges(cores),
+        restarts=sum(role.restarts for role in alike),
+        share=middle,
+        said=said,
+    )
+
+
+# -- of several ----------------------------------------------------------------------------------------
+
+
+def _comparison_page(found: Comparison) -> ComparisonPage:
+    headings, cells = table(found)
+    keys = list(dict.fromkeys(key for row in found.rows for key in row.group.differs))
+    return ComparisonPage(
+        environment=found.environment,
+        conditions=conditions(found),
+        warnings=found.warnings,
+        headings=headings,
+        cells=cells,
+        verdicts=list(verdicts(found)),
+        pictures=pictures_of_comparison(found),
+        keys=keys,
+        differs=[(row.name, [_value(row.group.differs.get(key)) for key in keys]) for row in found.rows],
+    )
+
+
+def _value(value: Any) -> str:
+    return ABSENT if value is None else written(value)

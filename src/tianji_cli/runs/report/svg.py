@@ -1,0 +1,164 @@
+"""Pictures as SVG that stands inside a page: several of them beside one another, on light and on dark.
+
+A picture may be one that another program has left in a run's directory, so only what draws is taken over, by
+name; whatever may act, load or style the page around it stays behind. Ids get a prefix of their own, colours
+of the house become variables of the page's, and coordinates keep as many digits as are seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+from xml.etree import ElementTree as ET
+
+from tianji_cli.runs.figure import AMBER, BLACK, PURPLE, SKY
+from tianji_cli.telemetry.plots import BLUE, GREEN, GREY, ORANGE
+
+SVG: Final = "{http://www.w3.org/2000/svg}"
+XLINK: Final = "{http://www.w3.org/1999/xlink}"
+
+ELEMENTS: Final = frozenset(
+    {
+        *("svg", "g", "defs", "symbol", "use", "title", "desc", "clipPath", "marker", "mask", "pattern"),
+        *("path", "rect", "circle", "ellipse", "line", "polyline", "polygon", "text", "tspan", "image"),
+        *("linearGradient", "radialGradient", "stop"),
+    }
+)
+"""What draws. What scripts, loads, links, animates or styles is not among it."""
+
+ATTRIBUTES: Final = frozenset(
+    {
+        *("id", "href", "style", "viewBox", "transform", "clip-path", "mask", "preserveAspectRatio"),
+        *("d", "points", "x", "y", "x1", "y1", "x2", "y2", "dx", "dy", "cx", "cy", "r", "rx", "ry"),
+        *("width", "height", "fill", "fill-opacity", "fill-rule", "stroke", "stroke-width", "opacity"),
+        *("stroke-opacity", "stroke-dasharray", "stroke-linecap", "stroke-linejoin", "font-size"),
+        *("font-family", "font-weight", "font-style", "text-anchor", "dominant-baseline", "offset"),
+        *("stop-color", "stop-opacity", "gradientUnits", "gradientTransform", "patternUnits", "clip-rule"),
+        *("markerWidth", "markerHeight", "refX", "refY", "orient", "markerUnits", "marker-start"),
+        *("marker-mid", "marker-end", "clipPathUnits", "maskUnits"),
+    }
+)
+
+THEMED: Final[Mapping[str, str]] = {
+    "#ffffff": "paper",
+    BLACK: "ink",
+    "#dddddd": "grid",
+    GREY.lower(): "grey",
+    BLUE.lower(): "blue",
+    ORANGE.lower(): "orange",
+    GREEN.lower(): "green",
+    PURPLE.lower(): "purple",
+    AMBER.lower(): "amber",
+    SKY.lower(): "sky",
+}
+"""Colours of figures, and the variables of the page that stand in their places."""
+
+_COLOR: Final = re.compile(r"#(?:[0-9a-fA-F]{6}|[0-9a-fA-F]{3})\b")
+_LONG_NUMBER: Final = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
+_REFERENCE: Final = re.compile(r"url\(\s*['\"]?#([^'\")]+)['\"]?\s*\)")
+_CALLS: Final = re.compile(r"([\w-]*)\s*\((#?)")
+_FUNCTIONS: Final = frozenset(
+    {"translate", "scale", "rotate", "matrix", "skewX", "skewY", "rgb", "rgba", "hsl", "hsla"}
+)
+"""What a value may call; ``url`` besides, of what the picture itself has."""
+_FONTS: Final = re.compile(r"(?<=px )['\"]?DejaVu Sans['\"]?[^;]*")
+"""What matplotlib lists behind a size: the reader's own are as good."""
+_PICTURE: Final = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=\s]+")
+
+
+class NoPictureError(ValueError):
+    """A file is no SVG that can stand in a page; the message says why."""
+
+
+def inline(content: bytes, prefix: str, title: str, description: str) -> str:
+    """Make SVG of a file that of an element in a page.
+
+    Args:
+        prefix: of its ids, which no other picture of the page has.
+        title: what it is, for those who do not see it.
+        description: what it shows, likewise.
+
+    Raises:
+        NoPictureError: it is no SVG, or has entities, which no picture needs.
+    """
+    if b"<!ENTITY" in content:
+        raise NoPictureError("it has entities")
+    try:
+        found = ET.fromstring(content)  # noqa: S314 - there are no entities in it, which this is about
+    except (ET.ParseError, ValueError, LookupError) as cause:
+        raise NoPictureError(f"it is no SVG: {cause}") from cause
+    if found.tag != f"{SVG}svg":
+        raise NoPictureError("it is no SVG")
+    try:
+        picture = _taken_over(found, prefix)
+    except RecursionError as cause:
+        raise NoPictureError("it is nested too deeply") from cause
+    if "viewBox" not in picture.attrib:
+        width, height = (re.sub(r"[^\d.]", "", picture.get(side, "")) for side in ("width", "height"))
+        if not (width and height):
+            raise NoPictureError("it does not say how large it is")
+        picture.set("viewBox", f"0 0 {width} {height}")
+    for side in ("width", "height", "style"):  # The page decides.
+        picture.attrib.pop(side, None)
+    picture.attrib |= {"role": "img", "aria-labelledby": f"{prefix}-title {prefix}-desc"}
+    for place, (name, text) in enumerate((("title", title), ("desc", description))):
+        told = ET.Element(name, {"id": f"{prefix}-{name}"})
+        told.text = text
+        picture.insert(place, told)
+    return ET.tostring(picture, "unicode")
+
+
+def _taken_over(element: ET.Element, prefix: str) -> ET.Element:
+    """Copy what draws of an element, without namespaces, which HTML does not have."""
+    copy = ET.Element(element.tag.removeprefix(SVG), dict(_attributes(element, prefix)))
+    copy.text, copy.tail = _kept(element.text), None
+    for child in element:
+        name = child.tag.removeprefix(SVG) if isinstance(child.tag, str) else ""  # Comments have none.
+        if name in ELEMENTS and not (name in {"title", "desc"} and element.tag == f"{SVG}svg"):
+            below = _taken_over(child, prefix)
+            below.tail = _kept(child.tail)
+            if name != "image" or "href" in below.attrib:
+                copy.append(below)
+    return copy
+
+
+def _kept(text: str | None) -> str | None:
+    """Keep what is written between tags, but not line breaks and blanks that only lay a file out."""
+    return text if text is not None and text.strip() else None
+
+
+def _attributes(element: ET.Element, prefix: str) -> Iterator[tuple[str, str]]:
+    for name, value in element.attrib.items():
+        plain = name.removeprefix(XLINK)
+        if plain not in ATTRIBUTES or (plain != "href" and not _is_harmless(value)):
+            continue
+        if plain == "id":
+            yield plain, f"{prefix}-{value}"
+        elif plain == "href":
+            if value.startswith("#"):
+                yield plain, f"#{prefix}-{value[1:]}"
+            elif element.tag == f"{SVG}image" and _PICTURE.fullmatch(value):
+                yield plain, value
+        else:
+            yield plain, _shortened(_REFERENCE.sub(rf"url(#{prefix}-\1)", value))
+
+
+def _is_harmless(value: str) -> bool:
+    """Whether a value calls nothing that could load something, by a name that is spelt in whatever way."""
+    calls = _CALLS.findall(value)
+    return "\\" not in value and all(
+        name in _FUNCTIONS or (name == "url" and inside) for name, inside in calls
+    )
+
+
+def _shortened(value: str) -> str:
+    value = _LONG_NUMBER.sub(lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), value)
+    value = _COLOR.sub(_themed, _FONTS.sub("sans-serif", value))
+    return " ".join(value.split())
+
+
+def _themed(color: re.Match[str]) -> str:
+    written = color[0].lower()
+    whole = written if len(written) == 7 else "#" + "".join(2 * digit for digit in written[1:])
+    return f"var(--{THEMED[whole]})" if whole in THEMED else written

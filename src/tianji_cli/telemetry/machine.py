@@ -1,0 +1,138 @@
+"""What a run is made with: the machine and the versions of each of its sessions, in ``sessions.jsonl``.
+
+A line is appended when a session begins: a run that was resumed elsewhere, or with other versions, says so.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tianji_cli.errors import printable
+from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, open_to_append, read_regular
+from tianji_cli.files.rundir import RunDirectory, RunDirectoryError
+from tianji_cli.plan.plan import this_host
+from tianji_cli.quantities import ranges
+
+GIB: Final = 1 << 30
+CPU_INFO: Final = Path("/proc/cpuinfo")
+GPUS: Final = Path("/proc/driver/nvidia/gpus")
+"""NVIDIA's driver has a directory in here for each GPU. To ask torch would be to import it."""
+
+PACKAGES: Final = (
+    *("tianji", "torch", "numpy", "gymnasium", "iceoryx2", "pyzmq", "mpi4py", "ucxx-cu12"),
+    *("ale-py", "box2d", "envpool", "jaxmarl", "minatar", "minigrid", "mpe2", "mujoco", "pettingzoo"),
+)
+"""What computes, what carries data, and what is played in; those of them that are installed are noted."""
+
+
+class Session(BaseModel):
+    """A session of a run.
+
+    Attributes:
+        begun: when, in ISO 8601.
+        env_steps: that it went on from.
+        machine: of its root, descriptions by subject.
+        versions: by the names of the packages, Python's among them.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    begun: datetime
+    env_steps: int
+    machine: dict[str, str]
+    versions: dict[str, str]
+
+
+def note_session(run: RunDirectory, env_steps: int) -> None:
+    """Append what is known of a session that begins.
+
+    Raises:
+        RunDirectoryError: it cannot be written.
+    """
+    now = datetime.now(UTC).replace(microsecond=0)
+    session = Session(begun=now, env_steps=env_steps, machine=describe_machine(), versions=versions())
+    try:
+        with open(open_to_append(run.sessions), "a", encoding="utf-8") as file:
+            file.write(f"{session.model_dump_json()}\n")
+    except OSError as cause:
+        raise RunDirectoryError(f"cannot write {run.sessions}: {cause.strerror}") from cause
+
+
+def read_sessions(run: RunDirectory) -> list[Session]:
+    """Read what is known of a run's sessions; a damaged line is left out, and earlier versions wrote none.
+
+    Raises:
+        OSError: they cannot be read.
+    """
+    try:
+        lines = read_regular(run.sessions, MOST_DOCUMENT_BYTES).decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    return list(_readable(lines))
+
+
+def _readable(lines: list[str]) -> Iterator[Session]:
+    for line in lines:
+        try:
+            yield Session.model_validate_json(line)
+        except ValidationError:  # Torn by a full disk, or of another version.
+            continue
+
+
+def describe_machine() -> dict[str, str]:
+    """Describe this machine by subject, in the order to be shown."""
+    described = {
+        "host": this_host().name,
+        "kernel": platform.platform(),
+        "CPU": cpu_model(),
+        "cores": cores(),
+        "memory": f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / GIB:.1f} GiB",
+    }
+    return described | ({"GPUs": ", ".join(found)} if (found := gpus()) else {})
+
+
+def cores() -> str:
+    """Say how many cores this process may use, and which."""
+    usable = sorted(os.sched_getaffinity(0))
+    return f"{len(usable)} usable of {os.cpu_count()} (affinity {ranges(usable)})"
+
+
+def cpu_model(info: Path = CPU_INFO) -> str:
+    """Name the processor, or its architecture where Linux knows no more (ARM)."""
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found.group(1).strip() if found else platform.machine()
+
+
+def gpus(place: Path = GPUS) -> list[str]:
+    """Name the GPUs that NVIDIA's driver knows of."""
+    named = []
+    for about in sorted(place.glob("*/information")):
+        try:
+            found = re.search(r"^Model:\s*(.+)$", about.read_text(), re.MULTILINE)
+        except OSError:  # A container may hide it.
+            continue
+        named += [printable(found[1].strip())] if found else []
+    return named
+
+
+def versions() -> dict[str, str]:
+    """Give the versions of Python and of the packages of ``PACKAGES`` that are installed."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
