@@ -7,7 +7,8 @@
 - Every `tianji` command of an ``sh`` or ``console`` block is parsed by the program itself, and the configs
   and keys that it names exist.
 - A block with a title is a file. One below ``<!-- runs -->`` is run, in order, in a directory of the page's
-  own that has these files. So pages are programs, and what they show is what happens.
+  own that has these files, or where a ``cd`` before it has led, as somebody goes who types it all. So pages
+  are programs, and what they show is what happens.
 - Links of README.md and CONTRIBUTING.md lead somewhere; mkdocs looks at those of the site.
 - Each line of troubleshooting.md's ``message`` blocks is a message that some source file makes.
 """
@@ -226,24 +227,25 @@ def run_page(page: Path) -> list[str]:
     blocks = [block for block in blocks_of(page) if block.title or block.runs]
     if not any(block.runs for block in blocks):
         return []
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place, tempfile.NamedTemporaryFile() as where:
+        at = Path(place)
         for name in ("docs", "configs"):
             (Path(place) / name).symlink_to(ROOT / name)
         environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         for block in blocks:
             if block.title:
-                (Path(place) / block.title).write_text(block.text)
+                (at / block.title).write_text(block.text)
             if not block.runs:
                 continue
             text = block.text
             if block.language == "console":
                 text = "\n".join(line[2:] for line in text.splitlines() if line.startswith("$ "))
-            shell = ["bash", "-euo", "pipefail", "-c", text]
+            shell = ["bash", "-euo", "pipefail", "-c", f"{text}\npwd >{where.name}"]
             command = [sys.executable, "-c", text] if block.language == "python" else shell
             try:
                 done = subprocess.run(
                     command,
-                    cwd=place,
+                    cwd=at,
                     env=environment,
                     capture_output=True,
                     text=True,
@@ -254,6 +256,7 @@ def run_page(page: Path) -> list[str]:
                 return [f"{block}: has not ended within {RUN_LIMIT_S} s"]
             if done.returncode:
                 return [f"{block}: exit status {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"]
+            at = Path(Path(where.name).read_text().strip() or place)
     return []
 
 

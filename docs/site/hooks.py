@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 from tianji_cli.config.json_schema import config_schema
@@ -28,6 +29,17 @@ SCHEMA = config_schema()
 
 SETTINGS = re.compile(r"<!-- settings: (\w+) (\w+) -->")
 """Stands where a page wants a table of the settings of an agent, a model or an update rule."""
+
+SHIM = "https://unpkg.com/iframe-worker/shim"
+FETCHED = re.compile(
+    r'<(?:script|img|iframe|link rel="(?:stylesheet|preload)")[^>]*(?:src|href)="(https?://[^"]*)'
+)
+"""What a browser fetches when it shows a page."""
+
+IN_A_LINE = re.compile(r"(?<!<pre><code>)(?<!</span><code>)(?<=<code>)[^<]*(?=</code>)")
+OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
+SEPARATOR = re.compile(r"(?<=\w)(?:/|\.(?!\w{1,4}\b))(?=\w)")
+"""In a path or a key; a suffix stays with its file."""
 
 UNITS = (
     (re.compile(r"_s$"), "seconds"),
@@ -66,18 +78,43 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
 
 def on_page_content(content: str, page: Any, **_: object) -> str:
-    """Put pictures in place of equations in LaTeX; mark the page whose blocks are sentences."""
+    """Draw equations; mark where code in a line may break, and the page whose blocks are sentences."""
 
     def picture(found: re.Match[str]) -> str:
         latex = html.unescape(found["latex"]).strip()[2:-2].strip()
         is_block = found["tag"] == "div"
         return f'<div class="equation">{drawn(latex)}</div>' if is_block else drawn(latex)
 
+    content = IN_A_LINE.sub(lambda code: breakable(code[0]), content)
     if page.file.src_uri == "troubleshooting.md":
         content = f'<div class="messages">{content}</div>'
     return re.sub(
         r'<(?P<tag>span|div) class="arithmatex">(?P<latex>.*?)</(?P=tag)>', picture, content, flags=re.DOTALL
     )
+
+
+def breakable(code: str) -> str:
+    """Let a narrow page break paths and keys behind their separators, and options nowhere."""
+    return OPTION.sub(r'<span class="option">\g<0></span>', SEPARATOR.sub(r"\g<0><wbr>", code))
+
+
+def on_post_page(output: str, **_: object) -> str:
+    """Have a page fetch nothing from elsewhere; the theme's search would fetch its worker.
+
+    Raises:
+        PluginError: it fetches something else.
+    """
+    base = re.search(r'src="([^"]*)assets/javascripts/bundle', output)
+    if base is not None:
+        output = output.replace(SHIM, f"{base[1]}assets/iframe-worker.js")
+    if found := FETCHED.search(output):
+        raise PluginError(f"a page fetches {found[1]}: it has to be shown without a network")
+    return output
+
+
+def on_post_template(output_content: str, template_name: str, **_: object) -> str:
+    """Do the same for pages that are nobody's, such as that of an address that leads nowhere."""
+    return on_post_page(output_content) if template_name.endswith(".html") else output_content
 
 
 def config_page() -> str:

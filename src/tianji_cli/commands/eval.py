@@ -5,6 +5,7 @@ Many are played side by side; those that are filmed one after the other, since a
 
 from __future__ import annotations
 
+import faulthandler
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -112,6 +113,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     number = episodes or (100 if render is None else 1)
     experiment = config.experiment
     limits = EvaluationLimits(max_s or experiment.eval_max_s, max_steps or experiment.eval_max_steps)
+    faulthandler.enable(2)  # It plays here: what a library takes down has a place in the program.
     with _ProgressLine(number, quiet=json_to == "-") as progress:
         # torch is slow to import, and what the command line got wrong is known by now.
         from tianji_cli.roles.filming import Filming  # noqa: PLC0415
@@ -130,7 +132,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
             raise UsageError(f"--render: {cause}") from cause
         except TianjiError:
             raise
-        except Exception as cause:  # A user's environment or agent may raise anything.
+        except (Exception, SystemExit) as cause:  # A user's environment or agent may raise anything.
             raise RunFailed(f"cannot evaluate {directory.path}: {describe(cause)}") from cause
     other = None if player == "trained" else player
     who = ", ".join(filter(None, (str(directory.path), name, other and f"{other} policy")))
@@ -207,7 +209,7 @@ def _begin_film(film: Callable[[Evaluator], Filming], evaluator: Evaluator) -> F
         return film(evaluator)
     except TianjiError:
         raise
-    except Exception as cause:
+    except (Exception, SystemExit) as cause:
         raise FilmError(f"nothing was played: {describe(cause)}; without --render it can be") from cause
 
 

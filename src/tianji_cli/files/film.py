@@ -247,8 +247,8 @@ class Film:
         self._shape = picture.shape
         self._temporary.unlink(missing_ok=True)  # Left by a process of the same number that was killed.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        os.close(open_regular(self._temporary, flags))
         try:
+            os.close(open_regular(self._temporary, flags))
             self._writer = _WRITERS[self.path.suffix.lower()](self._temporary, picture, self.fps)
         except BaseException:
             self._temporary.unlink(missing_ok=True)

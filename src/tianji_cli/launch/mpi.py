@@ -54,12 +54,14 @@ def run_under_mpiexec(job: JobConfig, processes: int, run: RunDirectory, *, resu
         UsageError: there is no mpiexec, or no mpi4py.
         RunFailed: mpiexec ended the job before the root could, because a rank died.
     """
-    run.summary.unlink(missing_ok=True)
+    before = _identity(run.summary)
     distribution = job.distribution
     more = ["--set", f"distribution.actor.num={distribution.actor.num}"]
     more += ["--set", f"distribution.pin_cores={str(distribution.pin_cores).lower()}"]
     status = run_again_under_mpiexec(processes, more if resumed else [*more, "--run", str(run.path)])
     try:
+        if _identity(run.summary) == before:  # An earlier session's.
+            raise FileNotFoundError
         summary = read_json(run.summary)
         said, reason = summary["status"], summary["reason"]
     except (OSError, ValueError, KeyError):
@@ -68,6 +70,15 @@ def run_under_mpiexec(job: JobConfig, processes: int, run: RunDirectory, *, resu
         # A rank has died, and its launcher passes no more on of what the root writes to stderr.
         raise RunFailed(reason)
     return EXIT_STATUS[said]
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Tell a file from those that had its name before; None if there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def run_again_under_mpiexec(processes: int, more: Sequence[str] = ()) -> int:

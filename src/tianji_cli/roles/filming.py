@@ -7,8 +7,9 @@ training.
 from __future__ import annotations
 
 import contextlib
+import math
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Self
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from tianji_cli.errors import describe
 from tianji_cli.files.film import MP4, PICTURES_PER_S, Film, Picture
 from tianji_cli.roles.evaluator import Evaluator, Moment
+from tianji_cli.signals import HangsError, alarm
 from tianji_envs.core import VectorEnvironment
 
 Floats = npt.NDArray[np.float32]
@@ -29,6 +31,10 @@ STRIP: Final = 48
 """Grey of the strip: no picture's black."""
 MOST_HEIGHT: Final = 1024
 """Of an enlarged picture."""
+BUILD_S: Final = 60.0
+"""Beyond the limit of a picture, for building the environment before the first."""
+CLOSE_S: Final = 5.0
+"""For closing an environment that failed in a film."""
 
 
 class Filming:
@@ -49,7 +55,11 @@ class Filming:
         self._evaluator = evaluator
         self._overlay = overlay
         self.film = Film(path, evaluator.environment.render_fps or PICTURES_PER_S)
-        self._shoot()
+        try:
+            self._shoot()
+        except BaseException:
+            self.film.discard()
+            raise
 
     @property
     def is_over(self) -> bool:
@@ -63,11 +73,7 @@ class Filming:
 
     def _shoot(self) -> None:
         picture = enlarged(self._evaluator.environment.render())
-        try:
-            self.film.add(with_numbers(picture, self._evaluator.moment) if self._overlay else picture)
-        except BaseException:
-            self.film.discard()
-            raise
+        self.film.add(with_numbers(picture, self._evaluator.moment) if self._overlay else picture)
 
     def __enter__(self) -> Self:
         return self
@@ -121,7 +127,7 @@ def _font(size: int) -> Any:
 class Films:
     """Films of the evaluations of a training, each of a policy: the newest stay.
 
-    Nothing that fails in a film reaches the evaluations: it is said in the log, and reported.
+    Nothing that fails or hangs in a film reaches the evaluations: it is said in the log, and reported.
 
     Args:
         directory: where they are; made when it is needed.
@@ -129,6 +135,7 @@ class Films:
         environment: builds the environment that is drawn, for the first film and after one that failed.
         evaluator: begins to play in it with parameters ``[P]`` that were published at an env step.
         overlay: see ``Filming``.
+        max_s: seconds after which a step or a picture is given up.
 
     Attributes:
         failure: why the newest film that failed did, in one line; None if none has.
@@ -142,12 +149,14 @@ class Films:
         evaluator: Callable[[VectorEnvironment, Floats, int], Evaluator],
         *,
         overlay: bool,
+        max_s: float = math.inf,
     ) -> None:
         self._directory = directory
         self._keep = keep
         self._build = environment
         self._begin_evaluation = evaluator
         self._overlay = overlay
+        self._max_s = max_s
         self._environment: VectorEnvironment | None = None
         self._filming: Filming | None = None
         self.failure: str | None = None
@@ -165,7 +174,7 @@ class Films:
             parameters: of the policy, ``[P]``.
             env_steps: of the job, when it was published.
         """
-        try:
+        with self._kept_to_the_film(self._max_s + BUILD_S):
             self._directory.mkdir(exist_ok=True)
             for left in self._directory.glob(f".*{MP4}.*"):  # By an examiner that was killed.
                 left.unlink()
@@ -173,20 +182,16 @@ class Films:
                 self._environment = self._build()
             evaluator = self._begin_evaluation(self._environment, parameters, env_steps)
             self._filming = Filming(evaluator, self._directory / f"{name}{MP4}", overlay=self._overlay)
-        except Exception as cause:  # noqa: BLE001 - whatever an environment raises that is asked to draw
-            self._fail(cause)
 
     def turn(self) -> None:
         """Go on with the film, and end it when its episodes are over."""
         assert self._filming is not None
-        try:
+        with self._kept_to_the_film(self._max_s):
             self._filming.turn()
             if self._filming.is_over:
                 self._filming.film.finish()
                 self._filming = None
                 self._make_room()
-        except Exception as cause:  # noqa: BLE001 - likewise
-            self._fail(cause)
 
     def discard(self) -> None:
         """Give up the film that was begun."""
@@ -206,12 +211,25 @@ class Films:
         for old in films[: -self._keep]:
             old.unlink()
 
-    def _fail(self, cause: Exception) -> None:
-        """Note that the film has failed; the next one gets an environment of its own."""
-        self.failure = describe(cause)
+    @contextlib.contextmanager
+    def _kept_to_the_film(self, limit_s: float) -> Iterator[None]:
+        """Note what fails or hangs within; the next film gets an environment of its own."""
+        try:
+            with alarm(limit_s):
+                yield
+        except HangsError as cause:
+            self._fail(cause, f"a step or a picture took longer than {limit_s:g} s")
+        except (Exception, SystemExit) as cause:  # noqa: BLE001 - whatever an environment that draws raises
+            self._fail(cause, describe(cause))
+
+    def _fail(self, cause: BaseException, failure: str) -> None:
+        self.failure = failure
         with contextlib.suppress(OSError):  # The disk may be what is full.
             traceback.print_exception(cause)
         try:
-            self.close()
-        except Exception as another:  # noqa: BLE001 - a broken environment may not close either
+            with alarm(CLOSE_S):
+                self.close()
+        except HangsError:
+            self.failure += f"; its environment was not closed after {CLOSE_S:g} s"
+        except (Exception, SystemExit) as another:  # noqa: BLE001 - a broken one may not close either
             self.failure += f"; {describe(another)}"

@@ -335,7 +335,9 @@ class Root:
         for other in self._shutdown.receivers & of_group - {rank}:
             self._control.send(other, PeerLost(rank=rank))
         self._overview.workers[rank].restarts += 1
-        self._telemetry.event(f"{cause}; restarting it")
+        evaluation = self._config.experiment.evaluation
+        filmed = rank in self._examiners and evaluation is not None and evaluation.video > 0
+        self._telemetry.event(f"{cause}; restarting it" + (" without films" if filmed else ""))
         self._start(rank, died.incarnation + 1)
 
     def _tick(self) -> None:

@@ -140,6 +140,18 @@ class Scale:
         step = next(times * power for times in (1, 2, 5, 10) if times * power >= exact * (1 - ALIKE))
         return cls(math.floor(low / step + ALIKE), math.ceil(high / step - ALIKE), step)
 
+    @classmethod
+    def fitting(cls, values: Sequence[float], rows: int) -> Scale:
+        """Find the ticks, six at most, with which values have most of so many rows, three at least."""
+        scales = [cls.around(values, most) for most in range(min(4, rows - 1), 0, -1)]
+        fitting = [scale for scale in scales if scale.high - scale.low < rows]
+        return max(fitting, key=lambda scale: scale.rows(rows) / (scale.high - scale.low) / scale.step)
+
+    def rows(self, most: int) -> int:
+        """Find how many rows there are, so that the ticks are in the middle of rows and lie evenly."""
+        steps = self.high - self.low
+        return 1 + (most - 1) // steps * steps
+
     @property
     def ticks(self) -> list[float]:
         """The values at the ticks, ascending."""
@@ -205,12 +217,12 @@ def draw(
     marks: Marks = UNICODE,
     goal: float | None = None,
 ) -> list[Text]:
-    """Draw a chart: so many lines, the last of which has the scale of the steps.
+    """Draw a chart, the last line of which has the scale of the steps.
 
     Args:
         course: with one point at least.
         columns: in all.
-        lines: four at least.
+        lines: four at least; it takes as many of them as let its ticks lie evenly.
         labels: columns for the labels of the returns, if they need no more.
         goal: a return that is marked once the run has come near it.
     """
@@ -219,7 +231,8 @@ def draw(
     if goal is not None and not _is_near(goal, values):
         goal = None
     rows = lines - 1
-    scale = Scale.around([*values, *([] if goal is None else [goal])], min(4, rows - 2))
+    scale = Scale.fitting([*values, *([] if goal is None else [goal])], rows)
+    rows = scale.rows(rows)
     ticks = {
         rows - 1 - scale.place(tick, rows): text for tick, text in zip(scale.ticks, scale.labels, strict=True)
     }

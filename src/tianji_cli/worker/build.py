@@ -8,6 +8,7 @@ for, and the endpoint of a process. ``parts.py`` makes single parts.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -377,7 +378,8 @@ def _examiner(parts: Parts, transport: Transport) -> Examiner:
         [slot_name(POLICY, group) for group in parts.job.plan.groups],
         agent=agent,
         evaluator=lambda: Evaluator(policy, environment, pace.episodes, seed, limits, metrics),
-        films=_films(parts, model, seed, limits) if pace.video else None,
+        # What killed an examiner may be what draws: the next one does without, and evaluates.
+        films=_films(parts, model, seed, limits) if pace.video and not parts.incarnation else None,
         environment=environment,
         pace=pace,
         stop=experiment.stop,
@@ -407,7 +409,8 @@ def _films(parts: Parts, model: Model, seed: int, limits: EvaluationLimits) -> F
         agent.schedule(env_steps)
         return Evaluator(policy, environment, episodes, seed, limits, metrics)
 
-    return Films(parts.job.run / VIDEOS, pace.keep_videos, build, begin, overlay=pace.overlay)
+    place = parts.job.run / VIDEOS
+    return Films(place, pace.keep_videos, build, begin, overlay=pace.overlay, max_s=pace.max_s)
 
 
 def check_pictures(parts: Parts) -> None:
@@ -420,6 +423,8 @@ def check_pictures(parts: Parts) -> None:
     space = environment.observation_space
     try:
         environment.reset(0, np.zeros((1, *(space.shape or ())), space.dtype))
+        sys.stderr.write("drawing it for experiment.evaluation.video\n")  # Told if a signal ends it here.
+        sys.stderr.flush()
         environment.render()
     except Exception as cause:
         raise UsageError(f"experiment.evaluation.video: {describe(cause)}; 0 trains without films") from cause

@@ -11,6 +11,7 @@ root does too.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import fcntl
 import os
 import select
@@ -95,6 +96,7 @@ def _prepare_process(job: JobSpec, own: ProcessSpec) -> None:
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     write_to(own.log)
+    faulthandler.enable()  # Where a signal such as SIGSEGV was raised goes into the log, too.
     sys.path[:] = job.path
     process = job.plan.processes[own.rank]
     if process.cores:

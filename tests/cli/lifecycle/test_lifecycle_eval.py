@@ -157,6 +157,16 @@ def test_eval_films_nothing_of_what_cannot_be_drawn(workplace: Any) -> None:
     grows.wait(2)
     assert "picture 2 has 300 x 21 pixels, and the first 300 x 20; a film has one size" in grows.last_words
     assert not list(workplace.place.glob("*play.*"))
+    workplace.module(ENDLESS_ENV.replace("return numpy.zeros((20, 30, 3)", "raise SystemExit(0) #"))
+    leaves = workplace.command("eval", str(run.path), "--render", "play.mp4")
+    leaves.wait(2)
+    assert "nothing was played: " in leaves.last_words
+    assert "SystemExit: 0" in leaves.last_words
+    deadly = ENDLESS_ENV.replace("import time\n", "import os, time\n")
+    workplace.module(deadly.replace("return numpy.zeros((20, 30, 3)", "os.kill(os.getpid(), 11) #"))
+    crashes = workplace.command("eval", str(run.path), "--render", "play.mp4")
+    assert crashes.wait() not in {0, 1, 2}
+    assert " in render\n" in crashes.stderr, "where it was"
 
 
 @pytest.mark.parametrize("name", ["play.mp4", "play.gif"])

@@ -332,6 +332,38 @@ def test_what_fails_in_a_film_is_said_and_ends_neither_training_nor_evaluation(w
     assert films_of(run) == []
 
 
+def test_a_renderer_that_takes_its_process_with_it_costs_the_films_and_nothing_else(workplace: Any) -> None:
+    deadly = PICTURES.replace("BREAKS", "self._steps == 10").replace(
+        "import time\n", "import os\nimport time\n"
+    )
+    workplace.module(deadly.replace('raise RuntimeError("the lamp is broken")', "os.kill(os.getpid(), 11)"))
+    changes = evaluated(ENDLESS, every_env_steps=300, video=1)
+    alone = {"distribution": {"max_restarts_per_minute": 1}}
+    run = workplace.train(changes, alone, {"environment": {"type": "my_env:Slow", "id": ""}})
+    wait_for(run, workplace, 4)
+    run.command.signal_all(signal.SIGTERM)
+    summary = run.finish(130)
+    assert {role["role"]: role["restarts"] for role in summary["roles"]}["examiner"] == 1
+    assert run.log.count("examiner (group 0) was killed by SIGSEGV") == 1
+    assert "; restarting it without films" in run.log
+    assert [name for name in films_of(run) if not name.startswith(".")] == []
+    (log,) = (run.path / "logs").glob("examiner-*")
+    assert " in render\n" in log.read_text(), "where it was"
+
+
+def test_a_renderer_that_hangs_costs_its_film_and_nothing_else(workplace: Any) -> None:
+    hangs = PICTURES.replace("BREAKS", "self._steps == 10")
+    workplace.module(hangs.replace('raise RuntimeError("the lamp is broken")', "time.sleep(3600)"))
+    changes = evaluated(ENDLESS, every_env_steps=300, video=1, max_s=0.5)
+    run = workplace.train(changes, {"environment": {"type": "my_env:Slow", "id": ""}})
+    wait_for(run, workplace, 3)
+    run.command.signal_all(signal.SIGTERM)
+    summary = run.finish(130)
+    assert {role["role"]: role["restarts"] for role in summary["roles"]}["examiner"] == 0
+    assert "could not be filmed, and the run goes on: a step or a picture took longer than 0.5 s" in run.log
+    assert films_of(run) == []
+
+
 @pytest.mark.parametrize(
     ("source", "said"),
     [
@@ -340,6 +372,10 @@ def test_what_fails_in_a_film_is_said_and_ends_neither_training_nor_evaluation(w
             PICTURES.replace("BREAKS", "True"),
             "experiment.evaluation.video: <Slow instance> cannot be drawn: RuntimeError: the lamp is broken; "
             "0 trains without films",
+        ),
+        (
+            PICTURES.replace("BREAKS", "__import__('os').kill(__import__('os').getpid(), 11)"),
+            "was killed by SIGSEGV; it wrote last: drawing it for experiment.evaluation.video",
         ),
     ],
 )

@@ -111,6 +111,23 @@ def test_a_signal_stops_the_job_in_order(workplace: Any, number: signal.Signals)
     assert run.saved_env_steps == summary["env_steps"]
 
 
+def test_a_run_under_mpiexec_stops_when_it_is_told_to(workplace: Any) -> None:
+    run = workplace.train(MPI, ONE_ACTOR, ENDLESS)
+    run.train_until(2000)
+    ranks = processes(run)
+    told = workplace.command("stop", str(run.path))
+    told.wait(0)
+    assert f"{run.path} stopped: SIGTERM" in told.stdout
+    summary = run.finish(130)
+    assert run.saved_env_steps == summary["env_steps"] >= 2000
+    wait_for(ranks)
+    workplace.environment = {"HYDRA_HOST_FILE": "/nowhere"}
+    again = workplace.resume(run)
+    again.command.wait(1)
+    assert "mpiexec has ended the job" in again.command.last_words
+    assert again.summary == summary, "what it came to before is not lost"
+
+
 def test_a_job_whose_command_is_killed_leaves_no_rank_behind(workplace: Any) -> None:
     run = workplace.train(MPI, ONE_ACTOR, ENDLESS)
     run.train_until(2000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tianji_cli.files.film import Film
 from tianji_cli.roles.evaluator import EvaluationLimits, Evaluator, Moment
 from tianji_cli.roles.filming import LEAST_WIDTH, STRIP, Filming, Films, enlarged, with_numbers
+from tianji_cli.signals import HangsError
 from tianji_envs.core import BaseEnv, VectorEnvironment
 from tianji_envs.serial import SerialVectorEnvironment
 
@@ -26,7 +29,7 @@ class Lamp(BaseEnv):
     metadata = {"render_fps": 20}  # noqa: RUF012 - as gymnasium has it
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
     action_space = gymnasium.spaces.Discrete(2)
-    breaks = False
+    breaks: BaseException | None = None
     closed = 0
 
     def reset(self, seed: int | None = None) -> Any:  # noqa: ARG002 - it always begins alike
@@ -38,8 +41,8 @@ class Lamp(BaseEnv):
         return np.zeros(2, np.float32), 0.5, self.step_number == 4, False
 
     def render(self) -> npt.NDArray[np.uint8]:
-        if Lamp.breaks and self.step_number == 2:
-            raise RuntimeError("the fuse has blown")
+        if Lamp.breaks is not None and self.step_number == 2:
+            raise Lamp.breaks
         return np.full((40, 300, 3), 50 * self.step_number, np.uint8)
 
     def close(self) -> None:
@@ -57,7 +60,7 @@ class Idle:
 
 @pytest.fixture(autouse=True)
 def lamp() -> None:
-    Lamp.breaks, Lamp.closed = False, 0
+    Lamp.breaks, Lamp.closed = None, 0
 
 
 def lamps() -> VectorEnvironment:
@@ -131,19 +134,50 @@ def test_the_newest_films_stay(tmp_path: Path) -> None:
     assert Lamp.closed == 1
 
 
+@pytest.mark.parametrize("failure", [RuntimeError("the fuse has blown"), SystemExit("the fuse has blown")])
 def test_what_fails_in_a_film_is_kept_to_it_and_the_next_one_begins_anew(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], failure: BaseException
 ) -> None:
     made = films(tmp_path)
-    Lamp.breaks = True
+    Lamp.breaks = failure
     finish(made, "100")
-    assert made.failure == "RuntimeError: the fuse has blown"
+    assert made.failure == f"{type(failure).__name__}: the fuse has blown"
     assert "the fuse has blown" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
     assert Lamp.closed == 1
-    Lamp.breaks = False
+    Lamp.breaks = None
     finish(made, "200")
     assert [path.name for path in tmp_path.iterdir()] == ["200.mp4"]
+
+
+def test_an_environment_may_take_longer_to_build_than_a_picture(tmp_path: Path) -> None:
+    def slow() -> VectorEnvironment:
+        deadline = time.monotonic() + 1.1
+        while time.monotonic() < deadline:
+            time.sleep(0.01)
+        return lamps()
+
+    made = Films(tmp_path, 1, slow, lambda one, *_: played(one), overlay=False, max_s=1.0)
+    finish(made, "100")
+    assert made.failure is None
+    assert brightness(tmp_path / "100.mp4") == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
+
+
+def test_a_film_that_is_interrupted_while_it_is_written_is_whole_up_to_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Filming(played(lamps()), tmp_path / "play.mp4", overlay=False) as filming:
+        filming.turn()
+        with monkeypatch.context() as slow:
+            slow.setattr(Film, "add", interrupted)
+            with pytest.raises(HangsError):
+                filming.turn()
+        filming.film.finish()
+    assert brightness(tmp_path / "play.mp4") == [0, 1]
+
+
+def interrupted(_self: Film, _picture: npt.NDArray[np.uint8]) -> None:
+    raise HangsError
 
 
 def test_a_full_disk_is_said_and_the_next_film_is_tried(

@@ -80,10 +80,10 @@ losses      policy -0.012, value 0.510
 stops at    mean_return  150.0 of 475.0   12 s, 542 K steps left
             env_steps    226 K of 1.00 M  18 s, 774 K steps left
             wall_s       7.0 s of 10 min  9 min 53 s, 26.8 M steps left
-       200 ┤                                                                 ⢀⣀⣀
-       100 ┤                           ◆                ⣀⣀⣀⣀⣀⣀⣀⠤⠤⠤⠤⠤⠔⠒⠒⠒⠒⠉⠉⠉⠉⠁
-           │                        ⣀⣀⣀⣀⣀⡠⠤⠤⠤⠤⠒⠒⠒⠒⠊⠉⠉⠉⠉⠉
-         0 ┤             ⠐⠒⠒⠒⠉⠉⠉⠉⠉⠉⠉
+       150 ┤                                                    ⣀⣀⣀⣀⡠⠤⠤⠤⠤⠒⠒⠒⠒⠊⠉⠉
+       100 ┤                           ◆      ⣀⣀⣀⣀⡠⠤⠤⠤⠤⠒⠒⠒⠒⠊⠉⠉⠉⠉
+        50 ┤                ⣀⣀⣀⣀⡠⠤⠤⠤⠤⠒⠒⠒⠒⠊⠉⠉⠉⠉
+         0 ┤             ⠈⠉⠉
             0                    ◆ evaluation                    226 K env steps
 role     rank  busy  restarts  state
 root     0     1 %   0         running
