@@ -30,7 +30,8 @@ SCHEMA = config_schema()
 SETTINGS = re.compile(r"<!-- settings: (\w+) (\w+) -->")
 """Stands where a page wants a table of the settings of an agent, a model or an update rule."""
 
-SHIM = "https://unpkg.com/iframe-worker/shim"
+SHIM = re.compile(r'https://[^"]*/iframe-worker/shim')
+"""Where the theme would have the search's worker fetched from, on a disk."""
 FETCHED = re.compile(
     r'<(?:script|img|iframe|link rel="(?:stylesheet|preload)")[^>]*(?:src|href)="(https?://[^"]*)'
 )
@@ -106,7 +107,7 @@ def on_post_page(output: str, **_: object) -> str:
     """
     base = re.search(r'src="([^"]*)assets/javascripts/bundle', output)
     if base is not None:
-        output = output.replace(SHIM, f"{base[1]}assets/iframe-worker.js")
+        output = SHIM.sub(f"{base[1]}assets/iframe-worker.js", output)
     if found := FETCHED.search(output):
         raise PluginError(f"a page fetches {found[1]}: it has to be shown without a network")
     return output
