@@ -96,10 +96,12 @@ class Sweeper:
                     self._judge(runner, lease)
         finally:
             # Trainings have ended by now, with a checkpoint each.
-            for number in self._running:
-                if self._study.is_owner(number, lease.name):
-                    self._study.give_up(number)
-            lease.close()
+            try:
+                for number in self._running:
+                    if self._study.is_owner(number, lease.name):
+                        self._study.give_up(number)
+            finally:
+                lease.close()
 
     def _all_are_over(self) -> bool:
         return not any(one.state in {TrialState.RUNNING, TrialState.WAITING} for one in self._study.trials)
@@ -111,9 +113,6 @@ class Sweeper:
                 one = self._take(lease)
                 if one is None:
                     return
-            if not one.waiting:  # All of its seeds were done by the process that had it before.
-                self._settle(one)
-                continue
             seed = one.waiting.pop(0)
             run = self._directory.run(one.trial.number, seed)
             command = self._command(one.trial.number, seed)
