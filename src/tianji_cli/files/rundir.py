@@ -105,14 +105,19 @@ class RunDirectory:
         return cls(path)
 
     def begin_anew(self) -> None:
-        """Give up what is there, and make it as ``make`` does.
+        """Give up what is there, and make it as ``make`` does; the directory itself is there all the time.
 
         Raises:
             RunDirectoryError: it cannot be removed.
         """
         try:
-            shutil.rmtree(self.path)
-            self.make(self.path)
+            for entry in list(self.path.iterdir()):
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink()
+            for subdirectory in SUBDIRECTORIES:
+                (self.path / subdirectory).mkdir()
         except OSError as cause:
             raise RunDirectoryError(f"cannot begin {self.path} anew: {describe(cause)}") from cause
 
