@@ -279,7 +279,7 @@ def _no_such_run(run: str, out: Path) -> str:
     existing = {str(place.relative_to(out)): _runs_of(place) for place in places}
     existing = {name: runs for name, runs in existing.items() if runs}
     if not existing:
-        return f"{named}: there are no runs in {out}{os.sep} (--out DIR looks elsewhere)"
+        return f"{named}: there are no runs in {out}{os.sep} (one that is elsewhere is named by its path)"
     near = nearest(run.split("/", maxsplit=1)[0], existing)
     hint = f" (did you mean {near[0]!r}?)" if near and near[0] != run else ""
     listed = [f"{name} ({ranges(runs)})" for name, runs in existing.items()]
