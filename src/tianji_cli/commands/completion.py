@@ -208,22 +208,32 @@ def checkpoints(ctx: typer.Context, incomplete: str) -> Iterable[str]:  # noqa: 
 
 
 @_that_begin
-def keys(ctx: typer.Context, incomplete: str) -> Iterator[str]:  # noqa: ARG001
-    """Name keys of a config, those of its agent, model and update rule among them."""
+def keys(ctx: typer.Context, incomplete: str) -> Iterator[str]:
+    """Name keys of a config, those of its agent, model and update rule among them, and of a sweep its own."""
+    from tianji_cli.config.sweep import Sweep  # noqa: PLC0415
+
+    yield from (f"{key}=" for key in _keys(_said(ctx)))
+    if ctx.info_name == "sweep":
+        yield from (f"sweep.{key}=" for key in Sweep.model_fields)
+        if incomplete.startswith("sweep.parameters."):
+            yield from (f"sweep.parameters.{key}=" for key in _keys(_said(ctx)))
+
+
+def _keys(said: Mapping[str, Any]) -> Iterator[str]:
+    """Name the keys of a config that says this."""
     from tianji_algos import registry  # noqa: PLC0415
     from tianji_cli.config.loader import KINDS as SECTIONS  # noqa: PLC0415
     from tianji_cli.config.loader import all_paths  # noqa: PLC0415
     from tianji_cli.config.schema import JobConfig  # noqa: PLC0415
 
-    yield from (f"{'.'.join(path)}=" for path in all_paths(JobConfig) if path[0] not in {*SECTIONS, "roles"})
-    said = _said(ctx)
+    yield from (".".join(path) for path in all_paths(JobConfig) if path[0] not in {*SECTIONS, "roles"})
     agent = said.get("agent", {}).get("type", "ppo")
     usual = registry.agent_defaults(agent)
     types = {"agent": agent, "model": usual.model, "training": usual.embryo}
     for section, kind in SECTIONS.items():
         name = said.get(section, {}).get("type", types[section])
         fields = registry.settings_type(kind, name).model_fields
-        yield from (f"{section}.{key}=" for key in ("type", *fields))
+        yield from (f"{section}.{key}" for key in ("type", *fields))
 
 
 def _said(ctx: typer.Context) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tianji_cli.commands.board import Board, Member
 from tianji_cli.config.loader import dump_config, load_config
-from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import RunFailed, UsageError, one_line, printable
+from tianji_cli.config.schema import GREATEST_SEED, JobConfig
+from tianji_cli.errors import RunFailed, UsageError, cut, one_line, printable
 from tianji_cli.files.regular import check_trusted
 from tianji_cli.files.seeds import SeedsDirectory
 from tianji_cli.quantities import count, duration, number, several
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = ("seed", "status", "env steps", "best return", "why")
 MOST_SEEDS: Final = 1000
+MOST_DIGITS: Final = 20
+"""Of a number that is looked at; Python reads no longer ones than some thousand."""
 
 
 def train_seeds(job: JobConfig, seeds: str, place: Path, *, quiet: bool, json_to: str | None) -> int:
@@ -36,7 +38,8 @@ def train_seeds(job: JobConfig, seeds: str, place: Path, *, quiet: bool, json_to
     check_one_host(job)
     numbers = numbers_of(seeds, job.experiment.seed)
     directory = SeedsDirectory.create(job.experiment.name, numbers, dump_config(job), place)
-    return _train(to_begin(directory), job, quiet=quiet, json_to=json_to)
+    with directory.alone():
+        return _train(to_begin(directory), job, quiet=quiet, json_to=json_to)
 
 
 def resume_seeds(
@@ -52,7 +55,8 @@ def resume_seeds(
     check_trusted(directory.config)  # It names modules that will run.
     job = load_config(str(directory.config), settings)
     check_one_host(job)
-    return _train(to_go_on(directory, settings), job, quiet=quiet, json_to=json_to)
+    with directory.alone():
+        return _train(to_go_on(directory, settings), job, quiet=quiet, json_to=json_to)
 
 
 def numbers_of(text: str, first: int) -> list[int]:
@@ -62,20 +66,24 @@ def numbers_of(text: str, first: int) -> list[int]:
     ([7, 8, 9], [3, 11], [5])
 
     Raises:
-        UsageError: it is neither, or names a seed twice.
+        UsageError: it is neither, or names a seed twice, or one that is none.
     """
     parts = [part.strip() for part in text.removesuffix(",").split(",")]
-    if not all(part.isascii() and part.isdecimal() for part in parts):
-        raise UsageError(f"--seeds {text!r} is neither a number of seeds, as 5, nor a list, as 3,7,11")
+    if not all(part.isascii() and part.isdecimal() and len(part) <= MOST_DIGITS for part in parts):
+        raise UsageError(
+            f"--seeds {cut(repr(text))} is neither a number of seeds, as 5, nor a list, as 3,7,11"
+        )
     numbers = [int(part) for part in parts]
     if "," not in text:
         if not 0 < numbers[0] <= MOST_SEEDS:
             raise UsageError(
                 f"--seeds {text} is how many, from 1 to {MOST_SEEDS}; one seed is a list, as --seeds {text},"
             )
-        return list(range(first, first + numbers[0]))
+        numbers = list(range(first, first + numbers[0]))
     if len(set(numbers)) < len(numbers):
         raise UsageError(f"--seeds {text} names a seed twice")
+    if max(numbers) > GREATEST_SEED:
+        raise UsageError(f"--seeds {text} goes on to seed {max(numbers)}; the greatest is {GREATEST_SEED}")
     return numbers
 
 

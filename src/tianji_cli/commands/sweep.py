@@ -63,7 +63,7 @@ def sweep(
     Raises:
         UsageError: the command does not fit together, or Optuna is not installed.
         ConfigError: the config cannot be run, or ``[sweep]`` not be done.
-        RunFailed: not one trial came to an end in order.
+        RunFailed: not one trial has a value. TianjiError: the directory is damaged, or cannot be written to.
     """
     check_installed()
     # Optuna and what draws take a second, which other commands do without.
@@ -75,9 +75,12 @@ def sweep(
     directory = _place_of(plan, out, resume=resume) or begin(plan, out)
     _check_same(directory, plan)
     study = _study(directory, plan)
-    if trials is not None:
-        study.ask_for(plan.trials)
-    return _work(directory, plan, study, quiet=quiet, json_to=json_to)
+    try:
+        if trials is not None:
+            study.ask_for(plan.trials)
+        return _work(directory, plan, study, quiet=quiet, json_to=json_to)
+    except OSError as cause:  # A full disk, or a directory that was removed meanwhile.
+        raise TianjiError(f"cannot go on with {directory.path}: {describe(cause)}") from cause
 
 
 def tree_of(config: str, overrides: Sequence[str], name: str | None) -> Tree:
@@ -124,9 +127,7 @@ def _check_same(directory: SweepDirectory, plan: Plan) -> None:
         UsageError: it is another config's.
     """
     check_trusted(directory.config)  # It names modules that will run.
-    theirs, ours = (tomllib.loads(text) for text in (_text(directory.config), plan.toml()))
-    for said in (theirs, ours):
-        said[SWEEP].pop("trials", None)
+    theirs, ours = _but_trials(_shared_by(directory)), _but_trials(tomllib.loads(plan.toml()))
     if theirs != ours:
         key = next(key for key in (*theirs, *ours) if theirs.get(key) != ours.get(key))
         raise UsageError(
@@ -135,11 +136,22 @@ def _check_same(directory: SweepDirectory, plan: Plan) -> None:
         )
 
 
-def _text(path: Path) -> str:
+def _shared_by(directory: SweepDirectory) -> dict[str, Any]:
+    """Read what all who take part share.
+
+    Raises:
+        TianjiError: it is damaged.
+    """
     try:
-        return path.read_text(encoding="utf-8")
+        return tomllib.loads(directory.config.read_text(encoding="utf-8"))
     except (OSError, ValueError) as cause:
-        raise TianjiError(f"cannot read {path}: {describe(cause)}") from cause
+        raise TianjiError(f"cannot read {directory.config}: {describe(cause)}") from cause
+
+
+def _but_trials(config: dict[str, Any]) -> dict[str, Any]:
+    """Leave out how many trials there are to be, which may change."""
+    table = config.get(SWEEP)
+    return config | {SWEEP: {**table, "trials": None}} if isinstance(table, dict) else config
 
 
 def begin(plan: Plan, out: Path | None) -> SweepDirectory:
@@ -159,7 +171,7 @@ def _study(directory: SweepDirectory, plan: Plan) -> SweepStudy:
     points = points_of(plan.sweep.metric, plan.job)
     try:
         return SweepStudy(directory.journal, plan.sweep, plan.space, points)
-    except (OSError, ValueError, KeyError) as cause:
+    except (OSError, ValueError, KeyError, TypeError, AssertionError) as cause:
         raise TianjiError(f"cannot read {directory.journal}: {describe(cause)}") from cause
 
 
@@ -195,16 +207,16 @@ def _work(
     if interrupted:
         return INTERRUPTED
     if document["best"] is None:
-        raise RunFailed(_why_none(study))
+        raise RunFailed(_why_none(study, plan.sweep.metric))
     return 0
 
 
-def _why_none(study: SweepStudy) -> str:
+def _why_none(study: SweepStudy, metric: str) -> str:
     from tianji_cli.runs.sweep.study import REASON  # noqa: PLC0415
 
     reasons = [str(one.user_attrs[REASON]) for one in study.trials if REASON in one.user_attrs]
     such_as = f", such as: {reasons[0]}" if reasons else ""
-    return f"none of {several(len(study.trials), 'trial')} has come to an end in order{such_as}"
+    return f"none of {several(len(study.trials), 'trial')} has come to a {metric}{such_as}"
 
 
 def _print(document: Mapping[str, Any], directory: SweepDirectory, plan: Plan, study: SweepStudy) -> None:
@@ -273,8 +285,8 @@ def _why(trial: Any) -> str:
     from tianji_cli.runs.sweep.study import REASON  # noqa: PLC0415
 
     if REASON in trial.user_attrs:
-        return f": {one_line(str(trial.user_attrs[REASON]))}"
-    return "" if trial.value is None else f": {number(trial.value)}"
+        return str(trial.user_attrs[REASON])
+    return "" if trial.value is None else number(trial.value)
 
 
 def _values(values: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeGuard, TypeVar, get_args
+from typing import Any, ClassVar, Final, TypeGuard, TypeVar, get_args, get_origin
 
 import tomli_w
 from pydantic import BaseModel, ValidationError
@@ -318,7 +318,8 @@ def _known_key(path: KeyPath, model: type[BaseModel] | None, listed: set[str]) -
 
 def _model_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> type[BaseModel] | None:
     """Find the model of the table that an error's location leads to."""
-    for key in loc:
+    path = iter(loc)
+    for key in path:
         field = model.model_fields.get(str(key))
         if field is None:
             return None
@@ -326,6 +327,8 @@ def _model_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> type[BaseMo
         if found is None:
             return None
         model = found
+        if get_origin(field.annotation) is dict:  # Its own keys are the user's.
+            next(path, None)
     return model
 
 

@@ -44,6 +44,9 @@ _64_BITS: Final = at_most(2**63 - 1, "whole numbers have 64 bits here, as TOML's
 Count = Annotated[int, Field(ge=1), _64_BITS]
 Natural = Annotated[int, Field(ge=0), _64_BITS]
 
+GREATEST_SEED: Final = 2**32 - 1
+"""Of a run."""
+
 MAX_PROCESSES: Final = 32_768
 """Processes of a job: the root keeps a connection to each."""
 
@@ -240,7 +243,7 @@ class Experiment(Section):
     """
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
-    seed: Annotated[Natural, Field(le=2**32 - 1)] = 1
+    seed: Annotated[Natural, Field(le=GREATEST_SEED)] = 1
     stop: Stop
     thresholds: Annotated[tuple[float, ...], Field(strict=False)] = ()
     checkpoint_every_s: Annotated[float, Field(gt=0)] = 60.0

@@ -15,16 +15,14 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from tianji_cli.config.schema import Count, Natural, Section
 
-Number = int | float
-
 
 class Parameter(Section):
     """A key that is searched: a range, or a list of choices.
 
     Attributes:
         low: least value.
-        high: greatest value. With whole numbers at both ends, and a key that takes no others, values are
-            whole.
+        high: greatest value. With whole numbers at both ends, 3.0 among them, and a key that takes no others,
+            values are whole.
         log: whether all orders of magnitude are as likely.
         step: of values, from ``low`` on.
         points: of a grid over a range, its ends among them.
@@ -33,10 +31,10 @@ class Parameter(Section):
             trial that has others leaves the config's own value.
     """
 
-    low: Number | None = None
-    high: Number | None = None
+    low: float | None = None
+    high: float | None = None
     log: bool = False
-    step: Annotated[Number | None, Field(gt=0)] = None
+    step: Annotated[float | None, Field(gt=0)] = None
     points: Annotated[int | None, Field(ge=2, le=10_000)] = None
     choices: Annotated[tuple[Any, ...] | None, Field(strict=False)] = None
     when: dict[str, Any] = Field(default_factory=dict)
@@ -70,7 +68,7 @@ class Parameter(Section):
     @property
     def is_whole(self) -> bool:
         """Whether both ends, and the step if there is one, are whole numbers."""
-        return all(isinstance(number, int) for number in (self.low, self.high, self.step or 1))
+        return all(float(number or 0).is_integer() for number in (self.low, self.high, self.step))
 
 
 def _flat(tree: object) -> object:
@@ -168,9 +166,11 @@ def holds(parameter: Parameter, values: Mapping[str, Any]) -> bool:
     )
 
 
-def middle(parameter: Parameter) -> float:
-    """Return a value of a range that is no whole number."""
+def between(parameter: Parameter) -> float:
+    """Return a value inside a range: the second one of those in steps, else one that is no whole number."""
     assert parameter.low is not None
     assert parameter.high is not None
+    if parameter.step is not None:
+        return parameter.low + parameter.step
     inside = (parameter.low + parameter.high) / 2
     return inside if not math.isclose(inside, round(inside)) else inside - 0.25

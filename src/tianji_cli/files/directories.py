@@ -133,14 +133,14 @@ def host_directory() -> Iterator[Path]:
 def is_occupied(directory: Path) -> bool:
     """Whether a living process has marked the directory."""
     try:
-        with _kept_free(directory) as free:
+        with kept_free(directory) as free:
             return not free
     except FileNotFoundError:
         return False
 
 
 @contextlib.contextmanager
-def _kept_free(directory: Path) -> Iterator[bool]:
+def kept_free(directory: Path) -> Iterator[bool]:
     """Say whether no living process has marked the directory; it stays so within the ``with`` statement."""
     descriptor = os.open(directory, OPEN)
     try:
@@ -172,7 +172,7 @@ def _remove_host_directories() -> Iterator[str]:
             with contextlib.suppress(OSError):
                 status = place.lstat()
                 if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
-                    with _kept_free(place) as free:
+                    with kept_free(place) as free:
                         if free:
                             shutil.rmtree(place)
                     if free:

@@ -105,14 +105,19 @@ class RunDirectory:
         return cls(path)
 
     def begin_anew(self) -> None:
-        """Give up what is there, and make it as ``make`` does.
+        """Give up what is there, and make it as ``make`` does; the directory itself is there all the time.
 
         Raises:
             RunDirectoryError: it cannot be removed.
         """
         try:
-            shutil.rmtree(self.path)
-            self.make(self.path)
+            for entry in list(self.path.iterdir()):
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink()
+            for subdirectory in SUBDIRECTORIES:
+                (self.path / subdirectory).mkdir()
         except OSError as cause:
             raise RunDirectoryError(f"cannot begin {self.path} anew: {describe(cause)}") from cause
 
@@ -279,7 +284,7 @@ def _no_such_run(run: str, out: Path) -> str:
     existing = {str(place.relative_to(out)): _runs_of(place) for place in places}
     existing = {name: runs for name, runs in existing.items() if runs}
     if not existing:
-        return f"{named}: there are no runs in {out}{os.sep} (--out DIR looks elsewhere)"
+        return f"{named}: there are no runs in {out}{os.sep} (one that is elsewhere is named by its path)"
     near = nearest(run.split("/", maxsplit=1)[0], existing)
     hint = f" (did you mean {near[0]!r}?)" if near and near[0] != run else ""
     listed = [f"{name} ({ranges(runs)})" for name, runs in existing.items()]

@@ -7,12 +7,13 @@ the seeds were named, and once the seeds are over ``summary.json``, which says w
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Final
 
+from tianji_cli.files.directories import kept_free
 from tianji_cli.files.regular import check_trusted
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, RunDirectoryError, write_whole
 
@@ -61,6 +62,18 @@ class SeedsDirectory:
         """Find what a user means: a path, or ``name/seeds-n``; None if it is no directory of seeds."""
         places = (cls(Path(text)), cls(out / text))
         return next((place for place in places if place.config.is_file() and place.runs), None)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other processes of this host from training these seeds meanwhile.
+
+        Raises:
+            RunDirectoryError: another one does.
+        """
+        with kept_free(self.path) as free:
+            if not free:
+                raise RunDirectoryError(f"another command trains the seeds of {self.path}: wait for its end")
+            yield
 
     @property
     def config(self) -> Path:

@@ -13,13 +13,15 @@ import numpy as np
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ProcessExit, TianjiError, UsageError, describe
-from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.files.seeds import SeedsDirectory
+from tianji_cli.quantities import exact
 from tianji_cli.runs.comparison.statistics import interval
-from tianji_cli.runs.side_by_side import SideBySide, training_command
+from tianji_cli.runs.side_by_side import SideBySide, training_command, why_failed
 from tianji_cli.signals import INTERRUPTED
+from tianji_cli.telemetry.metrics import read_summary
 from tianji_cli.telemetry.run_state import is_running, read_state
+from tianji_cli.telemetry.snapshot import Summary
 
 SCHEMA: Final = 1
 LOOK_S: Final = 1.0
@@ -87,13 +89,12 @@ def to_go_on(directory: SeedsDirectory, settings: Sequence[str]) -> Seeds:
 
 
 def _to_go_on(directory: SeedsDirectory, seed: int, run: RunDirectory, settings: Sequence[str]) -> Seed:
-    if not run.metrics.exists():
-        return Seed(seed, run, _begin(directory, seed, settings))
-    if not settings and read_state(run).status == "finished":
-        return Seed(seed, run, None, "finished")
-    if (run.checkpoints / "last").exists():
-        command = training_command(settings, "--resume", str(run.path.absolute()), "--quiet")
-        return Seed(seed, run, command)
+    if run.metrics.exists():
+        if not settings and read_state(run).status == "finished":
+            return Seed(seed, run, None, "finished")
+        if (run.checkpoints / "last").exists():
+            command = training_command(settings, "--resume", str(run.path.absolute()), "--quiet")
+            return Seed(seed, run, command)
     run.begin_anew()
     return Seed(seed, run, _begin(directory, seed, settings))
 
@@ -129,9 +130,7 @@ def train(seeds: Seeds, job: JobConfig, show: Callable[[Seeds], None]) -> None:
     finally:
         for seed in seeds.each:
             if seed.status == "running":  # It was, until this was interrupted.
-                found = read_state(seed.run)
-                is_over = found.status in {"finished", "failed"}
-                seed.status, seed.reason = (found.status if is_over else "stopped"), found.reason
+                _note_stopped(seed)
     show(seeds)
 
 
@@ -139,19 +138,30 @@ def _note(seed: Seed, ended: ProcessExit) -> None:
     if ended.status == 0:
         seed.status = "finished"
     elif ended.status == INTERRUPTED:
-        seed.status, seed.reason = "stopped", read_state(seed.run).reason
+        _note_stopped(seed)
     else:
-        seed.status, seed.reason = "failed", ended.last_words.removeprefix("tianji: error: ")
+        seed.status, seed.reason = "failed", why_failed(ended)
+
+
+def _note_stopped(seed: Seed) -> None:
+    """Note how far a seed came that was stopped: it may have been over, or not have begun."""
+    if not seed.run.metrics.exists():
+        seed.status = "waiting"
+        return
+    found = read_state(seed.run)
+    is_over = found.status in {"finished", "failed"}
+    seed.status, seed.reason = (found.status if is_over else "stopped"), found.reason
 
 
 def summarise(seeds: Seeds, job: JobConfig) -> dict[str, Any]:
     """Write what they came to into the directory's ``summary.json``, and return it.
 
     ``final`` is an interquartile mean over those that finished, with its 95 % interval, of the final
-    evaluation if each has one, else of the last 100 episodes.
+    evaluation if each has one of which nothing was cut off, else of the last 100 episodes. A seed whose own
+    summary is damaged or missing at its end has failed.
 
     Raises:
-        TianjiError: a summary cannot be read, or the new one not written.
+        TianjiError: it cannot be written.
     """
     rows = [_row(seed) for seed in seeds.each]
     done = [row for row in rows if row["status"] == "finished"]
@@ -178,16 +188,30 @@ def _row(seed: Seed) -> dict[str, Any]:
     row = {"seed": seed.number, "run": str(seed.run.path.absolute()), "status": seed.status}
     row |= {"reason": seed.reason, "env_steps": None, "train_s": None, "evaluation": None}
     row |= {"mean_100": None, "best_mean_100": None, "time_to": {}}
+    found = _summary_of(seed)
+    if found is None:
+        return row | {"status": seed.status, "reason": seed.reason}
+    learner, played = found.learner, found.evaluation
+    row |= {name: getattr(learner, name) for name in ("env_steps", "train_s", "mean_100", "best_mean_100")}
+    row |= {"time_to": {exact(threshold): seconds for threshold, seconds in learner.time_to.items()}}
+    row |= {"evaluation": None if played is None or played.left_out else played.mean}
+    return row if seed.reason else row | {"reason": found.reason}
+
+
+def _summary_of(seed: Seed) -> Summary | None:
     try:
-        found = read_json(seed.run.summary)
-    except FileNotFoundError:
-        return row
-    except (OSError, ValueError) as cause:
-        raise TianjiError(f"cannot read {seed.run.summary}: {describe(cause)}") from cause
-    row |= {name: found[name] for name in ("env_steps", "train_s", "time_to")}
-    row |= {name: found["returns"][name] for name in ("mean_100", "best_mean_100")}
-    row |= {"evaluation": found["evaluation"] and found["evaluation"]["mean"]}
-    return row if seed.reason else row | {"reason": found["reason"]}
+        found = read_summary(seed.run.summary)
+    except TianjiError as damaged:
+        seed.status, seed.reason = "failed", str(damaged)
+        return None
+    if found is None and seed.status == "finished":  # Its training is, and was before it was begun again.
+        place = seed.run.path
+        seed.status, seed.reason = (
+            "failed",
+            f"it was killed after its training, and has no summary.json: tianji eval {place} plays it, "
+            f"and rm -r {place}/* has it train anew",
+        )
+    return found
 
 
 def _over(values: Sequence[float | None]) -> dict[str, Any] | None:

@@ -99,6 +99,11 @@ def training_command(overrides: Sequence[str], *words: str) -> list[str]:
     return python_command("tianji_cli", "train", *words, *settings)
 
 
+def why_failed(ended: ProcessExit) -> str:
+    """Say why a training failed: what it said last, or which signal killed it."""
+    return str(ended) if ended.by_signal else ended.last_words.removeprefix("tianji: error: ")
+
+
 @contextmanager
 def _on(cores: Collection[int]) -> Iterator[None]:
     """Have what is started meanwhile run on these cores."""

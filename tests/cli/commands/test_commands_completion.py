@@ -96,6 +96,9 @@ def place(tmp_path: Path) -> Path:
         ("tianji train --env X --agent sac --set training.tem", ["training.temperature="]),
         ("tianji train mine.toml --set distribution.buffer.cap", ["distribution.buffer.capacity="]),
         ("tianji train broken.toml --set experiment.se", ["experiment.seed="]),
+        ("tianji sweep mine.toml --set sweep.prun", ["sweep.pruner="]),
+        ("tianji sweep mine.toml --set sweep.parameters.training.do", ["sweep.parameters.training.double="]),
+        ("tianji train mine.toml --set sweep.prun", []),
         ("tianji config diff mine.toml wal", ["walk", "walk/1", "walk/2"]),
     ],
 )

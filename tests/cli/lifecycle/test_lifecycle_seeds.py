@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,9 @@ def test_each_of_two_seeds_at_once_has_a_core_of_its_own(workplace: Any) -> None
     assert len(processes) == 2
     first, other = (os.sched_getaffinity(pid) for pid in processes)
     assert first.isdisjoint(other)
+    again = workplace.command("train", "--resume", "run/seeds-1", "--out", "out")
+    again.wait(2)
+    assert "another command trains the seeds" in again.last_words
     command.signal_all(signal.SIGINT)
     command.wait(130)
     assert json.loads((place / "summary.json").read_text())["status"] == "stopped"
@@ -68,6 +72,7 @@ def test_a_killed_seed_ends_no_other_and_all_go_on_with_resume(workplace: Any) -
     os.kill(command.pid, signal.SIGTERM)
     command.wait(1)
     assert command.last_words == "tianji: error: 1 seed failed: 3"
+    assert "seed 3 failed: was killed by SIGKILL" in command.stderr
     states = [json.loads((place / f"{seed}/checkpoints/last/state.json").read_text()) for seed in (11, 12)]
     goal = max(state["progress"]["env_steps"] for state in states) + 4096
 
@@ -84,12 +89,45 @@ def test_a_killed_seed_ends_no_other_and_all_go_on_with_resume(workplace: Any) -
     assert [(place / str(seed) / "summary.json").stat().st_mtime_ns for seed in (3, 11, 12)] == times
 
 
+def test_seeds_that_were_stopped_before_they_began_still_wait(workplace: Any) -> None:
+    place, command = several(workplace, "2", ONE_CORE, ENDLESS)
+    workplace.until(lambda: "seed 2 running" in command.stderr, "both are started")
+    os.kill(command.pid, signal.SIGTERM)
+    command.wait(130)
+    rows = json.loads((place / "summary.json").read_text())["seeds"]
+    assert {(row["status"], row["reason"]) for row in rows} == {("waiting", "")}
+
+
+def test_a_seed_without_a_whole_summary_has_failed_and_one_without_a_whole_directory_begins_anew(
+    workplace: Any,
+) -> None:
+    place, command = several(workplace, "3,11,12", ONE_CORE)
+    command.wait(0)
+    (place / "3/summary.json").write_text("{}")
+    (place / "11/summary.json").unlink()  # As if its evaluation had been killed.
+    for left in ("checkpoints", "plots"):
+        shutil.rmtree(place / "12" / left)
+    (place / "12/metrics.jsonl").unlink()
+
+    again = workplace.command("train", "--resume", "run/seeds-1", "--out", "out")
+    again.wait(1)
+    assert again.last_words == "tianji: error: 2 seeds failed: 3, 11"
+    rows = {row["seed"]: row for row in json.loads((place / "summary.json").read_text())["seeds"]}
+    assert {seed: row["status"] for seed, row in rows.items()} == {3: "failed", 11: "failed", 12: "finished"}
+    assert "3/summary.json is no summary" in rows[3]["reason"]
+    assert "tianji eval out/run/seeds-1/11" in rows[11]["reason"]
+    assert rows[12]["env_steps"] >= 2048
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--seeds", "0"), "from 1 to 1000"),
         (("--seeds", "2,2"), "names a seed twice"),
         (("--seeds", "a"), "neither a number of seeds"),
+        (("--seeds", "9" * 5000), "neither a number of seeds"),
+        (("--seeds", "4294967296,"), "the greatest is 4294967295"),
+        (("--seeds", "2", "--set", "experiment.seed=4294967295"), "goes on to seed 4294967296"),
         (("--seeds", "2", "--run", "x"), "directories of its own"),
         (("--seeds", "2", "--set", "distribution.hosts=2", "--transport", "zmq"), "distribution.hosts is 2"),
     ],

@@ -14,6 +14,7 @@ import pytest
 from cli.sessions import kill_session
 
 from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.quantities import number
 from tianji_cli.telemetry.run_state import read_state
 
 SOURCE = """
@@ -168,6 +169,7 @@ def test_of_a_killed_sweep_no_trial_is_lost_or_counted_twice(workplace: Any, wit
     assert (swept.path / "trials/1/trial.toml").read_text() == drawn
     assert not list((swept.path / "trials").glob("3*"))
     assert "trial 0" not in resumed.command.stderr, "it is not run once more"
+    assert f"trial 2 finished: {number(float(resumed.rows[2]['value']))} (3/3 done)" in resumed.command.stderr
 
 
 def test_ctrl_c_leaves_trials_that_go_on(workplace: Any) -> None:
@@ -220,6 +222,16 @@ def test_a_trial_that_fails_ends_no_other_and_one_without_the_metric_is_the_wors
     assert [summary[key] for key in ("trials", "failed")] == [3, 1]
 
 
+def test_where_no_trial_has_the_metric_there_is_no_best_one(workplace: Any) -> None:
+    never = {"experiment": {"thresholds": [1234567.0]}, "sweep": {"metric": "time_to.1234567", "trials": 1}}
+    swept = sweep(workplace, never, options=("--json", "-"))
+    swept.command.wait(1)
+    assert swept.command.last_words == "tianji: error: none of 1 trial has come to a time_to.1234567"
+    assert json.loads(swept.command.stdout)["best"] is None
+    assert [row["value"] for row in swept.rows] == ["inf"]
+    assert not (swept.path / "best.toml").exists()
+
+
 def test_a_trial_that_is_worse_is_pruned(workplace: Any) -> None:
     options = {"pay": {"choices": [0.0, 0.1, 0.2, 1.0]}}
     # By this seed the order is 0.2, 1.0 and the others. Hyperband judges the last three together, and ends
@@ -257,6 +269,15 @@ def test_a_trial_that_is_worse_is_pruned(workplace: Any) -> None:
         (("sweep.pruner=median", "experiment.stop={wall_s=1}"), "set experiment.stop.env_steps"),
         (("sweep.sampler=grid",), "say how many: points = 5"),
         (("distribution.hosts=2", "distribution.transport=zmq"), "one host"),
+        (("sweep.parameters={experiment={seed={low=1,high=9}}}",), "set sweep.seeds, how many a trial has"),
+        (("sweep.parameters={sweep={trials={low=1,high=9}}}",), "a trial has no [sweep]"),
+        (
+            ("sweep.parameters={training={epochs={low=1,high=3,step=0.5}}}",),
+            "sweep.parameters.training.epochs: 1.5 is out of its range",
+        ),
+        (("sweep.parameters={training={gamma={low=0.9,high=0.99,logg=true}}}",), "did you mean 'log'?"),
+        (('sweep.parameters={training={gamma={low="a",high=0.9}}}',), 'gamma.low: "a" does not fit'),
+        (("sweep.sampler=cmaes", "sweep.parameters={training={epochs={choices=[1,2]}}}"), "there are none"),
     ],
 )
 def test_what_cannot_be_swept_is_said_before_anything_is_made(
@@ -279,9 +300,18 @@ def test_a_config_without_a_sweep_is_refused_and_one_with_a_sweep_trains(workpla
     assert "sweep" not in tomllib.loads((run.path / "config.toml").read_text())
 
 
-def test_another_config_does_not_take_part(workplace: Any) -> None:
+def test_another_config_does_not_take_part_and_what_is_damaged_is_named(workplace: Any) -> None:
     swept = sweep(workplace, {"sweep": {"trials": 1}})
     swept.command.wait(0)
     other = again(workplace, workplace.config(SWEEP, {"training": {"gamma": 0.5}}))
     other.command.wait(2)
     assert "differs in [training]" in other.command.stderr
+    with (swept.path / "journal.log").open("a") as journal:
+        journal.write("[1, 2]\n")
+    damaged = again(workplace, workplace.config(SWEEP))
+    damaged.command.wait(1)
+    assert damaged.command.last_words.startswith("tianji: error: cannot read sw/journal.log: ")
+    (swept.path / "sweep.toml").write_text("[experiment")
+    damaged = again(workplace)
+    damaged.command.wait(1)
+    assert damaged.command.last_words.startswith("tianji: error: cannot read sw/sweep.toml: ")

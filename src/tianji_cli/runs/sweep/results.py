@@ -35,16 +35,16 @@ WORDS: Final = {
 
 
 def write_results(directory: SweepDirectory, plan: Plan, study: SweepStudy) -> dict[str, Any]:
-    """Write all of them; returns what ``summary.json`` has.
+    """Write all of them; returns what ``summary.json`` has, in which what is infinite is None.
 
     Raises:
         TianjiError: they cannot be written.
     """
     trials = study.trials
-    document = _document(plan, study, trials)
+    document: dict[str, Any] = finite(_document(plan, study, trials))
     try:
         write_whole(directory.table, _csv(plan, study, trials).encode())
-        text = json.dumps(finite(document), indent=2, allow_nan=False) + "\n"
+        text = json.dumps(document, indent=2, allow_nan=False) + "\n"
         write_whole(directory.summary, text.encode())
         if study.best is not None:
             write_whole(directory.best, plan.config_with(study.values_of(study.best)).encode())

@@ -16,7 +16,7 @@ from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.files.saved import goals_reached
 from tianji_cli.files.sweeps import SweepDirectory
-from tianji_cli.runs.side_by_side import SideBySide, training_command
+from tianji_cli.runs.side_by_side import SideBySide, training_command, why_failed
 from tianji_cli.runs.sweep.leases import Lease
 from tianji_cli.runs.sweep.metrics import Course, final_value
 from tianji_cli.runs.sweep.space import Plan, Values
@@ -96,10 +96,12 @@ class Sweeper:
                     self._judge(runner, lease)
         finally:
             # Trainings have ended by now, with a checkpoint each.
-            for number in self._running:
-                if self._study.is_owner(number, lease.name):
-                    self._study.give_up(number)
-            lease.close()
+            try:
+                for number in self._running:
+                    if self._study.is_owner(number, lease.name):
+                        self._study.give_up(number)
+            finally:
+                lease.close()
 
     def _all_are_over(self) -> bool:
         return not any(one.state in {TrialState.RUNNING, TrialState.WAITING} for one in self._study.trials)
@@ -111,9 +113,6 @@ class Sweeper:
                 one = self._take(lease)
                 if one is None:
                     return
-            if not one.waiting:  # All of its seeds were done by the process that had it before.
-                self._settle(one)
-                continue
             seed = one.waiting.pop(0)
             run = self._directory.run(one.trial.number, seed)
             command = self._command(one.trial.number, seed)
@@ -155,11 +154,11 @@ class Sweeper:
         try:
             if not run.path.exists():
                 RunDirectory.make(run.path)
-            elif run.metrics.exists():
-                if _is_finished(run):
-                    return None
-                if self._goes_on(run):
-                    return training_command((), "--resume", str(run.path.absolute()), "--quiet")
+            elif run.metrics.exists() and _is_finished(run):
+                return None
+            elif run.metrics.exists() and self._goes_on(run):
+                return training_command((), "--resume", str(run.path.absolute()), "--quiet")
+            else:
                 run.begin_anew()
         except OSError as cause:
             raise TianjiError(f"cannot begin {run.path}: {describe(cause)}") from cause
@@ -186,9 +185,7 @@ class Sweeper:
             one.results[seed] = final_value(run, self._plan.sweep.metric)
         elif not one.ending:
             one.ending = "failed"
-            stopped = ended.status == INTERRUPTED
-            words = ended.last_words.removeprefix("tianji: error: ")
-            what = str(ended) if ended.by_signal else "was stopped" if stopped else words
+            what = "was stopped" if ended.status == INTERRUPTED else why_failed(ended)
             one.reason = f"seed {seed}: {what}"
 
     def _judge(self, runner: SideBySide[Key], lease: Lease) -> None:

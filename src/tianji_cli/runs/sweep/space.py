@@ -16,13 +16,20 @@ import tomli_w
 from tianji_cli.config.loader import SWEEP, resolve, sweep_of
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.source import Tree
-from tianji_cli.config.sweep import Parameter, Sweep, holds, in_order, middle, wanted_of
+from tianji_cli.config.sweep import Parameter, Sweep, between, holds, in_order, wanted_of
 from tianji_cli.errors import ConfigError, Problem
+from tianji_cli.quantities import exact
 from tianji_cli.runs.sweep.metrics import BUILT_IN, TIME_TO
 
 MOST_POINTS: Final = 10_000
 """Of a grid."""
 USUAL_TRIALS: Final = 40
+NOT_SEARCHED: Final = {
+    "experiment.seed": "set sweep.seeds, how many a trial has",
+    "experiment.plots": "no trial draws any",
+    "distribution.hosts": "each trial of a sweep is on one host",
+}
+"""Keys that a sweep sets itself in every trial, and what would be right."""
 
 Values = dict[str, Any]
 """Of a trial: by the keys of its parameters."""
@@ -61,15 +68,16 @@ class Dimension:
         assert low is not None
         assert high is not None
         if self.parameter.points is not None:
-            between = np.geomspace if self.parameter.log else np.linspace
-            found = np.clip(between(low, high, self.parameter.points), low, high)
-            return sorted({round(value) for value in found}) if self.whole else [float(one) for one in found]
-        if step is None and (self.parameter.log or not self.whole):
+            spaced = np.geomspace if self.parameter.log else np.linspace
+            found = [float(one) for one in np.clip(spaced(low, high, self.parameter.points), low, high)]
+        elif step is None and (self.parameter.log or not self.whole):
             raise ValueError("a grid has no end of values between low and high; say how many: points = 5")
-        number = math.floor((high - low) / (step or 1) + 1e-9) + 1
-        if number > MOST_POINTS:
-            raise ValueError(f"{number} values are more than a grid may have; say how many: points = 5")
-        return [low + place * (step or 1) for place in range(number)]
+        else:
+            number = math.floor((high - low) / (step or 1) + 1e-9) + 1
+            if number > MOST_POINTS:
+                raise ValueError(f"{number} values are more than a grid may have; say how many: points = 5")
+            found = [low + place * (step or 1) for place in range(number)]
+        return sorted({round(value) for value in found}) if self.whole else found
 
 
 @dataclass(frozen=True)
@@ -143,8 +151,15 @@ def plan_sweep(tree: Tree, trials: int | None) -> Plan:
     _check_metric(tree, sweep, job)
     _check_pruner(tree, sweep, job)
     if job.distribution.hosts > 1:
-        tree.problem("distribution.hosts", "each trial of a sweep is on one host", "set it to 1")
+        tree.problem("distribution.hosts", NOT_SEARCHED["distribution.hosts"], "set it to 1")
     space = Space(tuple(_dimension(tree, sweep, key) for key in in_order(sweep.parameters)))
+    if sweep.sampler == "cmaes" and all(
+        one.parameter.choices or one.parameter.when for one in space.dimensions
+    ):
+        remedy = 'sampler = "tpe" draws choices and what has conditions, too'
+        tree.problem(
+            "sweep.sampler", "cmaes draws numbers that matter in every trial; there are none", remedy
+        )
     number = trials or sweep.trials or USUAL_TRIALS
     if sweep.sampler == "grid" and not tree.problems:
         number = _size_of_grid(tree, space, trials or sweep.trials)
@@ -170,6 +185,10 @@ def _with(tree: Tree, values: Mapping[str, Any]) -> Tree:
 def _dimension(tree: Tree, sweep: Sweep, key: str) -> Dimension:
     """Look whether a key takes its values; what it does not becomes a problem."""
     parameter = sweep.parameters[key]
+    if key in NOT_SEARCHED or key.partition(".")[0] == SWEEP:
+        remedy = NOT_SEARCHED.get(key, "a trial has no [sweep]")
+        tree.problem((SWEEP, "parameters", *key.split(".")), "it is the same in all trials", remedy)
+        return Dimension(key, parameter, whole=False)
     others = _met(sweep.parameters, key)
     ends = parameter.choices if parameter.choices is not None else (parameter.low, parameter.high)
     for value in ends:
@@ -177,10 +196,12 @@ def _dimension(tree: Tree, sweep: Sweep, key: str) -> Dimension:
         if wrong is not None:
             tree.problem((SWEEP, "parameters", *key.split(".")), *_said(key, value, wrong))
             return Dimension(key, parameter, whole=False)
-    whole = parameter.choices is None and parameter.is_whole
-    if whole and parameter.step is None:
-        whole = _objection(tree, {**others, key: middle(parameter)}) is not None
-    return Dimension(key, parameter, whole)
+    if parameter.choices is not None:
+        return Dimension(key, parameter, whole=False)
+    wrong = _objection(tree, {**others, key: between(parameter)})
+    if wrong is not None and not parameter.is_whole:
+        tree.problem((SWEEP, "parameters", *key.split(".")), *_said(key, between(parameter), wrong))
+    return Dimension(key, parameter, parameter.is_whole and (wrong is not None or parameter.step is not None))
 
 
 def _met(parameters: Mapping[str, Parameter], key: str) -> Values:
@@ -205,12 +226,13 @@ def _objection(tree: Tree, values: Values) -> Problem | None:
 
 def _said(key: str, value: Any, wrong: Problem) -> tuple[str, str]:
     of = "" if wrong.key == key else f"{wrong.key}: "
-    return f"{value!r} is out of its range: {of}{wrong.what}", wrong.remedy
+    shown = exact(value) if isinstance(value, float) else repr(value)
+    return f"{shown} is out of its range: {of}{wrong.what}", wrong.remedy
 
 
 def _check_metric(tree: Tree, sweep: Sweep, job: JobConfig) -> None:
     experiment = job.experiment
-    known = [f"{TIME_TO}{threshold:g}" for threshold in experiment.thresholds]
+    known = [f"{TIME_TO}{exact(threshold)}" for threshold in experiment.thresholds]
     known += [*BUILT_IN, *job.environment.metrics]
     if experiment.evaluation is None and experiment.eval_episodes == 0:
         known.remove("evaluation")

@@ -9,6 +9,7 @@ back.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,30 +47,34 @@ class Journal(JournalFileBackend):
     """Optuna's journal, which one that was killed in the middle of a line does not spoil."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        # Works on NFS, too. Optuna's usual one, a link, is never taken from a dead owner if its path is
-        # relative, or another one on the host that looks.
-        self._own_lock = JournalFileOpenLock(str(path))
-        super().__init__(str(path), self._own_lock)
+        super().__init__(str(path), _JournalLock(path))
 
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Append lines, behind the last one that is whole."""
-        if self._is_torn():
-            self._own_lock.acquire()
-            try:
-                if self._is_torn():  # No other process is writing now.
-                    self._cut()
-            finally:
-                self._own_lock.release()
-        super().append_logs(logs)
+
+class _JournalLock(JournalFileOpenLock):
+    """Lets one process write, behind the last line that is whole: none that lives is writing then.
+
+    It works on NFS, too. Optuna's usual one, a link, is never taken from a dead owner if its path is
+    relative, or another one on the host that looks.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
+        self._path = path
+
+    def acquire(self) -> bool:
+        """Wait for it, and cut off the line in the middle of which its last owner was killed, if it was."""
+        super().acquire()
+        try:
+            if self._is_torn():
+                os.truncate(self._path, self._path.read_bytes().rfind(b"\n") + 1)
+        except BaseException:
+            self.release()
+            raise
+        return True
 
     def _is_torn(self) -> bool:
         with self._path.open("rb") as file:
             return file.seek(0, os.SEEK_END) > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n"
-
-    def _cut(self) -> None:
-        content = self._path.read_bytes()
-        os.truncate(self._path, content.rfind(b"\n") + 1)
 
 
 class SweepStudy:
@@ -126,9 +131,16 @@ class SweepStudy:
 
     @property
     def best(self) -> FrozenTrial | None:
-        """The trial with the best value among those that have ended in order; the first of equal ones."""
-        over = [trial for trial in self.trials if trial.state == TrialState.COMPLETE]
+        """The trial with the best value among those that have ended in order; the first of equal ones.
+
+        None if there is none, or none that has the metric: the value of such is infinite.
+        """
         sign = 1.0 if self._sweep.minimizes else -1.0
+        over = [
+            trial
+            for trial in self.trials
+            if trial.state == TrialState.COMPLETE and math.isfinite(trial.value or 0.0)
+        ]
         return min(over, key=lambda trial: sign * (trial.value or 0.0), default=None)
 
     def take(self, worker: str, is_given_up: Callable[[FrozenTrial], bool]) -> optuna.Trial | None:

@@ -1,6 +1,7 @@
 """The trials in the journal: how they are drawn, that each is taken once, what is in the file."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +171,41 @@ def test_a_late_trial_of_an_early_generation_does_not_change_what_was_told() -> 
     with_it, told = rebuilt(space, [late, *early, next_one], minimizes=True)
     assert with_it.mean == pytest.approx(without.mean)
     assert told == members
+
+
+def test_a_line_that_one_was_killed_in_does_not_spoil_those_of_one_who_waited_for_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = plan(tmp_path, sampler="random", trials=2)
+    study = study_of(tmp_path, of)
+    trial = study.take("me", lambda _: False)
+    assert trial is not None
+    journal, lock = tmp_path / "journal.log", tmp_path / "journal.log.lock"
+    lock.touch()  # Another process writes.
+
+    def is_killed(_while_this_one_sleeps_s: float) -> None:
+        with journal.open("a") as file:
+            file.write('{"op_code":6,"wor')
+        lock.unlink()
+
+    monkeypatch.setattr("optuna.storages.journal._file.time.sleep", is_killed)
+    study.finish(trial, 1.0)
+    states = [one.state for one in study_of(tmp_path, of).trials]
+    assert states == [TrialState.COMPLETE, TrialState.WAITING]
+
+
+def test_a_trial_without_the_metric_is_not_the_best(tmp_path: Path) -> None:
+    study = study_of(tmp_path, plan(tmp_path, sampler="random", trials=2))
+    run_all(study, lambda _: -math.inf)
+    assert study.best is None
+    study.ask_for(3)
+    run_all(study, lambda _: -7.0)
+    assert study.best is not None
+    assert study.best.number == 2
+
+
+@pytest.mark.parametrize("high", ["3", "3.0"])
+def test_ends_that_are_whole_are_whole_however_they_are_written(tmp_path: Path, high: str) -> None:
+    (dimension,) = plan(tmp_path, f"training.epochs = {{ low = 1.0, high = {high} }}").space.dimensions
+    assert dimension.whole
+    assert [repr(value) for value in dimension.points()] == ["1", "2", "3"]
