@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import select
 import time
 from collections.abc import Iterator
@@ -67,9 +68,9 @@ def check_seconds(option: str, seconds: float) -> None:
 
 
 def _check_place(where: Path) -> None:
-    from tianji_cli.runs.results import check_places  # noqa: PLC0415 - imports NumPy
-
-    check_places(None, str(where))
+    """Refuse, before anything is traced, to write where nothing can be written."""
+    if where.is_dir() or not os.access(where.parent, os.W_OK):
+        raise UsageError(f"cannot write {where}: --out takes a file in a directory that is there")
 
 
 @contextmanager

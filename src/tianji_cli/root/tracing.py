@@ -113,9 +113,10 @@ class Tracing:
 
     def cut(self) -> None:
         """End the window now: training is over, and workers say what they have before they stop."""
-        if self._trace is not None:
-            now = time.monotonic()
-            self._trace.began_s = min(self._trace.began_s, now)
+        now = time.monotonic()
+        if self._trace is not None and self._trace.began_s >= now:
+            self._trace = None  # It had not begun.
+        elif self._trace is not None:
             self._trace.ended_s = min(self._trace.ended_s, now)
 
     def close(self) -> None:
