@@ -1,12 +1,15 @@
-"""What a trace costs a training: while it is on, and what the room for it costs while it is off.
+"""What a trace costs: CPU time and throughput while it is on, and what the room for it costs while it is off.
 
-On: one training, in which windows with a trace and windows without one take turns, so that both are of the
-same processes; each pair is compared within itself. Off: trainings of this tree and of another one, such as
-the commit before there were traces, in turns (`--against TREE`). Counted are env steps a second, and seconds
-of CPU time of all processes that carry roles for each env step: the latter minds less who else computes here.
+- `cpu`: all roles of a config take turns in one process, for some rounds with a trace and for as many without
+  one. CPU time for each env step; nothing else of a training is in it, so that little is lost in noise.
+- `throughput`: one training as it is, in which windows with a trace and windows without one take turns.
+- `off`: as `cpu`, untraced, in processes of this tree and of another one, such as the commit before there
+  were traces. They begin together and work at the same time, each on a core of its own, which they swap.
 
-    python benchmarks/trace_cost.py [--config PATH] [--set KEY=VALUE] [--pairs 12] [--seconds 4]
-                                    [--against TREE] [--json PATH]
+Every figure is a median over pairs, each of which is compared within itself, with its standard error.
+
+    python benchmarks/trace_cost.py cpu|throughput|off [--config PATH] [--set KEY=VALUE] [--pairs 60]
+                                                       [--against TREE] [--json PATH]
 """
 
 from __future__ import annotations
@@ -14,152 +17,229 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Final, NamedTuple
+from typing import Any, Final
+
+for library in ("OMP", "OPENBLAS", "MKL"):  # As in every process of a job, and before NumPy is imported.
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 from training import POLL_S, Training, tianji_beside_python
 
+from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.files.counters import ProductionFile
-from tianji_cli.files.rundir import RunDirectory
-from tianji_cli.files.traces import asked_for
+from tianji_cli.plan.plan import make_plan
+from tianji_cli.plan.spec import JobSpec
 from tianji_lab.environment import busy_share, cpu_model
 
-MOST: Final = 0.02
-"""Of throughput that a trace may cost, and of CPU time that it may add to an env step."""
+ROUNDS: Final = 4
+"""Published versions of which each measurement in one process consists."""
+WINDOW_S: Final = 3.0
 SETTLES_S: Final = 3.0
 """Of training before anything is counted."""
 HEARD_S: Final = 0.3
 """After the root has taken a request, until all workers measure."""
 SENT_S: Final = 1.0
 """After a trace, until all workers have sent what they measured."""
+SEGMENTS: Final = 8
+"""Measurements of one process where trees are compared; the first is not counted."""
+
+Pairs = Iterator[tuple[float, float]]
 
 
-class Counted(NamedTuple):
-    """What a training did within a window."""
+class Turns:
+    """All roles of a job in this process; ends their loop when so many versions are published."""
 
-    seconds: float
-    steps: int
-    cpu_s: float
+    def __init__(self, options: argparse.Namespace, place: Path) -> None:
+        import torch  # noqa: PLC0415
+
+        from tianji_cli.roles import role  # noqa: PLC0415
+        from tianji_cli.worker.build import build_roles, open_transport  # noqa: PLC0415
+        from tianji_cli.worker.parts import Parts  # noqa: PLC0415
+        from tianji_transports.core import EngineOptions  # noqa: PLC0415
+
+        torch.set_num_threads(1)
+        role.CHECK_EVERY_S = 0.0  # type: ignore[misc] - a round is over when it is over.
+        together = ('distribution.transport="inproc"', 'distribution.mode="sync"', "distribution.actor.num=1")
+        endless = ("experiment.stop={ wall_s = 1e9 }", "experiment.checkpoint_every_s=1e9")
+        job = load_config(options.config, [*together, *endless, *options.set])
+        plan = make_plan(job)
+        (process,) = plan.carrying("learner")
+        parts = Parts(JobSpec("cost", dump_config(job), plan, place, place), job, process, 0)
+        self._run, self._goal = role.run_in_turns, 0
+        self.production = ProductionFile(None, plan.num_actors)
+        self.production.begin(0, 0)
+        self._transport = open_transport(parts, EngineOptions())
+        self.roles = build_roles(parts, self._transport, self.production)
+
+    def sleep(self, timeout_s: float) -> None:
+        self._transport.wait(timeout_s)
+
+    def handle(self) -> bool:
+        return self._version < self._goal
 
     @property
-    def steps_per_s(self) -> float:
-        return self.steps / self.seconds
+    def _version(self) -> int:
+        said: Any = self.roles[-1].report()
+        return int(said.version)
 
-    @property
     def cpu_per_step(self) -> float:
-        return self.cpu_s / self.steps
+        """Go on for some rounds; seconds of CPU time for each env step."""
+        self._goal = self._version + ROUNDS
+        steps, began_s = self.production.produced, time.thread_time()
+        self._run(self.roles, self, self.sleep)
+        return (time.thread_time() - began_s) / (self.production.produced - steps)
 
 
-def cpu_s(pids: Iterable[int]) -> float:
-    """CPU time of all threads of some processes."""
-    tasks = (task for pid in pids for task in Path(f"/proc/{pid}/task").iterdir())
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+class Nowhere:
+    """Takes what a tracer sends."""
+
+    def send(self, message: object) -> None:
+        pass
 
 
-def count(training: Training, production: ProductionFile, seconds: float) -> Counted:
-    """Let it train for so long, and count what it did."""
-    pids = list(training.pids())
-    began_s, steps, used_s = time.monotonic(), production.produced, cpu_s(pids)
-    time.sleep(seconds)
-    ended_s = time.monotonic()
-    return Counted(ended_s - began_s, production.produced - steps, cpu_s(pids) - used_s)
+def pairs_in_process(options: argparse.Namespace) -> Pairs:
+    """CPU time without and within a trace, in turns."""
+    from tianji_cli.wire.messages import MOST_SPANS, Trace  # noqa: PLC0415
+    from tianji_cli.worker.tracer import Tracer  # noqa: PLC0415
 
-
-@contextmanager
-def trained(options: argparse.Namespace, seconds: float) -> Iterator[tuple[Training, RunDirectory]]:
-    """Begin a training that goes on for so long once it has settled."""
+    sink: Any = Nowhere()
+    tracer = Tracer(sink, 1, shares_clock=True)
+    asked = Trace(trace=1, until_s=1e12, most_spans=MOST_SPANS)
     with tempfile.TemporaryDirectory() as place:
-        out = Path(place)
-        training = Training(options.tianji, options.config, options.set, 60.0 + seconds, out)
+        turns = Turns(options, Path(place))
+        turns.cpu_per_step()
+        for number in range(options.pairs):
+            found = {}
+            for is_on in (True, False) if number % 2 else (False, True):
+                if is_on:
+                    tracer.begin(asked, turns.roles, turns, [])
+                found[is_on] = turns.cpu_per_step()
+                if is_on:
+                    tracer.end()
+            yield found[False], found[True]
+
+
+def pairs_of_windows(options: argparse.Namespace) -> Pairs:
+    """Env steps a second of a training without and within a trace, in turns."""
+    from tianji_cli.files.rundir import RunDirectory  # noqa: PLC0415
+    from tianji_cli.files.traces import asked_for  # noqa: PLC0415
+
+    def rate() -> float:
+        began_s, steps = time.monotonic(), production.produced
+        time.sleep(WINDOW_S)
+        return (production.produced - steps) / (time.monotonic() - began_s)
+
+    def traced() -> float:
+        with asked_for(run, WINDOW_S + 2 * HEARD_S) as place:
+            while (place.path / "request.json").exists():
+                time.sleep(POLL_S)
+            time.sleep(HEARD_S)
+            found = rate()
+            while place.read_result() is None:
+                time.sleep(POLL_S)
+            time.sleep(SENT_S)
+        return found
+
+    with tempfile.TemporaryDirectory() as out:
+        seconds = 60.0 + options.pairs * (2 * WINDOW_S + 4.0)
+        training = Training(options.tianji, options.config, options.set, seconds, Path(out))
         try:
             training.train_until(SETTLES_S)
-            (run,) = out.glob("*/*")
-            yield training, RunDirectory(run)
+            (path,) = Path(out).glob("*/*")
+            run, production = RunDirectory(path), ProductionFile(path / "production.bin")
+            for number in range(options.pairs):
+                if number % 2:
+                    yield rate(), traced()
+                else:
+                    within = traced()
+                    yield rate(), within
         finally:
             training.kill()
 
 
-def traced(training: Training, run: RunDirectory, production: ProductionFile, seconds: float) -> Counted:
-    """Count within a trace."""
-    with asked_for(run, seconds + 2 * HEARD_S) as place:
-        while (place.path / "request.json").exists():
-            time.sleep(POLL_S)
-        time.sleep(HEARD_S)
-        counted = count(training, production, seconds)
-        while (result := place.read_result()) is None:
-            time.sleep(POLL_S)
-        time.sleep(SENT_S)
-        assert not any(process.missing for process in result.processes), result
-    return counted
+def pairs_of_trees(options: argparse.Namespace) -> Pairs:
+    """CPU time of another tree and of this one."""
+    trees = options.against.absolute(), Path(__file__).absolute().parents[1]
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    for number in range(options.pairs // SEGMENTS + 1):
+        children = [
+            _begin(options, tree, core)
+            for tree, core in zip(trees, cores[:: -1 if number % 2 else 1], strict=True)
+        ]
+        said = [json.loads(child.communicate()[0]) for child in children]
+        yield from zip(*said, strict=True)
 
 
-def pairs_of_windows(options: argparse.Namespace) -> Iterator[tuple[Counted, Counted]]:
-    """Count without and within a trace, in turns."""
-    each_s = 2 * options.seconds + 4.0
-    with trained(options, options.pairs * each_s) as (training, run):
-        production = ProductionFile(run.path / "production.bin")
-        for number in range(options.pairs):
-            if number % 2:
-                within = traced(training, run, production, options.seconds)
-            without = count(training, production, options.seconds)
-            if not number % 2:
-                within = traced(training, run, production, options.seconds)
-            yield without, within
+def _begin(options: argparse.Namespace, tree: Path, core: int) -> subprocess.Popen[str]:
+    parts = ("src", "algos", "envs", "transports")
+    path = os.pathsep.join(str(tree / part) for part in parts)
+    words = [word for setting in options.set for word in ("--set", setting)]
+    command = [
+        "taskset",
+        "-c",
+        str(core),
+        sys.executable,
+        __file__,
+        "one",
+        "--config",
+        options.config,
+        *words,
+    ]
+    return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, text=True)
 
 
-def pairs_of_trees(options: argparse.Namespace) -> Iterator[tuple[Counted, Counted]]:
-    """Count in trainings of another tree and of this one, in turns; none is traced."""
-    here = Path(__file__).parents[1]
-    for number in range(options.pairs):
-        found = {}
-        for tree in (options.against, here) if number % 2 else (here, options.against):
-            parts = ("src", "algos", "envs", "transports")
-            os.environ["PYTHONPATH"] = os.pathsep.join(str(tree.absolute() / part) for part in parts)
-            with trained(options, options.seconds) as (training, run):
-                production = ProductionFile(run.path / "production.bin")
-                found[tree] = count(training, production, options.seconds)
-        yield found[options.against], found[here]
+def measure_once(options: argparse.Namespace) -> None:
+    """Print the CPU time of each env step of this tree, of several rounds each."""
+    with tempfile.TemporaryDirectory() as place:
+        turns = Turns(options, Path(place))
+        print(json.dumps([turns.cpu_per_step() for _ in range(SEGMENTS)][1:]))
 
 
-def compare(what: str, pairs: Iterable[tuple[Counted, Counted]]) -> dict[str, object]:
-    """Print how the second of each pair compares with the first."""
-    found = []
-    for before, after in pairs:
-        found.append((before, after))
-        print(f"# {what}: {before.steps_per_s:.0f} then {after.steps_per_s:.0f} env steps/s", flush=True)
-    document: dict[str, object] = {"pairs": [[pair._asdict() for pair in both] for both in found]}
-    for measure in ("steps_per_s", "cpu_per_step"):
-        more = [getattr(after, measure) / getattr(before, measure) - 1 for before, after in found]
-        low, middle, high = quantiles(more, n=4, method="inclusive") if len(more) > 1 else more * 3
-        spread = median(abs(one - middle) for one in more) * 1.4826 / len(more) ** 0.5 * 1.2533
-        print(f"{what:8} {measure:14} {middle:+8.2%} +- {spread:.2%}  middle half {low:+.2%} to {high:+.2%}")
-        document[measure] = {"median": middle, "error": spread, "low": low, "high": high}
-    return document
+def compare(what: str, pairs: Iterable[tuple[float, float]]) -> dict[str, object]:
+    """Print how much more the second of each pair is than the first."""
+    found = list(pairs)
+    more: Sequence[float] = [after / before - 1 for before, after in found]
+    low, middle, high = quantiles(more, n=4, method="inclusive")
+    error = 1.4826 * median(abs(one - middle) for one in more) * 1.2533 / len(more) ** 0.5
+    before = median(pair[0] for pair in found)
+    print(
+        f"{what}: {middle:+.2%} +- {error:.2%} of {before:.4g}, "
+        f"middle half {low:+.2%} to {high:+.2%}, {len(found)} pairs"
+    )
+    return {"what": what, "median": middle, "error": error, "low": low, "high": high, "pairs": found}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("what", choices=["cpu", "throughput", "off", "one"])
     parser.add_argument("--config", default="configs/ppo_cartpole.toml")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--pairs", type=int, default=12)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each window")
-    parser.add_argument("--against", type=Path, metavar="TREE", help="another checkout; nothing is traced")
+    parser.add_argument("--pairs", type=int, default=60)
+    parser.add_argument("--against", type=Path, metavar="TREE", help="another checkout, for off")
     parser.add_argument("--tianji", default=tianji_beside_python())
     parser.add_argument("--json", metavar="PATH")
     options = parser.parse_args()
+    if options.what == "one":
+        measure_once(options)
+        return 0
+    if options.what == "off" and options.against is None:
+        parser.error("off compares with another checkout: --against TREE")
     environment = {"machine": cpu_model(), "busy before": f"{busy_share():.0%}", "set": " ".join(options.set)}
     for key, value in environment.items():
-        print(f"# {key}: {value}")
-    if options.against:
-        document = compare("off", pairs_of_trees(options))
-    else:
-        document = compare("on", pairs_of_windows(options))
+        print(f"# {key}: {value}", flush=True)
+    kinds = {
+        "cpu": ("s of CPU an env step, traced", pairs_in_process),
+        "throughput": ("env steps a second, traced", pairs_of_windows),
+        "off": ("s of CPU an env step, this tree", pairs_of_trees),
+    }
+    title, pairs = kinds[options.what]
+    document = compare(title, pairs(options))
     if options.json:
         Path(options.json).write_text(json.dumps({"environment": environment} | document, indent=1) + "\n")
     return 0

@@ -11,7 +11,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import count
+from itertools import chain, count
 from typing import Any, Final, NamedTuple
 
 from tianji_cli.files.traces import SPAN, WHAT
@@ -25,7 +25,7 @@ from tianji_cli.wire.messages import AskClock, Clock, FromRoot, SpansOf, Trace, 
 
 
 class Measured(NamedTuple):
-    """A method of a role, or of a part of it, whose calls are spans.
+    """A method of a role, or of a part of it, whose calls are spans; their arguments have no names.
 
     Attributes:
         path: from the role to the method.
@@ -197,19 +197,24 @@ class SpanRing:
     def __init__(self, most: int) -> None:
         self._most = most
         self._memory = bytearray(most * SPAN.itemsize)
-        self._count = count()
+        self._lap = 0
+        self._next_place = chain.from_iterable(self._laps()).__next__
+
+    def _laps(self) -> Iterator[range]:
+        """Go through the places of the memory again and again, and count how often."""
+        for self._lap in count():
+            yield range(0, len(self._memory), SPAN.itemsize)
 
     def timed(self, call: Callable[..., Any], role: int, measured: Measured) -> Callable[..., Any]:
         """Make a method that does what ``call`` does, and keeps a span of it."""
         what, nothing = WHAT.index(measured.what), measured.nothing
-        memory, most, size, number = self._memory, self._most, SPAN.itemsize, self._count.__next__
-        now, write = time.monotonic, _WRITE
+        memory, next_place, now, write = self._memory, self._next_place, time.monotonic, _WRITE
 
-        def timed(*args: Any, **options: Any) -> Any:
+        def timed(*args: Any) -> Any:
             began_s = now()
-            result = call(*args, **options)
+            result = call(*args)
             if result is not nothing:
-                write(memory, number() % most * size, began_s, now(), role, what)
+                write(memory, next_place(), began_s, now(), role, what)
             return result
 
         return timed
@@ -223,8 +228,8 @@ class SpanRing:
             sleep(timeout_s)
             ended_s = time.monotonic()
             for role, waiting in enumerate(waits):
-                place = next(self._count) % self._most * SPAN.itemsize
-                _WRITE(self._memory, place, began_s, ended_s, role, for_credit if waiting else at_rest)
+                what = for_credit if waiting else at_rest
+                _WRITE(self._memory, self._next_place(), began_s, ended_s, role, what)
 
         return slept
 
@@ -246,14 +251,15 @@ class SpanRing:
     @cached_property
     def _kept(self) -> int:
         """Spans that were ever kept; none is kept after it was asked for."""
-        return next(self._count)
+        place = self._next_place()
+        return self._lap * self._most + place // SPAN.itemsize
 
 
 def _noting_refusals(call: Callable[..., Any], role: int, waits: list[bool]) -> Callable[..., Any]:
     """Make a method that does what ``call`` does, and notes whether it got nothing."""
 
-    def noting(*args: Any, **options: Any) -> Any:
-        result = call(*args, **options)
+    def noting(*args: Any) -> Any:
+        result = call(*args)
         waits[role] = not result
         return result
 
