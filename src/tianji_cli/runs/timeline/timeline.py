@@ -138,8 +138,9 @@ def pieces_of(spans: Spans) -> Spans:
         nonlocal now
         while around and around[-1][0] <= moment:
             ended_s, what = around.pop()
-            pieces.append((now, ended_s, what))
-            now = ended_s
+            if ended_s > now:
+                pieces.append((now, ended_s, what))
+                now = ended_s
         if around and moment > now:
             pieces.append((now, moment, around[-1][1]))
         now = max(now, moment)
