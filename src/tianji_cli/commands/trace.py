@@ -7,7 +7,7 @@ import os
 import select
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -80,11 +80,12 @@ def requested(run: RunDirectory, seconds: float) -> Iterator[TracePlace]:
     Raises:
         TianjiError: the request cannot be written.
     """
-    try:
-        with asked_for(run, seconds) as place:
-            yield place
-    except OSError as cause:
-        raise TianjiError(f"cannot ask {run.path} for a trace: {describe(cause)}") from cause
+    with ExitStack() as stack:
+        try:
+            place = stack.enter_context(asked_for(run, seconds))
+        except OSError as cause:
+            raise TianjiError(f"cannot ask {run.path} for a trace: {describe(cause)}") from cause
+        yield place
 
 
 def leave(
@@ -114,6 +115,7 @@ def _await_result(run: RunDirectory, place: TracePlace) -> TraceResult:
 
     Raises:
         RunFailed: the run has ended before, or its root does not answer.
+        TianjiError: what came cannot be read.
     """
     size, grown_s = -1, time.monotonic()
     while True:

@@ -21,7 +21,7 @@ from tianji_cli.commands.trace import check_seconds, leave, requested
 from tianji_cli.config.checks import check_devices, crosses_hosts
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.errors import RunFailed, TianjiError, UsageError
 from tianji_cli.files.directories import is_occupied, remove_stale
 from tianji_cli.files.film import MP4, FilmError, check_library
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
@@ -275,11 +275,14 @@ def _run_traced(request: RunRequest, seconds: float, json_to: str | None) -> Res
     run = request.run
     with requested(run, seconds) as place:
         result = run_session(request)
-        traced = place.read_result()
-        if traced is None:
-            say(f"nothing was traced: training was over ({result.summary.reason}) before it could begin")
-        else:
-            leave(run, place, traced, run.trace, quiet=json_to == "-")
+        try:
+            traced = place.read_result()
+            if traced is None:
+                say(f"nothing was traced: training was over ({result.summary.reason}) before it could begin")
+            else:
+                leave(run, place, traced, run.trace, quiet=json_to == "-")
+        except TianjiError as cause:  # The training is worth more.
+            say(f"the trace is lost: {cause}")
     return result
 
 

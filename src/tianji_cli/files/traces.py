@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tianji_cli.errors import UsageError
+from tianji_cli.errors import TianjiError, UsageError, describe
 from tianji_cli.files.directories import OPEN
 from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, open_regular, read_regular
 from tianji_cli.files.rundir import TRACE, RunDirectory, write_whole
@@ -112,12 +112,15 @@ class TracePlace:
         """Read what came of it; None until it is there.
 
         Raises:
-            OSError, ValueError: it cannot be read.
+            TianjiError: it cannot be read.
         """
+        result = self.path / _RESULT
         try:
-            return TraceResult.model_validate_json(read_regular(self.path / _RESULT, MOST_DOCUMENT_BYTES))
+            return TraceResult.model_validate_json(read_regular(result, MOST_DOCUMENT_BYTES))
         except FileNotFoundError:
             return None
+        except (OSError, ValueError) as cause:
+            raise TianjiError(f"{result} cannot be read: {describe(cause)}") from cause
 
     def read_spans(self, rank: int) -> Spans:
         """Read the spans of a process, in the order they ended.

@@ -39,8 +39,8 @@ def leave_timeline(timeline: Timeline, run: RunDirectory, out: Path) -> None:
 
 def print_timeline(timeline: Timeline, run: RunDirectory, out: Path) -> None:
     """Print which share of the window each role spent at what, and where the files are."""
-    outside = [what for what in WHAT if what != "turn"]
-    seen = [what for what in outside if any(lane.seconds_of(what) for lane in timeline.lanes)]
+    inside = [what for what in WHAT if what != "turn"]
+    seen = [what for what in inside if any(lane.seconds_of(what) for lane in timeline.lanes)]
     rows = [
         (
             str(lane.process.rank),
@@ -52,5 +52,7 @@ def print_timeline(timeline: Timeline, run: RunDirectory, out: Path) -> None:
     ]
     columns = ("rank", "role", "busy", *seen)
     print_table(columns, rows, f"{timeline.name}, {timeline.seconds:.3g} s", right=range(2, len(columns)))
+    if (more := len(timeline.lanes) - len(rows)) > 0:
+        print_lines([f"and {more} more roles, which the file has"])
     print_lines(timeline.notes())
     print_lines([f"{out}: open it at ui.perfetto.dev", f"{run.plots / 'timeline.png'}, timeline.svg"])
