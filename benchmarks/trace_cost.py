@@ -37,8 +37,9 @@ from tianji_cli.plan.plan import make_plan
 from tianji_cli.plan.spec import JobSpec
 from tianji_lab.environment import busy_share, cpu_model
 
-ROUNDS: Final = 4
-"""Published versions of which each measurement in one process consists."""
+ROUNDS: Final = 20
+"""Published versions of which each measurement in one process consists. The interpreter takes some hundred
+turns until what has changed under it is fast again, which a trace of seconds does not notice."""
 WINDOW_S: Final = 3.0
 SETTLES_S: Final = 3.0
 """Of training before anything is counted."""
@@ -65,7 +66,9 @@ class Turns:
 
         torch.set_num_threads(1)
         role.CHECK_EVERY_S = 0.0  # type: ignore[misc] - a round is over when it is over.
-        together = ('distribution.transport="inproc"', 'distribution.mode="sync"', "distribution.actor.num=1")
+        together = ['distribution.transport="inproc"', "distribution.actor.num=1"]
+        if not load_config(options.config, options.set).learns_from_replay:
+            together += ['distribution.mode="sync"']  # Each round has as many steps.
         endless = ("experiment.stop={ wall_s = 1e9 }", "experiment.checkpoint_every_s=1e9")
         job = load_config(options.config, [*together, *endless, *options.set])
         plan = make_plan(job)

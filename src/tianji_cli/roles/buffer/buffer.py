@@ -73,17 +73,10 @@ class Buffer(Role):
     def turn(self) -> bool:
         """Claim what is there and wanted."""
         claimed = False
-        while not self._store.full and self._claim():
+        while not self._store.full and (claim := self._transport.probe(self._channel)) is not None:
+            self._store.admit(claim)
             claimed = True
         return claimed
-
-    def _claim(self) -> bool:
-        """Claim the next fragment, if there is one."""
-        claim = self._transport.probe(self._channel)
-        if claim is None:
-            return False
-        self._store.admit(claim)
-        return True
 
     def copy_is_due(self) -> bool:
         """It is time to save, and no actor waits for this process to claim the last fragments."""

@@ -39,8 +39,8 @@ def leave_timeline(timeline: Timeline, run: RunDirectory, out: Path) -> None:
 
 def print_timeline(timeline: Timeline, run: RunDirectory, out: Path) -> None:
     """Print which share of the window each role spent at what, and where the files are."""
-    inside = [what for what in WHAT if what != "turn"]
-    seen = [what for what in inside if any(lane.seconds_of(what) for lane in timeline.lanes)]
+    shown = [what for what in WHAT if what != "turn"]
+    seen = [what for what in shown if any(lane.seconds_of(what) for lane in timeline.lanes)]
     rows = [
         (
             str(lane.process.rank),
