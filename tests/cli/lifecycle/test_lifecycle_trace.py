@@ -77,7 +77,8 @@ def test_a_training_that_traces_itself_has_the_spans_of_every_role(workplace: An
     assert "rank  role" in run.command.stdout
     assert f"{trace.about['run']}/trace.json" in run.command.stdout
     assert (run.path / "plots/timeline.png").read_bytes().startswith(b"\x89PNG")
-    assert "waits for credit" in (run.path / "plots/timeline.svg").read_text()
+    picture = (run.path / "plots/timeline.svg").read_text()
+    assert all(f">{label}<" in picture for label in ("actor 0", "learner", "update", "busy"))
     assert not (run.path / "trace").exists()
 
 

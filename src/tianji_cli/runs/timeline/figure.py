@@ -45,6 +45,9 @@ LEGEND: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 }
 """Colours, and what has them."""
 
+ORDER: Final = ("actor", "buffer", "learner", "follower")
+"""From top to bottom, as samples go; then come other roles."""
+
 NOTHING: Final = "#f4f4f4"
 """Colour of a role that is between two spans: others of its process have their turns."""
 
@@ -54,7 +57,7 @@ def draw_timelines(figure: Figure, timelines: Mapping[str, Timeline]) -> None:
 
     All have as much time as the one with the longest rounds needs for a few of them.
     """
-    shown = [timeline.lanes[:MOST_LANES] for timeline in timelines.values()]
+    shown = [sorted(timeline.lanes, key=_place)[:MOST_LANES] for timeline in timelines.values()]
     heights = [AROUND + LANE * max(1, len(lanes)) for lanes in shown]
     figure.set_size_inches(WIDTH, sum(heights) + AROUND)
     panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
@@ -69,6 +72,11 @@ def draw_timelines(figure: Figure, timelines: Mapping[str, Timeline]) -> None:
     panels[-1].set_xlabel("Milliseconds")
     patches = [Patch(color=color, label=label) for label, (color, _) in LEGEND.items() if label in names]
     figure.legend(handles=patches, loc="outside lower center", ncols=5)
+
+
+def _place(lane: Lane) -> int:
+    kind = lane.role.partition(" ")[0]
+    return ORDER.index(kind) if kind in ORDER else len(ORDER)
 
 
 def _draw(axes: Axes, timeline: Timeline, lanes: Sequence[Lane], first_s: float, span_s: float) -> set[str]:
