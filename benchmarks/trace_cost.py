@@ -141,7 +141,7 @@ def pairs_of_windows(options: argparse.Namespace) -> Pairs:
 
     def traced() -> float:
         with asked_for(run, WINDOW_S + 2 * HEARD_S) as place:
-            while (place.path / "request.json").exists():
+            while not place.is_taken:
                 time.sleep(POLL_S)
             time.sleep(HEARD_S)
             found = rate()

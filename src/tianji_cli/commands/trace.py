@@ -27,6 +27,9 @@ LOOK_S: Final = 0.2
 QUIET_S: Final = 15.0
 """A root writes a row of the metrics each second; one that has written none for so long does not answer."""
 
+PATIENCE_S: Final = 60.0
+"""After the window. The root waits for its workers for half of this."""
+
 Seconds = Annotated[float, typer.Option("--seconds", metavar="S", help="How long the run is traced.")]
 TraceOut = Annotated[
     Path | None,
@@ -51,7 +54,7 @@ def trace(run: Run, *, seconds: Seconds = 5.0, out: TraceOut = None) -> int:
         raise UsageError(f"{said}\na run is traced while it trains: tianji train ... --trace {seconds:g}")
     with requested(directory, seconds) as place:
         with status(f"tracing {directory.path} for {seconds:g} s"):
-            result = _await_result(directory, place)
+            result = _await_result(directory, place, seconds)
         leave(directory, place, result, where)
     return 0
 
@@ -110,7 +113,7 @@ def leave(
         print_timeline(timeline, run, out)
 
 
-def _await_result(run: RunDirectory, place: TracePlace) -> TraceResult:
+def _await_result(run: RunDirectory, place: TracePlace, seconds: float) -> TraceResult:
     """Wait until a trace is there.
 
     Raises:
@@ -118,6 +121,7 @@ def _await_result(run: RunDirectory, place: TracePlace) -> TraceResult:
         TianjiError: what came cannot be read.
     """
     size, grown_s = -1, time.monotonic()
+    limit_s = math.inf
     while True:
         # In this order: a root that has ended has answered before.
         goes_on = is_running(run)
@@ -126,11 +130,15 @@ def _await_result(run: RunDirectory, place: TracePlace) -> TraceResult:
             return result
         if not goes_on:
             raise RunFailed(f"{run.path} has ended before it was traced")
-        now_size = run.metrics.stat().st_size
-        if now_size != size:
-            size, grown_s = now_size, time.monotonic()
-        if time.monotonic() - grown_s > QUIET_S:
+        now = time.monotonic()
+        if (now_size := run.metrics.stat().st_size) != size:
+            size, grown_s = now_size, now
+        if now - grown_s > QUIET_S:
             raise RunFailed(_no_answer(run))
+        if place.is_taken:
+            limit_s = min(limit_s, now + seconds + PATIENCE_S)
+        if now > limit_s:
+            raise RunFailed(f"the trace of {run.path} was given up: tianji logs {run.path} root-0 says why")
         select.select((), (), (), LOOK_S)  # A signal ends it at once.
 
 

@@ -108,6 +108,11 @@ class TracePlace:
 
     path: Path
 
+    @property
+    def is_taken(self) -> bool:
+        """The root has taken the request: the trace goes on."""
+        return not (self.path / _REQUEST).exists()
+
     def read_result(self) -> TraceResult | None:
         """Read what came of it; None until it is there.
 

@@ -67,6 +67,8 @@ class Tracing:
 
     def look(self, ranks: Iterable[int], learners: Mapping[int, LearnerReport]) -> None:
         """Begin a trace of some ranks if one is asked for and they train; give up waiting when it is time."""
+        if self._trace is not None and not self._trace.place.path.is_dir():
+            self._trace = None  # It was taken back.
         if self._trace is not None:
             if time.monotonic() > self._trace.ended_s + ANSWER_S:
                 self._finish(f"it has not answered within {ANSWER_S:g} s")
@@ -103,7 +105,7 @@ class Tracing:
             return
         try:
             trace.place.append_spans(rank, message.spans)
-        except OSError as cause:  # Who asked for it may be gone, with the place.
+        except OSError as cause:
             self._give_up(cause)
 
     def lose(self, rank: int, why: str) -> None:
@@ -153,6 +155,7 @@ class Tracing:
             self._give_up(cause)
 
     def _give_up(self, cause: OSError) -> None:
+        """Who asked for it waits no longer than for the slowest worker."""
         self._trace = None
         self._event(f"a trace was given up: {describe(cause)}")
 

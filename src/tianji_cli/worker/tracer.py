@@ -102,6 +102,7 @@ class Tracer:
             unheard: takes what the root says meanwhile that is not about clocks.
         """
         self._restore()
+        self._ring = None
         clock = SAME_CLOCK if self._shares_clock else self._compare_clocks(unheard)
         if clock is None:
             return  # The root does not hear this process, and would not hear of its spans either.
