@@ -17,10 +17,11 @@ import typer
 from tianji_cli.commands.completion import agents, configs, environments, runs, transports
 from tianji_cli.commands.options import Json, Name, Override, Quiet, Runs
 from tianji_cli.commands.seeds import numbers_of, resume_seeds, train_seeds
+from tianji_cli.commands.trace import check_seconds, leave, requested
 from tianji_cli.config.checks import check_devices, crosses_hosts
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.errors import RunFailed, TianjiError, UsageError
 from tianji_cli.files.directories import is_occupied, remove_stale
 from tianji_cli.files.film import MP4, FilmError, check_library
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
@@ -92,6 +93,10 @@ Seeds = Annotated[
     str | None,
     typer.Option(metavar="N|LIST", help="Train several seeds side by side: 5 of them, or 3,7,11."),
 ]
+Trace = Annotated[
+    float | None,
+    typer.Option(metavar="S", help="Trace S seconds of the training, from the first update on: a timeline."),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print who would run where, and start nothing.")]
 
 
@@ -109,6 +114,7 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
     transport: Transport = None,
     device: Device = None,
     seeds: Seeds = None,
+    trace: Trace = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
     json_to: Json = None,
@@ -129,6 +135,7 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         world = stack.enter_context(World(launch)) if launch is not None and launch.size > 1 else None
         _check_one_job(config, env, agent, resume)
         _check_seeds(seeds, resume, run_in, listen, launch)
+        _check_trace(trace, seeds)
         remove_stale()
         keys = {"distribution.transport": transport, "distribution.device": device, "experiment.name": name}
         settings = [*(overrides or ()), *(f"{key}={json.dumps(said)}" for key, said in keys.items() if said)]
@@ -174,7 +181,7 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         return (
             run_under_mpiexec(job, len(plan.processes), run, resumed=request.resumed)
             if by_mpiexec
-            else _run(request, json_to)
+            else _run(request, trace, json_to)
         )
 
 
@@ -212,6 +219,19 @@ def _check_seeds(
     numbers_of(seeds, 0)
 
 
+def _check_trace(seconds: float | None, seeds: str | None) -> None:
+    """Refuse a trace that cannot be.
+
+    Raises:
+        UsageError: says what would be right.
+    """
+    if seconds is None:
+        return
+    check_seconds("--trace", seconds)
+    if seeds is not None:
+        raise UsageError("--trace traces one run: tianji trace RUN traces one of several that go on")
+
+
 def _check_films() -> None:
     """Refuse to film evaluations without the library that writes films.
 
@@ -243,11 +263,27 @@ def _by_defaults(env: str, agent: str | None, overrides: Sequence[str]) -> JobCo
     return config_without_file(env, agent or "ppo", overrides)
 
 
-def _run(request: RunRequest, json_to: str | None) -> int:
-    result = run_session(request)
+def _run(request: RunRequest, trace_s: float | None, json_to: str | None) -> int:
+    result = run_session(request) if trace_s is None else _run_traced(request, trace_s, json_to)
     goes_on = _goes_on(result.summary, request.job, request.run)
     print_result(result.summary, request.run, json_to, goes_on=goes_on)
     return _exit_status(result, request.world)
+
+
+def _run_traced(request: RunRequest, seconds: float, json_to: str | None) -> Result:
+    """Run a session that traces itself."""
+    run = request.run
+    with requested(run, seconds) as place:
+        result = run_session(request)
+        try:
+            traced = place.read_result()
+            if traced is None:
+                say(f"nothing was traced: training was over ({result.summary.reason}) before it could begin")
+            else:
+                leave(run, place, traced, run.trace, quiet=json_to == "-")
+        except TianjiError as cause:  # The training is worth more.
+            say(f"the trace is lost: {cause}")
+    return result
 
 
 def _exit_status(result: Result, world: World | None) -> int:

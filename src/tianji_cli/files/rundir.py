@@ -23,6 +23,8 @@ DEFAULT_OUT: Final = Path("experiments")
 SUBDIRECTORIES: Final = ("logs", "checkpoints", "plots")
 VIDEOS: Final = "videos"
 """Another one, of runs that film their evaluations."""
+TRACE: Final = "trace"
+"""Another one, while a run is traced; ``trace.json`` is what comes of it."""
 MAX_LISTED: Final = 10
 """Experiments named in an error message at most."""
 
@@ -162,7 +164,7 @@ class RunDirectory:
             RunDirectoryError: what is written lies elsewhere, behind a link.
         """
         warnings = list(dict.fromkeys([*check_trusted(self.config), *check_trusted(self.checkpoints)]))
-        for subdirectory in (*SUBDIRECTORIES, VIDEOS):
+        for subdirectory in (*SUBDIRECTORIES, VIDEOS, TRACE):
             place = self.path / subdirectory
             if place.is_symlink():
                 raise RunDirectoryError(f"{place} is a link, and must not be: link the whole run instead")
@@ -225,6 +227,11 @@ class RunDirectory:
     def videos(self) -> tuple[Path, ...]:
         """Films of evaluations that are finished, oldest policy first."""
         return tuple(sorted((self.path / VIDEOS).glob("[!.]*")))
+
+    @property
+    def trace(self) -> Path:
+        """The last trace of it, where none else was named for it."""
+        return self.path / "trace.json"
 
     def log(self, role: str, rank: int) -> Path:
         """Where the output of a role's process goes."""

@@ -27,6 +27,7 @@ from tianji_cli.root.averaging import RootEndpoint
 from tianji_cli.root.goals import ProductionGoal, StopRules
 from tianji_cli.root.job_view import Overview, choose_best
 from tianji_cli.root.shutdown import EvaluationWatch, Outcome, Phase, Shutdown
+from tianji_cli.root.tracing import Tracing
 from tianji_cli.signals import StopSignals
 from tianji_cli.telemetry.snapshot import Status, Summary
 from tianji_cli.telemetry.telemetry import Telemetry
@@ -34,6 +35,7 @@ from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import (
     Addresses,
     Arrive,
+    AskClock,
     Began,
     Exited,
     Failed,
@@ -42,10 +44,12 @@ from tianji_cli.wire.messages import (
     Present,
     Register,
     Report,
+    SpansOf,
     Stop,
     Stopped,
     Terminate,
     ToRoot,
+    Traced,
     Wrote,
 )
 from tianji_cli.wire.reports import ExaminerReport, Source
@@ -76,6 +80,7 @@ class Root:
         telemetry: Telemetry,
         averaging: RootEndpoint,
         losses: GroupLosses,
+        tracing: Tracing,
         checkpoints: Path,
     ) -> None:
         self._config = config
@@ -90,6 +95,7 @@ class Root:
         self._rejections = Rejections(overview, control, averaging, telemetry.event)
         self._averaging = averaging
         self._losses = losses
+        self._tracing = tracing
         self._checkpoints = checkpoints
         self._phase = Phase.STARTING
         self._outcome: Outcome | None = None
@@ -127,6 +133,7 @@ class Root:
             if self._phase is Phase.TRAINING:
                 self._goal.check(self._losses.killed)
             self._advance()
+        self._tracing.close()
         self._telemetry.update(self._overview.snapshot())
         return self._summary()
 
@@ -180,10 +187,9 @@ class Root:
             case Finished():
                 self._handle_finished(message)
             case Failed():
-                self._sent_last.add(message.rank)
-                self._overview.workers[message.rank].state = "failed"
-                if not self._losses.includes(message.rank):
-                    self._end("failed", _cause(self._job.process(message.rank), f": {message.cause}"))
+                self._handle_failure(message)
+            case AskClock() | SpansOf() | Traced():
+                self._tracing.handle(message)
             case Terminate():
                 self._request_stop(f"SIGTERM to {self._title(message.rank)}")
 
@@ -249,6 +255,12 @@ class Root:
         elif group is not None and group not in self._losses.causes:
             self._end("finished", self._rules.attributed(message.reason, group))
 
+    def _handle_failure(self, message: Failed) -> None:
+        self._sent_last.add(message.rank)
+        self._overview.workers[message.rank].state = "failed"
+        if not self._losses.includes(message.rank):
+            self._end("failed", _cause(self._job.process(message.rank), f": {message.cause}"))
+
     def _start(self, rank: int, incarnation: int = 0) -> None:
         if self._plan.is_local(rank):
             for actor in self._plan.processes[rank].actors:
@@ -285,6 +297,7 @@ class Root:
         in_order = has_stopped and (exit_.status is None or exit_.status <= 0)
         view = self._overview.workers[rank]
         view.pid, view.state = None, "done" if in_order else str(exit_)
+        self._tracing.lose(rank, exit_.error or str(exit_))
         if in_order and self._phase not in RUNNING:
             return
         self._losses.note(worker.spec, in_order=has_stopped)
@@ -359,6 +372,7 @@ class Root:
             self._announcements.check_start(self._pool.ranks - self._members.registered)
         if self._phase is Phase.TRAINING:
             self._announcements.check_training(self._pool.ranks, snapshot)
+            self._tracing.look(self._pool.ranks & self._members.registered, self._overview.learners())
         if self._evaluation is not None and self._evaluation.is_late(self._overview.evaluating):
             self._pool.kill_all()
         self._finish_if(self._rules.time_reached())
@@ -380,6 +394,7 @@ class Root:
                 self._pool.start_no_more()
                 to_kill |= self._shutdown.actors  # They have made nothing, and a thousand need long to stop.
             self._phase = Phase.WINDING_DOWN
+            self._tracing.cut()
             for view in self._overview.workers.values():
                 view.state = "stopping" if view.state == "running" and view.pid is not None else view.state
             self._shutdown.begin()

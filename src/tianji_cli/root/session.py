@@ -30,6 +30,7 @@ from tianji_cli.plan.spec import JobSpec
 from tianji_cli.root.averaging import RootEndpoint
 from tianji_cli.root.job_view import Overview
 from tianji_cli.root.root import GroupLosses, Root
+from tianji_cli.root.tracing import Tracing
 from tianji_cli.root.trackers import TrackerProcesses
 from tianji_cli.signals import Interruption, StopSignals
 from tianji_cli.telemetry.chart import Course, read_course
@@ -159,6 +160,7 @@ def run_session(request: RunRequest) -> Result:
             telemetry=telemetry,
             averaging=averaging,
             losses=GroupLosses(plan, telemetry.event, bound=request.world is not None),
+            tracing=Tracing(plan, control, run, telemetry.event),
             checkpoints=run.checkpoints,
         )
         summary = root.run()

@@ -5,7 +5,9 @@ host that has joined (any number of workers), or a rank that an MPI launcher has
 
 Worker to root: ``register`` when its endpoint is open, ``report`` from time to time, ``finished`` when a
 role has reached its goal, ``failed`` when one raised, ``terminate`` when it was sent SIGTERM, ``stopped``
-as its last word. Root to worker: ``addresses``, ``peer_lost``, ``allow``, ``wind_down``, ``stop``.
+as its last word. Root to worker: ``addresses``, ``peer_lost``, ``allow``, ``wind_down``, ``stop``. When a run
+is traced the root says ``trace``; workers of other hosts ask for the time (``ask_clock``, ``clock``), and all
+send their ``spans``, and ``traced`` behind them.
 
 Node agent to root: ``arrive``, ``present`` once a second, ``began``, ``wrote`` and ``exited`` for a worker.
 Root to node agent: ``welcome`` or ``refuse``, ``prepare``, ``begin`` and ``kill`` for each worker, ``ping``
@@ -54,6 +56,9 @@ MOST_TEXT: Final = 64 << 10
 """Characters of a traceback that are worth sending."""
 MOST_BYTES: Final = 1 << 20
 """Nothing that is said to the root is longer."""
+
+MOST_SPANS: Final = 1 << 18
+"""That a worker keeps of a trace: 5 MB, and the newest seconds of one that does 40,000 things a second."""
 
 Natural = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -120,6 +125,36 @@ class Stopped(Message):
 
     kind: Literal["stopped"] = "stopped"
     report: Report
+
+
+class AskClock(Message):
+    """A worker asks for the time of the root's clock, and says that of its own."""
+
+    kind: Literal["ask_clock"] = "ask_clock"
+    rank: int
+    asked_s: Seconds
+
+
+class SpansOf(Message):
+    """Some of the spans that a worker measured for a trace: whole records of ``files.traces.SPAN``."""
+
+    kind: Literal["spans"] = "spans"
+    rank: int
+    trace: Natural
+    spans: bytes
+
+
+class Traced(Message):
+    """A worker has sent all its spans of a trace; see ``files.traces.TracedProcess``."""
+
+    kind: Literal["traced"] = "traced"
+    rank: int
+    trace: Natural
+    began_s: Seconds
+    ended_s: Seconds
+    dropped: Natural
+    offset_s: Annotated[float, Field(allow_inf_nan=False)]
+    uncertainty_s: Seconds
 
 
 class Terminate(Message):
@@ -225,6 +260,26 @@ class Allow(Message):
     fragments: Natural | None
 
 
+class Trace(Message):
+    """Measure what the roles do from now on, until ``until_s`` of the root's clock; keep the newest spans.
+
+    ``trace`` counts the traces of a session; a new one ends the one before.
+    """
+
+    kind: Literal["trace"] = "trace"
+    trace: Natural
+    until_s: Seconds
+    most_spans: Annotated[int, Field(ge=1, le=MOST_SPANS)]
+
+
+class Clock(Message):
+    """The time of the root's clock, to a worker whose own had ``asked_s`` when it asked."""
+
+    kind: Literal["clock"] = "clock"
+    asked_s: Seconds
+    root_s: Seconds
+
+
 class WindDown(Message):
     """Training is over and actors are stopping: make no more updates, receive what still comes."""
 
@@ -309,10 +364,10 @@ class Dismiss(Message):
 
 T = TypeVar("T")
 
-FromWorker = Register | Report | Finished | Failed | Stopped | Terminate
+FromWorker = Register | Report | Finished | Failed | Stopped | Terminate | AskClock | SpansOf | Traced
 FromNode = Arrive | Present | Began | Wrote | Exited | Answer
 ToRoot = FromWorker | FromNode
-ToWorker = Addresses | PeerLost | Allow | WindDown | Stop
+ToWorker = Addresses | PeerLost | Allow | Trace | Clock | WindDown | Stop
 ToNode = Welcome | Refuse | Prepare | Begin | Kill | StartNoMore | Ping | Dismiss | Ask
 FromRoot = ToWorker | ToNode
 

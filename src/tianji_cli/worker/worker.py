@@ -20,7 +20,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import setproctitle
 
@@ -42,12 +42,14 @@ from tianji_cli.wire.messages import (
     BuildReport,
     Failed,
     Finished,
+    FromRoot,
     PeerLost,
     Register,
     Report,
     Stop,
     Stopped,
     Terminate,
+    Trace,
     WindDown,
     report_pages,
     text,
@@ -55,6 +57,9 @@ from tianji_cli.wire.messages import (
 from tianji_cli.wire.reports import AnyReport
 from tianji_transports.core import Transport
 from tianji_transports.wiring import Wiring
+
+if TYPE_CHECKING:
+    from tianji_cli.worker.tracer import Tracer
 
 REPORT_EVERY_S: Final = 0.2
 REPORTS_PER_S: Final = 500
@@ -171,7 +176,8 @@ def _carry(roles: Sequence[Role], handler: _ControlHandler) -> None:
     raised: list[BaseException] = []
     broken = None
     try:
-        if handler.wait_for_peers():
+        handler.wait_for_peers()
+        while not handler.is_over:
             run_in_turns(roles, handler, handler.sleep)
     except RoleError as failure:
         broken = failure.role
@@ -208,6 +214,8 @@ class _ControlHandler:
         # Pages on the root's host it reads itself, even after a worker's end.
         self._reported_actors = () if job.plan.is_local(own.rank) else process.actors
         self._control = control
+        self._shares_clock = job.plan.is_local(own.rank)
+        self._tracer: Tracer | None = None
         saves = "learner" in process.roles
         self._lifeline = None if lifeline is None else ParentDeathWatch(lifeline, saves=saves)
         self._terminated = False
@@ -236,22 +244,30 @@ class _ControlHandler:
         self._roles, self._transport, self._production = roles, transport, production
         self._began = time.perf_counter()
 
-    def wait_for_peers(self) -> bool:
-        """Sleep until the root sends the peers' addresses; False if it says stop first, or is gone.
+    @property
+    def is_over(self) -> bool:
+        """The root has said stop, or is gone."""
+        return self._stopping or (self._lifeline is not None and self._lifeline.cut)
+
+    def wait_for_peers(self) -> None:
+        """Sleep until the root sends the peers' addresses, says stop or is gone.
 
         However long the others take to start: the root hears of each that ends before it is there, and then
         stops all.
         """
-        while not self._peers_known:
-            if not self.handle():
-                return False
-            if not self._peers_known:
+        while not (self._peers_known or self.is_over):
+            self.handle()
+            if not (self._peers_known or self.is_over):
                 self._control.wait(self._report_every_s)
-        return True
 
     def handle(self) -> bool:
-        """Report, then hear the root; the other order could leave a message unseen while asleep."""
-        if self._lifeline is not None and self._lifeline.cut:
+        """Report, then hear the root; the other order could leave a message unseen while asleep.
+
+        Returns:
+            Whether the loop goes on; it ends, to begin anew, when other methods take the place of those it
+            holds, because a trace begins or ends.
+        """
+        if self.is_over:
             return False
         self._pass_on_termination()
         now = time.monotonic()
@@ -259,7 +275,9 @@ class _ControlHandler:
             self._reported = now
             self._control.send(self._report())
         self._announce_finish()
-        for message in self._control.receive():
+        goes_on = not (self._tracer is not None and now >= self._tracer.until_s and self._end_trace())
+        messages = self._control.receive()
+        for message in messages:  # A trace that begins may add to them.
             if isinstance(message, Addresses) and self._transport is not None:
                 self._transport.connect(message.addresses)
                 self._peers_known = True
@@ -268,12 +286,15 @@ class _ControlHandler:
             elif isinstance(message, Allow):
                 for role in self._roles:
                     role.allow(message.fragments)
+            elif isinstance(message, Trace):
+                self._begin_trace(message, messages)
+                goes_on = False
             elif isinstance(message, WindDown):
                 for role in self._roles:
                     role.wind_down()
             elif isinstance(message, Stop):
                 self._stopping = True
-        return not self._stopping
+        return goes_on and not self._stopping
 
     def sleep(self, timeout_s: float) -> None:
         """Sleep until a message, a credit or the root wants something, or the next report is due."""
@@ -281,9 +302,22 @@ class _ControlHandler:
         self._transport.wait(max(timeout_s, self._report_every_s), (self._control.descriptor,))
 
     def say_goodbye(self) -> None:
-        """Send the last report."""
+        """Send the last report, and what was traced until now."""
+        self._end_trace()
         self._announce_finish()
         self._control.send(Stopped(report=self._report()))
+
+    def _begin_trace(self, asked: Trace, unheard: list[FromRoot]) -> None:
+        # Imported here, as all roles are by now: they import torch.
+        from tianji_cli.worker.tracer import Tracer  # noqa: PLC0415
+
+        if self._tracer is None:
+            self._tracer = Tracer(self._control, self._rank, shares_clock=self._shares_clock)
+        self._tracer.begin(asked, self._roles, self, unheard)
+
+    def _end_trace(self) -> bool:
+        """Send what was traced; whether anything was."""
+        return self._tracer is not None and self._tracer.end()
 
     def _announce_finish(self) -> None:
         if self._finish_announced:

@@ -69,9 +69,9 @@ def place(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("tianji tra", ["train"]),
+        ("tianji tra", ["train", "trace"]),
         ("tianji config ", ["show", "diff", "schema"]),
-        ("tianji train --tr", ["--transport"]),
+        ("tianji train --tr", ["--transport", "--trace"]),
         ("tianji sweep mi", ["mine.toml"]),
         ("tianji sweep --re", ["--resume"]),
         ("tianji train ppo_cartpole_", [f"ppo_cartpole_{one}" for one in ("groups", "learners", "sync")]),

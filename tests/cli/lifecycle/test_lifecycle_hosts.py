@@ -125,6 +125,25 @@ def test_an_actor_killed_on_another_host_is_restarted_there(start: Start) -> Non
     assert [role["restarts"] for role in summary["roles"] if role["role"] == "actor"] == [0, 1]
 
 
+def test_a_trace_brings_the_clock_of_another_host_to_the_root_s(start: Start, workplace: Any) -> None:
+    run, host = start(ENDLESS, shared=False)
+    run.train_until(2000)
+    workplace.command("trace", str(run.path), "--seconds", "1").wait(0)
+    document = json.loads((run.path / "trace.json").read_text())
+    known, compared = sorted(
+        document["otherData"]["processes"], key=lambda process: process["uncertainty_s"]
+    )[1:]
+    assert known["offset_s"] == known["uncertainty_s"] == 0.0
+    # Both hosts are this machine, and have one clock.
+    assert abs(compared["offset_s"]) <= compared["uncertainty_s"] < 1.0
+    assert compared["host"] != known["host"]
+    names = {event["name"] for event in document["traceEvents"] if event["pid"] == compared["rank"]}
+    assert {"act", "step", "push"} <= names
+    run.command.signal_all(signal.SIGINT)
+    run.finish(130)
+    host.wait(0)
+
+
 def test_a_suspended_fork_server_on_another_host_is_named_and_holds_no_end_up(start: Start) -> None:
     run, host = start(ENDLESS)
     run.train_until(1000)

@@ -13,7 +13,9 @@ from tianji_cli.wire.messages import (
     Answer,
     Arrive,
     Ask,
+    AskClock,
     Began,
+    Clock,
     Exited,
     Failed,
     Finished,
@@ -25,9 +27,12 @@ from tianji_cli.wire.messages import (
     Present,
     Register,
     Report,
+    SpansOf,
     Stop,
     Stopped,
     ToRoot,
+    Trace,
+    Traced,
     WindDown,
     decode_from_root,
     decode_to_root,
@@ -77,22 +82,41 @@ reports = st.builds(
     busy_s=st.lists(finite, max_size=3),
     running_s=finite,
 )
-plain = [kind for kind in typing.get_args(FromWorker) if kind not in {Report, Stopped}]
+plain = [
+    kind for kind in typing.get_args(FromWorker) if kind not in {Report, Stopped, AskClock, SpansOf, Traced}
+]
+tracing = st.one_of(
+    st.builds(AskClock, kind=st.just("ask_clock"), rank=ranks, asked_s=finite),
+    st.builds(SpansOf, kind=st.just("spans"), rank=ranks, trace=st.integers(0, 2**20)),
+    st.builds(
+        Traced,
+        kind=st.just("traced"),
+        rank=ranks,
+        trace=st.integers(0, 2**20),
+        began_s=finite,
+        ended_s=finite,
+        dropped=st.integers(0, 2**53),
+        offset_s=st.floats(-1e12, 1e12),
+        uncertainty_s=finite,
+    ),
+)
 stopped = st.builds(Stopped, kind=st.just("stopped"), report=reports)
 pages = st.builds(PageReport, first_step_age_s=st.none() | finite)
 nodes = st.one_of(
-    st.from_type(Present),
+    st.builds(Present, kind=st.just("present"), suspended_server=st.none() | st.integers(0, 2**22)),
     st.from_type(Began),
     st.builds(Arrive, kind=st.just("arrive"), cores=st.lists(st.integers(0, 2**20))),
     st.builds(Exited, kind=st.just("exited"), pages=st.lists(pages, max_size=3)),
     st.builds(Answer, kind=st.just("answer"), result=plain_data),
 )
-to_root = st.one_of(reports, stopped, nodes, *(st.builds(kind, rank=ranks) for kind in plain))
+to_root = st.one_of(reports, stopped, nodes, tracing, *(st.builds(kind, rank=ranks) for kind in plain))
 asks = st.builds(Ask, kind=st.just("ask"), step=plain_data)
 from_root = st.one_of(
     asks,
     st.builds(Allow, kind=st.just("allow"), fragments=st.none() | st.integers(min_value=0)),
-    *(st.from_type(kind) for kind in typing.get_args(FromRoot) if kind not in {Ask, Allow}),
+    st.builds(Clock, kind=st.just("clock"), asked_s=finite, root_s=finite),
+    st.builds(Trace, kind=st.just("trace"), until_s=finite),
+    *(st.from_type(kind) for kind in typing.get_args(FromRoot) if kind not in {Ask, Allow, Clock, Trace}),
 )
 
 

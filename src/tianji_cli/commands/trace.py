@@ -1,0 +1,150 @@
+"""`tianji trace`: what the roles of a run that is going on do from moment to moment."""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from tianji_cli.commands.options import Run
+from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
+from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.files.traces import MOST_S, TracePlace, TraceResult, asked_for
+from tianji_cli.plan.plan import this_host
+from tianji_cli.telemetry.progress import status
+from tianji_cli.telemetry.run_state import is_running, read_state, root_host
+
+LOOK_S: Final = 0.2
+"""Seconds between two looks at the files; no event says so where another host writes them."""
+
+QUIET_S: Final = 15.0
+"""A root writes a row of the metrics each second; one that has written none for so long does not answer."""
+
+PATIENCE_S: Final = 60.0
+"""After the window. The root waits for its workers for half of this."""
+
+Seconds = Annotated[float, typer.Option("--seconds", metavar="S", help="How long the run is traced.")]
+TraceOut = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="TRACE.json", help="The Chrome trace; RUN/trace.json if not said."),
+]
+
+
+def trace(run: Run, *, seconds: Seconds = 5.0, out: TraceOut = None) -> int:
+    """Trace a run that is going on, on all its hosts, and draw its timeline.
+
+    Raises:
+        UsageError: there is no such run, it does not run, or is being traced.
+        RunFailed: nothing came of it.
+    """
+    check_seconds("--seconds", seconds)
+    directory = RunDirectory.find(run)
+    where = directory.trace if out is None else out
+    _check_place(where)
+    state = read_state(directory)
+    if state.status != "running":
+        said = f"{directory.path} does not run: {state.status}{state.reason and f', {state.reason}'}"
+        raise UsageError(f"{said}\na run is traced while it trains: tianji train ... --trace {seconds:g}")
+    with requested(directory, seconds) as place:
+        with status(f"tracing {directory.path} for {seconds:g} s"):
+            result = _await_result(directory, place, seconds)
+        leave(directory, place, result, where)
+    return 0
+
+
+def check_seconds(option: str, seconds: float) -> None:
+    """Refuse to trace for no time, or for longer than anything keeps.
+
+    Raises:
+        UsageError: says what would be right.
+    """
+    if not 0 < seconds <= MOST_S:  # NaN is neither.
+        said = f"{seconds:g}" if math.isfinite(seconds) else str(seconds)
+        raise UsageError(f"{option} {said} is no time to trace: more than 0, and {MOST_S:g} at most")
+
+
+def _check_place(where: Path) -> None:
+    """Refuse, before anything is traced, to write where nothing can be written."""
+    if where.is_dir() or not os.access(where.parent, os.W_OK):
+        raise UsageError(f"cannot write {where}: --out takes a file in a directory that is there")
+
+
+@contextmanager
+def requested(run: RunDirectory, seconds: float) -> Iterator[TracePlace]:
+    """Ask a run for a trace; see ``asked_for``.
+
+    Raises:
+        TianjiError: the request cannot be written.
+    """
+    with ExitStack() as stack:
+        try:
+            place = stack.enter_context(asked_for(run, seconds))
+        except OSError as cause:
+            raise TianjiError(f"cannot ask {run.path} for a trace: {describe(cause)}") from cause
+        yield place
+
+
+def leave(
+    run: RunDirectory, place: TracePlace, result: TraceResult, out: Path, *, quiet: bool = False
+) -> None:
+    """Write, draw and, unless ``quiet``, print what came of a trace.
+
+    Raises:
+        RunFailed: no process has said anything.
+        TianjiError: something cannot be read or written.
+    """
+    # NumPy and what draws take a second, which other commands do without.
+    from tianji_cli.runs.timeline.report import leave_timeline, print_timeline  # noqa: PLC0415
+    from tianji_cli.runs.timeline.timeline import read_timeline  # noqa: PLC0415
+
+    timeline = read_timeline(str(run.path), place, result)
+    if not timeline.lanes:
+        raise RunFailed("\n".join((f"nothing came of the trace of {run.path}", *timeline.notes())))
+    with status("drawing the timeline", quiet=quiet):
+        leave_timeline(timeline, run, out)
+    if not quiet:
+        print_timeline(timeline, run, out)
+
+
+def _await_result(run: RunDirectory, place: TracePlace, seconds: float) -> TraceResult:
+    """Wait until a trace is there.
+
+    Raises:
+        RunFailed: the run has ended before, or its root does not answer.
+        TianjiError: what came cannot be read.
+    """
+    size, grown_s = -1, time.monotonic()
+    limit_s = math.inf
+    while True:
+        # In this order: a root that has ended has answered before.
+        goes_on = is_running(run)
+        result = place.read_result()
+        if result is not None:
+            return result
+        if not goes_on:
+            raise RunFailed(f"{run.path} has ended before it was traced")
+        now = time.monotonic()
+        if (now_size := run.metrics.stat().st_size) != size:
+            size, grown_s = now_size, now
+        if now - grown_s > QUIET_S:
+            raise RunFailed(_no_answer(run))
+        if place.is_taken:
+            limit_s = min(limit_s, now + seconds + PATIENCE_S)
+        if now > limit_s:
+            raise RunFailed(f"the trace of {run.path} was given up: tianji logs {run.path} root-0 says why")
+        select.select((), (), (), LOOK_S)  # A signal ends it at once.
+
+
+def _no_answer(run: RunDirectory) -> str:
+    host = root_host(run)
+    said = f"nothing has come from {run.path} for {QUIET_S:g} s, so that it was not traced"
+    if host in {None, this_host().name}:
+        return f"{said}: it still waits for hosts, or its root is suspended"
+    return f"{said}: its root is on {host}; trace it there, unless that host is to see this directory"

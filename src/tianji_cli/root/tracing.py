@@ -1,0 +1,171 @@
+"""Traces at the root: begins what is asked for, keeps what the workers measured, says when it is there.
+
+One trace goes on at a time. It begins once every learner has learnt something, since what comes before is the
+start of a run and not its training.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tianji_cli.errors import describe
+from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.files.traces import TracedProcess, TracePlace, TraceResult, take_request
+from tianji_cli.plan.plan import Plan, PlannedProcess
+from tianji_cli.wire.control import ControlServer
+from tianji_cli.wire.messages import MOST_SPANS, AskClock, Clock, SpansOf, Trace, Traced
+from tianji_cli.wire.reports import LearnerReport
+
+LEAD_S: Final = 0.2
+"""From the word to the workers until the window begins: a busy one hears it within 20 ms, and one on another
+host has to compare clocks first."""
+
+ANSWER_S: Final = 30.0
+"""How long after the window a worker may take to answer: it may be in the middle of a long update."""
+
+MOST_SPANS_IN_ALL: Final = 1 << 21
+"""Of all processes together: 40 MB, and about as much as a viewer can show."""
+
+
+@dataclass
+class _Trace:
+    """A trace that goes on.
+
+    Attributes:
+        waiting: ranks that have not said all yet.
+        said: of those that have, and of those that will not, by rank.
+    """
+
+    number: int
+    place: TracePlace
+    began_s: float
+    ended_s: float
+    waiting: set[int]
+    said: dict[int, TracedProcess] = field(default_factory=dict)
+
+
+class Tracing:
+    """Owns the trace of a run that goes on, if one does.
+
+    Args:
+        run: where it is asked for.
+        event: told when a trace begins, and when one cannot go on.
+    """
+
+    def __init__(
+        self, plan: Plan, control: ControlServer, run: RunDirectory, event: Callable[[str], None]
+    ) -> None:
+        self._plan = plan
+        self._control = control
+        self._run = run
+        self._event = event
+        self._begun = 0
+        self._trace: _Trace | None = None
+
+    def look(self, ranks: Iterable[int], learners: Mapping[int, LearnerReport]) -> None:
+        """Begin a trace of some ranks if one is asked for and they train; give up waiting when it is time."""
+        if self._trace is not None and not self._trace.place.path.is_dir():
+            self._trace = None  # It was taken back.
+        if self._trace is not None:
+            if time.monotonic() > self._trace.ended_s + ANSWER_S:
+                self._finish(f"it has not answered within {ANSWER_S:g} s")
+        elif learners and all(learner.session_consumed for learner in learners.values()):
+            try:
+                request = take_request(self._run)
+            except (OSError, ValueError) as cause:
+                self._event(f"a trace cannot be begun: {describe(cause)}")
+                return
+            if request is not None:
+                self._begin(request[0], request[1].seconds, set(ranks))
+
+    def _begin(self, place: TracePlace, seconds: float, ranks: set[int]) -> None:
+        self._begun += 1
+        began_s = time.monotonic() + LEAD_S
+        self._trace = _Trace(self._begun, place, began_s, began_s + seconds, ranks)
+        most = min(MOST_SPANS, MOST_SPANS_IN_ALL // max(1, len(ranks)))
+        self._event(f"tracing {len(ranks)} processes for {seconds:g} s")
+        for rank in sorted(ranks):
+            asked = Trace(trace=self._begun, until_s=self._trace.ended_s, most_spans=most)
+            self._control.send(rank, asked)
+
+    def handle(self, message: AskClock | SpansOf | Traced) -> None:
+        """Tell a worker the time, or keep what one has measured for the trace that goes on."""
+        trace, rank = self._trace, message.rank
+        if isinstance(message, AskClock):
+            self._control.send(rank, Clock(asked_s=message.asked_s, root_s=time.monotonic()))
+            return
+        if trace is None or message.trace != trace.number or rank not in trace.waiting:
+            return
+        if isinstance(message, Traced):
+            own = {"began_s", "ended_s", "dropped", "offset_s", "uncertainty_s"}
+            self._note(trace, self._described(rank).model_copy(update=message.model_dump(include=own)))
+            return
+        try:
+            trace.place.append_spans(rank, message.spans)
+        except OSError as cause:
+            self._give_up(cause)
+
+    def lose(self, rank: int, why: str) -> None:
+        """Go on without a worker that has died."""
+        if self._trace is not None and rank in self._trace.waiting:
+            self._note(self._trace, self._described(rank).model_copy(update={"missing": why}))
+
+    def cut(self) -> None:
+        """End the window now: training is over, and workers say what they have before they stop."""
+        now = time.monotonic()
+        if self._trace is not None and self._trace.began_s >= now:
+            self._trace = None  # It had not begun.
+        elif self._trace is not None:
+            self._trace.ended_s = min(self._trace.ended_s, now)
+
+    def close(self) -> None:
+        """Say what there is: all workers have ended."""
+        if self._trace is not None:
+            self._finish("it has ended without an answer")
+
+    def _described(self, rank: int) -> TracedProcess:
+        process = self._plan.processes[rank]
+        return TracedProcess(
+            rank=rank,
+            title=process.title,
+            roles=tuple(_names(process, several_groups=len(self._plan.groups) > 1)),
+            host=process.host,
+            cores=process.cores,
+        )
+
+    def _note(self, trace: _Trace, said: TracedProcess) -> None:
+        trace.waiting.discard(said.rank)
+        trace.said[said.rank] = said
+        if not trace.waiting:
+            self._finish("")
+
+    def _finish(self, missing: str) -> None:
+        """Answer the one who asked; processes that have not said all are missing for this reason."""
+        trace, self._trace = self._trace, None
+        assert trace is not None
+        for rank in trace.waiting:
+            trace.said[rank] = self._described(rank).model_copy(update={"missing": missing})
+        processes = tuple(said for _, said in sorted(trace.said.items()))
+        try:
+            trace.place.answer(TraceResult(began_s=trace.began_s, ended_s=trace.ended_s, processes=processes))
+        except OSError as cause:
+            self._give_up(cause)
+
+    def _give_up(self, cause: OSError) -> None:
+        """Who asked for it waits no longer than for the slowest worker."""
+        self._trace = None
+        self._event(f"a trace was given up: {describe(cause)}")
+
+
+def _names(process: PlannedProcess, *, several_groups: bool) -> Iterable[str]:
+    """Name the roles of a process, so that no two of the job have the same name."""
+    actors = iter(process.actors)
+    for role in process.roles:
+        number = (
+            f" {next(actors)}" if role == "actor" else f" {process.learner}" if role == "follower" else ""
+        )
+        group = f" (group {process.group})" if several_groups and role != "actor" else ""
+        yield f"{role}{number}{group}"
