@@ -28,7 +28,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     adjustable: ClassVar[frozenset[str]] = frozenset()
-    """Names of those that ``adopt_settings`` of an update rule, or of an agent, may change while it trains."""
+    """Names of those that may change while it trains, by ``adopt_settings`` of an update rule or an agent."""
 
 
 class NoSettings(Settings):
