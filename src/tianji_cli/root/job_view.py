@@ -24,6 +24,7 @@ from tianji_cli.telemetry.snapshot import (
     Evaluated,
     GroupStanding,
     JobState,
+    PopulationStanding,
     RoleStatus,
     RoleSummary,
     Snapshot,
@@ -57,7 +58,8 @@ class Overview:
         ended: pages of earlier incarnations on this host, and of all actors elsewhere, as last reported.
         unsure: ranks on hosts that were lost: of what they did only the last report is known.
         evaluation: how the greedy evaluation went.
-        averaging: how the groups' parameters were averaged so far; None with one group.
+        averaging: how the groups' parameters were averaged so far; None with one group, or with a population.
+        population: how its members are; None without one.
 
     Args:
         earlier_env_steps: samples that all groups received in earlier sessions of a resumed run.
@@ -85,7 +87,9 @@ class Overview:
         self._evaluations = 0
         self._best_evaluation: float | None = None
         groups = config.distribution.groups
-        self.averaging = Averaging(0, (0,) * groups) if groups > 1 else None
+        averages = groups > 1 and config.population is None
+        self.averaging = Averaging(0, (0,) * groups) if averages else None
+        self.population: PopulationStanding | None = None
         self._work = WorkLog(config, plan)
         self._forecast = StopForecast(config.experiment.stop.targets)
 
@@ -308,6 +312,7 @@ class Overview:
             staleness_p=self._staleness_p(buffer),
             bottleneck=bottleneck,
             averaging=self.averaging,
+            population=self.population,
             by_group=tuple(GroupStanding.of(group, said) for group, said in of_groups.items()),
             extra=extra_reports(self._plan, self.workers),
             frames_per_step=max((known for known in frames if known is not None), default=None),

@@ -23,9 +23,10 @@ from tianji_cli.plan.plan import EXAMINER, Plan
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.root.accounting import Account, reconcile
 from tianji_cli.root.announcements import Announcements, Rejections
-from tianji_cli.root.averaging import RootEndpoint
+from tianji_cli.root.endpoint import RootEndpoint
 from tianji_cli.root.goals import ProductionGoal, StopRules
 from tianji_cli.root.job_view import Overview, choose_best
+from tianji_cli.root.population import Standings
 from tianji_cli.root.shutdown import EvaluationWatch, Outcome, Phase, Shutdown
 from tianji_cli.signals import StopSignals
 from tianji_cli.telemetry.snapshot import Status, Summary
@@ -74,7 +75,8 @@ class Root:
         overview: Overview,
         signals: StopSignals,
         telemetry: Telemetry,
-        averaging: RootEndpoint,
+        endpoint: RootEndpoint,
+        standings: Standings | None,
         losses: GroupLosses,
         checkpoints: Path,
     ) -> None:
@@ -87,8 +89,9 @@ class Root:
         self._overview = overview
         self._signals = signals
         self._telemetry = telemetry
-        self._rejections = Rejections(overview, control, averaging, telemetry.event)
-        self._averaging = averaging
+        self._rejections = Rejections(overview, control, endpoint, telemetry.event)
+        self._endpoint = endpoint
+        self._standings = standings
         self._losses = losses
         self._checkpoints = checkpoints
         self._phase = Phase.STARTING
@@ -119,9 +122,9 @@ class Root:
             self._check_signals()
             for message in self._control.receive():
                 self._handle(message)
-            self._averaging.turn()
-            if self._averaging.failure:
-                self._end("failed", self._averaging.failure)
+            self._endpoint.turn()
+            if self._endpoint.failure:
+                self._end("failed", self._endpoint.failure)
             self._check_workers()
             self._tick()
             if self._phase is Phase.TRAINING:
@@ -133,7 +136,7 @@ class Root:
     def _sleep(self) -> None:
         goal_at = self._goal.look_at if self._phase is Phase.TRAINING else float("inf")
         until = min(self._next_tick, self._shutdown.deadline, goal_at)
-        self._averaging.sleep(until, self._control, (self._signals.descriptor, *self._pool.descriptors))
+        self._endpoint.sleep(until, self._control, (self._signals.descriptor, *self._pool.descriptors))
         self._signals.clear()
 
     def _check_signals(self) -> None:
@@ -194,7 +197,9 @@ class Root:
         view.state, view.pid = "running", message.pid
         self._members.register(message)
         if message.wiring is not None:
-            self._averaging.open(message.wiring)
+            self._endpoint.open(message.wiring)
+        if self._standings is not None:
+            self._standings.welcome(message.rank)
         self._introduce()
         self._goal.register(message.rank)
         if self._phase not in RUNNING:
@@ -203,10 +208,10 @@ class Root:
     def _introduce(self) -> None:
         # Training needs no examiner: it joins when it has built its environments.
         needed = self._losses.living - self._examiners
-        addresses = self._members.introduce(self._losses.living, needed, self._averaging.address)
+        addresses = self._members.introduce(self._losses.living, needed, self._endpoint.address)
         if addresses is None:
             return
-        self._averaging.connect(addresses)
+        self._endpoint.connect(addresses)
         if self._phase is Phase.STARTING:
             self._phase = Phase.TRAINING
 
@@ -225,6 +230,8 @@ class Root:
         self._overview.note(report)
         for row in self._overview.new_evaluations(report):
             self._telemetry.evaluation(row)
+            if self._standings is not None:
+                self._standings.note_evaluation(row["group"], row["version"], row["mean"])
             self._announcements.check_evaluation(row["cut_off"])
         for said in report.roles:
             if isinstance(said, ExaminerReport):
@@ -306,7 +313,7 @@ class Root:
         """Go on without a group that is lost."""
         ranks = self._losses.ranks_of(group)
         self._pool.kill(ranks)
-        self._averaging.lose(ranks & self._learner_ranks)
+        self._endpoint.lose(ranks & self._learner_ranks)
         self._members.leave(ranks)
         if self._phase is Phase.TRAINING:
             self._introduce()  # A role that waits for all of them is not to wait for those.
@@ -345,7 +352,7 @@ class Root:
         self._next_tick = now + (TICK_S if now - self._began > FIRST_S else FIRST_TICKS_S)
         for rank, pid in self._pool.pids.items():
             self._overview.workers[rank].pid = pid
-        self._averaging.report(self._overview, self._losses.causes)
+        self._endpoint.report(self._overview, self._losses.causes)
         snapshot = self._overview.snapshot()
         self._telemetry.update(snapshot)
         self._rejections.report()
@@ -382,7 +389,7 @@ class Root:
                 view.state = "stopping" if view.state == "running" and view.pid is not None else view.state
             self._shutdown.begin()
             self._pool.kill(to_kill)
-            self._averaging.finish()
+            self._endpoint.finish()
 
     def _advance(self) -> None:
         """Go on to the next phase when this one is done, or when its time is up."""
@@ -429,7 +436,7 @@ class Root:
         if account.unaccounted:
             self._telemetry.event(f"{account.unaccounted} samples are in none of the accounts: {account}")
         self._rejections.report()
-        self._averaging.report(self._overview, self._losses.causes)
+        self._endpoint.report(self._overview, self._losses.causes)
         reason = self._losses.described(self._outcome.reason)
         return self._overview.summary(self._outcome.status, reason, account, self._rejections.total)
 

@@ -406,6 +406,12 @@ class Saved:
         embryo.model.read_parameters(load_parameters(self.place, embryo.model))
         embryo.load_state(self.tensors, self.document["embryo"])
 
+    @property
+    def takeovers(self) -> Sequence[Mapping[str, Any]]:
+        """Of a member of a population: where it took over others'."""
+        found: Sequence[Mapping[str, Any]] = self.document.get("member", {}).get("takeovers", ())
+        return found if self.own else ()
+
     def restore_episodes(self, episodes: Episodes) -> None:
         """Let returns and thresholds go on, which are the group's own."""
         if self.own:

@@ -24,6 +24,7 @@ from typing import Final, cast
 import setproctitle
 
 from tianji_cli.config.loader import parse_config
+from tianji_cli.config.population import config_with
 from tianji_cli.errors import describe
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.directories import directory_lock
@@ -36,11 +37,13 @@ from tianji_cli.wire.address import JobKey, engine_options
 from tianji_cli.wire.control import ControlClient
 from tianji_cli.wire.messages import (
     Addresses,
+    Adopt,
     Allow,
     BuildOutput,
     BuildReport,
     Failed,
     Finished,
+    FromRoot,
     PeerLost,
     Register,
     Report,
@@ -112,7 +115,8 @@ def _work(
 
     process = job.plan.processes[own.rank]
     torch.set_num_threads(process.threads)
-    parts = Parts(job, parse_config(job.config), process, own.incarnation)
+    config = config_with(parse_config(job.config), job.hyperparameters_of(process.group))
+    parts = Parts(job, config, process, own.incarnation)
     if "evaluator" in process.roles:
         _run_evaluator(build_evaluator(parts), handler)
         return
@@ -258,20 +262,27 @@ class _ControlHandler:
             self._control.send(self._report())
         self._announce_finish()
         for message in self._control.receive():
-            if isinstance(message, Addresses) and self._transport is not None:
+            self._obey(message)
+        return not self._stopping
+
+    def _obey(self, message: FromRoot) -> None:
+        match message:
+            case Addresses() if self._transport is not None:
                 self._transport.connect(message.addresses)
                 self._peers_known = True
-            elif isinstance(message, PeerLost) and self._transport is not None:
+            case PeerLost() if self._transport is not None:
                 self._transport.peer_lost(message.rank)
-            elif isinstance(message, Allow):
+            case Allow():
                 for role in self._roles:
                     role.allow(message.fragments)
-            elif isinstance(message, WindDown):
+            case Adopt():
+                for role in self._roles:
+                    role.adopt_hyperparameters(message.hyperparameters)
+            case WindDown():
                 for role in self._roles:
                     role.wind_down()
-            elif isinstance(message, Stop):
+            case Stop():
                 self._stopping = True
-        return not self._stopping
 
     def sleep(self, timeout_s: float) -> None:
         """Sleep until a message, a credit or the root wants something, or the next report is due."""
