@@ -49,7 +49,7 @@ def members_of(config: JobConfig, checkpoints: Path | None) -> tuple[Hyperparame
 
 
 def choose(scores: Mapping[int, float], population: Population, rng: np.random.Generator) -> dict[int, int]:
-    """Choose which members take over which others, only ever better ones.
+    """Choose which members take over which others (Jaderberg et al., 2017, section 4.1.1).
 
     Args:
         scores: of the members that can be compared, by their groups.
@@ -59,15 +59,16 @@ def choose(scores: Mapping[int, float], population: Population, rng: np.random.G
     """
     if len(scores) < 2:
         return {}
-    ranked = sorted(scores, key=lambda group: (scores[group], group))
+    groups = sorted(scores)
     if population.selection == "tournament":
-        rivals = {group: [other for other in ranked if other != group] for group in sorted(scores)}
-        pairs = [(group, rivals[group][int(rng.integers(len(ranked) - 1))]) for group in rivals]
-    else:
-        number_of = min(max(1, round(population.fraction * len(ranked))), len(ranked) // 2)
-        best = ranked[-number_of:]
-        pairs = [(group, best[int(rng.integers(number_of))]) for group in ranked[:number_of]]
-    return {group: other for group, other in pairs if scores[other] > scores[group]}
+        rivals = {group: [other for other in groups if other != group] for group in groups}
+        drawn = {group: others[int(rng.integers(len(others)))] for group, others in rivals.items()}
+        return {group: other for group, other in drawn.items() if scores[other] > scores[group]}
+    luck = dict(zip(groups, rng.random(len(groups)).tolist(), strict=True))  # Of equals any may be the worse.
+    ranked = sorted(groups, key=lambda group: (scores[group], luck[group]))
+    count = min(max(1, round(population.fraction * len(ranked))), len(ranked) // 2)
+    best = ranked[-count:]
+    return {group: best[int(rng.integers(count))] for group in ranked[:count]}
 
 
 class Standings:
