@@ -56,6 +56,7 @@ class Constant(Executor):
         self.theta[:] = parameters
 
     def __call__(self, observation):  # noqa: ARG002
+        """Say them."""
         return (self.theta,)
 
 
