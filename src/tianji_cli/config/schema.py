@@ -655,8 +655,8 @@ class Population(Section):
 
     Attributes:
         interval: env steps of a member from one comparison to the next, at least.
-        metric: what members are judged by: "mean_100", the mean return of the last 100 training episodes
-            since it took over another's policy, or "evaluation", the mean return of its last evaluation;
+        metric: what members are judged by: "mean_100", the mean return of the last 100 training episodes,
+            at most those since it took over another; or "evaluation", the mean return of its last evaluation;
             None for "evaluation" where ``[experiment.evaluation]`` is on, and "mean_100" elsewhere.
         selection: with "truncation" the worst ``fraction`` of the members take over one of the best
             ``fraction`` each; with "tournament" each member is held against another, and takes it over if

@@ -297,6 +297,7 @@ class Comparison:
             env_steps=source.env_steps,
             since=source.since,
             score=source.score,
+            returns=source.returns,
             hyperparameters=hyperparameters,
         )
         return answer

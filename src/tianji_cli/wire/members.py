@@ -21,6 +21,8 @@ Octets = npt.NDArray[np.uint8]
 
 _TEXT_BYTES: Final = 16 << 10
 """Room for hyperparameters as JSON."""
+MOST_RETURNS: Final = 100
+"""Returns that go with a policy."""
 
 
 @cache
@@ -34,9 +36,14 @@ def member_layout(state_bytes: int) -> RecordLayout:
             ("env_steps", "<u8"),
             ("since", "<u8"),
             ("score", "<f8"),
+            ("episodes", "<u8"),
             ("text_bytes", "<u8"),
         ),
-        (Array("text", np.uint8, (_TEXT_BYTES,)), Array("state", np.uint8, (state_bytes,))),
+        (
+            Array("text", np.uint8, (_TEXT_BYTES,)),
+            Array("returns", np.float64, (MOST_RETURNS,)),
+            Array("state", np.uint8, (state_bytes,)),
+        ),
     )
 
 
@@ -97,6 +104,7 @@ class Member(Record):
         env_steps: int,
         since: int,
         score: float | None,
+        returns: npt.NDArray[np.float64],
         hyperparameters: Mapping[str, Any],
     ) -> None:
         """Describe it, by the names of the properties.
@@ -108,7 +116,15 @@ class Member(Record):
         if len(said) > _TEXT_BYTES:
             raise ValueError(f"hyperparameters of {len(said)} bytes are more than {_TEXT_BYTES}")
         self.arrays["text"][: len(said)] = np.frombuffer(said, np.uint8)
-        self.stamp(job, group, number, env_steps, since, math.nan if score is None else score, len(said))
+        self.arrays["returns"][: len(returns)] = returns
+        known = math.nan if score is None else score
+        self.stamp(job, group, number, env_steps, since, known, len(returns), len(said))
+
+    @property
+    def returns(self) -> npt.NDArray[np.float64]:
+        """Of the last episodes that its policy, or what it has become since, has played."""
+        found: npt.NDArray[np.float64] = self.arrays["returns"][: int(self.header["episodes"])]
+        return found
 
     @property
     def hyperparameters(self) -> dict[str, Any]:

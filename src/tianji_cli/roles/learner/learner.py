@@ -299,10 +299,10 @@ class Learner(Role):
     def _settles(self, member: PopulationMember) -> bool:
         """Be compared with other members; go on with what another has learnt, if the root has sent it."""
         progress = self._progress
-        if not member.settle(progress.env_steps, self._episodes.mean, progress.version + 1):
+        if not member.settle(progress.env_steps, self._episodes, progress.version + 1):
             return False
-        if member.take_takeover():
-            self._episodes.forget()
+        if (returns := member.take_takeover()) is not None:
+            self._episodes.take_over(returns)
             self._source.discard(progress.version + 1)
             self._embryo.schedule(self._job_env_steps)
         return True
@@ -367,7 +367,9 @@ class Episodes:
     def __init__(self, thresholds: Sequence[float] = (), metrics: Sequence[str] = ()) -> None:
         self.count = 0
         self._recorded = 0
-        """Episodes since the last ``forget``."""
+        """Episodes that the means are over, at most ``WINDOW`` of them."""
+        self._own = 0
+        """Of these, those since ``take_over``."""
         self.best_mean: float | None = None
         self.best_win_rate: float | None = None
         self.time_to: dict[float, float | None] = dict.fromkeys(thresholds)
@@ -437,6 +439,7 @@ class Episodes:
             self._recent[place] = value
             self.count += 1
             self._recorded += 1
+            self._own += 1
             if self.full:
                 improved |= self._note_mean(self._sum / WINDOW, train_s)
         win_rate = self.win_rate
@@ -446,10 +449,22 @@ class Episodes:
         self._sum = float(self._recent[: self.in_mean].sum())
         return improved
 
-    def forget(self) -> None:
-        """Begin the means anew: those that were recorded are of another policy. Best and counts stay."""
-        self._recorded = self._judged = self._measured = 0
-        self._recent[:] = self._sum = 0.0
+    @property
+    def returns(self) -> npt.NDArray[np.float64]:
+        """Returns behind ``mean``, the oldest first, ``[in_mean]``."""
+        return np.roll(self._recent, -(self._recorded % WINDOW) if self.full else 0)[: self.in_mean]
+
+    @property
+    def own_mean(self) -> float | None:
+        """Likewise of those episodes alone that were played since ``take_over``; None before one ended."""
+        own = min(self._own, WINDOW)
+        return float(self.returns[-own:].mean()) if own else None
+
+    def take_over(self, returns: npt.NDArray[np.float64]) -> None:
+        """Go on with the policy of another member, whose last returns these are; best and counts stay."""
+        self._recorded, self._own, self._judged, self._measured = len(returns), 0, 0, 0
+        self._recent[: len(returns)] = returns
+        self._sum = float(returns.sum())
 
     def reached(self, stop: Stop, env_steps: int | None) -> str | None:
         """Return which rule ends training now, or None; without ``env_steps`` the root looks at those."""

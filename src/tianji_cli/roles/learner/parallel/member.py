@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import BaseModel
 
@@ -20,6 +21,18 @@ from tianji_transports.core import Full, Transport
 _REST_BYTES: Final = 64 << 10
 """Room for what of an update rule's state is no tensor, as JSON; that of the built-in ones takes 1 KiB."""
 _LENGTH_BYTES: Final = 8
+
+
+class Episodes(Protocol):
+    """What a member has played, as far as it is judged by that."""
+
+    @property
+    def own_mean(self) -> float | None:
+        """Mean return of the latest episodes since it took over another; None before one has ended."""
+
+    @property
+    def returns(self) -> npt.NDArray[np.float64]:
+        """Of the latest episodes of its policy, the oldest first, at most ``MOST_RETURNS``."""
 
 
 class TakeoverError(TianjiError):
@@ -131,17 +144,17 @@ class PopulationMember:
         self._number = 0
         self._outstanding = False
         self._since = 0
-        self._taken = False
+        self._taken: npt.NDArray[np.float64] | None = None
         self._settings_with = settings_with
         self.hyperparameters = dict(hyperparameters)
         self.takeovers = list(takeovers)
 
-    def settle(self, env_steps: int, score: float | None, version: int) -> bool:
+    def settle(self, env_steps: int, episodes: Episodes, version: int) -> bool:
         """Take over what was sent, if it is there, and show what was learnt if that is due.
 
         Args:
             env_steps: received so far, over all sessions.
-            score: mean return of the latest episodes; None before one has ended.
+            episodes: that were played so far; members are judged by the latest.
             version: of the policy that is published next.
 
         Returns:
@@ -150,20 +163,20 @@ class PopulationMember:
         if self._look(env_steps, version):
             self._next = env_steps + self._interval
             return True
-        if not self._outstanding and env_steps >= self._next and self._show(env_steps, score):
+        if not self._outstanding and env_steps >= self._next and self._show(env_steps, episodes):
             self._next = env_steps + self._interval
         return not (self._waits and (self._outstanding or env_steps >= self._next))
 
-    def take_takeover(self) -> bool:
-        """Say, once after each time, that the learner is another one now."""
-        taken, self._taken = self._taken, False
+    def take_takeover(self) -> npt.NDArray[np.float64] | None:
+        """Return, once after each time that the learner became another one, the last returns of that."""
+        taken, self._taken = self._taken, None
         return taken
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint has of this member."""
         return {"hyperparameters": self.hyperparameters, "takeovers": self.takeovers}
 
-    def _show(self, env_steps: int, score: float | None) -> bool:
+    def _show(self, env_steps: int, episodes: Episodes) -> bool:
         """Send all that the learner knows; False if the root is not there yet."""
         own = self._own
         loan = self._transport.loan(ROOT_RANK, MEMBERS, own.memory.nbytes)
@@ -177,7 +190,8 @@ class PopulationMember:
             number=self._number,
             env_steps=env_steps,
             since=self._since,
-            score=score,
+            score=episodes.own_mean,
+            returns=episodes.returns,
             hyperparameters=self.hyperparameters,
         )
         loan.memory[:] = own.memory
@@ -202,6 +216,6 @@ class PopulationMember:
         self.hyperparameters = sent.hyperparameters
         self._embryo.adopt_settings(self._settings_with(self.hyperparameters))
         self._since = version
-        self._taken = True
+        self._taken = sent.returns
         self.takeovers.append({"from": sent.group, "env_steps": env_steps, "version": version})
         return True
