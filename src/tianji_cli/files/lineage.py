@@ -16,7 +16,7 @@ LINEAGE: Final = "lineage.json"
 SCHEMA: Final = 1
 
 START: Final = "start"
-"""Kind of entry: a session begins; ``members`` have their hyperparameters."""
+"""Kind of entry: a session begins; ``members`` have their hyperparameters, and are judged by ``metric``."""
 ROUND: Final = "round"
 """Kind of entry: members were compared. Each has env steps and score as they were then, in ``from`` the group
 that it took over, or null, and the hyperparameters that it goes on with."""
@@ -52,6 +52,11 @@ class Lineage:
             return cls(run, [dict(entry) for entry in document["entries"]])
         except (OSError, ValueError, TypeError, KeyError) as cause:
             raise UsageError(f"cannot go on with {path}: {cause}") from cause
+
+    @property
+    def metric(self) -> str:
+        """What members are judged by."""
+        return next((entry["metric"] for entry in reversed(self.entries) if entry["kind"] == START), "")
 
     @property
     def rounds(self) -> int:

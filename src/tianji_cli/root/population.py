@@ -105,7 +105,7 @@ class Standings:
         self._parents: list[int | None] = [None] * len(first)
         self._evaluated: dict[int, tuple[int, float]] = {}
         members = [{"group": group, "hyperparameters": own} for group, own in enumerate(first)]
-        self._write(START, members=members)
+        self._write(START, metric=self.metric, members=members)
 
     @property
     def rounds(self) -> int:

@@ -16,7 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from tianji_cli.files.lineage import Lineage
 from tianji_cli.files.rundir import RunDirectory, write_whole
+from tianji_cli.telemetry.lineage import lineage_figure
 from tianji_cli.telemetry.metrics import read_history
 
 Rows = Sequence[Mapping[str, Any]]
@@ -75,6 +77,9 @@ def draw_plots(run: RunDirectory) -> None:
         if lags:
             versions = MaxNLocator(integer=True)
             _draw_spread(lags, "lag", "Policy lag (versions)", run.plots / "policy_lag.png", versions)
+        lineage = Lineage.of_run(run.path)
+        if lineage.rounds:
+            _save(lineage_figure(lineage.entries, lineage.metric), run.plots / "lineage.png")
         if ages:
             _draw_spread(ages, "age", "Sample age (env steps)", run.plots / "sample_age.png")
             _draw_ratio(ages, run.plots / "replay_ratio.png")
