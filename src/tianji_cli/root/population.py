@@ -16,7 +16,7 @@ import numpy as np
 
 from tianji_cli.config.population import Explorer, Hyperparameters, first_members
 from tianji_cli.config.schema import JobConfig, Population
-from tianji_cli.files.lineage import ROUND, START, Lineage
+from tianji_cli.files.lineage import REPLACED, ROUND, START, Lineage
 from tianji_cli.files.saved import saved_members
 from tianji_cli.plan.graph import MEMBERS, TAKEOVERS
 from tianji_cli.plan.plan import ROOT_RANK, Plan
@@ -26,7 +26,7 @@ from tianji_cli.telemetry.snapshot import MemberStanding, PopulationStanding
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.members import Member, member_layout
 from tianji_cli.wire.messages import Adopt
-from tianji_cli.wire.reports import Rejected
+from tianji_cli.wire.reports import LearnerReport, Rejected
 from tianji_transports.core import Claim, Full, Transport
 
 
@@ -76,7 +76,7 @@ class Standings:
 
     Attributes:
         hyperparameters: of each member, now.
-        rounds: how often members were compared, over all sessions.
+        returned: members that died and are there again, and know nothing of what others have learnt.
     """
 
     def __init__(
@@ -104,6 +104,8 @@ class Standings:
         self._takeovers = [0] * len(first)
         self._parents: list[int | None] = [None] * len(first)
         self._evaluated: dict[int, tuple[int, float]] = {}
+        self.returned: set[int] = set()
+        self._env_steps_at_death: dict[int, int] = {}
         members = [{"group": group, "hyperparameters": own} for group, own in enumerate(first)]
         self._write(START, metric=self.metric, members=members)
 
@@ -122,6 +124,35 @@ class Standings:
         """Take in an evaluation of a member's policy."""
         if mean is not None:
             self._evaluated[group] = (version, mean)
+
+    def note_death(self, group: int, learners: Mapping[int, LearnerReport]) -> None:
+        """A member has died; note how far it had come by the last report of its learner."""
+        self._env_steps_at_death[group] = learners[group].env_steps if group in learners else 0
+        self._evaluated.pop(group, None)
+
+    def note_return(
+        self, group: int, other: Member | None, rng: np.random.Generator
+    ) -> tuple[int, Hyperparameters]:
+        """Take in that a member is there again, and whose copy it is; None: nobody has shown anything yet.
+
+        Returns:
+            The env steps that it goes on counting from, and its hyperparameters.
+        """
+        if other is not None:
+            self.change(group, self.explorer.near(other.hyperparameters, rng))
+            self._parents[group] = other.group
+        own, source = self.hyperparameters[group], None if other is None else other.group
+        self._write(REPLACED, **{"group": group, "from": source, "hyperparameters": own})
+        whose = "begins with its last checkpoint" if source is None else f"goes on from member {source}"
+        self._event(f"member {group} is there again: it {whose}, with {written(own)}")
+        return self._env_steps_at_death[group], own
+
+    def change(self, group: int, hyperparameters: Hyperparameters) -> None:
+        """Give a member other hyperparameters, and tell its processes."""
+        self.hyperparameters[group] = hyperparameters
+        for process in self._plan.trainers:
+            if process.group == group:
+                self._control.send(process.rank, Adopt(hyperparameters=hyperparameters))
 
     def score(self, shown: Member) -> float | None:
         """Say what a member is judged by; None while nothing is known of it as it is now."""
@@ -150,12 +181,9 @@ class Standings:
             other = chosen.get(group)
             self._scores[group] = score
             if other is not None:
-                self.hyperparameters[group] = found[group]
+                self.change(group, found[group])
                 self._parents[group] = other
                 self._takeovers[group] += 1
-                for process in self._plan.trainers:
-                    if process.group == group:
-                        self._control.send(process.rank, Adopt(hyperparameters=found[group]))
             said.append(
                 {
                     "group": group,
@@ -221,6 +249,9 @@ class Comparison:
     def turn(self) -> bool:
         """Take what has come, compare members that are all there, send what there is to send."""
         worked = False
+        for group in sorted(self._standings.returned):
+            self._revive(group)
+        self._standings.returned.clear()
         while (claim := self.transport.probe(MEMBERS)) is not None:
             self._take(claim)
             worked = True
@@ -235,6 +266,22 @@ class Comparison:
         self._living.discard(group)
         self._shown.pop(group, None)
         self._to_send = deque(one for one in self._to_send if one[0] != group)
+
+    def _revive(self, group: int) -> None:
+        """Make a member that was started anew the copy of the best that has shown itself."""
+        standings = self._standings
+        scores = {
+            other: score
+            for other in sorted(self._living & self._memory.keys())
+            if (score := standings.score(self._memory[other])) is not None
+        }
+        best = self._memory[max(scores, key=lambda other: scores[other])] if scores else None
+        rng = np.random.default_rng([standings.seed, standings.rounds + 1, group, *b"replaced"])
+        env_steps, hyperparameters = standings.note_return(group, best, rng)
+        self._living.add(group)
+        if best is not None:
+            answer = self._answer(best, 0, env_steps, hyperparameters)
+            self._to_send.append((group, answer))
 
     def report(self, overview: Overview, lost: Sequence[int]) -> None:  # noqa: ARG002 - as for averages
         """Note in the overview how members are."""
@@ -277,28 +324,37 @@ class Comparison:
         before = list(standings.hyperparameters)
         found = {group: standings.explorer.near(before[other], rng) for group, other in chosen.items()}
         standings.note_round(shown, scores, chosen, found)
-        for group in shown:
-            self._to_send.append((group, self._answer(group, chosen.get(group), found.get(group, {}))))
+        for group, own in shown.items():
+            other, found_own = chosen.get(group), found.get(group)
+            source = own if other is None else shown[other]
+            self._to_send.append((group, self._answer(source, own.number, own.env_steps, found_own)))
         self._shown.clear()
 
-    def _answer(self, group: int, other: int | None, hyperparameters: Hyperparameters) -> Member:
-        """Make what a member is sent: another's state, or that it goes on as it is."""
-        own = self._shown[group]
-        source = own if other is None else self._shown[other]
+    def _answer(
+        self, source: Member, to: int, env_steps: int, hyperparameters: Hyperparameters | None
+    ) -> Member:
+        """Make what a member is sent: another's state, or that it goes on as it is.
+
+        Args:
+            source: the member whose state it is.
+            to: number of the message that it answers; 0 if it answers none.
+            env_steps: that the receiver has received.
+            hyperparameters: that the receiver goes on with; None: with its own, and its own state.
+        """
         # A copy: the other one shows itself again, perhaps before this one has room for it.
-        nbytes = member_layout(0).nbytes if other is None else self._nbytes
+        nbytes = member_layout(0).nbytes if hyperparameters is None else self._nbytes
         answer = Member(memoryview(bytearray(nbytes)))
-        if other is not None:
+        if hyperparameters is not None:
             answer.state[:] = source.state
         answer.fill_header(
             self._job,
             group=source.group,
-            number=own.number,
-            env_steps=source.env_steps,
+            number=to,
+            env_steps=env_steps,
             since=source.since,
             score=source.score,
             returns=source.returns,
-            hyperparameters=hyperparameters,
+            hyperparameters=hyperparameters or {},
         )
         return answer
 

@@ -112,6 +112,10 @@ class Root:
         self._stop_requested = False
         self._learner_ranks = {process.rank for process in plan.carrying("learner")}
         self._examiners = {process.rank for process in plan.carrying(EXAMINER)}
+        self._replacing: set[int] = set()
+        """Groups whose processes end, to be started anew."""
+        self._replaced: set[int] = set()
+        """Groups whose processes have been started anew, and are not there yet."""
 
     def run(self) -> Summary:
         """Run the job; returns when every worker has ended."""
@@ -185,7 +189,7 @@ class Root:
             case Failed():
                 self._sent_last.add(message.rank)
                 self._overview.workers[message.rank].state = "failed"
-                if not self._losses.includes(message.rank):
+                if not self._is_given_up(message.rank):
                     self._end("failed", _cause(self._job.process(message.rank), f": {message.cause}"))
             case Terminate():
                 self._request_stop(f"SIGTERM to {self._title(message.rank)}")
@@ -212,6 +216,9 @@ class Root:
         if addresses is None:
             return
         self._endpoint.connect(addresses)
+        if self._standings is not None:
+            self._standings.returned |= self._replaced
+            self._replaced.clear()
         if self._phase is Phase.STARTING:
             self._phase = Phase.TRAINING
 
@@ -295,12 +302,15 @@ class Root:
         if in_order and self._phase not in RUNNING:
             return
         self._losses.note(worker.spec, in_order=has_stopped)
-        if worker.killed or self._losses.includes(rank):
+        if worker.killed or self._is_given_up(rank):
+            self._start_replaced()
             return  # The user was told why when that was decided.
         cause = _cause(worker.spec, f" {exit_.error or exit_}")
         comes_again = rank in self._shutdown.actors | self._examiners
         gone = self._pool.is_lost(rank) or (exit_.by_signal and not comes_again)
-        if gone and self._phase is not Phase.STARTING and self._losses.lose({rank}, cause):
+        if gone and self._may_replace(rank):
+            self._replace_group(rank, cause)
+        elif gone and self._phase is not Phase.STARTING and self._losses.lose({rank}, cause):
             self._drop_group(self._plan.processes[rank].group)
         elif not comes_again or not exit_.by_signal:
             self._end("failed", cause)
@@ -318,6 +328,49 @@ class Root:
         if self._phase is Phase.TRAINING:
             self._introduce()  # A role that waits for all of them is not to wait for those.
 
+    def _is_given_up(self, rank: int) -> bool:
+        """Whether a rank belongs to a group that is lost, or ends to be started anew."""
+        group = self._plan.processes[rank].group
+        return self._losses.includes(rank) or (group in self._replacing and rank not in self._examiners)
+
+    def _may_replace(self, rank: int) -> bool:
+        """Whether a rank belongs to a member of a population that can be started anew, as another's copy."""
+        if self._standings is None or self._losses.bound or self._phase is not Phase.TRAINING:
+            return False
+        gone = self._replacing | self._replaced | self._losses.causes.keys()
+        others = set(self._plan.groups) - gone - {self._plan.processes[rank].group}
+        return bool(others) and not self._pool.is_lost(rank) and self._pool.may_restart()
+
+    def _replace_group(self, rank: int, cause: str) -> None:
+        """End what is left of a member that has died; it is started anew when all of that is gone."""
+        group = self._plan.processes[rank].group
+        assert group is not None
+        assert self._standings is not None
+        self._telemetry.event(f"{cause}; member {group} is started anew")
+        ranks = self._losses.ranks_of(group) - self._examiners
+        learners = ranks & self._learner_ranks
+        self._replacing.add(group)
+        self._standings.note_death(group, self._overview.learners())
+        self._pool.kill(ranks)
+        self._endpoint.lose(learners)
+        self._members.leave(ranks)
+        for examiner in self._examiners:
+            for learner in learners:
+                self._control.send(examiner, PeerLost(rank=learner))
+        self._start_replaced()
+
+    def _start_replaced(self) -> None:
+        """Start the processes of members that have died, as soon as all that was left of them is gone."""
+        for group in sorted(self._replacing):
+            ranks = self._losses.ranks_of(group) - self._examiners
+            if self._phase is Phase.TRAINING and not ranks & self._pool.ranks:
+                self._replacing.discard(group)
+                self._replaced.add(group)
+                self._losses.forget_orphans(group)
+                for rank in sorted(ranks):
+                    self._overview.keep(rank)
+                    self._start(rank, self._members.incarnation(rank) + 1)
+
     def _await_last_words(self, rank: int, deadline: float) -> None:
         """Receive what a worker sent at its end, which may come after the news of its end."""
         while True:
@@ -334,14 +387,10 @@ class Root:
             most = self._config.distribution.max_restarts_per_minute
             self._end("failed", f"{cause}; restarts are limited to {most} a minute")
             return
-        if self._plan.is_local(rank):
-            for actor in self._plan.processes[rank].actors:
-                page = self._production.read(actor)
-                self._overview.ended[actor, page.incarnation] = page
+        self._overview.keep(rank)
         of_group = self._losses.ranks_of(self._plan.processes[rank].group)
         for other in self._shutdown.receivers & of_group - {rank}:
             self._control.send(other, PeerLost(rank=rank))
-        self._overview.workers[rank].restarts += 1
         self._telemetry.event(f"{cause}; restarting it")
         self._start(rank, died.incarnation + 1)
 
@@ -468,6 +517,10 @@ class Membership:
         self._incarnations[rank] = incarnation
         self.leave([rank])
 
+    def incarnation(self, rank: int) -> int:
+        """How often a rank was started again."""
+        return self._incarnations[rank]
+
     def is_current(self, rank: int, incarnation: int) -> bool:
         """Whether this is the present life of a rank."""
         return self._incarnations[rank] == incarnation
@@ -514,6 +567,7 @@ class GroupLosses:
         bound: processes cannot die alone, because an MPI launcher ends all with one.
 
     Attributes:
+        bound: see above.
         causes: why each lost group is lost, by group.
         killed: incarnations of actors that did not stop in order.
         orphaned: numbers of the actors whose buffer died.
@@ -522,7 +576,7 @@ class GroupLosses:
     def __init__(self, plan: Plan, event: Callable[[str], None], *, bound: bool = False) -> None:
         self._plan = plan
         self._event = event
-        self._bound = bound
+        self.bound = bound
         self._buffers = {process.rank for process in plan.carrying("buffer")}
         self.causes: dict[int, str] = {}
         self.killed: set[Source] = set()
@@ -544,7 +598,7 @@ class GroupLosses:
     def lose(self, ranks: Set[int], cause: str) -> bool:
         """Give up the groups of some ranks, and tell the user; False if the job cannot do without one."""
         groups = {self._plan.processes[rank].group for rank in ranks}
-        if self._bound or not all(groups):
+        if self.bound or not all(groups):
             return False
         for group in groups - self.causes.keys():
             assert group is not None
@@ -560,6 +614,12 @@ class GroupLosses:
             for other in self._plan.trainers:
                 if other.group == process.group:
                     self.orphaned.update(other.actors)
+
+    def forget_orphans(self, group: int) -> None:
+        """A group is started anew: its actors so far have all been killed, and others come with a buffer."""
+        for process in self._plan.trainers:
+            if process.group == group:
+                self.orphaned.difference_update(process.actors)
 
     def account(self, overview: Overview) -> Account:
         """Return where every sample went, after everything stopped."""

@@ -81,7 +81,7 @@ class Member(Record):
 
     @property
     def env_steps(self) -> int:
-        """Received by the learner so far, over all sessions."""
+        """Received so far, over all sessions, by the learner that sends it, or that it is sent to."""
         return int(self.header["env_steps"])
 
     @property

@@ -182,7 +182,7 @@ def build_roles(
                 member=_member(parts, transport, embryo),
                 leader=leader,
                 groups=distribution.groups,
-                job_env_steps=parts.job.env_steps,
+                job_env_steps=parts.job_env_steps,
             )
             built.append(learner)
         elif name == "follower":

@@ -144,7 +144,7 @@ class PopulationMember:
         self._number = 0
         self._outstanding = False
         self._since = 0
-        self._taken: npt.NDArray[np.float64] | None = None
+        self._taken: Member | None = None
         self._settings_with = settings_with
         self.hyperparameters = dict(hyperparameters)
         self.takeovers = list(takeovers)
@@ -167,8 +167,8 @@ class PopulationMember:
             self._next = env_steps + self._interval
         return not (self._waits and (self._outstanding or env_steps >= self._next))
 
-    def take_takeover(self) -> npt.NDArray[np.float64] | None:
-        """Return, once after each time that the learner became another one, the last returns of that."""
+    def take_takeover(self) -> Member | None:
+        """Return, once after each time that the learner became another one, what the root has sent."""
         taken, self._taken = self._taken, None
         return taken
 
@@ -216,6 +216,6 @@ class PopulationMember:
         self.hyperparameters = sent.hyperparameters
         self._embryo.adopt_settings(self._settings_with(self.hyperparameters))
         self._since = version
-        self._taken = sent.returns
+        self._taken = sent
         self.takeovers.append({"from": sent.group, "env_steps": env_steps, "version": version})
         return True
