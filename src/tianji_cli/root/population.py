@@ -7,6 +7,7 @@ and learners are in step: members train on, and take over what the root sends wh
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,8 @@ from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.members import Member, member_layout
 from tianji_cli.wire.messages import Adopt
 from tianji_cli.wire.reports import LearnerReport, Rejected
-from tianji_transports.core import Claim, Full, Transport
+from tianji_transports.core import FULL, Claim, Full, Loan, Transport
+from tianji_transports.errors import PeerLostError
 
 
 def members_of(config: JobConfig, checkpoints: Path | None) -> tuple[Hyperparameters, ...]:
@@ -363,7 +365,10 @@ class Comparison:
         sent = False
         for _ in range(len(self._to_send)):
             group, answer = self._to_send.popleft()
-            loan = self.transport.loan(self._ranks[group], TAKEOVERS, answer.memory.nbytes)
+            loan: Loan | Full = FULL
+            # One that was started anew is dead to the endpoint until it has answered; it is asked each time.
+            with contextlib.suppress(PeerLostError):
+                loan = self.transport.loan(self._ranks[group], TAKEOVERS, answer.memory.nbytes)
             if isinstance(loan, Full):
                 self._to_send.append((group, answer))
                 continue
