@@ -310,7 +310,7 @@ class Root:
         gone = self._pool.is_lost(rank) or (exit_.by_signal and not comes_again)
         if gone and self._may_replace(rank):
             self._replace_group(rank, cause)
-        elif gone and self._phase is not Phase.STARTING and self._losses.lose({rank}, cause):
+        elif gone and self._may_do_without(rank) and self._losses.lose({rank}, cause):
             self._drop_group(self._plan.processes[rank].group)
         elif not comes_again or not exit_.by_signal:
             self._end("failed", cause)
@@ -337,9 +337,18 @@ class Root:
         """Whether a rank belongs to a member of a population that can be started anew, as another's copy."""
         if self._standings is None or self._losses.bound or self._phase is not Phase.TRAINING:
             return False
+        alone = not self._others_live(rank) or self._pool.is_lost(rank)
+        return not alone and self._pool.may_restart()
+
+    def _others_live(self, rank: int) -> bool:
+        """Whether there is another group than that of a rank which is neither lost nor dead for the moment."""
         gone = self._replacing | self._replaced | self._losses.causes.keys()
-        others = set(self._plan.groups) - gone - {self._plan.processes[rank].group}
-        return bool(others) and not self._pool.is_lost(rank) and self._pool.may_restart()
+        return bool(set(self._plan.groups) - gone - {self._plan.processes[rank].group})
+
+    def _may_do_without(self, rank: int) -> bool:
+        """Whether the job has begun, and goes on without a group: a population has one at least."""
+        is_last = self._standings is not None and not self._others_live(rank)
+        return self._phase is not Phase.STARTING and not is_last
 
     def _replace_group(self, rank: int, cause: str) -> None:
         """End what is left of a member that has died; it is started anew when all of that is gone."""
