@@ -341,7 +341,7 @@ class Root:
         return not alone and self._pool.may_restart()
 
     def _others_live(self, rank: int) -> bool:
-        """Whether there is another group than that of a rank which is neither lost nor dead for the moment."""
+        """Whether there is another group than that of a rank that is neither lost nor dead for the moment."""
         gone = self._replacing | self._replaced | self._losses.causes.keys()
         return bool(set(self._plan.groups) - gone - {self._plan.processes[rank].group})
 
