@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tianji_cli.wire.messages import (
     Addresses,
+    Adopt,
     Allow,
     Answer,
     Arrive,
@@ -92,7 +93,8 @@ asks = st.builds(Ask, kind=st.just("ask"), step=plain_data)
 from_root = st.one_of(
     asks,
     st.builds(Allow, kind=st.just("allow"), fragments=st.none() | st.integers(min_value=0)),
-    *(st.from_type(kind) for kind in typing.get_args(FromRoot) if kind not in {Ask, Allow}),
+    st.builds(Adopt, kind=st.just("adopt"), hyperparameters=st.dictionaries(st.text(), st.floats(0, 1))),
+    *(st.from_type(kind) for kind in typing.get_args(FromRoot) if kind not in {Ask, Adopt, Allow}),
 )
 
 
