@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
@@ -25,6 +24,9 @@ from tianji_cli.config.schema import (
 from tianji_cli.config.source import Tree
 from tianji_cli.config.sweep import middle
 from tianji_plugins import did_you_mean
+
+if TYPE_CHECKING:  # A shell that completes a word reads configs without it.
+    import numpy as np
 
 Hyperparameters = dict[str, Any]
 """Of a member: by the keys that are perturbed."""
@@ -214,9 +216,3 @@ def _is_whole(config: JobConfig, key: str, perturbed: Perturbed) -> bool:
         return False
     section, _, name = key.partition(".")
     return _objection(getattr(config, section), name, middle(perturbed)) is not None
-
-
-def first_members(config: JobConfig) -> tuple[Hyperparameters, ...]:
-    """Return the hyperparameters of all members at the start, which follow from the seed."""
-    rng = np.random.default_rng([config.experiment.seed, *b"members"])
-    return Explorer(config).first(config.distribution.groups, rng)

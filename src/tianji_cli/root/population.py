@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tianji_cli.config.population import Explorer, Hyperparameters, first_members
+from tianji_cli.config.population import Explorer, Hyperparameters
 from tianji_cli.config.schema import JobConfig, Population
 from tianji_cli.files.lineage import REPLACED, ROUND, START, Lineage
 from tianji_cli.files.saved import saved_members
@@ -30,6 +30,12 @@ from tianji_cli.wire.messages import Adopt
 from tianji_cli.wire.reports import LearnerReport, Rejected
 from tianji_transports.core import FULL, Claim, Full, Loan, Transport
 from tianji_transports.errors import PeerLostError
+
+
+def first_members(config: JobConfig) -> tuple[Hyperparameters, ...]:
+    """Return the hyperparameters of all members at the start, which follow from the seed."""
+    rng = np.random.default_rng([config.experiment.seed, *b"members"])
+    return Explorer(config).first(config.distribution.groups, rng)
 
 
 def members_of(config: JobConfig, checkpoints: Path | None) -> tuple[Hyperparameters, ...]:
