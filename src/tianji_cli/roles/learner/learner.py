@@ -465,6 +465,7 @@ class Episodes:
     def take_over(self, returns: npt.NDArray[np.float64]) -> None:
         """Go on with the policy of another member, whose last returns these are; best and counts stay."""
         self._recorded, self._own, self._judged, self._measured = len(returns), 0, 0, 0
+        self._recent[:] = 0.0
         self._recent[: len(returns)] = returns
         self._sum = float(returns.sum())
 
