@@ -76,7 +76,7 @@ class Member(Record):
 
     @property
     def number(self) -> int:
-        """Which message of its sender this is, or which one it answers, from 1."""
+        """Which message of its sender this is, or which one it answers, from 1; 0: it answers none."""
         return int(self.header["number"])
 
     @property

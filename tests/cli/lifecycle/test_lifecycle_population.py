@@ -15,6 +15,8 @@ POPULATION: dict[str, Any] = {
         "perturb": {"training.learning_rate": {"low": 1e-5, "high": 1e-2, "log": True}},
     },
 }
+FRAGMENT = 16 * 8
+"""Env steps of a fragment."""
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 OF_DQN = {
     "agent": {"type": "dqn"},
@@ -79,7 +81,7 @@ def test_fragments_of_a_policy_that_is_gone_are_dropped_and_counted(workplace: A
     summary = run.finish()
     assert summary["population"]["rounds"] > 5
     # Whole fragments, beside those that were begun when training ended.
-    assert summary["dropped"] > 2 * 16 * 8
+    assert summary["dropped"] > 2 * FRAGMENT
 
 
 def test_the_exploration_of_a_member_is_that_of_its_own_actor(workplace: Any) -> None:
@@ -134,7 +136,8 @@ def test_a_member_that_is_killed_comes_back_as_a_copy_of_a_living_one(
     assert (replaced["group"], replaced["from"]) == (group, 1 - group)
     assert summary["population"]["members"][group]["parent"] == 1 - group
     assert {role["restarts"] for role in summary["roles"] if role["group"] == group} == {1}
-    assert summary["lost"] + summary["dropped"] > 0
+    # What the dead learner had counted still counts; what its buffer held then was received, and no more.
+    assert 0 <= summary["received"] - summary["env_steps"] <= 10 * FRAGMENT
 
 
 def test_the_death_of_the_last_member_ends_the_job(workplace: Any) -> None:

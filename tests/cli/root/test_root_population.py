@@ -24,6 +24,7 @@ from tianji_cli.plan.plan import make_plan
 from tianji_cli.roles.learner.parallel.member import PopulationMember, StateMemory, TakeoverError
 from tianji_cli.root.population import Comparison, Standings, choose, members_of
 from tianji_cli.wire.members import member_layout
+from tianji_cli.wire.reports import LearnerReport
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Channel, Wiring
 
@@ -192,7 +193,7 @@ def test_the_worse_member_takes_over_the_better_one_as_it_was_when_it_was_compar
     assert line.settle(0, 150, 11.0, version=5)
     taken = line.members[0].take_takeover()
     assert taken is not None
-    assert taken.group == 1
+    assert (taken.group, taken.missed) == (1, 0)
     assert taken.returns.tolist() == [20.0] * 3
     assert known(line.embryos[0]) == expected
     rate = line.members[0].hyperparameters["training.learning_rate"]
@@ -251,7 +252,7 @@ def test_the_rest_are_compared_when_a_member_has_died_and_it_comes_back_as_a_cop
     line.settle(1, 100, 2.0)
     line.comparison.turn()
     line.comparison.lose(next(rank for rank, group in line.comparison._groups.items() if group == 0))
-    line.standings.note_death(0, {})
+    line.standings.note_death(0, {0: LearnerReport(env_steps=70)})
     while line.comparison.turn():
         pass
     assert line.standings.rounds == 1
@@ -260,6 +261,9 @@ def test_the_rest_are_compared_when_a_member_has_died_and_it_comes_back_as_a_cop
         pass
     assert line.settle(0, 10, None, version=9)
     assert known(line.embryos[0]) == expected
+    taken = line.members[0].take_takeover()
+    assert taken is not None
+    assert taken.missed == 70
     assert "member 0 is there again: it goes on from member 1" in line.events[-1]
 
 

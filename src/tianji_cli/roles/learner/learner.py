@@ -302,8 +302,7 @@ class Learner(Role):
         if not member.settle(progress.env_steps, self._episodes, progress.version + 1):
             return False
         if (taken := member.take_takeover()) is not None:
-            # More than it knows of where the learner before it was killed.
-            progress.env_steps = max(progress.env_steps, taken.env_steps)
+            progress.env_steps += taken.missed
             self._episodes.take_over(taken.returns)
             self._source.discard(progress.version + 1)
             self._embryo.schedule(self._job_env_steps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -102,6 +103,22 @@ class StateMemory:
         self._embryo.load_state(tensors, json.loads(state[start : start + length].tobytes()))
 
 
+@dataclass(frozen=True)
+class Takeover:
+    """What a learner has to know that has become another one.
+
+    Attributes:
+        group: the member that it has taken over.
+        returns: of the last episodes of that one.
+        missed: env steps that the learner before this one had received when it was killed, and that this one
+            does not know of.
+    """
+
+    group: int
+    returns: npt.NDArray[np.float64]
+    missed: int
+
+
 class PopulationMember:
     """Shows the root what the learner knows, once in an interval, and takes over what it sends.
 
@@ -144,7 +161,8 @@ class PopulationMember:
         self._number = 0
         self._outstanding = False
         self._since = 0
-        self._taken: Member | None = None
+        self._at_start = env_steps
+        self._taken: Takeover | None = None
         self._settings_with = settings_with
         self.hyperparameters = dict(hyperparameters)
         self.takeovers = list(takeovers)
@@ -167,8 +185,8 @@ class PopulationMember:
             self._next = env_steps + self._interval
         return not (self._waits and (self._outstanding or env_steps >= self._next))
 
-    def take_takeover(self) -> Member | None:
-        """Return, once after each time that the learner became another one, what the root has sent."""
+    def take_takeover(self) -> Takeover | None:
+        """Return, once after each time that the learner became another one, what it has to know of that."""
         taken, self._taken = self._taken, None
         return taken
 
@@ -216,6 +234,7 @@ class PopulationMember:
         self.hyperparameters = sent.hyperparameters
         self._embryo.adopt_settings(self._settings_with(self.hyperparameters))
         self._since = version
-        self._taken = sent
+        missed = 0 if sent.number else max(0, sent.env_steps - self._at_start)
+        self._taken = Takeover(sent.group, sent.returns, missed)
         self.takeovers.append({"from": sent.group, "env_steps": env_steps, "version": version})
         return True
