@@ -191,6 +191,13 @@ class Embryo(ABC):
     def schedule(self, env_steps: int) -> None:
         """Set what is scheduled over training (learning rate, clip range) for so many env steps seen."""
 
+    def adopt_settings(self, settings: Any) -> None:
+        """Train by these settings from now on; ``schedule`` is called right after it.
+
+        They differ from the last ones in what these call ``adjustable``, and in nothing else.
+        """
+        self.settings = settings
+
     @abstractmethod
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return everything a resumed run needs: tensors, and the rest as JSON values.
@@ -358,6 +365,10 @@ class Agent(ABC):
 
     def schedule(self, env_steps: int) -> None:  # noqa: B027 - most explore alike from start to end
         """Set what is scheduled over training for about so many env steps of the whole job."""
+
+    def adopt_settings(self, settings: Any) -> None:
+        """Act by these settings from now on; they differ from the last ones in what is ``adjustable``."""
+        self.settings = settings
 
     def explore_as(self, first: int, of: int) -> None:  # noqa: B027 - most explore alike everywhere
         """Serve the environments from number ``first`` on, of the ``of`` that the job trains in."""

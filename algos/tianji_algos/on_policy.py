@@ -180,9 +180,15 @@ class PolicyRollout(ABC):
 
     Args:
         memory: where minibatches are to be.
+
+    Attributes:
+        settings: of the update rule; replaced while it trains.
     """
 
-    def __init__(self, observations: Observations, memory: Arrays) -> None:
+    settings: Any
+
+    def __init__(self, settings: PolicySettings, observations: Observations, memory: Arrays) -> None:
+        self.settings = settings
         self._observations = observations
         self._memory = memory
         self._peers: Peers = ALONE
@@ -260,7 +266,8 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
         self.uses_per_sample = float(settings.epochs)
         self._choose_derivatives(model, fits=is_on_host(model), what_fits="a network on a CPU")
         self._mask = MaskReader.of(spaces)
-        self._differentiate = self._build_derivatives(self._distribution(spaces))
+        self._policy = self._distribution(spaces)
+        self._differentiate = self._build_derivatives(self._policy)
         self._normalizer = normalizer_of(model)
         self._rollout = self._build_rollout(
             Observations(spaces, flat.device, self._normalizer),
@@ -317,6 +324,13 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
             return found[0]
 
         return differentiate
+
+    def adopt_settings(self, settings: PolicySettings) -> None:
+        """Train by these settings from now on: the loss is built anew, and rollouts go by them."""
+        super().adopt_settings(settings)
+        self.uses_per_sample = float(settings.epochs)
+        self._differentiate = self._build_derivatives(self._policy)
+        self._rollout.settings = settings
 
     @abstractmethod
     def _build_rollout(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -27,6 +27,9 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
+    adjustable: ClassVar[frozenset[str]] = frozenset()
+    """Names of those that may change while it trains, by ``adopt_settings`` of an update rule or an agent."""
+
 
 class NoSettings(Settings):
     """For an agent, embryo or model that has nothing to set."""
@@ -46,6 +49,8 @@ class OptimizerSettings(Settings):
         backend: "torch" differentiates the loss as it is written, where the network is; "numpy" has the
             derivatives by hand, on a CPU; "auto" is "numpy" where that is possible.
     """
+
+    adjustable: ClassVar[frozenset[str]] = frozenset({"learning_rate"})
 
     learning_rate: float = Field(1e-3, gt=0)
     learning_rate_schedule: Schedule = "constant"
@@ -91,6 +96,8 @@ class TargetSettings(Settings):
         target_tau: "soft": share of the way that the target network goes with every update.
     """
 
+    adjustable: ClassVar[frozenset[str]] = frozenset({"target_every", "target_tau"})
+
     target_update: Literal["hard", "soft"] = "hard"
     target_every: int = Field(200, ge=1)
     target_tau: float = Field(0.005, gt=0, lt=1)
@@ -128,6 +135,8 @@ class ActorSettings(OptimizerSettings):
         actor_learning_rate: of the actor, where ``learning_rate`` is of all else; None: the same.
     """
 
+    adjustable: ClassVar[frozenset[str]] = OptimizerSettings.adjustable | {"actor_learning_rate"}
+
     actor_learning_rate: float | None = Field(None, gt=0)
 
 
@@ -145,6 +154,8 @@ class ActorQSettings(ActorSettings, ObservationSettings):
         publish_every: updates from one policy that actors get to the next.
         backend: "numpy" is for the built-in fully connected networks alone.
     """
+
+    adjustable: ClassVar[frozenset[str]] = ActorSettings.adjustable | {"target_tau"}
 
     learning_rate: float = Field(3e-4, gt=0)
     max_grad_norm: float | None = Field(None, gt=0)
@@ -174,6 +185,14 @@ class PolicySettings(AnyOptimizerSettings, ObservationSettings):
         normalize_values: the network gives values shifted and scaled by the running mean and standard
             deviation of their targets; the loss compares these, and advantages are in these deviations, too.
     """
+
+    adjustable: ClassVar[frozenset[str]] = AnyOptimizerSettings.adjustable | {
+        "entropy_coef",
+        "epochs",
+        "gamma",
+        "reward_scale",
+        "value_coef",
+    }
 
     rollout_steps: int = Field(2048, ge=1)
     minibatch_size: int = Field(256, ge=1)

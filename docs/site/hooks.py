@@ -62,6 +62,7 @@ HEADS = {
     "distribution.learner": "The processes that update the parameters.",
     "distribution.actor": "The processes that step environments.",
     "distribution.buffer": "Where fragments wait for the learner.",
+    "population": "Groups as members that take over from one another. Without the table there are none.",
     "roles.NAME": "A role of your own, beside the settings that its class has.",
 }
 

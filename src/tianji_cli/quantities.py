@@ -134,3 +134,15 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return value
+
+
+def written(values: Mapping[str, Any]) -> str:
+    """Write values of a config with their keys.
+
+    >>> written({"training.learning_rate": 0.00123456, "training.epochs": 4})
+    'training.learning_rate 0.001235, training.epochs 4'
+    """
+    return ", ".join(
+        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+        for key, value in values.items()
+    )

@@ -99,10 +99,11 @@ class EpsilonGreedyAgent(Agent):
         self._is_random = np.empty(num_envs, np.bool_)
         self._action = np.empty(num_envs, np.int64)
         self._epsilon = np.empty(num_envs, np.float32)
+        self._place = (0, num_envs)
         if settings.epsilon_schedule == "linear":
             self.schedule(0)
         else:
-            self.explore_as(0, num_envs)
+            self.explore_as(*self._place)
 
     @classmethod
     def fields(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:  # noqa: ARG003 - for subclasses
@@ -151,10 +152,15 @@ class EpsilonGreedyAgent(Agent):
 
     def explore_as(self, first: int, of: int) -> None:
         """Set the epsilon of each environment, where they differ."""
-        settings = self.settings
+        settings, self._place = self.settings, (first, of)
         if settings.epsilon_schedule == "per_actor":
             share = np.arange(first, first + len(self._epsilon)) / max(1, of - 1)
             self._epsilon[:] = settings.epsilon_base ** (1.0 + settings.epsilon_alpha * share)
+
+    def adopt_settings(self, settings: EpsilonSettings) -> None:
+        """Explore by these settings from now on; where epsilon falls, from the next policy on."""
+        super().adopt_settings(settings)
+        self.explore_as(*self._place)
 
     def act_greedily(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Choose the best actions, or with probability ``eval_epsilon`` any."""

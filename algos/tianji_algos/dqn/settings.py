@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -27,6 +27,10 @@ class EpsilonSettings(Settings):
         eval_epsilon: share of random actions in evaluations, where a policy without any may repeat itself for
             ever; 0.05 in Mnih et al. (2015, "Evaluation procedure").
     """
+
+    adjustable: ClassVar[frozenset[str]] = frozenset(
+        {"epsilon_start", "epsilon_end", "epsilon_steps", "epsilon_base", "epsilon_alpha"}
+    )
 
     epsilon_schedule: Literal["linear", "per_actor"] = "linear"
     epsilon_start: float = Field(1.0, ge=0, le=1)
@@ -70,6 +74,8 @@ class DQNSettings(OptimizerSettings, TargetSettings, ObservationSettings):
         reward_scale: rewards are multiplied by it.
         publish_every: updates from one policy that actors get to the next.
     """
+
+    adjustable: ClassVar[frozenset[str]] = OptimizerSettings.adjustable | TargetSettings.adjustable
 
     replay_ratio: float = Field(1.0, gt=0)
     batch_size: int = Field(256, ge=1)

@@ -51,8 +51,7 @@ class IMPALARollout(PolicyRollout):
     def __init__(
         self, settings: IMPALASettings, observations: Observations, memory: Arrays, *, is_recurrent: bool
     ) -> None:
-        super().__init__(observations, memory)
-        self._settings = settings
+        super().__init__(settings, observations, memory)
         self._is_recurrent = is_recurrent
         self._recorded: dict[str, npt.NDArray[Any]] = {}
         self._held: dict[str, Any] = {}
@@ -72,7 +71,7 @@ class IMPALARollout(PolicyRollout):
                 self._recorded[name] = memory
             np.concatenate(fields, axis=1, out=memory, casting="unsafe")
         reward = self._recorded["reward"]
-        reward[...] = self.scaled(reward, self._settings.reward_scale)
+        reward[...] = self.scaled(reward, self.settings.reward_scale)
         self._held = {name: self._memory.put(field) for name, field in self._recorded.items()}
         self._widths = self._peers.compare(np.array([self._columns.number]))[:, 0]
 
@@ -81,7 +80,7 @@ class IMPALARollout(PolicyRollout):
 
         Those that hold no experience are left out: all learners know of them.
         """
-        shares = self._columns.minibatches(rng, self._settings.minibatch_size, self._widths)
+        shares = self._columns.minibatches(rng, self.settings.minibatch_size, self._widths)
         samples = np.array([np.count_nonzero(self._recorded["mask"][:, share]) for share in shares])
         totals = self._peers.compare(samples).sum(axis=0)
         for share, total in zip(shares, totals.tolist(), strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -50,6 +50,8 @@ class IMPALASettings(PolicySettings):
         reduction: losses are the "sum" over the steps of a minibatch, or their "mean". It is the scale that
             ``max_grad_norm`` and ``rmsprop_eps`` are held against.
     """
+
+    adjustable: ClassVar[frozenset[str]] = PolicySettings.adjustable | {"vtrace_lambda"}
 
     rollout_steps: int = Field(1024, ge=1)
     minibatch_size: int = Field(1024, ge=1)

@@ -133,7 +133,7 @@ class TeamRollout(SampleRollout):
     Until a minibatch is put together, samples are ``[env steps, M, ...]``.
     """
 
-    _settings: MAPPOSettings
+    settings: MAPPOSettings
     _env_steps: list[int]
     """Of each minibatch of this epoch, over all learners."""
 
@@ -187,7 +187,7 @@ class TeamRollout(SampleRollout):
         alive, value = fragment["observation"]["alive"], fragment["value"]  # [T + 1, N, M] both
         is_end = fragment["terminated"][..., None].astype(np.bool_)
         mask = fragment["mask"][..., None].astype(np.bool_)
-        if self._settings.rewards == "team":
+        if self.settings.rewards == "team":
             if not alive.all():
                 living = np.maximum(alive.sum(axis=2, keepdims=True), 1).astype(np.float32)
                 value = np.where(alive, value, (value * alive).sum(axis=2, keepdims=True) / living)

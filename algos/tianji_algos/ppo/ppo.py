@@ -195,6 +195,12 @@ class PPOEmbryo(PolicyEmbryo):
         if self._adapts:
             self._optimizer.learning_rate = rest.get("learning_rate", self.settings.learning_rate)
 
+    def adopt_settings(self, settings: PPOSettings) -> None:  # type: ignore[override]
+        """Train by these settings from now on; an adaptive learning rate begins anew if it is another one."""
+        if self._adapts and settings.learning_rate != self.settings.learning_rate:
+            self._optimizer.learning_rate = settings.learning_rate
+        super().adopt_settings(settings)
+
     def metrics(self) -> dict[str, float]:
         """Mean losses and diagnostics over the updates since the last call; empty if there were none."""
         means = super().metrics()

@@ -94,8 +94,7 @@ class PPORollout(PolicyRollout):
     """
 
     def __init__(self, settings: PPOSettings, observations: Observations, memory: Arrays) -> None:
-        super().__init__(observations, memory)
-        self._settings = settings
+        super().__init__(settings, observations, memory)
         self._samples: dict[str, npt.NDArray[Any]] = {}
         self._ordered: dict[str, npt.NDArray[Any]] = {}
         self._resident: dict[str, Any] = {}
@@ -121,7 +120,7 @@ class PPORollout(PolicyRollout):
                 np.take(rows, steps, axis=0, out=self._samples[name][start:stop], mode="clip")
             start = stop
         self._normalize_values()
-        if self._settings.normalize_advantage == "rollout":
+        if self.settings.normalize_advantage == "rollout":
             edges = np.array([[0, size] for size in self._sizes])
             self._normalize(self._samples, edges, self._count(self._samples, edges))
         if isinstance(self._memory, Tensors):
@@ -158,7 +157,7 @@ class PPORollout(PolicyRollout):
             if name not in self._resident:
                 np.take(rows, order, axis=0, out=self._ordered[name][: self._size], mode="clip")
         totals = self._count(self._ordered, edges)
-        if self._settings.normalize_advantage == "minibatch":
+        if self.settings.normalize_advantage == "minibatch":
             self._normalize(self._ordered, edges, totals)
         self._epoch = self._ordered
         if self._resident:
@@ -253,7 +252,7 @@ class PPORollout(PolicyRollout):
 
     def _fields(self, fragment: Fields) -> dict[str, npt.NDArray[Any]]:
         """Compute what a minibatch has of each step, ``[T * N, ...]``."""
-        settings = self._settings
+        settings = self.settings
         reward, value, terminated, mask = self._returns_of(fragment)
         reward = self.scaled(reward, settings.reward_scale)
         advantage = estimate_advantages(reward, value, terminated, mask, settings.gamma, settings.gae_lambda)
@@ -297,7 +296,7 @@ class SampleRollout(PPORollout):
 
         From each minibatch a learner has a share that is as large as its share of the rollout.
         """
-        count = max(1, round(self._sizes.sum() / self._settings.minibatch_size))
+        count = max(1, round(self._sizes.sum() / self.settings.minibatch_size))
         count = min(count, max(1, self._sizes.max()))  # No minibatch is empty.
         order = rng.permutation(self._size)
         self._ordered_rows = np.take(self._rows, order, mode="clip")
@@ -344,7 +343,7 @@ class SequenceRollout(PPORollout):
         """Shuffle the columns; minibatches have equally many of them, give or take one."""
         self._minibatches = []
         samples = []
-        for columns in self._columns.minibatches(rng, self._settings.minibatch_size, self._widths):
+        for columns in self._columns.minibatches(rng, self.settings.minibatch_size, self._widths):
             steps = self._columns.samples(columns).reshape(-1)
             outputs = np.flatnonzero(self._is_sample[steps])
             samples.append(self._sample[steps[outputs]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, Self
+from typing import ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -37,6 +37,13 @@ class PPOSettings(PolicySettings):
         target_kl: skip the rest of a rollout once the policy is this far from the one that acted; on a device
             each update is waited for, to see.
     """
+
+    adjustable: ClassVar[frozenset[str]] = PolicySettings.adjustable | {
+        "adaptive_kl",
+        "clip_range",
+        "gae_lambda",
+        "target_kl",
+    }
 
     minibatch_size: int = Field(256, ge=2)
     epochs: int = Field(10, ge=1)

@@ -16,8 +16,8 @@ from pydantic_core import core_schema
 
 from tianji_algos import registry as algorithms
 from tianji_algos.errors import AlgorithmError
-from tianji_cli.config.loader import KINDS, PLAIN
-from tianji_cli.config.schema import JobConfig, Transport, UserRoleSection, Wrapper
+from tianji_cli.config.loader import KINDS, OPTIONAL, PLAIN
+from tianji_cli.config.schema import JobConfig, Population, Transport, UserRoleSection, Wrapper
 from tianji_cli.config.sweep import Sweep
 
 DIALECT: Final = "http://json-schema.org/draft-07/schema#"
@@ -34,6 +34,7 @@ def config_schema() -> dict[str, Any]:
     settings = dict(_settings())
     models: list[type[BaseModel]] = [
         *PLAIN.values(),
+        *OPTIONAL.values(),
         UserRoleSection,
         Sweep,
         *dict.fromkeys(settings.values()),
@@ -43,7 +44,7 @@ def config_schema() -> dict[str, Any]:
     )
     of = {model: reference for (model, _), reference in found.items()}
     definitions = made["$defs"]
-    properties = {section: of[model] for section, model in PLAIN.items()}
+    properties = {section: of[model] for section, model in (PLAIN | OPTIONAL).items()}
     for section in KINDS:
         named = {name: model for (of_section, name), model in settings.items() if of_section == section}
         types = [
@@ -53,9 +54,10 @@ def config_schema() -> dict[str, Any]:
     role = definitions[of[UserRoleSection]["$ref"].rpartition("/")[2]]
     role["properties"].pop("settings")
     role["additionalProperties"] = True
-    sweep = definitions[of[Sweep]["$ref"].rpartition("/")[2]]
-    about = sweep["properties"]["parameters"]["description"]
-    sweep["properties"]["parameters"] = {"type": "object", "description": about}  # A tree, of any depth.
+    for model, key in ((Sweep, "parameters"), (Population, "perturb")):
+        keys = definitions[of[model]["$ref"].rpartition("/")[2]]["properties"]
+        about = keys[key]["description"]
+        keys[key] = {"type": "object", "description": about}  # A tree, of any depth.
     extends = {"type": "string", "description": "A config whose values hold where this one says nothing."}
     return {
         "$schema": DIALECT,

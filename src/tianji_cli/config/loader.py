@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails, to_json
 from tianji_algos import registry as algorithms
 from tianji_algos.errors import AlgorithmError
 from tianji_cli.config.checks import check_together
+from tianji_cli.config.population import check_population
 from tianji_cli.config.schema import (
     MAX_ROLES,
     Component,
@@ -29,6 +30,7 @@ from tianji_cli.config.schema import (
     Experiment,
     JobConfig,
     OnPolicySettings,
+    Population,
     UserRoleSection,
 )
 from tianji_cli.config.source import COMPONENTS, KeyPath, Tree, is_role, path_part, read
@@ -46,6 +48,9 @@ PLAIN: Final[dict[str, type[BaseModel]]] = {
     "distribution": Distribution,
 }
 """Sections whose keys are the same in every config."""
+
+OPTIONAL: Final[dict[str, type[BaseModel]]] = {"population": Population}
+"""Others, which a config need not have."""
 
 FEW_CORES: Final = 4
 """On so many cores an actor more than learners leave cores gains more than it takes from a learner that
@@ -111,11 +116,16 @@ def _validated(tree: Tree, cores: int | None = None) -> JobConfig:
         if isinstance(table, dict):
             valid = validated(tree, (section,), model, table)
             found |= {} if valid is None else {section: valid}
+    for section, model in OPTIONAL.items():
+        table = tree.values.get(section)
+        if isinstance(table, dict):
+            found[section] = validated(tree, (section,), model, table)
     if isinstance(found.get("distribution"), Distribution):
         found["distribution"] = _with_usual_split(found, cores or len(os.sched_getaffinity(0)))
     check_environment(tree)
     check_transports(tree)
     check_together(tree, found)
+    check_population(tree, found)
     if tree.problems:
         raise ConfigError(sorted(tree.problems, key=_by_section))
     return JobConfig(**found)

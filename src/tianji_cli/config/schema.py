@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Protocol, Self, runtime_checkable
 
@@ -508,7 +508,8 @@ class Distribution(Section):
         balance_tolerance: env steps that one side may be ahead; None for what a fragment and
             a batch are worth together, twice the least with which one side may always go on.
         hosts: how many take part: the one where `tianji train` runs, and those that `tianji join` it.
-        groups: learner sets with their own buffers and actors, whose parameters the root averages.
+        groups: learner sets with their own buffers and actors, whose parameters the root averages; with
+            ``[population]`` its members.
         sync_interval: updates of a group between two averages, counted at the ends of its rounds.
         sync_wait_s: longest that the root keeps an average waiting for a group that is late.
         sync_optimizer: average the optimiser's moments, too.
@@ -545,6 +546,145 @@ class Distribution(Section):
         """Cores of a group's learners, and of a buffer with a process of its own."""
         buffer_cores = 0 if self.buffer.colocate else self.buffer.num * self.buffer.cores
         return self.learner.num * self.learner.cores + buffer_cores
+
+
+class Range(Section):
+    """Values that a key may have: from one number to another, or a list of choices.
+
+    Attributes:
+        low: least value.
+        high: greatest value. With whole numbers at both ends, 3.0 among them, and a key that takes no others,
+            values are whole.
+        log: whether all orders of magnitude are as likely.
+        choices: values in place of a range, of any kind.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+    choices: Annotated[tuple[Any, ...] | None, Field(strict=False)] = None
+
+    @model_validator(mode="after")
+    def _is_a_range_or_choices(self) -> Self:
+        if self.choices is not None:
+            if self.low is not None or self.high is not None or self.log:
+                raise ValueError("choices: they have no range; leave out low, high and log")
+            if not self.choices:
+                raise ValueError("choices: there are none")
+            if any(choice in self.choices[:place] for place, choice in enumerate(self.choices)):
+                raise ValueError("choices: one is there twice")
+            return self
+        if self.low is None or self.high is None:
+            raise ValueError(
+                "a range has low and high; write { low = 1e-5, high = 1e-2 } or { choices = [...] }"
+            )
+        if self.low >= self.high:
+            raise ValueError(f"low: {self.low:g} is not less than high, {self.high:g}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"low: {self.low:g} has no logarithm; with log = true it is above 0")
+        return self
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """Values that the key has to take: the choices, or least and greatest."""
+        if self.choices is not None:
+            return self.choices
+        assert self.low is not None
+        assert self.high is not None
+        return (int(self.low), int(self.high)) if self.is_whole else (self.low, self.high)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether both ends are whole numbers."""
+        return all(float(number or 0).is_integer() for number in (self.low, self.high))
+
+    @property
+    def inside(self) -> float:
+        """A value inside a range that is no whole number, which a key that takes no others refuses."""
+        assert self.low is not None
+        assert self.high is not None
+        middle = (self.low + self.high) / 2
+        return middle if not math.isclose(middle, round(middle)) else middle - 0.25
+
+
+def by_dotted_key(leaf: type[Range]) -> BeforeValidator:
+    """Turn a tree, which TOML's dotted keys are, into a table of ranges by dotted keys.
+
+    What is no table is left to be refused. A key called ``low`` may be on the way to a range, as a table.
+    """
+
+    def is_leaf(table: Mapping[str, Any]) -> bool:
+        return any(key in leaf.model_fields and not isinstance(table[key], dict) for key in table)
+
+    def leaves(tree: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+        for key, value in tree.items():
+            if isinstance(value, dict) and value and not is_leaf(value):
+                yield from leaves(value, (*at, key))
+            else:
+                yield ".".join((*at, key)), value
+
+    return BeforeValidator(lambda tree: dict(leaves(tree, ())) if isinstance(tree, dict) else tree)
+
+
+class Perturbed(Range):
+    """A hyperparameter of which each member of a population has a value of its own.
+
+    Attributes:
+        factors: a member that takes up another's value multiplies it with one of these, within the range; of
+            choices it takes one beside it.
+        initial: values at the start, one for each member, in place of draws from the range.
+    """
+
+    factors: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(strict=False, min_length=1)] = (
+        0.8,
+        1.25,
+    )
+    initial: Annotated[tuple[Any, ...] | None, Field(strict=False)] = None
+
+    @model_validator(mode="after")
+    def _begins_within(self) -> Self:
+        if self.choices is not None and self.factors != type(self).model_fields["factors"].default:
+            raise ValueError("factors: choices are not multiplied; leave them out")
+        wrong = next((value for value in self.initial or () if not self.includes(value)), None)
+        if wrong is not None:
+            raise ValueError(f"initial: {wrong!r} is not among the values that it may have")
+        return self
+
+    def includes(self, value: Any) -> bool:
+        """Whether it is one of the choices, or in the range."""
+        if self.choices is not None:
+            return value in self.choices
+        assert self.low is not None
+        assert self.high is not None
+        return isinstance(value, int | float) and self.low <= value <= self.high
+
+
+class Population(Section):
+    """Groups as members of a population (Jaderberg et al., 2017); table ``[population]``.
+
+    Members train with hyperparameters of their own. From time to time the worst take over what the best have
+    learnt, and go on from there with hyperparameters near those of the best.
+
+    Attributes:
+        interval: env steps of a member from one comparison to the next, at least.
+        metric: what members are judged by: "mean_100", the mean return of the last 100 training episodes,
+            at most those since it took over another; or "evaluation", the mean return of its last evaluation;
+            None for "evaluation" where ``[experiment.evaluation]`` is on, and "mean_100" elsewhere.
+        selection: with "truncation" the worst ``fraction`` of the members take over one of the best
+            ``fraction`` each; with "tournament" each member is held against another, and takes it over if
+            that is better.
+        fraction: of the members, at least one; 0.25 is a quarter.
+        resample: probability with which a hyperparameter is drawn anew from its range, instead of being near
+            that of the other.
+        perturb: hyperparameters that members differ in, by their keys, such as ``training.learning_rate``.
+    """
+
+    interval: Count
+    metric: Literal["mean_100", "evaluation"] | None = None
+    selection: Literal["truncation", "tournament"] = "truncation"
+    fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.25
+    resample: Annotated[float, Field(ge=0, le=1)] = 0.25
+    perturb: Annotated[dict[str, Perturbed], by_dotted_key(Perturbed), Field(min_length=1, max_length=64)]
 
 
 @runtime_checkable
@@ -675,6 +815,7 @@ class JobConfig(Section):
     training: Component
     distribution: Distribution = Distribution()
     roles: dict[str, UserRoleSection] = Field(default_factory=dict)
+    population: Population | None = None
 
     @property
     def cores(self) -> int:

@@ -34,6 +34,8 @@ SECTIONS: Final[frozenset[KeyPath]] = frozenset(
         ("distribution", "actor"),
         ("distribution", "buffer"),
         ("roles",),
+        ("population",),
+        ("population", "perturb"),
         ("sweep",),
         ("sweep", "parameters"),
     }
@@ -54,7 +56,8 @@ _BRACKETS: Final = re.compile(r"""("{3}|'{3}|["'])(?:\\.|.)*?\1|#[^\n]*|[][{}]""
 
 def is_section(path: KeyPath) -> bool:
     """Whether the keys of a table are inherited one by one."""
-    return path in SECTIONS or is_role(path) or (len(path) == 3 and path[:2] == ("sweep", "parameters"))
+    below = len(path) == 3 and path[:2] in {("sweep", "parameters"), ("population", "perturb")}
+    return below or path in SECTIONS or is_role(path)
 
 
 def is_role(path: KeyPath) -> bool:

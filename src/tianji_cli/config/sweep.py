@@ -8,55 +8,36 @@ whether the parameters are keys of the config.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from tianji_cli.config.schema import Count, Natural, Section
+from tianji_cli.config.schema import Count, Natural, Range, Section, by_dotted_key
 
 
-class Parameter(Section):
+class Parameter(Range):
     """A key that is searched: a range, or a list of choices.
 
     Attributes:
-        low: least value.
-        high: greatest value. With whole numbers at both ends, 3.0 among them, and a key that takes no others,
-            values are whole.
-        log: whether all orders of magnitude are as likely.
         step: of values, from ``low`` on.
         points: of a grid over a range, its ends among them.
-        choices: values in place of a range, of any kind.
         when: choices of other parameters with which this one matters, one value or a list of them each; a
             trial that has others leaves the config's own value.
     """
 
-    low: float | None = None
-    high: float | None = None
-    log: bool = False
     step: Annotated[float | None, Field(gt=0)] = None
     points: Annotated[int | None, Field(ge=2, le=10_000)] = None
-    choices: Annotated[tuple[Any, ...] | None, Field(strict=False)] = None
     when: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _is_a_range_or_choices(self) -> Self:
+    def _has_steps_of_a_range(self) -> Self:
         if self.choices is not None:
-            if {"low", "high", "log", "step", "points"} & self.model_fields_set:
-                raise ValueError("choices: they have no range; leave out low, high, log, step and points")
-            if not self.choices:
-                raise ValueError("choices: there are none")
-            if any(choice in self.choices[:place] for place, choice in enumerate(self.choices)):
-                raise ValueError("choices: one is there twice")
+            if {"step", "points"} & self.model_fields_set:
+                raise ValueError("choices: they have no range; leave out step and points")
             return self
-        if self.low is None or self.high is None:
-            raise ValueError(
-                "a range has low and high; write { low = 1e-5, high = 1e-2 } or { choices = [...] }"
-            )
-        if self.low >= self.high:
-            raise ValueError(f"low: {self.low:g} is not less than high, {self.high:g}")
-        if self.log and self.low <= 0:
-            raise ValueError(f"low: {self.low:g} has no logarithm; with log = true it is above 0")
+        assert self.low is not None
+        assert self.high is not None
         if self.step is not None and (self.log or self.points is not None):
             raise ValueError("step: it goes neither with log nor with points")
         if self.step is not None:
@@ -68,26 +49,15 @@ class Parameter(Section):
     @property
     def is_whole(self) -> bool:
         """Whether both ends, and the step if there is one, are whole numbers."""
-        return all(float(number or 0).is_integer() for number in (self.low, self.high, self.step))
+        return super().is_whole and float(self.step or 0).is_integer()
 
-
-def _flat(tree: object) -> object:
-    """Turn a tree of parameters into a table by dotted keys; what is no table is left to be refused."""
-    return dict(_leaves(tree, ())) if isinstance(tree, dict) else tree
-
-
-def _leaves(tree: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        path = (*at, key)
-        if isinstance(value, dict) and value and not _is_leaf(value):
-            yield from _leaves(value, path)
-        else:
-            yield ".".join(path), value
-
-
-def _is_leaf(table: Mapping[str, Any]) -> bool:
-    """Whether a table is a parameter: a key called ``low`` may be on the way to one, as a table."""
-    return any(key in Parameter.model_fields and not isinstance(table[key], dict) for key in table)
+    @property
+    def inside(self) -> float:
+        """A value inside a range: of one in steps the second, else one that is no whole number."""
+        if self.step is None:
+            return super().inside
+        assert self.low is not None
+        return self.low + self.step
 
 
 class Sweep(Section):
@@ -112,7 +82,7 @@ class Sweep(Section):
     trials: Annotated[Count | None, Field(le=10_000)] = None
     seeds: Annotated[Count, Field(le=1000)] = 1
     seed: Annotated[Natural, Field(le=2**32 - 1)] = 0
-    parameters: Annotated[dict[str, Parameter], BeforeValidator(_flat)] = Field(default_factory=dict)
+    parameters: Annotated[dict[str, Parameter], by_dotted_key(Parameter)] = Field(default_factory=dict)
 
     @field_validator("parameters")
     @classmethod
@@ -164,13 +134,3 @@ def holds(parameter: Parameter, values: Mapping[str, Any]) -> bool:
     return all(
         other in values and values[other] in wanted_of(wanted) for other, wanted in parameter.when.items()
     )
-
-
-def between(parameter: Parameter) -> float:
-    """Return a value inside a range: the second one of those in steps, else one that is no whole number."""
-    assert parameter.low is not None
-    assert parameter.high is not None
-    if parameter.step is not None:
-        return parameter.low + parameter.step
-    inside = (parameter.low + parameter.high) / 2
-    return inside if not math.isclose(inside, round(inside)) else inside - 0.25

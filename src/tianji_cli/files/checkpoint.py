@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,7 @@ class TrainingState:
         rest: the embryo's other state, as JSON values.
         progress: the learner's counters.
         episodes: best mean and crossed thresholds.
+        member: hyperparameters and takeovers of a member of a population; empty without one.
     """
 
     parameters: Floats
@@ -69,6 +70,7 @@ class TrainingState:
     rest: Mapping[str, Any]
     progress: Mapping[str, Any]
     episodes: Mapping[str, Any]
+    member: Mapping[str, Any] = field(default_factory=dict)
 
 
 class CheckpointWriter:
@@ -102,7 +104,7 @@ class CheckpointWriter:
                     "embryo": state.rest,
                     "progress": state.progress,
                     "episodes": state.episodes,
-                }
+                } | ({"member": state.member} if state.member else {})
                 _write_state(place, document)
                 seal(place, (MODEL, TRAINING, STATE))
             if self._has_best:

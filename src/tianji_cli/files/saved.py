@@ -223,6 +223,7 @@ def load_state(directory: Path) -> dict[str, Any]:
         _check_episodes(document["episodes"])
         if not isinstance(document["embryo"], dict):
             raise TypeError("embryo is no table")
+        _check_member(document.get("member", {}))
     except (ValueError, TypeError, KeyError) as cause:
         raise CheckpointError(f"{path} has what cannot be: {cause}") from cause
     return document
@@ -255,6 +256,11 @@ def _check_episodes(episodes: Any) -> None:
             raise ValueError(f"time_to says {seconds} for {threshold}")
 
 
+def _check_member(member: Any) -> None:
+    if not isinstance(member, dict) or not isinstance(member.get("hyperparameters", {}), dict):
+        raise TypeError("member is no table with hyperparameters")
+
+
 def saved_progress(checkpoints: Path, groups: int) -> tuple[Progress, ...]:
     """Read the counters that a session goes on from, by group. Needs no torch.
 
@@ -270,6 +276,17 @@ def saved_progress(checkpoints: Path, groups: int) -> tuple[Progress, ...]:
         goes_on = of_group is not None and of_group.sessions == first.sessions
         found.append(of_group if of_group is not None and goes_on else Progress(sessions=first.sessions))
     return tuple(replace(progress, sessions=progress.sessions + 1) for progress in found)
+
+
+def saved_members(checkpoints: Path, groups: int) -> list[dict[str, Any] | None]:
+    """Read the hyperparameters that each member of a population has trained with last; None: it has none.
+
+    Raises:
+        CheckpointError: a checkpoint is damaged.
+    """
+    places = [checkpoints_of(checkpoints, group) / LAST for group in range(groups)]
+    members = [load_state(place).get("member", {}) if place.exists() else {} for place in places]
+    return [member.get("hyperparameters") for member in members]
 
 
 def best_evaluation(checkpoints: Path) -> float | None:

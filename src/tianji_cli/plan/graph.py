@@ -38,6 +38,12 @@ SHARDS: Final = "shares"
 CONTRIBUTIONS: Final = "contributions"
 """Channel from the learners of all groups to the root: parameters to be averaged."""
 
+MEMBERS: Final = "members"
+"""Channel from the learners of a population to the root: what each has learnt, to be compared."""
+
+TAKEOVERS: Final = "takeovers"
+"""Channel from the root to each learner of a population: what it goes on with."""
+
 POLICY: Final = "policy"
 """Slot of a group's newest policy."""
 
@@ -146,7 +152,9 @@ def graph_of(config: JobConfig) -> RoleGraph:
     readers = ["actor", *(name for name, section in roles.items() if POLICY in section.reads)]
     readers += [EXAMINER] if config.experiment.evaluation is not None else []
     slots = [SlotEdge(POLICY, "learner", tuple(readers))]
-    if distribution.groups > 1:
+    if config.population is not None:
+        channels += [ChannelEdge(MEMBERS, "learner", ROOT), ChannelEdge(TAKEOVERS, ROOT, "learner")]
+    elif distribution.groups > 1:
         channels += [ChannelEdge(CONTRIBUTIONS, "learner", ROOT)]
         slots += [SlotEdge(AVERAGE, ROOT, ("learner",))]
     return RoleGraph(tuple(channels), tuple(slots))

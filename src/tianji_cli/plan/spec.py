@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -31,6 +31,7 @@ class JobSpec:
         directory: takes what processes need while they run: the run directory, or that of a host that joined.
         run: takes what lasts: the run directory, wherever it can be reached.
         progress: counters that this session goes on from, by group; empty in the first session.
+        members: hyperparameters of each group of a population; empty where there is none.
         root: how to reach the root; None if there is none.
         path: where Python finds modules, as the root found them.
         production: file of the actors' counters; None keeps them in each process.
@@ -44,6 +45,7 @@ class JobSpec:
     directory: Path
     run: Path
     progress: tuple[Progress, ...] = ()
+    members: tuple[dict[str, Any], ...] = ()
     root: RootAddress | None = None
     path: tuple[str, ...] = ()
     production: Path | None = None
@@ -64,6 +66,10 @@ class JobSpec:
     def checkpoints(self) -> Path:
         """Where checkpoints are: the first group's, and below them those of the others."""
         return self.run / "checkpoints"
+
+    def hyperparameters_of(self, group: int | None) -> dict[str, Any]:
+        """Return the hyperparameters that a group trains with at first; empty without a population."""
+        return dict(self.members[group]) if self.members and group is not None else {}
 
     def to_json(self) -> str:
         """Write it for another host."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
@@ -64,6 +64,9 @@ class Role(ABC):
 
     def allow(self, fragments: int | None) -> None:  # noqa: B027 - only actors begin fragments
         """Begin no more than so many further fragments; None: any number."""
+
+    def adopt_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:  # noqa: B027 - only actors
+        """Go on with other hyperparameters of a member of a population; learners get theirs with a state."""
 
     def wind_down(self) -> None:  # noqa: B027 - most roles go on until they stop
         """Prepare for the end: training is over, and messages under way are still to be received."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from tianji_cli.plan.plan import Plan
-from tianji_cli.root.averaging import RootEndpoint
 from tianji_cli.root.bottleneck import Receiver
+from tianji_cli.root.endpoint import RootEndpoint
 from tianji_cli.root.job_view import Overview
 from tianji_cli.signals import BEGAN_S
 from tianji_cli.telemetry.snapshot import Snapshot
@@ -163,12 +163,12 @@ class Rejections:
         self,
         overview: Overview,
         control: ControlServer,
-        averaging: RootEndpoint,
+        endpoint: RootEndpoint,
         say: Callable[[str], None],
     ) -> None:
         self._overview = overview
         self._control = control
-        self._averaging = averaging
+        self._endpoint = endpoint
         self._say = say
         self._reported: set[str] = set()
 
@@ -188,7 +188,7 @@ class Rejections:
         rejections = self._overview.rejections()
         if self._control.rejected:
             rejections.append(("the control channel", self._control.rejected, self._control.last_rejection))
-        count, why = self._averaging.rejected
+        count, why = self._endpoint.rejected
         if count:
             rejections.append(("the root", count, why))
         return rejections

@@ -3,136 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
-from tianji_cli.plan.plan import ROOT_RANK, Plan
+from tianji_cli.plan.plan import ROOT_RANK
 from tianji_cli.root.job_view import Overview
-from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.parameters import Average, Contribution, average_layout, values_in
-from tianji_cli.wire.records import job_number
 from tianji_cli.wire.reports import Rejected
-from tianji_transports.core import Claim, EngineOptions, Transport
-from tianji_transports.errors import TransportError
-from tianji_transports.wiring import Wiring
-
-
-class RootEndpoint:
-    """Opens the root's endpoint once the wiring is known, and sleeps at it between rounds of averaging.
-
-    Args:
-        wait_s: longest that a round of averaging waits for the rest, once two groups have contributed.
-        options: how the endpoint reaches other hosts.
-
-    Attributes:
-        failure: why there is no averaging any more; empty while nothing has failed.
-    """
-
-    def __init__(
-        self, plan: Plan, wait_s: float, options: EngineOptions, event: Callable[[str], None]
-    ) -> None:
-        self._plan = plan
-        self._wait_s = wait_s
-        self._options = options
-        self._event = event
-        self._averager: Averager | None = None
-        self._over = False
-        self._shut = ExitStack()
-        self.failure = ""
-
-    def open(self, wiring: Wiring) -> None:
-        """Open the endpoint, unless training is over already."""
-        if self._over:
-            return
-        # Imported here: the root of a single group needs none of it to start.
-        from tianji_transports.composite import open_endpoint  # noqa: PLC0415
-
-        plan = self._plan
-        try:
-            transport = open_endpoint(
-                plan.local, plan.remote, plan.endpoints, wiring, ROOT_RANK, options=self._options
-            )
-        except TransportError as error:
-            self._fail(error)
-            return
-        groups = {
-            process.rank: process.group for process in plan.carrying("learner") if process.group is not None
-        }
-        self._averager = Averager(
-            transport, groups, job=job_number(wiring.job), wait_s=self._wait_s, event=self._event
-        )
-
-    @property
-    def address(self) -> Mapping[int, str]:
-        """The root's address by its rank, once there is one."""
-        return {} if self._averager is None else {ROOT_RANK: self._averager.transport.address}
-
-    def connect(self, addresses: Mapping[int, str]) -> None:
-        """Learn the addresses of all processes."""
-        if self._averager is not None:
-            self._averager.transport.connect(addresses)
-
-    def turn(self) -> None:
-        """Average what there is to average."""
-        if self._averager is not None and not self._over:
-            try:
-                self._averager.turn()
-            except TransportError as error:
-                self._fail(error)
-
-    def finish(self) -> None:
-        """Training is over: average no more, miss no group, and admit no connection any more.
-
-        From now on the endpoint is not looked at, and strangers who connected would fill it.
-        """
-        self._over = True
-        if self._averager is not None:
-            self._shut.enter_context(self._averager.transport.undisturbed())
-
-    def sleep(self, until: float, control: ControlServer, also: Sequence[int]) -> None:
-        """Sleep until a contribution or a control message comes, or a round has to be closed."""
-        timeout_s = max(0.0, until - time.monotonic())
-        if self._averager is None or self._over:
-            control.wait(timeout_s, also)
-        elif not control.is_ready:
-            closing_s = max(0.0, self._averager.deadline - time.monotonic())
-            try:
-                self._averager.transport.wait(min(timeout_s, closing_s), (*control.descriptors, *also))
-            except TransportError as error:
-                self._fail(error)
-
-    def lose(self, learners: Iterable[int]) -> None:
-        """Go on without some learners, by rank."""
-        if self._averager is not None:
-            for rank in learners:
-                self._averager.lose(rank)
-                self._averager.transport.peer_lost(rank)
-
-    def report(self, overview: Overview, lost: Iterable[int]) -> None:
-        """Note in the overview how far averaging is, and which groups are lost."""
-        if self._averager is not None:
-            overview.note_averaging(self._averager.rounds, self._averager.missed, sorted(lost))
-
-    @property
-    def rejected(self) -> tuple[int, str]:
-        """How many messages were rejected, and why the first."""
-        return (0, "") if self._averager is None else self._averager.rejected
-
-    def _fail(self, error: TransportError) -> None:
-        self.failure = f"the root cannot average: {error}"
-        self._over = True
-
-    def close(self) -> None:
-        """Close the endpoint."""
-        if self._averager is not None:
-            self._shut.close()
-            self._averager.transport.close()
-
+from tianji_transports.core import Claim, Transport
 
 ENOUGH: Final = 2
 """Contributions with which a round may be closed though a group is missing."""
@@ -163,8 +45,8 @@ class Averager:
         self,
         transport: Transport,
         groups: Mapping[int, int],
-        *,
         job: int,
+        *,
         wait_s: float,
         event: Callable[[str], None],
     ) -> None:
@@ -207,6 +89,10 @@ class Averager:
     def lose(self, rank: int) -> None:
         """Wait no longer for a group, by its learner; what it has contributed already counts."""
         self._living.discard(self._groups[rank])
+
+    def report(self, overview: Overview, lost: Sequence[int]) -> None:
+        """Note in the overview how far averaging is, and which groups are lost."""
+        overview.note_averaging(self.rounds, self.missed, lost)
 
     @property
     def rejected(self) -> tuple[int, str]:

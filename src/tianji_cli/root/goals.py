@@ -138,7 +138,7 @@ class ProductionGoal:
         for source, page in pages.items():
             reception = receptions.get(source, Reception())
             begun = reception.next_sequence if source in killed else page.pushed + (page.unfinished > 0)
-            fragments[self._group_of[source[0]]] += begun - reception.lost / samples
+            fragments[self._group_of[source[0]]] += begun - (reception.lost + reception.dropped) / samples
         whole = sum(math.floor(round(of_group, 3) / self._unit) for of_group in fragments.values())
         return whole * self._unit * samples, samples
 

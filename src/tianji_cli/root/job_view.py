@@ -24,6 +24,7 @@ from tianji_cli.telemetry.snapshot import (
     Evaluated,
     GroupStanding,
     JobState,
+    PopulationStanding,
     RoleStatus,
     RoleSummary,
     Snapshot,
@@ -57,7 +58,8 @@ class Overview:
         ended: pages of earlier incarnations on this host, and of all actors elsewhere, as last reported.
         unsure: ranks on hosts that were lost: of what they did only the last report is known.
         evaluation: how the greedy evaluation went.
-        averaging: how the groups' parameters were averaged so far; None with one group.
+        averaging: how the groups' parameters were averaged so far; None with one group, or with a population.
+        population: how its members are; None without one.
 
     Args:
         earlier_env_steps: samples that all groups received in earlier sessions of a resumed run.
@@ -79,13 +81,18 @@ class Overview:
         self.workers[ROOT_RANK].state = "running"
         self.ended: dict[Source, Production] = {}
         self.unsure: set[int] = set()
+        self._received_before: dict[Source, Reception] = {}
+        self._consumed_before: dict[tuple[int, int], int] = {}
+        """Uses of samples by learners that were started anew, by rank and incarnation."""
         self.evaluation: Evaluation | None = None
         self._examined = (0, 0)
         self._newest_evaluation: Examined | None = None
         self._evaluations = 0
         self._best_evaluation: float | None = None
         groups = config.distribution.groups
-        self.averaging = Averaging(0, (0,) * groups) if groups > 1 else None
+        averages = groups > 1 and config.population is None
+        self.averaging = Averaging(0, (0,) * groups) if averages else None
+        self.population: PopulationStanding | None = None
         self._work = WorkLog(config, plan)
         self._forecast = StopForecast(config.experiment.stop.targets)
 
@@ -130,11 +137,27 @@ class Overview:
 
     def receptions(self) -> dict[Source, Reception]:
         """What the buffers received, as of their last reports."""
-        return {
+        last = {
             source: reception
             for _, said in self._reports(BufferReport)
             for source, reception in said.by_source.items()
         }
+        return self._received_before | last
+
+    def keep(self, rank: int) -> None:
+        """Keep what is known of a process that has ended and is started anew."""
+        process, view = self._plan.processes[rank], self.workers[rank]
+        view.restarts += 1
+        if self._plan.is_local(rank):
+            for actor in process.actors:
+                page = self._production.read(actor)
+                self.ended[actor, page.incarnation] = page
+        for said in view.report.roles if view.report is not None else ():
+            if isinstance(said, BufferReport):
+                self._received_before |= said.by_source
+            elif isinstance(said, LearnerReport):
+                assert view.report is not None
+                self._consumed_before[rank, view.report.incarnation] = said.session_consumed
 
     @property
     def received(self) -> int:
@@ -143,7 +166,18 @@ class Overview:
 
     def learners(self) -> dict[int, LearnerReport]:
         """What the learner of each group said last, by group; those are missing that have said nothing."""
-        return {group: said for group, said in self._reports(LearnerReport) if group is not None}
+        found = {}
+        for process in self._plan.carrying("learner"):
+            report = self.workers[process.rank].report
+            for said in report.roles if report is not None else ():
+                if isinstance(said, LearnerReport) and report is not None and process.group is not None:
+                    before = sum(
+                        consumed
+                        for (rank, incarnation), consumed in self._consumed_before.items()
+                        if rank == process.rank and incarnation < report.incarnation
+                    )
+                    found[process.group] = replace(said, session_consumed=said.session_consumed + before)
+        return found
 
     def note_averaging(self, rounds: int, missed: Sequence[int], lost: Sequence[int]) -> None:
         """Take in how far averaging is."""
@@ -308,6 +342,7 @@ class Overview:
             staleness_p=self._staleness_p(buffer),
             bottleneck=bottleneck,
             averaging=self.averaging,
+            population=self.population,
             by_group=tuple(GroupStanding.of(group, said) for group, said in of_groups.items()),
             extra=extra_reports(self._plan, self.workers),
             frames_per_step=max((known for known in frames if known is not None), default=None),

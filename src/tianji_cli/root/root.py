@@ -23,9 +23,10 @@ from tianji_cli.plan.plan import EXAMINER, Plan
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.root.accounting import Account, reconcile
 from tianji_cli.root.announcements import Announcements, Rejections
-from tianji_cli.root.averaging import RootEndpoint
+from tianji_cli.root.endpoint import RootEndpoint
 from tianji_cli.root.goals import ProductionGoal, StopRules
 from tianji_cli.root.job_view import Overview, choose_best
+from tianji_cli.root.population import Standings
 from tianji_cli.root.shutdown import EvaluationWatch, Outcome, Phase, Shutdown
 from tianji_cli.root.tracing import Tracing
 from tianji_cli.signals import StopSignals
@@ -78,7 +79,8 @@ class Root:
         overview: Overview,
         signals: StopSignals,
         telemetry: Telemetry,
-        averaging: RootEndpoint,
+        endpoint: RootEndpoint,
+        standings: Standings | None,
         losses: GroupLosses,
         tracing: Tracing,
         checkpoints: Path,
@@ -92,8 +94,9 @@ class Root:
         self._overview = overview
         self._signals = signals
         self._telemetry = telemetry
-        self._rejections = Rejections(overview, control, averaging, telemetry.event)
-        self._averaging = averaging
+        self._rejections = Rejections(overview, control, endpoint, telemetry.event)
+        self._endpoint = endpoint
+        self._standings = standings
         self._losses = losses
         self._tracing = tracing
         self._checkpoints = checkpoints
@@ -115,6 +118,10 @@ class Root:
         self._stop_requested = False
         self._learner_ranks = {process.rank for process in plan.carrying("learner")}
         self._examiners = {process.rank for process in plan.carrying(EXAMINER)}
+        self._replacing: set[int] = set()
+        """Groups whose processes end, to be started anew."""
+        self._replaced: set[int] = set()
+        """Groups whose processes have been started anew, and are not there yet."""
 
     def run(self) -> Summary:
         """Run the job; returns when every worker has ended."""
@@ -125,9 +132,9 @@ class Root:
             self._check_signals()
             for message in self._control.receive():
                 self._handle(message)
-            self._averaging.turn()
-            if self._averaging.failure:
-                self._end("failed", self._averaging.failure)
+            self._endpoint.turn()
+            if self._endpoint.failure:
+                self._end("failed", self._endpoint.failure)
             self._check_workers()
             self._tick()
             if self._phase is Phase.TRAINING:
@@ -140,7 +147,7 @@ class Root:
     def _sleep(self) -> None:
         goal_at = self._goal.look_at if self._phase is Phase.TRAINING else float("inf")
         until = min(self._next_tick, self._shutdown.deadline, goal_at)
-        self._averaging.sleep(until, self._control, (self._signals.descriptor, *self._pool.descriptors))
+        self._endpoint.sleep(until, self._control, (self._signals.descriptor, *self._pool.descriptors))
         self._signals.clear()
 
     def _check_signals(self) -> None:
@@ -200,7 +207,9 @@ class Root:
         view.state, view.pid = "running", message.pid
         self._members.register(message)
         if message.wiring is not None:
-            self._averaging.open(message.wiring)
+            self._endpoint.open(message.wiring)
+        if self._standings is not None:
+            self._standings.welcome(message.rank)
         self._introduce()
         self._goal.register(message.rank)
         if self._phase not in RUNNING:
@@ -209,10 +218,13 @@ class Root:
     def _introduce(self) -> None:
         # Training needs no examiner: it joins when it has built its environments.
         needed = self._losses.living - self._examiners
-        addresses = self._members.introduce(self._losses.living, needed, self._averaging.address)
+        addresses = self._members.introduce(self._losses.living, needed, self._endpoint.address)
         if addresses is None:
             return
-        self._averaging.connect(addresses)
+        self._endpoint.connect(addresses)
+        if self._standings is not None:
+            self._standings.returned |= self._replaced
+            self._replaced.clear()
         if self._phase is Phase.STARTING:
             self._phase = Phase.TRAINING
 
@@ -231,6 +243,8 @@ class Root:
         self._overview.note(report)
         for row in self._overview.new_evaluations(report):
             self._telemetry.evaluation(row)
+            if self._standings is not None:
+                self._standings.note_evaluation(row["group"], row["version"], row["mean"])
             self._announcements.check_evaluation(row["cut_off"])
         for said in report.roles:
             if isinstance(said, ExaminerReport):
@@ -258,7 +272,7 @@ class Root:
     def _handle_failure(self, message: Failed) -> None:
         self._sent_last.add(message.rank)
         self._overview.workers[message.rank].state = "failed"
-        if not self._losses.includes(message.rank):
+        if not self._is_given_up(message.rank):
             self._end("failed", _cause(self._job.process(message.rank), f": {message.cause}"))
 
     def _start(self, rank: int, incarnation: int = 0) -> None:
@@ -301,12 +315,15 @@ class Root:
         if in_order and self._phase not in RUNNING:
             return
         self._losses.note(worker.spec, in_order=has_stopped)
-        if worker.killed or self._losses.includes(rank):
+        if worker.killed or self._is_given_up(rank):
+            self._start_replaced()
             return  # The user was told why when that was decided.
         cause = _cause(worker.spec, f" {exit_.error or exit_}")
         comes_again = rank in self._shutdown.actors | self._examiners
         gone = self._pool.is_lost(rank) or (exit_.by_signal and not comes_again)
-        if gone and self._phase is not Phase.STARTING and self._losses.lose({rank}, cause):
+        if gone and self._may_replace(rank):
+            self._replace_group(rank, cause)
+        elif gone and self._may_do_without(rank) and self._losses.lose({rank}, cause):
             self._drop_group(self._plan.processes[rank].group)
         elif not comes_again or not exit_.by_signal:
             self._end("failed", cause)
@@ -319,10 +336,62 @@ class Root:
         """Go on without a group that is lost."""
         ranks = self._losses.ranks_of(group)
         self._pool.kill(ranks)
-        self._averaging.lose(ranks & self._learner_ranks)
+        self._endpoint.lose(ranks & self._learner_ranks)
         self._members.leave(ranks)
         if self._phase is Phase.TRAINING:
             self._introduce()  # A role that waits for all of them is not to wait for those.
+
+    def _is_given_up(self, rank: int) -> bool:
+        """Whether a rank belongs to a group that is lost, or ends to be started anew."""
+        group = self._plan.processes[rank].group
+        return self._losses.includes(rank) or (group in self._replacing and rank not in self._examiners)
+
+    def _may_replace(self, rank: int) -> bool:
+        """Whether a rank belongs to a member of a population that can be started anew, as another's copy."""
+        if self._standings is None or self._losses.bound or self._phase is not Phase.TRAINING:
+            return False
+        alone = not self._others_live(rank) or self._pool.is_lost(rank)
+        return not alone and self._pool.may_restart()
+
+    def _others_live(self, rank: int) -> bool:
+        """Whether there is another group than that of a rank that is neither lost nor dead for the moment."""
+        gone = self._replacing | self._replaced | self._losses.causes.keys()
+        return bool(set(self._plan.groups) - gone - {self._plan.processes[rank].group})
+
+    def _may_do_without(self, rank: int) -> bool:
+        """Whether the job has begun, and goes on without a group: a population has one at least."""
+        is_last = self._standings is not None and not self._others_live(rank)
+        return self._phase is not Phase.STARTING and not is_last
+
+    def _replace_group(self, rank: int, cause: str) -> None:
+        """End what is left of a member that has died; it is started anew when all of that is gone."""
+        group = self._plan.processes[rank].group
+        assert group is not None
+        assert self._standings is not None
+        self._telemetry.event(f"{cause}; member {group} is started anew")
+        ranks = self._losses.ranks_of(group) - self._examiners
+        learners = ranks & self._learner_ranks
+        self._replacing.add(group)
+        self._standings.note_death(group, self._overview.learners())
+        self._pool.kill(ranks)
+        self._endpoint.lose(learners)
+        self._members.leave(ranks)
+        for examiner in self._examiners:
+            for learner in learners:
+                self._control.send(examiner, PeerLost(rank=learner))
+        self._start_replaced()
+
+    def _start_replaced(self) -> None:
+        """Start the processes of members that have died, as soon as all that was left of them is gone."""
+        for group in sorted(self._replacing):
+            ranks = self._losses.ranks_of(group) - self._examiners
+            if self._phase is Phase.TRAINING and not ranks & self._pool.ranks:
+                self._replacing.discard(group)
+                self._replaced.add(group)
+                self._losses.forget_orphans(group)
+                for rank in sorted(ranks):
+                    self._overview.keep(rank)
+                    self._start(rank, self._members.incarnation(rank) + 1)
 
     def _await_last_words(self, rank: int, deadline: float) -> None:
         """Receive what a worker sent at its end, which may come after the news of its end."""
@@ -340,14 +409,10 @@ class Root:
             most = self._config.distribution.max_restarts_per_minute
             self._end("failed", f"{cause}; restarts are limited to {most} a minute")
             return
-        if self._plan.is_local(rank):
-            for actor in self._plan.processes[rank].actors:
-                page = self._production.read(actor)
-                self._overview.ended[actor, page.incarnation] = page
+        self._overview.keep(rank)
         of_group = self._losses.ranks_of(self._plan.processes[rank].group)
         for other in self._shutdown.receivers & of_group - {rank}:
             self._control.send(other, PeerLost(rank=rank))
-        self._overview.workers[rank].restarts += 1
         evaluation = self._config.experiment.evaluation
         filmed = rank in self._examiners and evaluation is not None and evaluation.video > 0
         self._telemetry.event(f"{cause}; restarting it" + (" without films" if filmed else ""))
@@ -360,7 +425,7 @@ class Root:
         self._next_tick = now + (TICK_S if now - self._began > FIRST_S else FIRST_TICKS_S)
         for rank, pid in self._pool.pids.items():
             self._overview.workers[rank].pid = pid
-        self._averaging.report(self._overview, self._losses.causes)
+        self._endpoint.report(self._overview, self._losses.causes)
         snapshot = self._overview.snapshot()
         self._telemetry.update(snapshot)
         self._rejections.report()
@@ -399,7 +464,7 @@ class Root:
                 view.state = "stopping" if view.state == "running" and view.pid is not None else view.state
             self._shutdown.begin()
             self._pool.kill(to_kill)
-            self._averaging.finish()
+            self._endpoint.finish()
 
     def _advance(self) -> None:
         """Go on to the next phase when this one is done, or when its time is up."""
@@ -446,7 +511,7 @@ class Root:
         if account.unaccounted:
             self._telemetry.event(f"{account.unaccounted} samples are in none of the accounts: {account}")
         self._rejections.report()
-        self._averaging.report(self._overview, self._losses.causes)
+        self._endpoint.report(self._overview, self._losses.causes)
         reason = self._losses.described(self._outcome.reason)
         return self._overview.summary(self._outcome.status, reason, account, self._rejections.total)
 
@@ -477,6 +542,10 @@ class Membership:
         """A rank is started, perhaps again."""
         self._incarnations[rank] = incarnation
         self.leave([rank])
+
+    def incarnation(self, rank: int) -> int:
+        """How often a rank was started again."""
+        return self._incarnations[rank]
 
     def is_current(self, rank: int, incarnation: int) -> bool:
         """Whether this is the present life of a rank."""
@@ -524,6 +593,7 @@ class GroupLosses:
         bound: processes cannot die alone, because an MPI launcher ends all with one.
 
     Attributes:
+        bound: see above.
         causes: why each lost group is lost, by group.
         killed: incarnations of actors that did not stop in order.
         orphaned: numbers of the actors whose buffer died.
@@ -532,7 +602,7 @@ class GroupLosses:
     def __init__(self, plan: Plan, event: Callable[[str], None], *, bound: bool = False) -> None:
         self._plan = plan
         self._event = event
-        self._bound = bound
+        self.bound = bound
         self._buffers = {process.rank for process in plan.carrying("buffer")}
         self.causes: dict[int, str] = {}
         self.killed: set[Source] = set()
@@ -554,7 +624,7 @@ class GroupLosses:
     def lose(self, ranks: Set[int], cause: str) -> bool:
         """Give up the groups of some ranks, and tell the user; False if the job cannot do without one."""
         groups = {self._plan.processes[rank].group for rank in ranks}
-        if self._bound or not all(groups):
+        if self.bound or not all(groups):
             return False
         for group in groups - self.causes.keys():
             assert group is not None
@@ -570,6 +640,12 @@ class GroupLosses:
             for other in self._plan.trainers:
                 if other.group == process.group:
                     self.orphaned.update(other.actors)
+
+    def forget_orphans(self, group: int) -> None:
+        """A group is started anew: its actors so far have all been killed, and others come with a buffer."""
+        for process in self._plan.trainers:
+            if process.group == group:
+                self.orphaned.difference_update(process.actors)
 
     def account(self, overview: Overview) -> Account:
         """Return where every sample went, after everything stopped."""

@@ -20,6 +20,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.directories import remove_stale
+from tianji_cli.files.lineage import Lineage
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.files.saved import Progress, point_best_at, saved_progress
 from tianji_cli.launch.local import LocalLauncher
@@ -27,8 +28,10 @@ from tianji_cli.launch.mpi import World
 from tianji_cli.launch.worker_pool import NodeAgent, NodeLauncher, WorkerPool, refuse_late
 from tianji_cli.plan.plan import Host, Plan, files_elsewhere, make_plan, plan_for_ranks, this_host
 from tianji_cli.plan.spec import JobSpec
-from tianji_cli.root.averaging import RootEndpoint
+from tianji_cli.root.averaging import Averager
+from tianji_cli.root.endpoint import Builder, RootEndpoint
 from tianji_cli.root.job_view import Overview
+from tianji_cli.root.population import Comparison, Standings, members_of
 from tianji_cli.root.root import GroupLosses, Root
 from tianji_cli.root.tracing import Tracing
 from tianji_cli.root.trackers import TrackerProcesses
@@ -141,13 +144,14 @@ def run_session(request: RunRequest) -> Result:
             production = stack.enter_context(_production_file(run, plan))
         spec = _job_spec(request, progress, plan, control.address)
         options = engine_options(request.address[0], control.address.key)
-        averaging = RootEndpoint(plan, job.distribution.sync_wait_s, options, telemetry.event)
+        standings = _standings(request, plan, spec, control, telemetry)
+        endpoint = RootEndpoint(plan, options, _exchange(job, standings, telemetry))
         for launcher in dict.fromkeys((request.launcher, *nodes.values())):
             if launcher is not None:
                 launcher.begin(spec)
         pool = WorkerPool(job.distribution.max_restarts_per_minute, request.launcher, nodes)
         stack.callback(remove_stale)  # What workers that were killed could not remove themselves.
-        stack.callback(averaging.close)
+        stack.callback(endpoint.close)
         stack.callback(pool.close)
         root = Root(
             job,
@@ -158,7 +162,8 @@ def run_session(request: RunRequest) -> Result:
             overview=Overview(job, plan, production, earlier_env_steps),
             signals=signals,
             telemetry=telemetry,
-            averaging=averaging,
+            endpoint=endpoint,
+            standings=standings,
             losses=GroupLosses(plan, telemetry.event, bound=request.world is not None),
             tracing=Tracing(plan, control, run, telemetry.event),
             checkpoints=run.checkpoints,
@@ -170,6 +175,23 @@ def run_session(request: RunRequest) -> Result:
             result = Result(telemetry.close(summary, plots=plots), pool.must_abort)
             trackers.finish(signals)
             return result
+
+
+def _standings(
+    request: RunRequest, plan: Plan, spec: JobSpec, control: ControlServer, telemetry: Telemetry
+) -> Standings | None:
+    """Begin to keep the standings of a population; None where there is none."""
+    if request.job.population is None:
+        return None
+    lineage = Lineage.of_run(request.run.path) if request.resumed else Lineage(request.run.path)
+    return Standings(request.job, plan, spec.members, lineage, control, telemetry.event)
+
+
+def _exchange(job: JobConfig, standings: Standings | None, telemetry: Telemetry) -> Builder:
+    """Say what the root does with several groups: it compares the members of a population, or averages."""
+    if standings is not None:
+        return partial(Comparison, standings=standings)
+    return partial(Averager, wait_s=job.distribution.sync_wait_s, event=telemetry.event)
 
 
 def _remove_lockstep_stores(run: RunDirectory) -> None:
@@ -243,6 +265,7 @@ def _job_spec(request: RunRequest, progress: tuple[Progress, ...], plan: Plan, r
         directory=run,
         run=run,
         progress=progress,
+        members=members_of(request.job, request.run.checkpoints if request.resumed else None),
         root=root,
         path=tuple(sys.path),
         production=run / PRODUCTION_FILE,

@@ -39,8 +39,6 @@ WIDE: Final = 300.0
 POINTS: Final = 200
 """Of a learning curve, from 0 to its end."""
 RESAMPLES: Final = 2000
-TEXT: Final = {"svg.fonttype": "none", "svg.hashsalt": "tianji", "pdf.fonttype": 42}
-"""Text stays text, which can be searched and edited; the same figure has the same bytes."""
 UNDATED: Final[dict[str, dict[str, None]]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
@@ -64,7 +62,7 @@ def render_figure(draw_into: Callable[[Figure], None], height: float, kind: str)
         kind: "png", "svg" or "pdf".
     """
     content = io.BytesIO()
-    with mpl.rc_context(STYLE | TEXT):  # type: ignore[arg-type]
+    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
         # A figure of its own, not pyplot's: pyplot keeps global state and may look for a display.
         figure = Figure(figsize=(WIDTH, height))
         draw_into(figure)

@@ -18,7 +18,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
+from tianji_cli.files.lineage import Lineage
 from tianji_cli.files.rundir import RunDirectory, write_whole
+from tianji_cli.telemetry.lineage import lineage_figure
 from tianji_cli.telemetry.metrics import read_history
 
 Rows = Sequence[Mapping[str, Any]]
@@ -51,6 +53,10 @@ STYLE: Final = {
     "figure.figsize": (3.5, 2.4),  # inches: one column of a two-column page
     "figure.dpi": 300,
     "figure.constrained_layout.use": True,
+    # Text stays text, which can be searched and edited; the same figure has the same bytes.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "tianji",
+    "pdf.fonttype": 42,
 }
 
 
@@ -73,6 +79,13 @@ def draw_plots(run: RunDirectory) -> None:
             draw(figure.add_subplot())
             figure.savefig(png, format="png")
             write_whole(run.plots / f"{name}.png", png.getvalue())
+        lineage = Lineage.of_run(run.path)
+        if lineage.rounds:
+            figure = lineage_figure(lineage.entries, lineage.metric)
+            for kind in ("png", "svg"):  # The latter for a page on the run.
+                picture = io.BytesIO()
+                figure.savefig(picture, format=kind)
+                write_whole(run.plots / f"lineage.{kind}", picture.getvalue())
 
 
 def drawings(

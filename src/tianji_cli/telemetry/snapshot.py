@@ -14,7 +14,19 @@ from dataclasses import asdict, astuple, dataclass, field, fields, is_dataclass
 from operator import attrgetter
 from typing import Any, Final, Literal, Self
 
-from tianji_cli.quantities import count, duration, exact, finite, memory, number, rate, several, share, spread
+from tianji_cli.quantities import (
+    count,
+    duration,
+    exact,
+    finite,
+    memory,
+    number,
+    rate,
+    several,
+    share,
+    spread,
+    written,
+)
 from tianji_cli.telemetry.bottleneck import Bottleneck
 from tianji_cli.wire.reports import BufferReport, Evaluating, Evaluation, Examined, LearnerReport, Number
 
@@ -113,6 +125,63 @@ class GroupStanding:
 
 
 @dataclass(frozen=True)
+class MemberStanding:
+    """How a member of a population is: its group, and its score in the last round, None before it has one.
+
+    Attributes:
+        takeovers: how often it has taken over another member in this session.
+        parent: the member that it took over last; None: it never did.
+        hyperparameters: that it trains with.
+    """
+
+    group: int
+    score: float | None
+    takeovers: int
+    parent: int | None
+    hyperparameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PopulationStanding:
+    """How the members of a population are.
+
+    Attributes:
+        rounds: how often they were compared, over all sessions.
+        metric: what they are judged by.
+        members: all of them, by their groups.
+        best: the group whose score is the highest; None before any has one.
+    """
+
+    rounds: int
+    metric: str
+    members: tuple[MemberStanding, ...]
+    best: int | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Find the best."""
+        scores = {one.group: one.score for one in self.members if one.score is not None}
+        object.__setattr__(self, "best", max(scores, key=lambda group: scores[group], default=None))
+
+    @property
+    def takeovers(self) -> int:
+        """How often a member has taken over another, in this session."""
+        return sum(one.takeovers for one in self.members)
+
+    @property
+    def best_score(self) -> float | None:
+        """Score of the best member; None before any has one."""
+        return next((one.score for one in self.members if one.group == self.best), None)
+
+    def __str__(self) -> str:
+        """As it is shown: ``12 rounds, 5 takeovers; best is member 2 (180.20): training.gamma 0.99``."""
+        said = f"{several(self.rounds, 'round')}, {several(self.takeovers, 'takeover')}"
+        best = next((one for one in self.members if one.group == self.best), None)
+        if best is None or best.score is None:
+            return said
+        return f"{said}; best is member {best.group} ({number(best.score)}): {written(best.hyperparameters)}"
+
+
+@dataclass(frozen=True)
 class Evaluated:
     """Where evaluations while training stand.
 
@@ -178,6 +247,7 @@ class JobState:
         bottleneck: what held the job back in the last seconds, or in the session; None while too little is
             known.
         averaging: of the groups' parameters; None with one group.
+        population: how its members are; None without one.
         by_group: how far each group is; empty with one group.
         extra: what user roles report, by name and rank.
         frames_per_step: frames of the game that an environment step takes; None until an actor has said it.
@@ -196,6 +266,7 @@ class JobState:
     staleness_p: float | None = None
     bottleneck: Bottleneck | None = None
     averaging: Averaging | None = None
+    population: PopulationStanding | None = None
     by_group: tuple[GroupStanding, ...] = ()
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     frames_per_step: int | None = None
@@ -331,7 +402,8 @@ _SUMMARY_ORDER: Final = (
     "mode", "groups", "produced", "received", "consumed", "in_flight", "lost", "dropped", "produced_per_s",
     "received_per_s", "consumed_per_s", "replay_ratio", "staleness", "returns", "time_to", "evaluation",
     "rejected_frames", "roles", "last_report_only", "sample_age", "uses", "replay", "staleness_p",
-    "stale_priorities", "bottleneck", "averaging", "by_group", "extra", "overshoot", "frames", "frames_per_s",
+    "stale_priorities", "bottleneck", "averaging", "population", "by_group", "extra", "overshoot", "frames",
+    "frames_per_s",
 )
 # fmt: on
 """How a summary begins; whatever else it has comes after these keys."""
@@ -499,6 +571,7 @@ AGE: Final[Line] = ("sample age", lambda state: f"{spread(state.learner.age)} en
 USES: Final[Line] = ("uses", lambda state: f"{spread(state.buffer.uses)} of each sample")
 LAG: Final[Line] = ("policy lag", lambda state: f"{spread(state.learner.lag)} versions")
 AVERAGING: Final[Line] = ("averaging", lambda state: str(state.averaging))
+POPULATION: Final[Line] = ("population", lambda state: str(state.population))
 GROUPS: Final[Line] = ("groups", lambda state: "; ".join(map(_group, state.by_group)) or None)
 
 # fmt: off
@@ -562,6 +635,10 @@ OF_VERSIONS: Final = (
     Metric(of="averaging", row="averaging", summary="averaging", live=AVERAGING, result=AVERAGING),
     Metric(of="averaging.rounds", tag="averaging/rounds"),
     Metric(of="averaging.all_missed", tag="averaging/missed"),
+    Metric(of="population", row="population", summary="population", live=POPULATION, result=POPULATION,
+           if_known=True),
+    Metric(of="population.best_score", tag="population/best"),
+    Metric(of="population.takeovers", tag="population/takeovers"),
     Metric(of="by_group", row="by_group", summary="by_group", result=GROUPS),
     Metric(of="extra", row="extra", summary="extra"),
     Metric(of="learner.losses", row="losses", tag="loss", live=("losses", _losses)),

@@ -285,7 +285,7 @@ LEAST_CHART: Final = 5
 MOST_CHART: Final = 14
 """Lines of a chart."""
 
-SPARED: Final = ("losses", "averaging", "priorities", "uses", "sample age")
+SPARED: Final = ("losses", "averaging", "population", "priorities", "uses", "sample age")
 """Facts that make room for the chart where it has none, from the last on; ``metrics.jsonl`` has them."""
 
 LEAST_WIDTH: Final = 40

@@ -5,9 +5,9 @@ host that has joined (any number of workers), or a rank that an MPI launcher has
 
 Worker to root: ``register`` when its endpoint is open, ``report`` from time to time, ``finished`` when a
 role has reached its goal, ``failed`` when one raised, ``terminate`` when it was sent SIGTERM, ``stopped``
-as its last word. Root to worker: ``addresses``, ``peer_lost``, ``allow``, ``wind_down``, ``stop``. When a run
-is traced the root says ``trace``; workers of other hosts ask for the time (``ask_clock``, ``clock``), and all
-send their ``spans``, and ``traced`` behind them.
+as its last word. Root to worker: ``addresses``, ``peer_lost``, ``allow``, ``adopt``, ``wind_down``, ``stop``.
+When a run is traced the root says ``trace``; workers of other hosts ask for the time (``ask_clock``,
+``clock``), and all send their ``spans``, and ``traced`` behind them.
 
 Node agent to root: ``arrive``, ``present`` once a second, ``began``, ``wrote`` and ``exited`` for a worker.
 Root to node agent: ``welcome`` or ``refuse``, ``prepare``, ``begin`` and ``kill`` for each worker, ``ping``
@@ -280,6 +280,13 @@ class Clock(Message):
     root_s: Seconds
 
 
+class Adopt(Message):
+    """The member of a population that this process belongs to goes on with other hyperparameters."""
+
+    kind: Literal["adopt"] = "adopt"
+    hyperparameters: dict[str, Any]
+
+
 class WindDown(Message):
     """Training is over and actors are stopping: make no more updates, receive what still comes."""
 
@@ -367,7 +374,7 @@ T = TypeVar("T")
 FromWorker = Register | Report | Finished | Failed | Stopped | Terminate | AskClock | SpansOf | Traced
 FromNode = Arrive | Present | Began | Wrote | Exited | Answer
 ToRoot = FromWorker | FromNode
-ToWorker = Addresses | PeerLost | Allow | Trace | Clock | WindDown | Stop
+ToWorker = Addresses | PeerLost | Allow | Adopt | Trace | Clock | WindDown | Stop
 ToNode = Welcome | Refuse | Prepare | Begin | Kill | StartNoMore | Ping | Dismiss | Ask
 FromRoot = ToWorker | ToNode
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.core import Agent, Embryo, Model, RolloutEmbryo
+from tianji_cli.config.population import config_with
 from tianji_cli.config.schema import BATCHES_AHEAD
 from tianji_cli.errors import UsageError, describe
 from tianji_cli.files.checkpoint import BestWriter, CheckpointWriter, load_parameters
@@ -31,9 +32,11 @@ from tianji_cli.plan.graph import (
     CONTRIBUTIONS,
     FRAGMENTS,
     HEADERS,
+    MEMBERS,
     POLICY,
     PRIORITIES,
     SHARDS,
+    TAKEOVERS,
     ChannelSize,
     copies_for,
     graph_of,
@@ -76,6 +79,7 @@ from tianji_cli.roles.learner.parallel.followers import (
     ScatteredRollouts,
 )
 from tianji_cli.roles.learner.parallel.group_average import GroupAverage
+from tianji_cli.roles.learner.parallel.member import PopulationMember, StateMemory
 from tianji_cli.roles.learner.parallel.scatter import LAYOUT as HEADERS_LAYOUT
 from tianji_cli.roles.learner.parallel.scatter import (
     Leader,
@@ -88,6 +92,7 @@ from tianji_cli.roles.role import Role
 from tianji_cli.roles.user_role import Surroundings, UserRole, find_user_role
 from tianji_cli.wire.batches import BatchArrays, priorities_layout
 from tianji_cli.wire.fragment import stats_layout
+from tianji_cli.wire.members import member_layout
 from tianji_cli.wire.parameters import average_layout, contribution_layout, policy_layout
 from tianji_cli.worker.parts import Parts
 from tianji_envs.core import VectorEnvironment, derive_seed
@@ -144,6 +149,7 @@ def build_roles(
                 page=ProductionPage(counters, number),
                 seed=parts.seed("environment", number),
                 per_version=_fragments_per_version(parts),
+                settings_with=lambda found: config_with(config, found).agent.settings,
             )
             built.append(actor)
         elif name == "buffer":
@@ -173,10 +179,11 @@ def build_roles(
                 checkpoint_every_s=config.experiment.checkpoint_every_s,
                 progress=parts.progress,
                 episodes=_episodes(parts),
-                average=_average(parts, transport, embryo) if distribution.groups > 1 else None,
+                average=_average(parts, transport, embryo),
+                member=_member(parts, transport, embryo),
                 leader=leader,
                 groups=distribution.groups,
-                job_env_steps=parts.job.env_steps,
+                job_env_steps=parts.job_env_steps,
             )
             built.append(learner)
         elif name == "follower":
@@ -516,8 +523,11 @@ def _connect_learners(parts: Parts) -> AllReduceGroup:
     return AllReduceGroup(store, parts.process.learner, number, parts.device)
 
 
-def _average(parts: Parts, transport: Transport, embryo: Embryo) -> GroupAverage:
+def _average(parts: Parts, transport: Transport, embryo: Embryo) -> GroupAverage | None:
+    """Build a learner's part in averaging; None where there is one group, or members of a population."""
     distribution = parts.config.distribution
+    if distribution.groups == 1 or parts.config.population is not None:
+        return None
     return GroupAverage(
         transport,
         embryo,
@@ -529,6 +539,25 @@ def _average(parts: Parts, transport: Transport, embryo: Embryo) -> GroupAverage
         moments=distribution.sync_optimizer,
         updates=parts.progress.updates,
         consumed=parts.progress.consumed,
+    )
+
+
+def _member(parts: Parts, transport: Transport, embryo: Embryo) -> PopulationMember | None:
+    """Build a learner's part in a population; None where there is none."""
+    population = parts.config.population
+    if population is None:
+        return None
+    return PopulationMember(
+        transport,
+        embryo,
+        job=parts.number,
+        group=parts.group,
+        interval=population.interval,
+        waits=parts.config.distribution.mode == "sync",
+        env_steps=parts.progress.env_steps,
+        hyperparameters=parts.job.hyperparameters_of(parts.group),
+        takeovers=() if parts.saved is None else parts.saved.takeovers,
+        settings_with=lambda found: config_with(parts.config, found).training.settings,
     )
 
 
@@ -574,7 +603,10 @@ def wiring_of(parts: Parts, capabilities: Capabilities) -> Wiring:
     channels |= {copies_for(role): copy for role in parts.config.roles}
     model = parts.model()
     slots = {POLICY: policy_layout(model.parameter_count).nbytes}
-    if distribution.groups > 1:
+    if parts.config.population is not None:
+        size = ChannelSize(member_layout(StateMemory(parts.embryo(model)).nbytes).nbytes)
+        channels |= {MEMBERS: size, TAKEOVERS: size}
+    elif distribution.groups > 1:
         values = _values_to_average(parts, model)
         channels[CONTRIBUTIONS] = ChannelSize(contribution_layout(values).nbytes)
         slots[AVERAGE] = average_layout(values, distribution.groups).nbytes

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import gymnasium
 import numpy as np
@@ -38,6 +38,9 @@ from tianji_cli.wire.records import job_number
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import UnsupportedSpaceError
 from tianji_envs.team import TeamTranslator
+
+VERSIONS_APART: Final = 1_000_000
+"""What the versions of a learner in the place of another one are above those that were saved."""
 
 
 @dataclass(frozen=True)
@@ -315,19 +318,39 @@ class Parts:
         """The job's number, which every message carries."""
         return job_number(self.job.id)
 
+    @property
+    def replaces(self) -> bool:
+        """The learner of this process is in the place of one that was killed: a population replaces it."""
+        return self.incarnation > 0 and "learner" in self.process.roles
+
     @cached_property
     def saved(self) -> Saved | None:
-        """What the last session left for this group's learners; None in the first session."""
-        return (
-            Saved.find(self.job.checkpoints, self.group, own=self.progress.env_steps > 0 or self.group == 0)
-            if self.job.resumed
-            else None
-        )
+        """What the last session, or the learner before, left for this group; None in the first session."""
+        if not (self.job.resumed or self.replaces):
+            return None
+        own = self.replaces or self._at_start.env_steps > 0 or self.group == 0
+        return Saved.find(self.job.checkpoints, self.group, own=own)
 
     @cached_property
     def progress(self) -> Progress:
-        """Counters that this session continues."""
+        """Counters that this session, or this learner in the place of another one, continues."""
+        if not self.replaces:
+            return self._at_start
+        assert self.saved is not None
+        progress = Progress.checked(self.saved.document["progress"])
+        # Whoever reads its policies waits for newer versions than those that were not saved any more.
+        return replace(progress, version=progress.version + VERSIONS_APART)
+
+    @property
+    def _at_start(self) -> Progress:
+        """Counters of the group when the session began."""
         return replace(self.job.progress[self.group]) if self.job.resumed else Progress()
+
+    @property
+    def job_env_steps(self) -> int:
+        """Env steps of all groups before this session, or about so many when a learner was replaced."""
+        since = self.progress.env_steps - self._at_start.env_steps
+        return self.job.env_steps + since * self.config.distribution.groups
 
 
 def check_agent(name: str, environment: str, team: Sequence[str]) -> None:
@@ -405,6 +428,12 @@ class Saved:
         """
         embryo.model.read_parameters(load_parameters(self.place, embryo.model))
         embryo.load_state(self.tensors, self.document["embryo"])
+
+    @property
+    def takeovers(self) -> Sequence[Mapping[str, Any]]:
+        """Of a member of a population: where it took over others'."""
+        found: Sequence[Mapping[str, Any]] = self.document.get("member", {}).get("takeovers", ())
+        return found if self.own else ()
 
     def restore_episodes(self, episodes: Episodes) -> None:
         """Let returns and thresholds go on, which are the group's own."""

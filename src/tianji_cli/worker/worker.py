@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, cast
 import setproctitle
 
 from tianji_cli.config.loader import parse_config
+from tianji_cli.config.population import config_with
 from tianji_cli.errors import describe
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.directories import directory_lock
@@ -37,6 +38,7 @@ from tianji_cli.wire.address import JobKey, engine_options
 from tianji_cli.wire.control import ControlClient
 from tianji_cli.wire.messages import (
     Addresses,
+    Adopt,
     Allow,
     BuildOutput,
     BuildReport,
@@ -119,7 +121,8 @@ def _work(
 
     process = job.plan.processes[own.rank]
     torch.set_num_threads(process.threads)
-    parts = Parts(job, parse_config(job.config), process, own.incarnation)
+    config = config_with(parse_config(job.config), job.hyperparameters_of(process.group))
+    parts = Parts(job, config, process, own.incarnation)
     if "evaluator" in process.roles:
         _run_evaluator(build_evaluator(parts), handler)
         return
@@ -278,23 +281,31 @@ class _ControlHandler:
         goes_on = not (self._tracer is not None and now >= self._tracer.until_s and self._end_trace())
         messages = self._control.receive()
         for message in messages:  # A trace that begins may add to them.
-            if isinstance(message, Addresses) and self._transport is not None:
-                self._transport.connect(message.addresses)
-                self._peers_known = True
-            elif isinstance(message, PeerLost) and self._transport is not None:
-                self._transport.peer_lost(message.rank)
-            elif isinstance(message, Allow):
-                for role in self._roles:
-                    role.allow(message.fragments)
-            elif isinstance(message, Trace):
+            if isinstance(message, Trace):
                 self._begin_trace(message, messages)
                 goes_on = False
-            elif isinstance(message, WindDown):
+            else:
+                self._obey(message)
+        return goes_on and not self._stopping
+
+    def _obey(self, message: FromRoot) -> None:
+        match message:
+            case Addresses() if self._transport is not None:
+                self._transport.connect(message.addresses)
+                self._peers_known = True
+            case PeerLost() if self._transport is not None:
+                self._transport.peer_lost(message.rank)
+            case Allow():
+                for role in self._roles:
+                    role.allow(message.fragments)
+            case Adopt():
+                for role in self._roles:
+                    role.adopt_hyperparameters(message.hyperparameters)
+            case WindDown():
                 for role in self._roles:
                     role.wind_down()
-            elif isinstance(message, Stop):
+            case Stop():
                 self._stopping = True
-        return goes_on and not self._stopping
 
     def sleep(self, timeout_s: float) -> None:
         """Sleep until a message, a credit or the root wants something, or the next report is due."""

@@ -163,3 +163,24 @@ def test_a_win_rate_ends_a_run_when_a_hundred_episodes_have_it() -> None:
 
 def test_a_limit_of_time_is_none_of_the_learner_s() -> None:
     assert reached(Stop(wall_s=1e-9), 10**12, [1e9] * 200) is None
+
+
+def test_a_member_goes_on_with_the_returns_of_another_and_is_judged_by_its_own() -> None:
+    episodes, other = Episodes(), Episodes()
+    episodes.record([1000.0] * 250, 1.0)
+    other.record([float(value) for value in range(170)], 1.0)
+    assert other.returns.tolist() == list(range(70, 170))
+    taken = other.returns[-60:]
+    episodes.take_over(taken)
+    assert episodes.mean == taken.mean()
+    assert episodes.own_mean is None
+    assert episodes.best_mean == 1000.0
+    episodes.best_mean = None
+    own = [1.0] * 39 + [5.0] * 2
+    episodes.record(own, 2.0)
+    assert episodes.returns.tolist() == [*taken[1:], *own]
+    assert episodes.mean == np.mean(episodes.returns)
+    # The best was when the window had just become full, of nothing that was there before the takeover.
+    assert episodes.best_mean == pytest.approx(max(np.mean([*taken, *own[:-1]]), episodes.mean))
+    assert episodes.own_mean == np.mean(own)
+    assert episodes.count == 250 + len(own)

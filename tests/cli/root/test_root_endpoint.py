@@ -2,18 +2,19 @@
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
 from tianji_cli.plan.plan import Plan, PlannedProcess
-from tianji_cli.root.averaging import RootEndpoint
+from tianji_cli.root.averaging import Averager
+from tianji_cli.root.endpoint import RootEndpoint
 from tianji_cli.wire.address import JobKey
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.parameters import Contribution, average_layout, contribution_layout
 from tianji_cli.wire.records import job_number
-from tianji_transports.core import EngineOptions, Full
+from tianji_transports.core import EngineOptions, Full, Transport
 from tianji_transports.wiring import Channel, Slot, Wiring
 from tianji_transports.zmq.transport import ZmqTransport
 
@@ -31,6 +32,10 @@ def plan(engine: str) -> Plan:
     return Plan(tuple(processes), engine, engine)
 
 
+def averager(transport: Transport, groups: Mapping[int, int], job: int) -> Averager:
+    return Averager(transport, groups, job, wait_s=1000.0, event=lambda _: None)
+
+
 @pytest.fixture
 def control() -> Iterator[ControlServer]:
     server = ControlServer(JobKey.new())
@@ -40,7 +45,7 @@ def control() -> Iterator[ControlServer]:
 
 @pytest.fixture
 def averaging() -> Iterator[RootEndpoint]:
-    made = RootEndpoint(plan("zmq"), 1000.0, EngineOptions(), lambda _: None)
+    made = RootEndpoint(plan("zmq"), EngineOptions(), averager)
     yield made
     made.close()
 
@@ -77,9 +82,9 @@ def test_a_contribution_wakes_the_root_and_is_averaged(
 
 
 def test_what_the_root_cannot_open_is_said_and_not_raised(control: ControlServer) -> None:
-    averaging = RootEndpoint(plan("no-such-engine"), 1000.0, EngineOptions(), lambda _: None)
+    averaging = RootEndpoint(plan("no-such-engine"), EngineOptions(), averager)
     averaging.open(WIRING)
-    assert averaging.failure.startswith("the root cannot average: ")
+    assert averaging.failure.startswith("the root cannot reach the groups: ")
     averaging.turn()
     averaging.sleep(time.monotonic() + 0.01, control, ())
     averaging.close()

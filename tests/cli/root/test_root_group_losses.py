@@ -119,3 +119,13 @@ def test_a_link_that_cannot_be_written_is_reported(tmp_path: Path, events: list[
     choose_best(tmp_path, {1: LearnerReport(best_mean_100=3.0)}, set(), events.append)
     assert len(events) == 1
     assert "group 1" in events[0]
+
+
+def test_actors_of_a_group_that_is_started_anew_are_no_orphans_any_more(events: list[str]) -> None:
+    losses = GroupLosses(PLAN, events.append)
+    for rank in (BUFFER_1, LEARNER_1, ACTOR_1, ACTOR_2):
+        losses.note(spec(rank, 0), in_order=False)
+    assert losses.orphaned == {1, 2}
+    losses.forget_orphans(1)
+    assert losses.orphaned == set()
+    assert losses.killed == {(1, 0), (2, 0)}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tianji_cli.wire.messages import (
     Addresses,
+    Adopt,
     Allow,
     Answer,
     Arrive,
@@ -116,7 +117,12 @@ from_root = st.one_of(
     st.builds(Allow, kind=st.just("allow"), fragments=st.none() | st.integers(min_value=0)),
     st.builds(Clock, kind=st.just("clock"), asked_s=finite, root_s=finite),
     st.builds(Trace, kind=st.just("trace"), until_s=finite),
-    *(st.from_type(kind) for kind in typing.get_args(FromRoot) if kind not in {Ask, Allow, Clock, Trace}),
+    st.builds(Adopt, kind=st.just("adopt"), hyperparameters=st.dictionaries(st.text(), st.floats(0, 1))),
+    *(
+        st.from_type(kind)
+        for kind in typing.get_args(FromRoot)
+        if kind not in {Ask, Adopt, Allow, Clock, Trace}
+    ),
 )
 
 

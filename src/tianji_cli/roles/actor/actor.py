@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,8 @@ from tianji_envs.errors import BrokenEnvironmentError
 from tianji_transports.core import Full, Loan, Transport
 
 if TYPE_CHECKING:  # It imports torch, which `tianji --help` does without.
+    from pydantic import BaseModel
+
     from tianji_algos.core import Agent, Fields
 
 Floats = npt.NDArray[np.float32]
@@ -48,6 +50,7 @@ class Actor(Role):
     Args:
         per_version: fragments to make with one policy before waiting for the next (``mode = "sync"``);
             None goes on with whatever policy is newest.
+        settings_with: makes the agent's settings of a member's hyperparameters.
     """
 
     name = "actor"
@@ -65,6 +68,7 @@ class Actor(Role):
         page: ProductionPage,
         seed: int,
         per_version: int | None,
+        settings_with: Callable[[Mapping[str, Any]], BaseModel] | None = None,
     ) -> None:
         self._number = number
         self._incarnation = incarnation
@@ -76,6 +80,7 @@ class Actor(Role):
         self._copies = Copies(outbox.transport, outbox.copies, layout.nbytes)
         self._page = page
         self._per_version = per_version
+        self._settings_with = settings_with
         self._version = -1
         self._made_with_version = 0
         self._sequence = 0
@@ -247,6 +252,11 @@ class Actor(Role):
         self._made_with_version = 0
         claim.release()
         return True
+
+    def adopt_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
+        """Let the agent act by other settings; its policy comes as any other does."""
+        if self._settings_with is not None:
+            self._agent.adopt_settings(self._settings_with(hyperparameters))
 
     def allow(self, fragments: int | None) -> None:
         """Begin no more than so many further fragments; the one that was begun is finished and sent."""

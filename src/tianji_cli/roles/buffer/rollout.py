@@ -152,6 +152,7 @@ class RolloutStore:
         self._quota = per_rollout // number if in_step else None
         self._ahead = max(0, per_rollout - window)
         self._version: int | None = 0
+        self._oldest = 0
         self._winding_down = False
         self._held: deque[StoredFragment] = deque()
         self._kept: deque[StoredFragment] = deque()  # Handed out before, and to be drawn from again.
@@ -202,9 +203,9 @@ class RolloutStore:
         return StoredFragment(Fragment(self.layout, memory), None, slot)
 
     def _is_surplus(self, stored: StoredFragment) -> bool:
-        """In step, a restarted actor repeats what its predecessor had delivered."""
+        """It is of a policy that is gone; in step, a restarted actor repeats what was delivered before."""
         if self._quota is None:
-            return False
+            return stored.version < self._oldest
         of_actor = sum(held.source[0] == stored.source[0] for held in self._held)
         return stored.version != self._version or of_actor >= self._quota
 
@@ -239,6 +240,21 @@ class RolloutStore:
     def advance(self, version: int) -> None:
         """Set the version that the actors use from now on (``in_step`` takes no other)."""
         self._version = version
+
+    def discard(self, before: int) -> None:
+        """Drop all fragments of versions before this one: those that are held, and those that still come.
+
+        What was handed out once has been counted as received.
+        """
+        self._oldest = before
+        while self._held:
+            stored = self._held.popleft()
+            reception = self.validator.receptions[stored.source]
+            reception.samples -= stored.samples
+            reception.dropped += stored.samples
+            self._free_memory(stored)
+        while self._kept:
+            self._free_memory(self._kept.popleft())
 
     def wind_down(self) -> None:
         """Hold fragments that still come, as far as they fit; ``remaining`` hands them out each turn."""

@@ -50,6 +50,10 @@ class DataSource(ABC):
         """Note that this version was published: a new round begins."""
 
     @abstractmethod
+    def discard(self, before: int) -> None:
+        """Drop what is under way of versions before this one: the learner is another one now."""
+
+    @abstractmethod
     def wind_down(self) -> None:
         """No more batches are wanted; arrivals are, to the end."""
 
@@ -122,6 +126,11 @@ class RolloutSource(DataSource):
         self._version = version
         self._store.advance(version)
 
+    def discard(self, before: int) -> None:
+        """Drop what is held and what still comes of those versions, and use no rollout of them."""
+        self._release()
+        self._store.discard(before)
+
     def wind_down(self) -> None:
         """Give up the rest of the round."""
         self._winding_down = True
@@ -157,6 +166,10 @@ class ReplayClient(ABC):
     @abstractmethod
     def give_priorities(self, priorities: npt.NDArray[np.float32]) -> None:
         """Take the priorities of the last batch."""
+
+    def discard(self, before: int) -> None:
+        """Drop what still comes of versions before this one."""
+        raise NotImplementedError(f"{type(self).__name__} is none of a population's")
 
     def wind_down(self) -> None:  # noqa: B027 - only a remote one has begun something that has to end
         """No more batches are wanted."""
@@ -228,6 +241,10 @@ class ReplaySource(DataSource):
         self._updates_in_round = 0
         self._version = version
 
+    def discard(self, before: int) -> None:
+        """Drop what still comes of those versions."""
+        self._client.discard(before)
+
     def wind_down(self) -> None:
         """No more batches are wanted."""
         self._client.wind_down()
@@ -255,6 +272,10 @@ class LocalReplayClient(ReplayClient):
             return None
         self._store.draw(self._arrays)
         return self._arrays
+
+    def discard(self, before: int) -> None:
+        """Drop what still comes of versions before this one."""
+        self._store.discard(before)
 
     def give_priorities(self, priorities: npt.NDArray[np.float32]) -> None:
         """Let them take effect at once."""

@@ -21,6 +21,7 @@ from tianji_cli.files.saved import Progress
 from tianji_cli.roles.learner.data_source import DataSource
 from tianji_cli.roles.learner.parallel.all_reduce import LostPeerError
 from tianji_cli.roles.learner.parallel.group_average import GroupAverage
+from tianji_cli.roles.learner.parallel.member import PopulationMember
 from tianji_cli.roles.learner.parallel.scatter import Leader
 from tianji_cli.roles.role import Role, Trigger
 from tianji_cli.wire.fragment import FragmentStats
@@ -79,7 +80,8 @@ class Learner(Role):
         stop: what ends training; time, and the steps of several groups, are the root's.
         progress: what an earlier session had reached.
         episodes: returns and thresholds.
-        average: the group's part in averaging over groups; None: there is one group.
+        average: the group's part in averaging over groups; None: there is one group, or a population.
+        member: the group's part in a population; None: there is none.
         leader: leads the followers; None: there are none.
         groups: how many there are.
         job_env_steps: of all groups in earlier sessions.
@@ -100,6 +102,7 @@ class Learner(Role):
         progress: Progress,
         episodes: Episodes,
         average: GroupAverage | None = None,
+        member: PopulationMember | None = None,
         leader: Leader | None = None,
         groups: int = 1,
         job_env_steps: int | None = None,
@@ -113,6 +116,7 @@ class Learner(Role):
         self._progress = progress
         self._episodes = episodes
         self._average = average
+        self._member = member
         self._leader = leader
         self._groups = groups
         earlier = progress.env_steps if job_env_steps is None else job_env_steps
@@ -194,6 +198,7 @@ class Learner(Role):
             rest=rest,
             progress=asdict(self._progress),
             episodes=self._episodes.state(),
+            member={} if self._member is None else self._member.state(),
         )
         with self._transport.undisturbed():
             self._checkpoints.write(state)
@@ -289,6 +294,18 @@ class Learner(Role):
                 return False
             if self._average.take_adopted() and leader is not None:
                 leader.synchronise = True
+        return self._member is None or self._settles(self._member)
+
+    def _settles(self, member: PopulationMember) -> bool:
+        """Be compared with other members; go on with what another has learnt, if the root has sent it."""
+        progress = self._progress
+        if not member.settle(progress.env_steps, self._episodes, progress.version + 1):
+            return False
+        if (taken := member.take_takeover()) is not None:
+            progress.env_steps += taken.missed
+            self._episodes.take_over(taken.returns)
+            self._source.discard(progress.version + 1)
+            self._embryo.schedule(self._job_env_steps)
         return True
 
     def _record(self, arrivals: Sequence[FragmentStats]) -> None:
@@ -350,6 +367,10 @@ class Episodes:
 
     def __init__(self, thresholds: Sequence[float] = (), metrics: Sequence[str] = ()) -> None:
         self.count = 0
+        self._recorded = 0
+        """Episodes that the means are over, at most ``WINDOW`` of them."""
+        self._own = 0
+        """Of these, those since ``take_over``."""
         self.best_mean: float | None = None
         self.best_win_rate: float | None = None
         self.time_to: dict[float, float | None] = dict.fromkeys(thresholds)
@@ -364,17 +385,17 @@ class Episodes:
     @property
     def in_mean(self) -> int:
         """Episodes behind ``mean``: all of them until there are a hundred."""
-        return min(self.count, WINDOW)
+        return min(self._recorded, WINDOW)
 
     @property
     def full(self) -> bool:
         """A hundred episodes have ended, so ``mean`` is over as many as it should be."""
-        return self.count >= WINDOW
+        return self._recorded >= WINDOW
 
     @property
     def mean(self) -> float | None:
         """Mean return of the last hundred episodes; None before one ended."""
-        return self._sum / self.in_mean if self.count else None
+        return self._sum / self.in_mean if self._recorded else None
 
     @property
     def win_rate(self) -> float | None:
@@ -414,10 +435,12 @@ class Episodes:
             self._measured += 1
         improved = False
         for value in returns:
-            place = self.count % WINDOW
+            place = self._recorded % WINDOW
             self._sum += value - float(self._recent[place])
             self._recent[place] = value
             self.count += 1
+            self._recorded += 1
+            self._own += 1
             if self.full:
                 improved |= self._note_mean(self._sum / WINDOW, train_s)
         win_rate = self.win_rate
@@ -426,6 +449,24 @@ class Episodes:
         # A running sum drifts by rounding; the exact one is cheap once a batch of episodes.
         self._sum = float(self._recent[: self.in_mean].sum())
         return improved
+
+    @property
+    def returns(self) -> npt.NDArray[np.float64]:
+        """Returns behind ``mean``, the oldest first, ``[in_mean]``."""
+        return np.roll(self._recent, -(self._recorded % WINDOW) if self.full else 0)[: self.in_mean]
+
+    @property
+    def own_mean(self) -> float | None:
+        """Likewise of those episodes alone that were played since ``take_over``; None before one ended."""
+        own = min(self._own, WINDOW)
+        return float(self.returns[-own:].mean()) if own else None
+
+    def take_over(self, returns: npt.NDArray[np.float64]) -> None:
+        """Go on with the policy of another member, whose last returns these are; best and counts stay."""
+        self._recorded, self._own, self._judged, self._measured = len(returns), 0, 0, 0
+        self._recent[:] = 0.0
+        self._recent[: len(returns)] = returns
+        self._sum = float(returns.sum())
 
     def reached(self, stop: Stop, env_steps: int | None) -> str | None:
         """Return which rule ends training now, or None; without ``env_steps`` the root looks at those."""

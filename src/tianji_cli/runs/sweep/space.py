@@ -16,7 +16,7 @@ import tomli_w
 from tianji_cli.config.loader import SWEEP, resolve, sweep_of
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.source import Tree
-from tianji_cli.config.sweep import Parameter, Sweep, between, holds, in_order, wanted_of
+from tianji_cli.config.sweep import Parameter, Sweep, holds, in_order, wanted_of
 from tianji_cli.errors import ConfigError, Problem
 from tianji_cli.quantities import exact
 from tianji_cli.runs.sweep.metrics import BUILT_IN, TIME_TO
@@ -190,17 +190,16 @@ def _dimension(tree: Tree, sweep: Sweep, key: str) -> Dimension:
         tree.problem((SWEEP, "parameters", *key.split(".")), "it is the same in all trials", remedy)
         return Dimension(key, parameter, whole=False)
     others = _met(sweep.parameters, key)
-    ends = parameter.choices if parameter.choices is not None else (parameter.low, parameter.high)
-    for value in ends:
+    for value in parameter.ends:
         wrong = _objection(tree, {**others, key: value})
         if wrong is not None:
             tree.problem((SWEEP, "parameters", *key.split(".")), *_said(key, value, wrong))
             return Dimension(key, parameter, whole=False)
     if parameter.choices is not None:
         return Dimension(key, parameter, whole=False)
-    wrong = _objection(tree, {**others, key: between(parameter)})
+    wrong = _objection(tree, {**others, key: parameter.inside})
     if wrong is not None and not parameter.is_whole:
-        tree.problem((SWEEP, "parameters", *key.split(".")), *_said(key, between(parameter), wrong))
+        tree.problem((SWEEP, "parameters", *key.split(".")), *_said(key, parameter.inside, wrong))
     return Dimension(key, parameter, parameter.is_whole and (wrong is not None or parameter.step is not None))
 
 

@@ -31,6 +31,7 @@ class ReplayStore:
         self._layout = layout
         self.job = job
         self.fragment_steps = layout.steps * layout.num_envs
+        self._oldest = 0
         self._winding_down = False
         self._final_ratio: float | None = None
         self._arrivals: list[FragmentStats] = []
@@ -56,10 +57,17 @@ class ReplayStore:
         if reception is None:
             return
         samples = int(fragment.header["samples"])
+        if int(fragment.header["version"]) < self._oldest:
+            reception.dropped += samples
+            return
         reception.samples += samples
         self.limiter.received += samples
         self._arrivals.append(FragmentStats.of(fragment))
         self.replay.accept()
+
+    def discard(self, before: int) -> None:
+        """Drop fragments of versions before this one that still come; what is in the replay stays."""
+        self._oldest = before
 
     def wind_down(self) -> None:
         """Receive all that still comes; the reported ratio stays as it is now."""

@@ -1,0 +1,217 @@
+"""``[population]``: what members may differ in, their hyperparameters at the start, and a member's config.
+
+Members are groups of one job: they share its plan and the layout of everything that is sent. So only those
+settings of an agent or an update rule can be perturbed that these call ``adjustable``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
+
+from tianji_cli.config.schema import (
+    Component,
+    Distribution,
+    Experiment,
+    JobConfig,
+    Perturbed,
+    Population,
+)
+from tianji_cli.config.source import Tree
+from tianji_plugins import did_you_mean
+
+if TYPE_CHECKING:  # A shell that completes a word reads configs without it.
+    import numpy as np
+
+Hyperparameters = dict[str, Any]
+"""Of a member: by the keys that are perturbed."""
+
+PERTURBED_SECTIONS: Final = ("training", "agent")
+
+_SHOWN: Final = 100
+"""Characters of why a value does not fit."""
+
+
+def check_population(tree: Tree, found: Mapping[str, Any]) -> None:
+    """Refuse a population that could not be one, and hyperparameters that members cannot differ in."""
+    population: Population | None = found.get("population")
+    if population is None:
+        return
+    distribution: Distribution | None = found.get("distribution")
+    experiment: Experiment | None = found.get("experiment")
+    if distribution is not None:
+        _check_groups(tree, population, distribution)
+    if experiment is not None:
+        _check_experiment(tree, population, experiment, distribution)
+    for key, perturbed in population.perturb.items():
+        _check_perturbed(tree, key, perturbed, found)
+
+
+def _check_groups(tree: Tree, population: Population, distribution: Distribution) -> None:
+    groups = distribution.groups
+    if groups < 2:
+        what = "its members are groups, and there is one"
+        tree.conflict(["population", "distribution.groups"], what, "distribution.groups = 4 would be right")
+    if distribution.learner.num > 1:
+        what = f"a member has one learner, and there are {distribution.learner.num} in a group"
+        tree.conflict(["population", "distribution.learner.num"], what, "learner.num = 1 would be right")
+    if not distribution.buffer.colocate:
+        what = "a member's buffer takes turns with its learner, and here it has a process of its own"
+        keys = ["population", "distribution.buffer.colocate"]
+        tree.conflict(keys, what, "buffer.colocate = true would be right")
+    for key, perturbed in population.perturb.items():
+        if perturbed.initial is not None and len(perturbed.initial) != groups:
+            what = f"initial: it has {len(perturbed.initial)} values, and there are {groups} members"
+            tree.problem(_path(key), what, "one for each is right")
+
+
+def _check_experiment(
+    tree: Tree, population: Population, experiment: Experiment, distribution: Distribution | None
+) -> None:
+    if population.metric == "evaluation" and experiment.evaluation is None:
+        what = "nothing is evaluated while training"
+        tree.problem("population.metric", what, 'set [experiment.evaluation]; or metric = "mean_100"')
+    end, groups = experiment.stop.env_steps, 1 if distribution is None else distribution.groups
+    if end is not None and population.interval * groups >= end:
+        what = f"{groups} members of {population.interval} env steps each have as many as the run, {end}"
+        keys = ["population.interval", "experiment.stop.env_steps", "distribution.groups"]
+        tree.conflict(keys, f"{what}: it would end before they are compared", "a shorter interval is right")
+
+
+def _check_perturbed(tree: Tree, key: str, perturbed: Perturbed, found: Mapping[str, Any]) -> None:
+    """Refuse what is no key, what cannot change while members train, and values that a key does not take."""
+    section, _, name = key.partition(".")
+    components = {one: found[one] for one in PERTURBED_SECTIONS if one in found}
+    can = sorted(f"{one}.{other}" for one, of in components.items() for other in adjustable(of))
+    these = f"these can: {', '.join(can)}" if can else "nothing of this config can be"
+    if section not in PERTURBED_SECTIONS:
+        tree.problem(_path(key), "members cannot differ in it: it is part of the plan they share", these)
+        return
+    component: Component | None = components.get(section)
+    if component is None:
+        return  # What is wrong with it was noted before.
+    known = type(component.settings).model_fields
+    if name not in known:
+        tree.problem(_path(key), f"{section} has no key {name!r}", did_you_mean(name, list(known), "keys"))
+    elif name not in adjustable(component):
+        what = f"{component.type!r} cannot change it while it trains"
+        tree.problem(_path(key), what, these)
+    elif key == "training.gamma" and getattr(component.settings, "normalize_rewards", False):
+        what = "actors scale rewards by returns of this discount, and it stays theirs"
+        tree.problem(_path(key), what, "training.normalize_rewards = false would be right")
+    else:
+        for value in perturbed.ends:
+            if (wrong := _objection(component, name, value)) is not None:
+                tree.problem(_path(key), f"{value!r} is out of its range: {wrong}")
+                return
+
+
+def _path(key: str) -> tuple[str, ...]:
+    return ("population", "perturb", *key.split("."))
+
+
+def adjustable(component: Component) -> frozenset[str]:
+    """Names of settings that may change while it trains, as an agent's or an update rule's settings say."""
+    named: frozenset[str] = getattr(type(component.settings), "adjustable", frozenset())
+    return named & type(component.settings).model_fields.keys()
+
+
+def _objection(component: Component, name: str, value: Any) -> str | None:
+    """Return why a setting does not take a value; None if it does."""
+    try:
+        _with_setting(component.settings, {name: value})
+    except ValidationError as error:
+        return str(error.errors()[0]["msg"])[:_SHOWN]
+    return None
+
+
+def _with_setting(settings: BaseModel, values: Mapping[str, Any]) -> BaseModel:
+    """Validate settings with other values, as a config's are."""
+    table = settings.model_dump(mode="json", by_alias=True) | dict(values)
+    return type(settings).model_validate_json(to_json(table))
+
+
+def config_with(config: JobConfig, hyperparameters: Mapping[str, Any]) -> JobConfig:
+    """Return a member's config: the job's, with its hyperparameters.
+
+    Raises:
+        ValidationError: they do not fit one another, in the words of the settings.
+    """
+    changes: dict[str, Component] = {}
+    for section in PERTURBED_SECTIONS:
+        own = {
+            key.partition(".")[2]: value
+            for key, value in hyperparameters.items()
+            if key.startswith(f"{section}.")
+        }
+        if own:
+            component: Component = getattr(config, section)
+            settings = _with_setting(component.settings, own)
+            changes[section] = Component(type=component.type, settings=settings)
+    return config.model_copy(update=changes) if changes else config
+
+
+class Explorer:
+    """Draws hyperparameters from the ranges of a population, and perturbs them within these."""
+
+    def __init__(self, config: JobConfig) -> None:
+        assert config.population is not None
+        self._population = config.population
+        self._whole = {key: _is_whole(config, key, one) for key, one in config.population.perturb.items()}
+
+    def first(self, members: int, rng: np.random.Generator) -> tuple[Hyperparameters, ...]:
+        """Draw the hyperparameters of all members, or take those that the config says."""
+        return tuple(
+            {
+                key: one.initial[member] if one.initial is not None else self._draw(key, one, rng)
+                for key, one in self._population.perturb.items()
+            }
+            for member in range(members)
+        )
+
+    def near(self, hyperparameters: Mapping[str, Any], rng: np.random.Generator) -> Hyperparameters:
+        """Explore: draw each anew with the population's probability, or go a step from what it is."""
+        return {
+            key: self._draw(key, one, rng)
+            if key not in hyperparameters or rng.random() < self._population.resample
+            else self._perturb(key, one, hyperparameters[key], rng)
+            for key, one in self._population.perturb.items()
+        }
+
+    def _draw(self, key: str, one: Perturbed, rng: np.random.Generator) -> Any:
+        if one.choices is not None:
+            return one.choices[int(rng.integers(len(one.choices)))]
+        assert one.low is not None
+        assert one.high is not None
+        if self._whole[key] and not one.log:
+            return int(rng.integers(int(one.low), int(one.high) + 1))
+        share = rng.random()
+        if one.log:
+            return self._fit(key, one, one.low * (one.high / one.low) ** share)
+        return self._fit(key, one, one.low + share * (one.high - one.low))
+
+    def _perturb(self, key: str, one: Perturbed, value: Any, rng: np.random.Generator) -> Any:
+        if one.choices is None:
+            return self._fit(key, one, value * one.factors[int(rng.integers(len(one.factors)))])
+        step = 2 * int(rng.integers(2)) - 1
+        if value not in one.choices:  # The config is another one than that of the session before.
+            return self._draw(key, one, rng)
+        return one.choices[min(max(one.choices.index(value) + step, 0), len(one.choices) - 1)]
+
+    def _fit(self, key: str, one: Perturbed, value: float) -> int | float:
+        assert one.low is not None
+        assert one.high is not None
+        within = min(max(value, one.low), one.high)
+        return math.floor(within + 0.5) if self._whole[key] else float(within)
+
+
+def _is_whole(config: JobConfig, key: str, perturbed: Perturbed) -> bool:
+    """Whether a hyperparameter takes whole numbers alone."""
+    if perturbed.choices is not None or not perturbed.is_whole:
+        return False
+    section, _, name = key.partition(".")
+    return _objection(getattr(config, section), name, perturbed.inside) is not None

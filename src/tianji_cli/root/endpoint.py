@@ -1,0 +1,151 @@
+"""The root's endpoint, by which it averages several groups, or compares them as members of a population."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Protocol
+
+from tianji_cli.plan.plan import ROOT_RANK, Plan
+from tianji_cli.root.job_view import Overview
+from tianji_cli.wire.control import ControlServer
+from tianji_cli.wire.records import job_number
+from tianji_transports.core import EngineOptions, Transport
+from tianji_transports.errors import TransportError
+from tianji_transports.wiring import Wiring
+
+
+class Exchange(Protocol):
+    """What the root has to do with the learners of several groups.
+
+    Attributes:
+        deadline: when it has something to do though nothing has come, by ``time.monotonic``.
+    """
+
+    transport: Transport
+    deadline: float
+
+    def turn(self) -> bool:
+        """Do what there is to do; False if there was nothing."""
+
+    def lose(self, rank: int) -> None:
+        """Wait no longer for a group, by its learner."""
+
+    def report(self, overview: Overview, lost: Sequence[int]) -> None:
+        """Note in the overview how far it is, and which groups are lost."""
+
+    @property
+    def rejected(self) -> tuple[int, str]:
+        """How many messages were rejected, and why the first."""
+
+
+Builder = Callable[[Transport, Mapping[int, int], int], Exchange]
+"""Builds what uses the endpoint: of the group of each learner, by its rank, and the job's number."""
+
+
+class RootEndpoint:
+    """Opens the root's endpoint once the wiring is known, and sleeps at it until a group sends something.
+
+    Args:
+        options: how the endpoint reaches other hosts.
+        build: builds what averages the groups, or compares the members of a population.
+
+    Attributes:
+        failure: why the root has nothing to do with the groups any more; empty while nothing has failed.
+    """
+
+    def __init__(self, plan: Plan, options: EngineOptions, build: Builder) -> None:
+        self._plan = plan
+        self._options = options
+        self._build = build
+        self._exchange: Exchange | None = None
+        self._over = False
+        self._shut = ExitStack()
+        self.failure = ""
+
+    def open(self, wiring: Wiring) -> None:
+        """Open the endpoint, unless training is over already; group 0's learner may come a second time."""
+        if self._over or self._exchange is not None:
+            return
+        # Imported here: the root of a single group needs none of it to start.
+        from tianji_transports.composite import open_endpoint  # noqa: PLC0415
+
+        plan = self._plan
+        try:
+            transport = open_endpoint(
+                plan.local, plan.remote, plan.endpoints, wiring, ROOT_RANK, options=self._options
+            )
+        except TransportError as error:
+            self._fail(error)
+            return
+        groups = {
+            process.rank: process.group for process in plan.carrying("learner") if process.group is not None
+        }
+        self._exchange = self._build(transport, groups, job_number(wiring.job))
+
+    @property
+    def address(self) -> Mapping[int, str]:
+        """The root's address by its rank, once there is one."""
+        return {} if self._exchange is None else {ROOT_RANK: self._exchange.transport.address}
+
+    def connect(self, addresses: Mapping[int, str]) -> None:
+        """Learn the addresses of all processes."""
+        if self._exchange is not None:
+            self._exchange.transport.connect(addresses)
+
+    def turn(self) -> None:
+        """Do what there is to do."""
+        if self._exchange is not None and not self._over:
+            try:
+                self._exchange.turn()
+            except TransportError as error:
+                self._fail(error)
+
+    def finish(self) -> None:
+        """Training is over: do no more, miss no group, and admit no connection any more.
+
+        From now on the endpoint is not looked at, and strangers who connected would fill it.
+        """
+        self._over = True
+        if self._exchange is not None:
+            self._shut.enter_context(self._exchange.transport.undisturbed())
+
+    def sleep(self, until: float, control: ControlServer, also: Sequence[int]) -> None:
+        """Sleep until a learner or the control channel has something, or a round has to be closed."""
+        timeout_s = max(0.0, until - time.monotonic())
+        if self._exchange is None or self._over:
+            control.wait(timeout_s, also)
+        elif not control.is_ready:
+            closing_s = max(0.0, self._exchange.deadline - time.monotonic())
+            try:
+                self._exchange.transport.wait(min(timeout_s, closing_s), (*control.descriptors, *also))
+            except TransportError as error:
+                self._fail(error)
+
+    def lose(self, learners: Iterable[int]) -> None:
+        """Go on without some learners, by rank."""
+        if self._exchange is not None:
+            for rank in learners:
+                self._exchange.lose(rank)
+                self._exchange.transport.peer_lost(rank)
+
+    def report(self, overview: Overview, lost: Iterable[int]) -> None:
+        """Note in the overview how far it is with the groups, and which are lost."""
+        if self._exchange is not None:
+            self._exchange.report(overview, sorted(lost))
+
+    @property
+    def rejected(self) -> tuple[int, str]:
+        """How many messages were rejected, and why the first."""
+        return (0, "") if self._exchange is None else self._exchange.rejected
+
+    def _fail(self, error: TransportError) -> None:
+        self.failure = f"the root cannot reach the groups: {error}"
+        self._over = True
+
+    def close(self) -> None:
+        """Close the endpoint."""
+        if self._exchange is not None:
+            self._shut.close()
+            self._exchange.transport.close()

@@ -1,0 +1,384 @@
+"""A population at the root: compares members round by round, and lets the worst take over the best.
+
+A round begins with the first member that shows what it has learnt, and ends when all that live have. What
+comes of it follows from the seed, the number of the round and the scores. Nobody waits for it, unless actors
+and learners are in step: members train on, and take over what the root sends when they have it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tianji_cli.config.population import Explorer, Hyperparameters
+from tianji_cli.config.schema import JobConfig, Population
+from tianji_cli.files.lineage import REPLACED, ROUND, START, Lineage
+from tianji_cli.files.saved import saved_members
+from tianji_cli.plan.graph import MEMBERS, TAKEOVERS
+from tianji_cli.plan.plan import ROOT_RANK, Plan
+from tianji_cli.quantities import number, written
+from tianji_cli.root.job_view import Overview
+from tianji_cli.telemetry.snapshot import MemberStanding, PopulationStanding
+from tianji_cli.wire.control import ControlServer
+from tianji_cli.wire.members import Member, member_layout
+from tianji_cli.wire.messages import Adopt
+from tianji_cli.wire.reports import LearnerReport, Rejected
+from tianji_transports.core import FULL, Claim, Full, Loan, Transport
+from tianji_transports.errors import PeerLostError
+
+
+def first_members(config: JobConfig) -> tuple[Hyperparameters, ...]:
+    """Return the hyperparameters of all members at the start, which follow from the seed."""
+    rng = np.random.default_rng([config.experiment.seed, *b"members"])
+    return Explorer(config).first(config.distribution.groups, rng)
+
+
+def members_of(config: JobConfig, checkpoints: Path | None) -> tuple[Hyperparameters, ...]:
+    """Find the hyperparameters of all members: those of the checkpoints that they go on from, or the first.
+
+    Args:
+        checkpoints: of a run that is resumed.
+
+    Raises:
+        CheckpointError: a checkpoint is damaged.
+    """
+    if config.population is None:
+        return ()
+    first = first_members(config)
+    if checkpoints is None:
+        return first
+    saved = saved_members(checkpoints, len(first))
+    return tuple(fresh if found is None else found for found, fresh in zip(saved, first, strict=True))
+
+
+def choose(scores: Mapping[int, float], population: Population, rng: np.random.Generator) -> dict[int, int]:
+    """Choose which members take over which others (Jaderberg et al., 2017, section 4.1.1).
+
+    Args:
+        scores: of the members that can be compared, by their groups.
+
+    Returns:
+        The other member, by those that take it over.
+    """
+    if len(scores) < 2:
+        return {}
+    groups = sorted(scores)
+    if population.selection == "tournament":
+        rivals = {group: [other for other in groups if other != group] for group in groups}
+        drawn = {group: others[int(rng.integers(len(others)))] for group, others in rivals.items()}
+        return {group: other for group, other in drawn.items() if scores[other] > scores[group]}
+    luck = dict(zip(groups, rng.random(len(groups)).tolist(), strict=True))  # Of equals any may be the worse.
+    ranked = sorted(groups, key=lambda group: (scores[group], luck[group]))
+    count = min(max(1, round(population.fraction * len(ranked))), len(ranked) // 2)
+    best = ranked[-count:]
+    return {group: best[int(rng.integers(count))] for group in ranked[:count]}
+
+
+class Standings:
+    """Knows what hyperparameters each member has and how it did last, and tells its processes.
+
+    Attributes:
+        hyperparameters: of each member, now.
+        returned: members that died and are there again, and know nothing of what others have learnt.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        plan: Plan,
+        first: Sequence[Hyperparameters],
+        lineage: Lineage,
+        control: ControlServer,
+        event: Callable[[str], None],
+    ) -> None:
+        assert config.population is not None
+        self.population = config.population
+        evaluates = config.experiment.evaluation is not None
+        self.metric = self.population.metric or ("evaluation" if evaluates else "mean_100")
+        self.seed = config.experiment.seed
+        self.explorer = Explorer(config)
+        self.hyperparameters = list(first)
+        self._first = tuple(first)
+        self._plan = plan
+        self._lineage = lineage
+        self._control = control
+        self._event = event
+        self._scores: list[float | None] = [None] * len(first)
+        self._takeovers = [0] * len(first)
+        self._parents: list[int | None] = [None] * len(first)
+        self._evaluated: dict[int, tuple[int, float]] = {}
+        self.returned: set[int] = set()
+        self._env_steps_at_death: dict[int, int] = {}
+        members = [{"group": group, "hyperparameters": own} for group, own in enumerate(first)]
+        self._write(START, metric=self.metric, members=members)
+
+    @property
+    def rounds(self) -> int:
+        """How often members were compared, over all sessions."""
+        return self._lineage.rounds
+
+    def welcome(self, rank: int) -> None:
+        """Tell a process that has come what its member trains with, if the job's spec does not say it."""
+        group = self._plan.processes[rank].group
+        if group is not None and self.hyperparameters[group] != self._first[group]:
+            self._control.send(rank, Adopt(hyperparameters=self.hyperparameters[group]))
+
+    def note_evaluation(self, group: int, version: int, mean: float | None) -> None:
+        """Take in an evaluation of a member's policy."""
+        if mean is not None:
+            self._evaluated[group] = (version, mean)
+
+    def note_death(self, group: int, learners: Mapping[int, LearnerReport]) -> None:
+        """A member has died; note how far it had come by the last report of its learner."""
+        self._env_steps_at_death[group] = learners[group].env_steps if group in learners else 0
+        self._evaluated.pop(group, None)
+
+    def note_return(
+        self, group: int, other: Member | None, rng: np.random.Generator
+    ) -> tuple[int, Hyperparameters]:
+        """Take in that a member is there again, and whose copy it is; None: nobody has shown anything yet.
+
+        Returns:
+            The env steps that it goes on counting from, and its hyperparameters.
+        """
+        if other is not None:
+            self.change(group, self.explorer.near(other.hyperparameters, rng))
+            self._parents[group] = other.group
+        own, source = self.hyperparameters[group], None if other is None else other.group
+        self._write(REPLACED, **{"group": group, "from": source, "hyperparameters": own})
+        whose = "begins with its last checkpoint" if source is None else f"goes on from member {source}"
+        self._event(f"member {group} is there again: it {whose}, with {written(own)}")
+        return self._env_steps_at_death[group], own
+
+    def change(self, group: int, hyperparameters: Hyperparameters) -> None:
+        """Give a member other hyperparameters, and tell its processes."""
+        self.hyperparameters[group] = hyperparameters
+        for process in self._plan.trainers:
+            if process.group == group:
+                self._control.send(process.rank, Adopt(hyperparameters=hyperparameters))
+
+    def score(self, shown: Member) -> float | None:
+        """Say what a member is judged by; None while nothing is known of it as it is now."""
+        if self.metric == "mean_100":
+            return shown.score
+        version, mean = self._evaluated.get(shown.group, (-1, 0.0))
+        return mean if version >= shown.since else None
+
+    def note_round(
+        self,
+        shown: Mapping[int, Member],
+        scores: Mapping[int, float | None],
+        chosen: Mapping[int, int],
+        found: Mapping[int, Hyperparameters],
+    ) -> None:
+        """Take in what came of a round, and tell everybody.
+
+        Args:
+            shown: the members that were compared.
+            scores: of these.
+            chosen: whom members take over.
+            found: hyperparameters that these go on with.
+        """
+        said = []
+        for group, score in scores.items():
+            other = chosen.get(group)
+            self._scores[group] = score
+            if other is not None:
+                self.change(group, found[group])
+                self._parents[group] = other
+                self._takeovers[group] += 1
+            said.append(
+                {
+                    "group": group,
+                    "env_steps": shown[group].env_steps,
+                    "score": score,
+                    "from": other,
+                    "hyperparameters": self.hyperparameters[group],
+                }
+            )
+        self._write(ROUND, round=self.rounds + 1, members=said)
+        for group, other in chosen.items():
+            own, better = scores[group], scores[other]
+            assert own is not None
+            assert better is not None
+            self._event(
+                f"round {self.rounds}: member {group} ({number(own)}) takes over member {other} "
+                f"({number(better)}), and goes on with {written(found[group])}"
+            )
+
+    def standing(self) -> PopulationStanding:
+        """Describe the members as they are."""
+        members = zip(self.hyperparameters, self._scores, self._takeovers, self._parents, strict=True)
+        return PopulationStanding(
+            self.rounds,
+            self.metric,
+            tuple(
+                MemberStanding(group, score, takeovers, parent, own)
+                for group, (own, score, takeovers, parent) in enumerate(members)
+            ),
+        )
+
+    def _write(self, kind: str, **said: Any) -> None:
+        try:
+            self._lineage.add(kind, **said)
+        except OSError as cause:
+            self._event(f"the lineage cannot be written: {cause}")
+
+
+class Comparison:
+    """Takes what members show, compares them when all are there, and sends each what it goes on with.
+
+    Args:
+        groups: of each learner, by its rank.
+    """
+
+    deadline = float("inf")
+
+    def __init__(
+        self, transport: Transport, groups: Mapping[int, int], job: int, standings: Standings
+    ) -> None:
+        self.transport = transport
+        self._groups = groups
+        self._ranks = {group: rank for rank, group in groups.items()}
+        self._job = job
+        self._standings = standings
+        self._nbytes = transport.wiring.channel(MEMBERS, ROOT_RANK).max_bytes
+        self._shown: dict[int, Member] = {}
+        self._memory: dict[int, Member] = {}
+        self._living = set(groups.values())
+        self._to_send: deque[tuple[int, Member]] = deque()
+        self._rejected = Rejected()
+
+    def turn(self) -> bool:
+        """Take what has come, compare members that are all there, send what there is to send."""
+        worked = False
+        for group in sorted(self._standings.returned):
+            self._revive(group)
+        self._standings.returned.clear()
+        while (claim := self.transport.probe(MEMBERS)) is not None:
+            self._take(claim)
+            worked = True
+        if self._shown and self._living <= self._shown.keys() and not self._to_send:
+            self._compare()
+            worked = True
+        return self._send() or worked
+
+    def lose(self, rank: int) -> None:
+        """Compare members without this one, by its learner."""
+        group = self._groups[rank]
+        self._living.discard(group)
+        self._shown.pop(group, None)
+        self._to_send = deque(one for one in self._to_send if one[0] != group)
+
+    def _revive(self, group: int) -> None:
+        """Make a member that was started anew the copy of the best that has shown itself."""
+        standings = self._standings
+        scores = {
+            other: score
+            for other in sorted(self._living & self._memory.keys())
+            if (score := standings.score(self._memory[other])) is not None
+        }
+        best = self._memory[max(scores, key=lambda other: scores[other])] if scores else None
+        rng = np.random.default_rng([standings.seed, standings.rounds + 1, group, *b"replaced"])
+        env_steps, hyperparameters = standings.note_return(group, best, rng)
+        self._living.add(group)
+        if best is not None:
+            answer = self._answer(best, 0, env_steps, hyperparameters)
+            self._to_send.append((group, answer))
+
+    def report(self, overview: Overview, lost: Sequence[int]) -> None:  # noqa: ARG002 - as for averages
+        """Note in the overview how members are."""
+        overview.population = self._standings.standing()
+
+    @property
+    def rejected(self) -> tuple[int, str]:
+        """How many messages were rejected, and why the first; among them what the endpoint rejected."""
+        counters = self.transport.counters
+        return self._rejected.count + counters.rejected, self._rejected.first or counters.first_rejection
+
+    def _take(self, claim: Claim) -> None:
+        group = self._groups[claim.source]
+        again = group in self._shown
+        if claim.nbytes != self._nbytes or again:
+            why = "again in one round" if again else f"{claim.nbytes} bytes, not {self._nbytes}"
+            self._rejected.add(claim, why)
+            claim.release()
+            return
+        if group not in self._memory:
+            self._memory[group] = Member(memoryview(bytearray(self._nbytes)))
+        member = self._memory[group]
+        claim.take(member.memory)
+        rejection = member.rejection(self._job)
+        if rejection is None and member.group != group:
+            rejection = f"it is in the name of group {member.group}, not of group {group}"
+        if rejection is not None:
+            self._rejected.add(claim, rejection)
+            return
+        self._shown[group] = member
+
+    def _compare(self) -> None:
+        """End a round: choose, explore, and have an answer ready for each member."""
+        standings = self._standings
+        shown = {group: self._shown[group] for group in sorted(self._living)}
+        scores = {group: standings.score(member) for group, member in shown.items()}
+        rng = np.random.default_rng([standings.seed, standings.rounds + 1, *b"round"])
+        known = {group: score for group, score in scores.items() if score is not None}
+        chosen = choose(known, standings.population, rng)
+        before = list(standings.hyperparameters)
+        found = {group: standings.explorer.near(before[other], rng) for group, other in chosen.items()}
+        standings.note_round(shown, scores, chosen, found)
+        for group, own in shown.items():
+            other, found_own = chosen.get(group), found.get(group)
+            source = own if other is None else shown[other]
+            self._to_send.append((group, self._answer(source, own.number, own.env_steps, found_own)))
+        self._shown.clear()
+
+    def _answer(
+        self, source: Member, to: int, env_steps: int, hyperparameters: Hyperparameters | None
+    ) -> Member:
+        """Make what a member is sent: another's state, or that it goes on as it is.
+
+        Args:
+            source: the member whose state it is.
+            to: number of the message that it answers; 0 if it answers none.
+            env_steps: that the receiver has received.
+            hyperparameters: that the receiver goes on with; None: with its own, and its own state.
+        """
+        # A copy: the other one shows itself again, perhaps before this one has room for it.
+        nbytes = member_layout(0).nbytes if hyperparameters is None else self._nbytes
+        answer = Member(memoryview(bytearray(nbytes)))
+        if hyperparameters is not None:
+            answer.state[:] = source.state
+        answer.fill_header(
+            self._job,
+            group=source.group,
+            number=to,
+            env_steps=env_steps,
+            since=source.since,
+            score=source.score,
+            returns=source.returns,
+            hyperparameters=hyperparameters or {},
+        )
+        return answer
+
+    def _send(self) -> bool:
+        """Send what there is room for."""
+        sent = False
+        for _ in range(len(self._to_send)):
+            group, answer = self._to_send.popleft()
+            loan: Loan | Full = FULL
+            # One that was started anew is dead to the endpoint until it has answered; it is asked each time.
+            with contextlib.suppress(PeerLostError):
+                loan = self.transport.loan(self._ranks[group], TAKEOVERS, answer.memory.nbytes)
+            if isinstance(loan, Full):
+                self._to_send.append((group, answer))
+                continue
+            loan.memory[:] = answer.memory
+            self.transport.push(loan)
+            sent = True
+        return sent

@@ -1,0 +1,103 @@
+"""The lineage of a population as a plot: scores and hyperparameters of members, and who went on from whom."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from tianji_cli.files.lineage import REPLACED, ROUND
+
+COLORS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Of members, Okabe and Ito's; they go round where there are more."""
+MOST_PANELS: Final = 4
+"""Of hyperparameters that are numbers."""
+WIDTH: Final = 3.5
+PANEL_HEIGHT: Final = 1.4
+FIRST_HEIGHT: Final = 2.2
+"""In inches."""
+MOST_IN_ROW: Final = 6
+"""Members in a row of the legend."""
+WIDE: Final = 20.0
+"""Hyperparameters that span more than this factor have a logarithmic axis."""
+
+
+@dataclass
+class Course:
+    """What became of one member: at its env steps, score and hyperparameters."""
+
+    env_steps: list[int] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    hyperparameters: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
+    takeovers: list[tuple[int, float, int]] = field(default_factory=list)
+    """Env steps, the score of the other member then, and which that was."""
+
+
+def courses(entries: Iterable[Mapping[str, Any]]) -> dict[int, Course]:
+    """Follow each member, by its group, through a lineage."""
+    found: dict[int, Course] = {}
+    for entry in entries:
+        scores = {one["group"]: one.get("score") for one in entry.get("members", ())}
+        for one in entry["members"] if entry["kind"] != REPLACED else [entry]:
+            course = found.setdefault(one["group"], Course())
+            at = one.get("env_steps", course.env_steps[-1] if course.env_steps else 0)
+            if entry["kind"] == ROUND:
+                course.env_steps.append(at)
+                course.scores.append(math.nan if one["score"] is None else one["score"])
+                if one["from"] is not None:
+                    course.takeovers.append((at, scores[one["from"]], one["from"]))
+            course.hyperparameters.append((at, one["hyperparameters"]))
+    return found
+
+
+def lineage_figure(entries: Sequence[Mapping[str, Any]], metric: str) -> Figure:
+    """Draw the lineage: scores in the first panel, and a panel for each hyperparameter that is a number."""
+    found = courses(entries)
+    last = {key: value for course in found.values() for key, value in course.hyperparameters[-1][1].items()}
+    numbers = [key for key, value in last.items() if isinstance(value, int | float)][:MOST_PANELS]
+    heights = [FIRST_HEIGHT, *[PANEL_HEIGHT] * len(numbers)]
+    figure = Figure(figsize=(WIDTH, sum(heights)))
+    panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    _draw_scores(panels[0], found, metric)
+    for axes, key in zip(panels[1:], numbers, strict=True):
+        _draw_hyperparameter(axes, found, key)
+    panels[-1].set_xlabel("Environment steps of a member")
+    panels[-1].xaxis.set_major_formatter(EngFormatter())
+    return figure
+
+
+def _draw_scores(axes: Axes, found: Mapping[int, Course], metric: str) -> None:
+    for group, course in sorted(found.items()):
+        color = _color(group)
+        axes.plot(course.env_steps, course.scores, color=color, marker="o", label=f"{group}")
+        scores = dict(zip(course.env_steps, course.scores, strict=True))
+        for at, score, other in course.takeovers:
+            # From the better member to this one, in the colour of the better one.
+            arrow = {"arrowstyle": "->", "color": _color(other), "linewidth": 0.8, "shrinkA": 0, "shrinkB": 1}
+            axes.annotate("", (at, scores[at]), (at, score), arrowprops=arrow)
+    axes.set_ylabel("Mean return" if metric == "mean_100" else "Evaluation")
+    axes.set_title("Members", loc="left", fontsize="small", pad=14 * (1 + (len(found) - 1) // MOST_IN_ROW))
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, ncols=MOST_IN_ROW, handlelength=1)
+
+
+def _draw_hyperparameter(axes: Axes, found: Mapping[int, Course], key: str) -> None:
+    values = [
+        value for course in found.values() for _, of in course.hyperparameters if (value := of.get(key))
+    ]
+    if values and min(values) > 0 and max(values) > WIDE * min(values):
+        axes.set_yscale("log")
+    for group, course in sorted(found.items()):
+        at = [env_steps for env_steps, _ in course.hyperparameters]
+        own = [of.get(key, math.nan) for _, of in course.hyperparameters]
+        end = course.env_steps[-1] if course.env_steps else 0
+        axes.step([*at, end], [*own, own[-1]], where="post", color=_color(group))
+    axes.set_ylabel(key.partition(".")[2] or key)
+
+
+def _color(group: int) -> str:
+    return COLORS[group % len(COLORS)]

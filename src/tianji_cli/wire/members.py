@@ -1,0 +1,137 @@
+"""A member of a population under way: all that its learner knows, to the root and on to another member.
+
+The root copies a state and looks at the header alone: it knows of no tensors. Both learners derive from the
+same config what lies where in it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_cli.wire.records import Array, Record, RecordLayout, aligned
+
+Octets = npt.NDArray[np.uint8]
+
+_TEXT_BYTES: Final = 16 << 10
+"""Room for hyperparameters as JSON."""
+MOST_RETURNS: Final = 100
+"""Returns that go with a policy."""
+
+
+@cache
+def member_layout(state_bytes: int) -> RecordLayout:
+    """Lay out a member of which a state of so many bytes is sent; of 0 there is none."""
+    return RecordLayout(
+        0x544A504D,  # "TJPM"
+        (
+            ("group", "<u8"),
+            ("number", "<u8"),
+            ("env_steps", "<u8"),
+            ("since", "<u8"),
+            ("score", "<f8"),
+            ("episodes", "<u8"),
+            ("text_bytes", "<u8"),
+        ),
+        (
+            Array("text", np.uint8, (_TEXT_BYTES,)),
+            Array("returns", np.float64, (MOST_RETURNS,)),
+            Array("state", np.uint8, (state_bytes,)),
+        ),
+    )
+
+
+_OVERHEAD: Final = aligned(member_layout(0).nbytes)
+
+
+class Member(Record):
+    """Views of a member; owns nothing.
+
+    A learner sends one to the root, whose ``score`` the root compares, and the root answers each: with a
+    state and the hyperparameters to go on with, or without a state where the member goes on as it is.
+
+    Args:
+        memory: of a layout, as long as that is.
+
+    Attributes:
+        state: all that a learner knows, ``[state_bytes]``; empty: it is to keep what it has.
+    """
+
+    __slots__ = ("state",)
+
+    def __init__(self, memory: memoryview) -> None:
+        super().__init__(member_layout(max(0, memory.nbytes - _OVERHEAD)), memory)
+        self.state: Octets = self.arrays["state"]
+
+    @property
+    def group(self) -> int:
+        """The group whose state this is."""
+        return int(self.header["group"])
+
+    @property
+    def number(self) -> int:
+        """Which message of its sender this is, or which one it answers, from 1; 0: it answers none."""
+        return int(self.header["number"])
+
+    @property
+    def env_steps(self) -> int:
+        """Received so far, over all sessions, by the learner that sends it, or that it is sent to."""
+        return int(self.header["env_steps"])
+
+    @property
+    def since(self) -> int:
+        """Version that was published when it took over another member last; 0: it never did."""
+        return int(self.header["since"])
+
+    @property
+    def score(self) -> float | None:
+        """What it is judged by; None if nothing is known."""
+        score = float(self.header["score"])
+        return score if math.isfinite(score) else None
+
+    def fill_header(
+        self,
+        job: int,
+        *,
+        group: int,
+        number: int,
+        env_steps: int,
+        since: int,
+        score: float | None,
+        returns: npt.NDArray[np.float64],
+        hyperparameters: Mapping[str, Any],
+    ) -> None:
+        """Describe it, by the names of the properties.
+
+        Raises:
+            ValueError: the hyperparameters are too long.
+        """
+        said = json.dumps(hyperparameters).encode()
+        if len(said) > _TEXT_BYTES:
+            raise ValueError(f"hyperparameters of {len(said)} bytes are more than {_TEXT_BYTES}")
+        self.arrays["text"][: len(said)] = np.frombuffer(said, np.uint8)
+        self.arrays["returns"][: len(returns)] = returns
+        known = math.nan if score is None else score
+        self.stamp(job, group, number, env_steps, since, known, len(returns), len(said))
+
+    @property
+    def returns(self) -> npt.NDArray[np.float64]:
+        """Of the last episodes that its policy, or what it has become since, has played."""
+        found: npt.NDArray[np.float64] = self.arrays["returns"][: int(self.header["episodes"])]
+        return found
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """By the keys that are perturbed.
+
+        Raises:
+            ValueError: they are no JSON.
+        """
+        found: dict[str, Any] = json.loads(bytes(self.arrays["text"][: int(self.header["text_bytes"])]))
+        return found
