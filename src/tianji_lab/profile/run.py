@@ -85,6 +85,7 @@ def profile(options: Options) -> int:
     """
     _refuse_launchers()
     job = load_config(options.config, options.overrides)
+    _refuse_populations(options.config, job)
     check_places(options.out, options.json_to)
     if options.write is not None:
         rewrite.check_place(options.config, options.write)
@@ -116,6 +117,14 @@ def _refuse_launchers() -> None:
         f"a launcher has started {launch.size} of these, and profile measures one host: start it once, "
         "without mpiexec or srun (--nodes N reckons what N hosts like this one would give)"
     )
+
+
+def _refuse_populations(config: str, job: JobConfig) -> None:
+    if job.population is not None:
+        raise UsageError(
+            f"{config}: population: its members are groups, and profile chooses how many groups there are; "
+            "profile the config without [population], with --cores for those of one member"
+        )
 
 
 def _check_cluster(options: Options, job: JobConfig, earlier: Measured | None) -> None:

@@ -169,7 +169,8 @@ def test_of_a_killed_sweep_no_trial_is_lost_or_counted_twice(workplace: Any, wit
     assert (swept.path / "trials/1/trial.toml").read_text() == drawn
     assert not list((swept.path / "trials").glob("3*"))
     assert "trial 0" not in resumed.command.stderr, "it is not run once more"
-    assert f"trial 2 finished: {number(float(resumed.rows[2]['value']))} (3/3 done)" in resumed.command.stderr
+    assert f"trial 2 finished: {number(float(resumed.rows[2]['value']))} (" in resumed.command.stderr
+    assert resumed.command.stderr.count("(3/3 done)") == 1
 
 
 def test_ctrl_c_leaves_trials_that_go_on(workplace: Any) -> None:

@@ -433,6 +433,12 @@ def test_under_a_launcher_of_several_it_is_refused(run: Run) -> None:
         assert "profile measures one host" in ended.err
 
 
+def test_the_members_of_a_population_are_no_split_to_choose(run: Run) -> None:
+    ended = run("configs/ppo_lunarlander_population.toml")
+    assert (ended.status, ended.out) == (2, "")
+    assert "population: its members are groups" in ended.err
+
+
 # -- in a process of its own -----------------------------------------------------------------------------
 
 
