@@ -110,8 +110,11 @@ class Standings:
         self._control = control
         self._event = event
         self._scores: list[float | None] = [None] * len(first)
-        self._takeovers = [0] * len(first)
-        self._parents: list[int | None] = [None] * len(first)
+        self._takeovers = dict.fromkeys(range(len(first)), 0)
+        self._parents: dict[int, int | None] = dict.fromkeys(range(len(first)))
+        for kind, group, other in lineage.origins():
+            if group < len(first):  # The session before may have had more groups.
+                self._note_origin(kind, group, other)
         self._evaluated: dict[int, tuple[int, float]] = {}
         self.returned: set[int] = set()
         self._env_steps_at_death: dict[int, int] = {}
@@ -151,7 +154,7 @@ class Standings:
         """
         if other is not None:
             self.change(group, self.explorer.near(other.hyperparameters, rng))
-            self._parents[group] = other.group
+            self._note_origin(REPLACED, group, other.group)
         own, source = self.hyperparameters[group], None if other is None else other.group
         self._write(REPLACED, **{"group": group, "from": source, "hyperparameters": own})
         whose = "begins with its last checkpoint" if source is None else f"goes on from member {source}"
@@ -193,8 +196,7 @@ class Standings:
             self._scores[group] = score
             if other is not None:
                 self.change(group, found[group])
-                self._parents[group] = other
-                self._takeovers[group] += 1
+                self._note_origin(ROUND, group, other)
             said.append(
                 {
                     "group": group,
@@ -216,15 +218,19 @@ class Standings:
 
     def standing(self) -> PopulationStanding:
         """Describe the members as they are."""
-        members = zip(self.hyperparameters, self._scores, self._takeovers, self._parents, strict=True)
+        members = zip(self.hyperparameters, self._scores, strict=True)
         return PopulationStanding(
             self.rounds,
             self.metric,
             tuple(
-                MemberStanding(group, score, takeovers, parent, own)
-                for group, (own, score, takeovers, parent) in enumerate(members)
+                MemberStanding(group, score, self._takeovers[group], self._parents[group], own)
+                for group, (own, score) in enumerate(members)
             ),
         )
+
+    def _note_origin(self, kind: str, group: int, other: int) -> None:
+        self._takeovers[group] += kind == ROUND
+        self._parents[group] = other
 
     def _write(self, kind: str, **said: Any) -> None:
         try:
@@ -283,7 +289,8 @@ class Comparison:
         """Make a member that was started anew the copy of the best that has shown itself."""
         standings = self._standings
         scores = {
-            other: standings.score(self._memory[other]) for other in sorted(self._living & self._memory.keys())
+            other: standings.score(self._memory[other])
+            for other in sorted(self._living & self._memory.keys())
         }
         # Of one that has no score yet more is known than of a checkpoint, and its hyperparameters go with it.
         known = {other: -math.inf if score is None else score for other, score in scores.items()}

@@ -110,6 +110,10 @@ def test_a_population_that_is_interrupted_goes_on_with_what_its_members_were(wor
         one["hyperparameters"] for one in saved
     ]
     assert after["population"]["rounds"] > before
+    taken = [one for entry in entries(run) for one in entry["members"] if one.get("from") is not None]
+    assert sum(one["takeovers"] for one in after["population"]["members"]) == len(taken)
+    last = {one["group"]: one["from"] for one in taken}
+    assert [one["parent"] for one in after["population"]["members"]] == [last.get(0), last.get(1)]
     assert after["env_steps"] == summary["env_steps"] + after["received"]
     for group in range(2):
         kept = saved[group]["takeovers"]

@@ -18,7 +18,7 @@ from tianji_algos.normalization import Normalization, build_normalizer
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.population import Hyperparameters, config_with
 from tianji_cli.config.schema import JobConfig, Population
-from tianji_cli.files.lineage import Lineage
+from tianji_cli.files.lineage import ROUND, Lineage
 from tianji_cli.plan.graph import MEMBERS, TAKEOVERS
 from tianji_cli.plan.plan import make_plan
 from tianji_cli.roles.learner.parallel.member import PopulationMember, StateMemory, TakeoverError
@@ -375,3 +375,14 @@ def test_in_a_tournament_only_better_ones_are_taken_over(scores: dict[int, float
     asked = population(selection="tournament")
     chosen = choose(scores, asked, np.random.default_rng(seed))
     assert all(scores[other] > scores[group] for group, other in chosen.items())
+
+
+def test_a_session_goes_on_counting_takeovers_of_the_members_that_it_has(tmp_path: Path) -> None:
+    lineage = Lineage(tmp_path)
+    said = [{"group": group, "from": source, "hyperparameters": {}} for group, source in ((1, 0), (7, 1))]
+    lineage.add(ROUND, round=1, members=said)
+    config = config_of(tmp_path)
+    nobody: Any = None
+    standings = Standings(config, make_plan(config), members_of(config, None), lineage, nobody, nobody)
+    assert [(one.takeovers, one.parent) for one in standings.standing().members] == [(0, None), (1, 0)]
+    assert standings.rounds == 1
