@@ -144,6 +144,18 @@ def test_a_member_that_is_killed_comes_back_as_a_copy_of_a_living_one(
     assert 0 <= summary["received"] - summary["env_steps"] <= 10 * FRAGMENT
 
 
+def test_a_member_is_lost_when_it_may_not_be_started_anew_and_that_is_said(workplace: Any) -> None:
+    run = workplace.train(POPULATION, ENDLESS, {"distribution": {"max_restarts_per_minute": 0}})
+    workplace.until(compared(run, 1), "a round")
+    run.command.kill("buffer and learner (group 1)")
+    rounds = run.rows[-1]["population"]["rounds"]
+    workplace.until(lambda: "group 1 is lost" in run.log, "its loss")
+    assert "member 1 is not started anew: restarts are limited to 0 a minute" in run.log
+    workplace.until(compared(run, rounds + 2), "rounds without it")
+    run.command.signal_all(signal.SIGINT)
+    assert "without group 1, lost on the way" in run.finish(130)["reason"]
+
+
 def test_the_death_of_the_last_member_ends_the_job(workplace: Any) -> None:
     run = workplace.train(POPULATION, ENDLESS)
     workplace.until(compared(run, 1), "a round")
