@@ -219,6 +219,22 @@ def test_an_adaptive_learning_rate_goes_on_from_where_it_was(cartpole_spaces: Sp
     np.testing.assert_array_equal(parameters(whole), parameters(resumed))
 
 
+@pytest.mark.parametrize(("rate", "goes_on"), [(2e-3, False), (1e-3, True)])
+def test_an_adaptive_learning_rate_begins_anew_with_another_one_than_its_own_began_with(
+    cartpole_spaces: Spaces, rate: float, goes_on: bool
+) -> None:
+    fragment = random_fragment(np.random.default_rng(0), 16, 4, cartpole_spaces)
+    better = build(cartpole_spaces, learning_rate_schedule="adaptive", learning_rate=1e-3, adaptive_kl=1e-9)
+    worse = build(cartpole_spaces, learning_rate_schedule="adaptive", learning_rate=2e-3)
+    train(better, [fragment])
+    adapted = better.metrics()["learning_rate"]
+    assert adapted < 1e-3
+    worse.load_state(*better.state())
+    worse.adopt_settings(worse.settings.model_copy(update={"learning_rate": rate}))
+    worse.schedule(0)
+    assert worse._optimizer.learning_rate == (adapted if goes_on else rate)
+
+
 def test_a_rollout_that_is_left_early_lets_an_adaptive_learning_rate_fall(cartpole_spaces: Spaces) -> None:
     fragment = random_fragment(np.random.default_rng(0), 16, 4, cartpole_spaces)
     adaptive = {"learning_rate_schedule": "adaptive", "adaptive_kl": 1e-9, "learning_rate": 1e-3}

@@ -135,6 +135,7 @@ class PPOEmbryo(PolicyEmbryo):
     def __init__(self, spaces: Spaces, model: ActorCritic, settings: PPOSettings, seed: int) -> None:
         super().__init__(spaces, model, settings, seed)
         self._adapts = settings.learning_rate_schedule == "adaptive"
+        self._began_at = settings.learning_rate
         self._diverged: float | torch.Tensor = 0.0
         self._samples = 0
         """Of this epoch, where the learning rate adapts: divergence summed over samples, and their number."""
@@ -187,6 +188,7 @@ class PPOEmbryo(PolicyEmbryo):
         tensors, rest = super().state()
         if self._adapts:
             rest["learning_rate"] = self._optimizer.learning_rate
+            rest["began_at"] = self._began_at
         return tensors, rest
 
     def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
@@ -194,11 +196,15 @@ class PPOEmbryo(PolicyEmbryo):
         super().load_state(tensors, rest)
         if self._adapts:
             self._optimizer.learning_rate = rest.get("learning_rate", self.settings.learning_rate)
+            self._began_at = rest.get("began_at", self.settings.learning_rate)
 
     def adopt_settings(self, settings: PPOSettings) -> None:  # type: ignore[override]
-        """Train by these settings from now on; an adaptive learning rate begins anew if it is another one."""
-        if self._adapts and settings.learning_rate != self.settings.learning_rate:
-            self._optimizer.learning_rate = settings.learning_rate
+        """Train by these settings from now on; an adaptive learning rate begins anew if it is another one.
+
+        Another one than that which the present rate began with, in whichever update rule: see ``load_state``.
+        """
+        if self._adapts and settings.learning_rate != self._began_at:
+            self._optimizer.learning_rate = self._began_at = settings.learning_rate
         super().adopt_settings(settings)
 
     def metrics(self) -> dict[str, float]:

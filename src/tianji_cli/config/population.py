@@ -104,7 +104,7 @@ def _check_perturbed(tree: Tree, key: str, perturbed: Perturbed, found: Mapping[
         what = "actors scale rewards by returns of this discount, and it stays theirs"
         tree.problem(_path(key), what, "training.normalize_rewards = false would be right")
     else:
-        for value in perturbed.ends:
+        for value in (*perturbed.ends, *(perturbed.initial or ())):
             if (wrong := _objection(component, name, value)) is not None:
                 tree.problem(_path(key), f"{value!r} is out of its range: {wrong}")
                 return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,9 +49,13 @@ class Lineage:
             document = json.loads(read_regular(path, MOST_DOCUMENT_BYTES))
             if document["schema"] != SCHEMA:
                 raise ValueError(f"it is not of schema {SCHEMA}")
-            return cls(run, [dict(entry) for entry in document["entries"]])
-        except (OSError, ValueError, TypeError, KeyError) as cause:
+            found = cls(run, [dict(entry) for entry in document["entries"]])
+            list(found.origins())  # It is read on, from here on.
+            return found
+        except (OSError, ValueError, TypeError, AttributeError) as cause:
             raise UsageError(f"cannot go on with {path}: {cause}") from cause
+        except KeyError as cause:
+            raise UsageError(f"cannot go on with {path}: it has no {cause}") from cause
 
     @property
     def metric(self) -> str:
@@ -62,6 +66,15 @@ class Lineage:
     def rounds(self) -> int:
         """How often members were compared, over all sessions."""
         return sum(entry["kind"] == ROUND for entry in self.entries)
+
+    def origins(self) -> Iterator[tuple[str, int, int]]:
+        """Say who went on from whom, in turn: the entry's kind, the member's group, and that of the other."""
+        for entry in self.entries:
+            kind = entry["kind"]
+            changed = {ROUND: entry.get("members", ()), REPLACED: (entry,)}.get(kind, ())
+            for one in changed:
+                if one["from"] is not None:
+                    yield kind, int(one["group"]), int(one["from"])
 
     def add(self, kind: str, **said: Any) -> None:
         """Add an entry, and write all of them.

@@ -8,6 +8,7 @@ and learners are in step: members train on, and take over what the root sends wh
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -109,8 +110,11 @@ class Standings:
         self._control = control
         self._event = event
         self._scores: list[float | None] = [None] * len(first)
-        self._takeovers = [0] * len(first)
-        self._parents: list[int | None] = [None] * len(first)
+        self._takeovers = dict.fromkeys(range(len(first)), 0)
+        self._parents: dict[int, int | None] = dict.fromkeys(range(len(first)))
+        for kind, group, other in lineage.origins():
+            if group < len(first):  # The session before may have had more groups.
+                self._note_origin(kind, group, other)
         self._evaluated: dict[int, tuple[int, float]] = {}
         self.returned: set[int] = set()
         self._env_steps_at_death: dict[int, int] = {}
@@ -135,7 +139,9 @@ class Standings:
 
     def note_death(self, group: int, learners: Mapping[int, LearnerReport]) -> None:
         """A member has died; note how far it had come by the last report of its learner."""
-        self._env_steps_at_death[group] = learners[group].env_steps if group in learners else 0
+        # One that dies again may not have been told yet how far the one before it had come.
+        reached = learners[group].env_steps if group in learners else 0
+        self._env_steps_at_death[group] = max(reached, self._env_steps_at_death.get(group, 0))
         self._evaluated.pop(group, None)
 
     def note_return(
@@ -148,7 +154,7 @@ class Standings:
         """
         if other is not None:
             self.change(group, self.explorer.near(other.hyperparameters, rng))
-            self._parents[group] = other.group
+            self._note_origin(REPLACED, group, other.group)
         own, source = self.hyperparameters[group], None if other is None else other.group
         self._write(REPLACED, **{"group": group, "from": source, "hyperparameters": own})
         whose = "begins with its last checkpoint" if source is None else f"goes on from member {source}"
@@ -190,8 +196,7 @@ class Standings:
             self._scores[group] = score
             if other is not None:
                 self.change(group, found[group])
-                self._parents[group] = other
-                self._takeovers[group] += 1
+                self._note_origin(ROUND, group, other)
             said.append(
                 {
                     "group": group,
@@ -213,15 +218,19 @@ class Standings:
 
     def standing(self) -> PopulationStanding:
         """Describe the members as they are."""
-        members = zip(self.hyperparameters, self._scores, self._takeovers, self._parents, strict=True)
+        members = zip(self.hyperparameters, self._scores, strict=True)
         return PopulationStanding(
             self.rounds,
             self.metric,
             tuple(
-                MemberStanding(group, score, takeovers, parent, own)
-                for group, (own, score, takeovers, parent) in enumerate(members)
+                MemberStanding(group, score, self._takeovers[group], self._parents[group], own)
+                for group, (own, score) in enumerate(members)
             ),
         )
+
+    def _note_origin(self, kind: str, group: int, other: int) -> None:
+        self._takeovers[group] += kind == ROUND
+        self._parents[group] = other
 
     def _write(self, kind: str, **said: Any) -> None:
         try:
@@ -250,6 +259,7 @@ class Comparison:
         self._nbytes = transport.wiring.channel(MEMBERS, ROOT_RANK).max_bytes
         self._shown: dict[int, Member] = {}
         self._memory: dict[int, Member] = {}
+        self._nobody = Member(memoryview(bytearray(member_layout(0).nbytes)))
         self._living = set(groups.values())
         self._to_send: deque[tuple[int, Member]] = deque()
         self._rejected = Rejected()
@@ -279,17 +289,17 @@ class Comparison:
         """Make a member that was started anew the copy of the best that has shown itself."""
         standings = self._standings
         scores = {
-            other: score
+            other: standings.score(self._memory[other])
             for other in sorted(self._living & self._memory.keys())
-            if (score := standings.score(self._memory[other])) is not None
         }
-        best = self._memory[max(scores, key=lambda other: scores[other])] if scores else None
+        # Of one that has no score yet more is known than of a checkpoint, and its hyperparameters go with it.
+        known = {other: -math.inf if score is None else score for other, score in scores.items()}
+        best = self._memory[max(known, key=lambda other: known[other])] if known else None
         rng = np.random.default_rng([standings.seed, standings.rounds + 1, group, *b"replaced"])
         env_steps, hyperparameters = standings.note_return(group, best, rng)
         self._living.add(group)
-        if best is not None:
-            answer = self._answer(best, 0, env_steps, hyperparameters)
-            self._to_send.append((group, answer))
+        source, found = (self._nobody, None) if best is None else (best, hyperparameters)
+        self._to_send.append((group, self._answer(source, 0, env_steps, found)))
 
     def report(self, overview: Overview, lost: Sequence[int]) -> None:  # noqa: ARG002 - as for averages
         """Note in the overview how members are."""
@@ -303,6 +313,9 @@ class Comparison:
 
     def _take(self, claim: Claim) -> None:
         group = self._groups[claim.source]
+        if group not in self._living:
+            claim.release()  # It died after it had sent this, and its successor shows itself anew.
+            return
         again = group in self._shown
         if claim.nbytes != self._nbytes or again:
             why = "again in one round" if again else f"{claim.nbytes} bytes, not {self._nbytes}"

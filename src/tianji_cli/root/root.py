@@ -350,8 +350,14 @@ class Root:
         """Whether a rank belongs to a member of a population that can be started anew, as another's copy."""
         if self._standings is None or self._losses.bound or self._phase is not Phase.TRAINING:
             return False
-        alone = not self._others_live(rank) or self._pool.is_lost(rank)
-        return not alone and self._pool.may_restart()
+        if not self._others_live(rank) or self._pool.is_lost(rank):
+            return False
+        may_restart = self._pool.may_restart()
+        if not may_restart:
+            most, group = self._config.distribution.max_restarts_per_minute, self._plan.processes[rank].group
+            why = f"restarts are limited to {most} a minute"
+            self._telemetry.event(f"member {group} is not started anew: {why}")
+        return may_restart
 
     def _others_live(self, rank: int) -> bool:
         """Whether there is another group than that of a rank that is neither lost nor dead for the moment."""

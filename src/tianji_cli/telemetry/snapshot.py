@@ -129,8 +129,8 @@ class MemberStanding:
     """How a member of a population is: its group, and its score in the last round, None before it has one.
 
     Attributes:
-        takeovers: how often it has taken over another member in this session.
-        parent: the member that it took over last; None: it never did.
+        takeovers: how often it has taken over another member, over all sessions.
+        parent: the member that it went on from last; None: it never did.
         hyperparameters: that it trains with.
     """
 
@@ -164,7 +164,7 @@ class PopulationStanding:
 
     @property
     def takeovers(self) -> int:
-        """How often a member has taken over another, in this session."""
+        """How often a member has taken over another, over all sessions."""
         return sum(one.takeovers for one in self.members)
 
     @property

@@ -100,6 +100,10 @@ def test_a_population_survives_being_written_and_read(config: JobConfig) -> None
             'population.perturb={"training.gamma"={low=0.9,high=0.99,initial=[1,1,1]}}',
             "1 is not among",
         ),
+        (
+            'population.perturb={"training.epochs"={low=1,high=4,initial=[1,1.5,2]}}',
+            "1.5 is out of its range",
+        ),
         ('population.perturb={"training.gamma"={choices=[0.9],factors=[2.0]}}', "choices are not multiplied"),
         ('population.perturb={"training.gamma"={low=0.9}}', "a range has low and high"),
         ('population.perturb={"model.hidden"={choices=[[1],[2]]}}', "it is part of the plan they share"),

@@ -110,6 +110,10 @@ def test_a_population_that_is_interrupted_goes_on_with_what_its_members_were(wor
         one["hyperparameters"] for one in saved
     ]
     assert after["population"]["rounds"] > before
+    taken = [one for entry in entries(run) for one in entry["members"] if one.get("from") is not None]
+    assert sum(one["takeovers"] for one in after["population"]["members"]) == len(taken)
+    last = {one["group"]: one["from"] for one in taken}
+    assert [one["parent"] for one in after["population"]["members"]] == [last.get(0), last.get(1)]
     assert after["env_steps"] == summary["env_steps"] + after["received"]
     for group in range(2):
         kept = saved[group]["takeovers"]
@@ -138,6 +142,18 @@ def test_a_member_that_is_killed_comes_back_as_a_copy_of_a_living_one(
     assert {role["restarts"] for role in summary["roles"] if role["group"] == group} == {1}
     # What the dead learner had counted still counts; what its buffer held then was received, and no more.
     assert 0 <= summary["received"] - summary["env_steps"] <= 10 * FRAGMENT
+
+
+def test_a_member_is_lost_when_it_may_not_be_started_anew_and_that_is_said(workplace: Any) -> None:
+    run = workplace.train(POPULATION, ENDLESS, {"distribution": {"max_restarts_per_minute": 0}})
+    workplace.until(compared(run, 1), "a round")
+    run.command.kill("buffer and learner (group 1)")
+    rounds = run.rows[-1]["population"]["rounds"]
+    workplace.until(lambda: "group 1 is lost" in run.log, "its loss")
+    assert "member 1 is not started anew: restarts are limited to 0 a minute" in run.log
+    workplace.until(compared(run, rounds + 2), "rounds without it")
+    run.command.signal_all(signal.SIGINT)
+    assert "without group 1, lost on the way" in run.finish(130)["reason"]
 
 
 def test_the_death_of_the_last_member_ends_the_job(workplace: Any) -> None:

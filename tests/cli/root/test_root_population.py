@@ -18,7 +18,7 @@ from tianji_algos.normalization import Normalization, build_normalizer
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.population import Hyperparameters, config_with
 from tianji_cli.config.schema import JobConfig, Population
-from tianji_cli.files.lineage import Lineage
+from tianji_cli.files.lineage import ROUND, Lineage
 from tianji_cli.plan.graph import MEMBERS, TAKEOVERS
 from tianji_cli.plan.plan import make_plan
 from tianji_cli.roles.learner.parallel.member import PopulationMember, StateMemory, TakeoverError
@@ -193,7 +193,7 @@ def test_the_worse_member_takes_over_the_better_one_as_it_was_when_it_was_compar
     assert line.settle(0, 150, 11.0, version=5)
     taken = line.members[0].take_takeover()
     assert taken is not None
-    assert (taken.group, taken.missed) == (1, 0)
+    assert (taken.group, line.members[0].take_missed()) == (1, 0)
     assert taken.returns.tolist() == [20.0] * 3
     assert known(line.embryos[0]) == expected
     rate = line.members[0].hyperparameters["training.learning_rate"]
@@ -261,10 +261,81 @@ def test_the_rest_are_compared_when_a_member_has_died_and_it_comes_back_as_a_cop
         pass
     assert line.settle(0, 10, None, version=9)
     assert known(line.embryos[0]) == expected
-    taken = line.members[0].take_takeover()
-    assert taken is not None
-    assert taken.missed == 70
+    assert line.members[0].take_takeover() is not None
+    assert line.members[0].take_missed() == 70
+    assert line.members[0].take_missed() == 0
     assert "member 0 is there again: it goes on from member 1" in line.events[-1]
+    assert line.members[0].takeovers[-1]["env_steps"] == 10 + 70
+    # An interval is of its own env steps: those of the learner before it are none.
+    line.settle(0, 100 + 70, 1.0)
+    assert not line.comparison.turn()
+
+
+def learner_of(line: Line, group: int) -> int:
+    return next(rank for rank, one in line.comparison._groups.items() if one == group)
+
+
+def kill(line: Line, group: int, env_steps: int) -> None:
+    """Lose a member, and have it there again."""
+    line.comparison.lose(learner_of(line, group))
+    line.standings.note_death(group, {group: LearnerReport(env_steps=env_steps)})
+    line.comparison.turn()
+    line.standings.returned.add(group)
+
+
+def test_env_steps_of_a_member_that_dies_before_anybody_has_shown_anything_count(line: Line) -> None:
+    kill(line, 0, 70)
+    while line.comparison.turn():
+        pass
+    assert line.settle(0, 10, None)
+    assert line.members[0].take_takeover() is None
+    assert line.members[0].take_missed() == 70
+    assert "member 0 is there again: it begins with its last checkpoint" in line.events[-1]
+
+
+def test_env_steps_of_a_member_that_dies_before_it_was_told_of_those_before_it_count(line: Line) -> None:
+    line.settle(1, 100, 2.0)
+    line.comparison.turn()
+    line.comparison.lose(learner_of(line, 0))
+    line.standings.note_death(0, {0: LearnerReport(env_steps=70)})
+    kill(line, 0, 20)  # That of the checkpoint which its successor has begun with.
+    while line.comparison.turn():
+        pass
+    line.settle(0, 20, None)
+    assert line.members[0].take_missed() == 70
+
+
+def test_a_member_comes_back_as_a_copy_of_one_that_has_no_score_yet(line: Line) -> None:
+    fill(line.embryos[1], 5)
+    expected = known(line.embryos[1])
+    line.settle(1, 100, None)
+    line.comparison.turn()
+    kill(line, 0, 0)
+    while line.comparison.turn():
+        pass
+    assert line.settle(0, 10, None)
+    assert known(line.embryos[0]) == expected
+    told = line.standings.hyperparameters[0]
+    assert line.members[0].hyperparameters == told
+
+
+@pytest.mark.parametrize("line", [{"mode": "sync"}], indirect=True)
+def test_what_a_member_had_sent_before_it_died_is_of_no_round_of_its_successor(line: Line) -> None:
+    assert not line.settle(0, 100, 1.0)
+    kill(line, 0, 100)
+    line.members[0]._outstanding = False  # Its successor's is another one.
+    while line.comparison.turn():
+        pass
+    assert line.settle(0, 100, None)
+    assert not line.settle(0, 200, 3.0)
+    assert not line.settle(1, 100, 2.0)
+    while line.comparison.turn():
+        pass
+    assert line.comparison.rejected == (0, "")
+    assert line.standings.rounds == 1
+    assert line.settle(0, 200, 3.0)
+    assert line.settle(1, 100, 2.0)
+    assert line.members[1].take_takeover() is not None
 
 
 def test_a_state_that_changes_its_shape_is_refused_in_words(line: Line) -> None:
@@ -304,3 +375,14 @@ def test_in_a_tournament_only_better_ones_are_taken_over(scores: dict[int, float
     asked = population(selection="tournament")
     chosen = choose(scores, asked, np.random.default_rng(seed))
     assert all(scores[other] > scores[group] for group, other in chosen.items())
+
+
+def test_a_session_goes_on_counting_takeovers_of_the_members_that_it_has(tmp_path: Path) -> None:
+    lineage = Lineage(tmp_path)
+    said = [{"group": group, "from": source, "hyperparameters": {}} for group, source in ((1, 0), (7, 1))]
+    lineage.add(ROUND, round=1, members=said)
+    config = config_of(tmp_path)
+    nobody: Any = None
+    standings = Standings(config, make_plan(config), members_of(config, None), lineage, nobody, nobody)
+    assert [(one.takeovers, one.parent) for one in standings.standing().members] == [(0, None), (1, 0)]
+    assert standings.rounds == 1

@@ -21,7 +21,7 @@ from tianji_cli.roles.buffer.replay.file import ReplayFileError
 from tianji_cli.roles.learner.data_source import ReplaySource, RolloutSource
 from tianji_cli.wire.fragment import Fragment
 from tianji_cli.worker.build import replay_buffer, replay_source, rollout_buffer, rollout_source, wiring_of
-from tianji_cli.worker.parts import Parts
+from tianji_cli.worker.parts import Parts, Saved
 from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport
 
@@ -68,6 +68,18 @@ def parts_of(rule: str, directory: Path, *, resumed: bool = False, actors: int =
     progress = (Progress(),) if resumed else ()
     job = JobSpec(f"experience-{next(_numbers)}", "", plan, directory, directory, progress)
     return Parts(job, config, plan.carrying("learner")[0], 0)
+
+
+def test_versions_of_a_learner_rise_with_every_death_and_sessions_are_the_job_s(tmp_path: Path) -> None:
+    parts = parts_of("ppo", tmp_path, resumed=True)
+    saved = {"progress": {"env_steps": 70, "version": 7, "sessions": 2}}
+    progress = [Parts(parts.job, parts.config, parts.process, again) for again in (1, 2)]
+    for one in progress:
+        one.__dict__["saved"] = Saved(tmp_path, True, {}, saved)
+    first, second = (one.progress for one in progress)
+    assert 7 < first.version < second.version
+    assert first.env_steps == second.env_steps == 70
+    assert first.sessions == parts.progress.sessions
 
 
 def at(parts: Parts, role: str) -> Parts:

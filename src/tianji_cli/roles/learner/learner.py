@@ -299,10 +299,11 @@ class Learner(Role):
     def _settles(self, member: PopulationMember) -> bool:
         """Be compared with other members; go on with what another has learnt, if the root has sent it."""
         progress = self._progress
-        if not member.settle(progress.env_steps, self._episodes, progress.version + 1):
+        may_go_on = member.settle(progress.env_steps, self._episodes, progress.version + 1)
+        progress.env_steps += member.take_missed()
+        if not may_go_on:
             return False
         if (taken := member.take_takeover()) is not None:
-            progress.env_steps += taken.missed
             self._episodes.take_over(taken.returns)
             self._source.discard(progress.version + 1)
             self._embryo.schedule(self._job_env_steps)

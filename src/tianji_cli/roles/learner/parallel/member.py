@@ -110,13 +110,10 @@ class Takeover:
     Attributes:
         group: the member that it has taken over.
         returns: of the last episodes of that one.
-        missed: env steps that the learner before this one had received when it was killed, and that this one
-            does not know of.
     """
 
     group: int
     returns: npt.NDArray[np.float64]
-    missed: int
 
 
 class PopulationMember:
@@ -163,6 +160,7 @@ class PopulationMember:
         self._since = 0
         self._at_start = env_steps
         self._taken: Takeover | None = None
+        self._missed = 0
         self._settings_with = settings_with
         self.hyperparameters = dict(hyperparameters)
         self.takeovers = list(takeovers)
@@ -179,7 +177,7 @@ class PopulationMember:
             False if the learner has to wait before its next update.
         """
         if self._look(env_steps, version):
-            self._next = env_steps + self._interval
+            self._next = env_steps + self._missed + self._interval
             return True
         if not self._outstanding and env_steps >= self._next and self._show(env_steps, episodes):
             self._next = env_steps + self._interval
@@ -189,6 +187,14 @@ class PopulationMember:
         """Return, once after each time that the learner became another one, what it has to know of that."""
         taken, self._taken = self._taken, None
         return taken
+
+    def take_missed(self) -> int:
+        """Return, once, the env steps of the learner before this one that this one does not know of.
+
+        That one had received them when it was killed, after its last checkpoint.
+        """
+        missed, self._missed = self._missed, 0
+        return missed
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint has of this member."""
@@ -227,14 +233,17 @@ class PopulationMember:
         sent = Member(memory)
         if (rejection := sent.rejection(self._job)) is not None:
             raise TakeoverError(f"what rank {claim.source} sent is of no member: {rejection}")
-        self._outstanding = False
+        if sent.number:
+            self._outstanding = False
+        else:
+            self._missed = max(0, sent.env_steps - self._at_start)
         if not len(sent.state):
             return False
         self._state.read(sent.state)
         self.hyperparameters = sent.hyperparameters
         self._embryo.adopt_settings(self._settings_with(self.hyperparameters))
         self._since = version
-        missed = 0 if sent.number else max(0, sent.env_steps - self._at_start)
-        self._taken = Takeover(sent.group, sent.returns, missed)
-        self.takeovers.append({"from": sent.group, "env_steps": env_steps, "version": version})
+        self._taken = Takeover(sent.group, sent.returns)
+        at = env_steps + self._missed
+        self.takeovers.append({"from": sent.group, "env_steps": at, "version": version})
         return True
