@@ -82,10 +82,14 @@ def inline(content: bytes, prefix: str, title: str, description: str) -> str:
     Raises:
         NoPictureError: it is no SVG, or has entities, which no picture needs.
     """
-    if b"<!ENTITY" in content:
+    try:
+        text = content.decode()  # In another encoding, entities would not be seen.
+    except UnicodeDecodeError as cause:
+        raise NoPictureError("it is no SVG in UTF-8") from cause
+    if "<!ENTITY" in text:
         raise NoPictureError("it has entities")
     try:
-        found = ET.fromstring(content)  # noqa: S314 - there are no entities in it, which this is about
+        found = ET.fromstring(text)  # noqa: S314 - there are no entities in it, which this is about
     except (ET.ParseError, ValueError, LookupError) as cause:
         raise NoPictureError(f"it is no SVG: {cause}") from cause
     if found.tag != f"{SVG}svg":

@@ -258,6 +258,14 @@ def test_a_picture_that_cannot_be_taken_over_is_named(place: Path, content: str,
     assert f"{run.plots}/timeline.svg is left out: {said}" in " ".join(reported("quick").texts("figcaption"))
 
 
+def test_entities_do_not_hide_in_another_encoding(place: Path) -> None:
+    run = leave(place, rises(100))
+    run.metrics.unlink()
+    content = '<!DOCTYPE svg [<!ENTITY a "aaa">]>' + SVG.format("<text>&a;</text>")
+    (run.plots / "timeline.svg").write_text(content, encoding="utf-16")
+    assert "is left out: it is no SVG in UTF-8" in " ".join(reported("quick").texts("figcaption"))
+
+
 # -- several ---------------------------------------------------------------------------------------------
 
 
