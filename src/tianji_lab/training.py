@@ -75,8 +75,13 @@ def threshold_of(config: str, job: JobConfig, threshold: float | None) -> float:
     return threshold
 
 
-def train_once(config: str, overrides: Sequence[str], *, name: str, place: Path) -> RunDirectory:
+def train_once(
+    config: str, overrides: Sequence[str], *, name: str, place: Path, trace_s: float | None = None
+) -> RunDirectory:
     """Run `tianji train` to its end.
+
+    Args:
+        trace_s: of it that are traced; None for nothing.
 
     Returns:
         The run's directory.
@@ -84,7 +89,8 @@ def train_once(config: str, overrides: Sequence[str], *, name: str, place: Path)
     Raises:
         RunFailed: it failed, or was stopped.
     """
-    command = training_command(overrides, config, "--name", name, "--out", str(place), "--quiet")
+    traced = () if trace_s is None else ("--trace", f"{trace_s:g}")
+    command = training_command(overrides, config, "--name", name, "--out", str(place), "--quiet", *traced)
     ended, _ = run_child(command, patience_s=END_S)
     if ended.status != 0:
         raise RunFailed(f"a training of {name} failed, so there are no figures:\n{ended.last_words}")

@@ -179,14 +179,15 @@ def asked_for(run: RunDirectory, seconds: float) -> Iterator[TracePlace]:
             write_whole(place.path / _REQUEST, TraceRequest(seconds=seconds).model_dump_json().encode())
             yield place
         finally:
-            shutil.rmtree(mailbox)
+            # The root may write a last piece meanwhile; what is left of it the next who asks removes.
+            shutil.rmtree(mailbox, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def _held(run: RunDirectory, mailbox: Path) -> Iterator[None]:
     """Keep other processes from asking; the kernel takes the lock away with the process, however it ends."""
     while True:
-        mailbox.mkdir(exist_ok=True)
+        mailbox.mkdir(0o700, exist_ok=True)  # Who may write there may ask.
         descriptor = os.open(mailbox, OPEN)
         try:
             try:

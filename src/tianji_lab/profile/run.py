@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from tianji_cli.files.directories import remove_stale
 from tianji_cli.launch.mpi import launched
 from tianji_cli.quantities import several
 from tianji_cli.runs.results import Result, check_places
+from tianji_cli.runs.timeline.timeline import Timeline
 from tianji_cli.telemetry.progress import Progress
 from tianji_lab.profile import rewrite
 from tianji_lab.profile.building import Subject
@@ -28,7 +30,7 @@ from tianji_lab.profile.result import MeasuredJob, ProfileResult, find
 from tianji_lab.profile.scaling import Cluster
 from tianji_lab.profile.search import Candidate, check_gpus
 from tianji_lab.profile.settings import num_envs_options
-from tianji_lab.profile.verify import ROUNDS, Verified, verify
+from tianji_lab.profile.verify import ROUNDS, Verified, trace_once, verify
 
 MB: Final = 1e6
 NAME: Final = "profile"
@@ -98,11 +100,15 @@ def profile(options: Options) -> int:
     if options.json_to != "-":
         print_result(found, verifies=options.verify, writes=options.write is not None)
     checks: list[Verified] = []
+    timelines: dict[str, Timeline] = {}
     try:
         if options.verify:
             checks += _verify(options, found)
+            if options.out is not None:
+                title, timeline = _trace(options, found)
+                timelines[title] = timeline
     finally:  # What was found is no less true if a training fails.
-        _hand_over(options, found, checks)
+        _hand_over(options, found, checks, timelines)
     return 0
 
 
@@ -180,6 +186,13 @@ def _verify(options: Options, found: ProfileResult) -> list[Verified]:
     return checks
 
 
+def _trace(options: Options, found: ProfileResult) -> tuple[str, Timeline]:
+    """Train with the choice once more, and trace it."""
+    with Progress(1, options.quiet, ticks=True) as progress:
+        progress.begin("tracing a training with the recommended split")
+        return trace_once(options.config, options.overrides, _runnable(found, "--verify"))
+
+
 def _runnable(found: ProfileResult, wanted_by: str) -> Candidate:
     if found.runnable is None:
         why_not = found.recommended.why_not
@@ -190,9 +203,11 @@ def _runnable(found: ProfileResult, wanted_by: str) -> Candidate:
 # -- files ---------------------------------------------------------------------------------------------
 
 
-def _hand_over(options: Options, found: ProfileResult, checks: Sequence[Verified]) -> None:
+def _hand_over(
+    options: Options, found: ProfileResult, checks: Sequence[Verified], timelines: Mapping[str, Timeline]
+) -> None:
     """Write every file that was asked for."""
-    _result(found, checks).hand_over(out=options.out, json_to=options.json_to)
+    _result(found, checks, timelines).hand_over(out=options.out, json_to=options.json_to)
     if options.write is not None:
         choice = _runnable(found, "--write")
         rewrite.write(options.config, options.overrides, choice.settings, options.write)
@@ -200,7 +215,7 @@ def _hand_over(options: Options, found: ProfileResult, checks: Sequence[Verified
             print_written(options.write, choice, is_best=choice is found.recommended)
 
 
-def _result(found: ProfileResult, checks: Sequence[Verified]) -> Result:
+def _result(found: ProfileResult, checks: Sequence[Verified], timelines: Mapping[str, Timeline]) -> Result:
     def draw(path: Path) -> None:
         from tianji_lab.profile import plots  # noqa: PLC0415 - imports matplotlib, a second
 
@@ -208,4 +223,11 @@ def _result(found: ProfileResult, checks: Sequence[Verified]) -> Result:
         points = [*plots.measured_points(found), *plots.verified_points(checks, choice)]
         plots.draw(found.with_actors, choice, measured.cores, points, path)
 
-    return Result(name=NAME, document=document(found, checks), figures={NAME: draw})
+    def draw_traced(path: Path) -> None:
+        from tianji_cli.runs.figure import write_figure  # noqa: PLC0415 - likewise
+        from tianji_cli.runs.timeline.figure import draw_timelines  # noqa: PLC0415
+
+        write_figure(partial(draw_timelines, timelines=timelines), 1.0, path)
+
+    figures = {NAME: draw, "timeline": draw_traced} if timelines else {NAME: draw}
+    return Result(name=NAME, document=document(found, checks), figures=figures)

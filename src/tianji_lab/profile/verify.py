@@ -13,6 +13,8 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed
 from tianji_cli.quantities import rate
+from tianji_cli.runs.timeline.chrome import read_chrome
+from tianji_cli.runs.timeline.timeline import Timeline
 from tianji_cli.telemetry.metrics import read_metrics
 from tianji_cli.telemetry.progress import Progress
 from tianji_lab.model.costs import Split
@@ -26,6 +28,9 @@ ROUNDS: Final = 5
 
 SETTLES_S: Final = 1.5
 """Of training after the warm-up of a replay, before it counts."""
+
+TRACED_S: Final = 2.0
+"""Of a training that is traced; it goes on until it has settled, too."""
 
 WINDOW_S: Final = 5.0
 """Of training that counts, at least ..."""
@@ -134,6 +139,21 @@ def verify(
         )
         for trial, of_trial in zip(trials, found, strict=True)
     ]
+
+
+def trace_once(config: str, overrides: Sequence[str], candidate: Candidate) -> tuple[str, Timeline]:
+    """Train with a split once more, and trace it: a trace costs throughput, so it is none of those measured.
+
+    Returns:
+        A title, and the timeline.
+
+    Raises:
+        RunFailed: the training failed. TianjiError: nothing came of the trace.
+    """
+    trial = _trial(config, overrides, candidate, TRACED_S)
+    with TemporaryDirectory(prefix="tianji-profile-") as place:
+        run = train_once(config, trial.overrides, name="traced", place=Path(place), trace_s=TRACED_S)
+        return trial.name, read_chrome(run.trace)
 
 
 def rates_of(rows: Sequence[Mapping[str, Any]], *, is_balanced: bool) -> Rates:

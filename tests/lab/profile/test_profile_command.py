@@ -302,6 +302,18 @@ def test_verify_trains_with_the_choice_and_four_others_which_are_listed_beforeha
         assert len(check["measured_runs"]) == 6
 
 
+@pytest.mark.usefixtures("warm_children")
+def test_the_choice_is_trained_with_once_more_and_its_timeline_is_left(
+    run: Run, trained: list[Candidate], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    ended = run("--verify", "--out", str(out), "--json", str(tmp_path / "x.json"))
+    assert ended.status == 0, ended.err
+    assert (out / "timeline.png").read_bytes().startswith(PNG)
+    checks = json.loads((tmp_path / "x.json").read_text())["verify"]
+    assert len(checks) == len(trained), "what is traced is none of what was measured"
+
+
 def test_what_was_found_is_there_even_if_a_training_fails(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
