@@ -40,6 +40,8 @@ MOST_S: Final = 1e8
 
 _raised = False
 """There was an interruption. It matters only where the exception did not come through."""
+_last_s = float("-inf")
+"""When the newest one came."""
 
 
 class HangsError(BaseException):
@@ -51,7 +53,7 @@ class Interruption(BaseException):
 
 
 def raise_signals() -> None:
-    """From now on SIGINT and SIGTERM raise ``Interruption``.
+    """From now on SIGINT and SIGTERM raise ``Interruption``; those that come at once raise one.
 
     Every import runs callbacks of weak references, and there, as in a finalizer, Python swallows what is
     raised. An alarm then raises it once more.
@@ -114,9 +116,12 @@ def _raise_again(swallowed: UnraisableHookArgs) -> None:
         sys.__unraisablehook__(swallowed)
 
 
-def _raise(_number: int, _frame: object) -> NoReturn:
-    global _raised  # noqa: PLW0603 - signals are the process's, too
-    _raised = True
+def _raise(number: int, _frame: object) -> None:
+    global _raised, _last_s
+    now = time.monotonic()
+    if number != signal.SIGALRM and now - _last_s < SAME_S:
+        return  # Taken for a second one, it would leave no time to those who are saving.
+    _raised, _last_s = True, now
     raise Interruption
 
 

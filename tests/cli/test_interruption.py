@@ -70,3 +70,26 @@ def test_what_else_a_finalizer_raises_is_shown_as_ever() -> None:
     other = SWALLOWED.replace("signal.raise_signal(signal.SIGTERM)", "1 / 0").replace("60.0", "0.0")
     done = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=False)
     assert "ZeroDivisionError" in done.stderr
+
+
+AT_ONCE = """
+import signal, time
+from tianji_cli.signals import SAME_S, Interruption, raise_signals
+
+raise_signals()
+try:
+    signal.raise_signal(signal.SIGTERM)
+except Interruption:
+    signal.raise_signal(signal.SIGTERM)
+    print("has time to save")
+try:
+    time.sleep(SAME_S)
+    signal.raise_signal(signal.SIGTERM)
+except Interruption:
+    print("has none")
+"""
+
+
+def test_signals_that_come_at_once_are_one_interruption() -> None:
+    done = subprocess.run([sys.executable, "-c", AT_ONCE], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("has time to save\nhas none\n", "")
