@@ -27,8 +27,8 @@ class Averager:
     """Averages what groups contribute, each at most once in a round, weighted by the samples it has used.
 
     A round begins with its first contribution and ends when every group that lives has contributed, or
-    ``wait_s`` after the second one: a group by itself has nothing to be averaged with. Whoever was late is
-    taken into the next one. The mean is summed up in the order of the groups, so that the same contributions
+    ``wait_s`` after the second one: a group by itself has nothing to be averaged with. A group that was late
+    is taken into the next one. The mean is summed up in the order of the groups, so that the same contributions
     have the same mean, bit by bit.
 
     Args:
@@ -36,6 +36,7 @@ class Averager:
             contribution has waited that long for its own.
 
     Attributes:
+        rejected: messages that are no contribution of this job, or a second one in a round.
         missed: of each group: rounds that it was late for while it lived.
         deadline: when groups are late for the open round, by ``time.monotonic``; infinite if none is open, or
             if they are already.
@@ -68,7 +69,7 @@ class Averager:
         self._contributors = 0
         self.rounds = 0
         self._version = 0
-        self._rejected = Rejected()
+        self.rejected = Rejected()
         self.deadline = float("inf")
 
     def turn(self) -> bool:
@@ -94,23 +95,17 @@ class Averager:
         """Note in the overview how far averaging is, and which groups are lost."""
         overview.note_averaging(self.rounds, self.missed, lost)
 
-    @property
-    def rejected(self) -> tuple[int, str]:
-        """How many messages were rejected, and why the first; among them what the endpoint rejected."""
-        counters = self.transport.counters
-        return self._rejected.count + counters.rejected, self._rejected.first or counters.first_rejection
-
     def _take(self, claim: Claim) -> None:
         group = self._groups[claim.source]
         contribution = self._contributions[group]
         if claim.nbytes != self._nbytes or group in self._here:
             why = "again in one round" if group in self._here else f"{claim.nbytes} bytes, not {self._nbytes}"
-            self._rejected.add(claim, why)
+            self.rejected.add(claim, why)
             claim.release()
             return
         claim.take(contribution.memory)
         if (rejection := contribution.rejection_from(group, self._job)) is not None:
-            self._rejected.add(claim, rejection)
+            self.rejected.add(claim, rejection)
             return
         if not contribution.is_finite:
             self._event(f"the parameters of group {group} are not finite: they are left out of the average")

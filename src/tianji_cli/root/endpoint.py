@@ -11,6 +11,7 @@ from tianji_cli.plan.plan import ROOT_RANK, Plan
 from tianji_cli.root.job_view import Overview
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.records import job_number
+from tianji_cli.wire.reports import Rejected
 from tianji_transports.core import EngineOptions, Transport
 from tianji_transports.errors import TransportError
 from tianji_transports.wiring import Wiring
@@ -20,10 +21,12 @@ class Exchange(Protocol):
     """What the root has to do with the learners of several groups.
 
     Attributes:
+        rejected: messages that came whole and were none of this job.
         deadline: when it has something to do though nothing has come, by ``time.monotonic``.
     """
 
     transport: Transport
+    rejected: Rejected
     deadline: float
 
     def turn(self) -> bool:
@@ -34,10 +37,6 @@ class Exchange(Protocol):
 
     def report(self, overview: Overview, lost: Sequence[int]) -> None:
         """Note in the overview how far it is, and which groups are lost."""
-
-    @property
-    def rejected(self) -> tuple[int, str]:
-        """How many messages were rejected, and why the first."""
 
 
 Builder = Callable[[Transport, Mapping[int, int], int], Exchange]
@@ -137,8 +136,11 @@ class RootEndpoint:
 
     @property
     def rejected(self) -> tuple[int, str]:
-        """How many messages were rejected, and why the first."""
-        return (0, "") if self._exchange is None else self._exchange.rejected
+        """How many messages were rejected, by the endpoint or by what uses it, and why the first."""
+        if self._exchange is None:
+            return 0, ""
+        counters, rejected = self._exchange.transport.counters, self._exchange.rejected
+        return counters.rejected + rejected.count, rejected.first or counters.first_rejection
 
     def _fail(self, error: TransportError) -> None:
         self.failure = f"the root cannot reach the groups: {error}"

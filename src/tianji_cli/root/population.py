@@ -147,7 +147,10 @@ class Standings:
     def note_return(
         self, group: int, other: Member | None, rng: np.random.Generator
     ) -> tuple[int, Hyperparameters]:
-        """Take in that a member is there again, and whose copy it is; None: nobody has shown anything yet.
+        """Take in that a member is there again, and whose copy it is.
+
+        Args:
+            other: the member whose copy it is; None if no member has shown itself yet.
 
         Returns:
             The env steps that it goes on counting from, and its hyperparameters.
@@ -244,6 +247,10 @@ class Comparison:
 
     Args:
         groups: of each learner, by its rank.
+
+    Attributes:
+        rejected: messages that show no member of this job, or one a second time in a round.
+        deadline: when a round is late: members wait for one another, however long.
     """
 
     deadline = float("inf")
@@ -262,7 +269,7 @@ class Comparison:
         self._nobody = Member(memoryview(bytearray(member_layout(0).nbytes)))
         self._living = set(groups.values())
         self._to_send: deque[tuple[int, Member]] = deque()
-        self._rejected = Rejected()
+        self.rejected = Rejected()
 
     def turn(self) -> bool:
         """Take what has come, compare members that are all there, send what there is to send."""
@@ -305,12 +312,6 @@ class Comparison:
         """Note in the overview how members are."""
         overview.population = self._standings.standing()
 
-    @property
-    def rejected(self) -> tuple[int, str]:
-        """How many messages were rejected, and why the first; among them what the endpoint rejected."""
-        counters = self.transport.counters
-        return self._rejected.count + counters.rejected, self._rejected.first or counters.first_rejection
-
     def _take(self, claim: Claim) -> None:
         group = self._groups[claim.source]
         if group not in self._living:
@@ -319,7 +320,7 @@ class Comparison:
         again = group in self._shown
         if claim.nbytes != self._nbytes or again:
             why = "again in one round" if again else f"{claim.nbytes} bytes, not {self._nbytes}"
-            self._rejected.add(claim, why)
+            self.rejected.add(claim, why)
             claim.release()
             return
         if group not in self._memory:
@@ -330,7 +331,7 @@ class Comparison:
         if rejection is None and member.group != group:
             rejection = f"it is in the name of group {member.group}, not of group {group}"
         if rejection is not None:
-            self._rejected.add(claim, rejection)
+            self.rejected.add(claim, rejection)
             return
         self._shown[group] = member
 

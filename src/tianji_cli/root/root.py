@@ -297,6 +297,8 @@ class Root:
         deadline = time.monotonic() + LAST_WORDS_S
         for worker in exited:
             self._handle_exit(worker, deadline)
+            assert worker.exit is not None
+            self._tracing.lose(worker.spec.rank, worker.exit.error or str(worker.exit))
 
     def _handle_exit(self, worker: WorkerProcess, deadline: float) -> None:
         """Restart an actor or examiner that a signal killed, go on without a lost group, or end the run."""
@@ -311,7 +313,6 @@ class Root:
         in_order = has_stopped and (exit_.status is None or exit_.status <= 0)
         view = self._overview.workers[rank]
         view.pid, view.state = None, "done" if in_order else str(exit_)
-        self._tracing.lose(rank, exit_.error or str(exit_))
         if in_order and self._phase not in RUNNING:
             return
         self._losses.note(worker.spec, in_order=has_stopped)
@@ -415,13 +416,13 @@ class Root:
             most = self._config.distribution.max_restarts_per_minute
             self._end("failed", f"{cause}; restarts are limited to {most} a minute")
             return
+        evaluation = self._config.experiment.evaluation
+        filmed = rank in self._examiners and evaluation is not None and evaluation.video > 0
+        self._telemetry.event(f"{cause}; restarting it" + (" without films" if filmed else ""))
         self._overview.keep(rank)
         of_group = self._losses.ranks_of(self._plan.processes[rank].group)
         for other in self._shutdown.receivers & of_group - {rank}:
             self._control.send(other, PeerLost(rank=rank))
-        evaluation = self._config.experiment.evaluation
-        filmed = rank in self._examiners and evaluation is not None and evaluation.video > 0
-        self._telemetry.event(f"{cause}; restarting it" + (" without films" if filmed else ""))
         self._start(rank, died.incarnation + 1)
 
     def _tick(self) -> None:

@@ -1,4 +1,4 @@
-"""How all figures look, one column of a two-column page wide: colours, axes, learning curves, files."""
+"""How all figures look, one column of a two-column page wide: axes, learning curves, files."""
 
 from __future__ import annotations
 
@@ -17,16 +17,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 from tianji_cli.files.rundir import write_whole
 from tianji_cli.runs.comparison.curves import Curve, Over, values_on
 from tianji_cli.runs.comparison.statistics import Array, Estimate, estimate
-from tianji_cli.telemetry.plots import BLUE, GREEN, ORANGE, STYLE
+from tianji_cli.telemetry.plots import STYLE
 
-# The rest of Okabe and Ito's palette but its yellow, which paper does not show.
-PURPLE: Final = "#CC79A7"
-AMBER: Final = "#E69F00"
-SKY: Final = "#56B4E9"
-BLACK: Final = "#000000"
-
-COLORS: Final = (BLUE, GREEN, AMBER, ORANGE, PURPLE, SKY, BLACK)
-"""Of settings, in their order."""
 LINES: Final = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)), (0, (8, 2)), (0, (2, 2)))
 """Dashes of what varies beside the colour."""
 WIDTH: Final = 3.5

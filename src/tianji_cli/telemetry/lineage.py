@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from tianji_cli.files.lineage import REPLACED, ROUND
+from tianji_cli.telemetry.palette import COLORS
 
-COLORS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Of members, Okabe and Ito's; they go round where there are more."""
 MOST_PANELS: Final = 4
 """Of hyperparameters that are numbers."""
 WIDTH: Final = 3.5

@@ -22,16 +22,11 @@ from tianji_cli.files.lineage import Lineage
 from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.telemetry.lineage import lineage_figure
 from tianji_cli.telemetry.metrics import read_history
+from tianji_cli.telemetry.palette import BLUE, GREEN, GREY, ORANGE
 
 Rows = Sequence[Mapping[str, Any]]
 Across = Callable[[Axes, Rows], list[float]]
 """What a curve is drawn over: labels the axis, and gives the places of the rows."""
-
-# From Okabe and Ito's palette, which colour-blind readers can tell apart.
-BLUE: Final = "#0072B2"
-ORANGE: Final = "#D55E00"
-GREEN: Final = "#009E73"
-GREY: Final = "#666666"
 
 LINES: Final = ("-", "--", ":", "-.")
 

@@ -338,8 +338,7 @@ class Parts:
             return self._at_start
         assert self.saved is not None
         progress = Progress.checked(self.saved.document["progress"])
-        # Whoever reads its policies waits for newer versions than those that were not saved any more, by
-        # whichever learner before this one.
+        # Actors wait for newer versions than any learner before this one has published and not saved.
         version = progress.version + VERSIONS_APART * self.incarnation
         return replace(progress, version=version, sessions=self._at_start.sessions)
 

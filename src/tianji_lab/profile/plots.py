@@ -18,9 +18,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from tianji_cli.quantities import count, several
-from tianji_cli.runs.figure import AMBER, BLACK, write_figure
+from tianji_cli.runs.figure import write_figure
 from tianji_cli.telemetry.bottleneck import BALANCED
-from tianji_cli.telemetry.plots import BLUE, GREEN, GREY
+from tianji_cli.telemetry.palette import AMBER, BLACK, BLUE, GREEN, GREY
 from tianji_lab.model.prediction import Prediction
 from tianji_lab.profile.report import consumption, production
 from tianji_lab.profile.result import ProfileResult

@@ -16,17 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from tianji_cli.quantities import exact
-from tianji_cli.runs.figure import (
-    AMBER,
-    BLACK,
-    COLORS,
-    draw_curve,
-    logarithmic,
-    panels_of,
-    powers_axis,
-    write_figure,
-)
-from tianji_cli.telemetry.plots import BLUE, GREEN, GREY
+from tianji_cli.runs.figure import draw_curve, logarithmic, panels_of, powers_axis, write_figure
+from tianji_cli.telemetry.palette import AMBER, BLACK, BLUE, COLORS, GREEN, GREY
 from tianji_lab.model.costs import Split
 from tianji_lab.scaling.report import Range, Row
 from tianji_lab.scaling.simulation import Simulated, Simulations

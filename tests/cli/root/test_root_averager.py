@@ -231,9 +231,8 @@ def test_a_second_contribution_in_one_round_is_refused(averaging: Open) -> None:
     line.contribute(0, 0.0)
     line.contribute(0, 100.0, number=2)
     line.averager.turn()
-    count, why = line.averager.rejected
-    assert count == 1
-    assert "again in one round" in why
+    assert line.averager.rejected.count == 1
+    assert "again in one round" in line.averager.rejected.first
     line.contribute(1, 0.0)
     line.contribute(2, 3.0)
     line.averager.turn()
@@ -246,7 +245,7 @@ def test_what_is_no_contribution_of_this_job_is_refused_and_counted(averaging: O
     line.averager.turn()
     line.contribute(0, 1.0, job=JOB + 1)
     line.averager.turn()
-    assert line.averager.rejected[0] == 2
+    assert line.averager.rejected.count == 2
     assert line.latest() is None
     line.contribute(0, 1.0)
     line.contribute(1, 3.0)

@@ -21,8 +21,8 @@ from tianji_cli.quantities import exact
 from tianji_cli.runs.comparison.compare import Comparison, GroupCurve, Row
 from tianji_cli.runs.comparison.curves import Over
 from tianji_cli.runs.comparison.statistics import Estimate, Interval
-from tianji_cli.runs.figure import COLORS, HEIGHT, LINES, draw_band, write_figure
-from tianji_cli.telemetry.plots import GREY
+from tianji_cli.runs.figure import HEIGHT, LINES, draw_band, write_figure
+from tianji_cli.telemetry.palette import COLORS, GREY
 
 LEGEND: Final = 66
 """Characters of a line of the legend, as wide as the figure."""
@@ -243,6 +243,7 @@ class _Legend:
         self.height = LINE_HIGH * -(-lines // self._columns)
 
     def draw(self, figure: Figure) -> None:
+        """Draw the legend above the panels."""
         figure.legend(handles=self._marks, loc="outside upper left", ncols=self._columns)
 
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from xml.etree import ElementTree as ET
 
-from tianji_cli.runs.figure import AMBER, BLACK, PURPLE, SKY
-from tianji_cli.telemetry.plots import BLUE, GREEN, GREY, ORANGE
+from tianji_cli.telemetry.palette import AMBER, BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY
 
 SVG: Final = "{http://www.w3.org/2000/svg}"
 XLINK: Final = "{http://www.w3.org/1999/xlink}"

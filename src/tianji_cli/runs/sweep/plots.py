@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from optuna.trial import FrozenTrial, TrialState
 
 from tianji_cli.runs.sweep.space import Dimension, Space
-from tianji_cli.telemetry.plots import BLUE, GREY, ORANGE
+from tianji_cli.telemetry.palette import BLUE, GREY, ORANGE
 
 LABEL: Final = 22
 """Characters of a parameter's name below an axis."""
@@ -89,6 +89,7 @@ class _Scale:
         return math.log(value) if self._log else value
 
     def height(self, trial: FrozenTrial) -> float:
+        """Where a trial crosses the axis, from 0 to 1; NaN if it has no such parameter."""
         if self._key not in trial.params:
             return math.nan
         value = trial.params[self._key]
