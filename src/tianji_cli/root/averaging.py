@@ -28,8 +28,8 @@ class Averager:
 
     A round begins with its first contribution and ends when every group that lives has contributed, or
     ``wait_s`` after the second one: a group by itself has nothing to be averaged with. A group that was late
-    is taken into the next one. The mean is summed up in the order of the groups, so that the same contributions
-    have the same mean, bit by bit.
+    is taken into the next one. The mean is summed up in the order of the groups, so that the same
+    contributions have the same mean, bit by bit.
 
     Args:
         wait_s: longest that a round stays open once two groups have contributed; a group is late if another's
