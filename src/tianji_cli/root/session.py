@@ -115,16 +115,7 @@ def run_session(request: RunRequest) -> Result:
     earlier_env_steps = sum(of_group.env_steps for of_group in progress)
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
-        stream = stack.enter_context(unwaited(sys.stderr))
-        title = f"{job.experiment.name} ({run.path})"
-        course = partial(read_course, run.metrics) if request.resumed else Course
-        display = choose_display(title, quiet=request.quiet, stream=stream, course=course)
-        stack.callback(display.close)
-        # The process that holds the metrics holds the run: nothing of another's is touched before this.
-        tracked = TENSORBOARD in job.experiment.track
-        hyperparameters = told(job.model_dump(mode="json")) if tracked else None
-        resumed_at = earlier_env_steps if request.resumed else None
-        telemetry = Telemetry(run, display, resumed_at, hyperparameters)
+        telemetry = _telemetry(request, earlier_env_steps, stack)
         for warning in (*run.check(), *host_warnings(job)):
             telemetry.event(warning)
         run.write_config(dump_config(job))
@@ -175,6 +166,19 @@ def run_session(request: RunRequest) -> Result:
             result = Result(telemetry.close(summary, plots=plots), pool.must_abort)
             trackers.finish(signals)
             return result
+
+
+def _telemetry(request: RunRequest, earlier_env_steps: int, stack: ExitStack) -> Telemetry:
+    """Open the display, and the metrics: the process that holds them holds the run and its files."""
+    job, run = request.job, request.run
+    stream = stack.enter_context(unwaited(sys.stderr))
+    title = f"{job.experiment.name} ({run.path})"
+    course = partial(read_course, run.metrics) if request.resumed else Course
+    display = choose_display(title, quiet=request.quiet, stream=stream, course=course)
+    stack.callback(display.close)
+    tracked = TENSORBOARD in job.experiment.track
+    hyperparameters = told(job.model_dump(mode="json")) if tracked else None
+    return Telemetry(run, display, earlier_env_steps if request.resumed else None, hyperparameters)
 
 
 def _standings(

@@ -127,65 +127,18 @@ def build_roles(
     parts: Parts, transport: Transport, counters: ProductionFile, wrap: Wrappers = NO_WRAPPERS
 ) -> list[Role]:
     """Build the roles of a process, in the order they take turns and stop."""
-    config, distribution, replays = parts.config, parts.config.distribution, parts.config.learns_from_replay
-    policy = slot_name(POLICY, parts.group)
+    replays = parts.config.learns_from_replay
     numbers = iter(parts.process.actors)
     buffer: Buffer | None = None
     built: list[Role] = []
     for name in parts.process.roles:
         if name == "actor":
-            number = next(numbers)
-            environment = wrap.environment(parts.environment(config.environment.num_envs))
-            agent = wrap.agent(parts.acting_agent(number))
-            receiver = parts.carrying("buffer")[0].rank
-            actor = Actor(
-                number,
-                parts.incarnation,
-                parts.number,
-                agent=agent,
-                environment=environment,
-                layout=parts.layout,
-                outbox=Outbox(transport, receiver, FRAGMENTS, policy, _copies(parts)),
-                page=ProductionPage(counters, number),
-                seed=parts.seed("environment", number),
-                per_version=_fragments_per_version(parts),
-                settings_with=lambda found: config_with(config, found).agent.settings,
-            )
-            built.append(actor)
+            built.append(_actor(parts, transport, counters, next(numbers), wrap))
         elif name == "buffer":
             buffer = replay_buffer(parts, transport) if replays else rollout_buffer(parts, transport)
             built.append(buffer)
         elif name == "learner":
-            embryo = wrap.embryo(parts.trained_embryo())
-            if config.experiment.evaluation is not None and parts.group == 0:
-                lead_best_to_evaluations(parts.job.checkpoints)
-            if replays:
-                source, rounds = replay_source(parts, transport, buffer)
-            else:
-                source, rounds = rollout_source(parts, transport, embryo, buffer)
-            leader = Leader(embryo, rounds, _connect_learners(parts)) if rounds else None
-            learner = Learner(
-                embryo,
-                wrap.source(source),
-                transport,
-                Publisher(embryo.model, transport, policy),
-                stop=config.experiment.stop,
-                checkpoints=CheckpointWriter(
-                    checkpoints_of(parts.job.checkpoints, parts.group),
-                    embryo.model,
-                    config.experiment.keep_checkpoints,
-                    has_best=config.experiment.evaluation is None,
-                ),
-                checkpoint_every_s=config.experiment.checkpoint_every_s,
-                progress=parts.progress,
-                episodes=_episodes(parts),
-                average=_average(parts, transport, embryo),
-                member=_member(parts, transport, embryo),
-                leader=leader,
-                groups=distribution.groups,
-                job_env_steps=parts.job_env_steps,
-            )
-            built.append(learner)
+            built.append(_learner(parts, transport, buffer, wrap))
         elif name == "follower":
             embryo = wrap.embryo(parts.trained_embryo())
             shards = follower_source(parts, transport, embryo)
@@ -194,8 +147,64 @@ def build_roles(
             built.append(_examiner(parts, transport))
         else:
             built.append(_user_role(parts, transport, name))
-    assert built, f"rank {parts.process.rank} of {config.experiment.name} carries no role of a group"
+    assert built, f"rank {parts.process.rank} of {parts.config.experiment.name} carries no role of a group"
     return built
+
+
+def _actor(
+    parts: Parts, transport: Transport, counters: ProductionFile, number: int, wrap: Wrappers
+) -> Actor:
+    config = parts.config
+    environment = wrap.environment(parts.environment(config.environment.num_envs))
+    agent = wrap.agent(parts.acting_agent(number))
+    receiver = parts.carrying("buffer")[0].rank
+    return Actor(
+        number,
+        parts.incarnation,
+        parts.number,
+        agent=agent,
+        environment=environment,
+        layout=parts.layout,
+        outbox=Outbox(transport, receiver, FRAGMENTS, slot_name(POLICY, parts.group), _copies(parts)),
+        page=ProductionPage(counters, number),
+        seed=parts.seed("environment", number),
+        per_version=_fragments_per_version(parts),
+        settings_with=lambda found: config_with(config, found).agent.settings,
+    )
+
+
+def _learner(parts: Parts, transport: Transport, buffer: Buffer | None, wrap: Wrappers) -> Learner:
+    """Build the learner that leads its group; ``buffer`` is None if another process has it."""
+    config, section = parts.config, parts.config.experiment
+    embryo = wrap.embryo(parts.trained_embryo())
+    if section.evaluation is not None and parts.group == 0:
+        lead_best_to_evaluations(parts.job.checkpoints)
+    if config.learns_from_replay:
+        source, rounds = replay_source(parts, transport, buffer)
+    else:
+        source, rounds = rollout_source(parts, transport, embryo, buffer)
+    leader = Leader(embryo, rounds, _connect_learners(parts)) if rounds else None
+    return Learner(
+        embryo,
+        wrap.source(source),
+        transport,
+        Publisher(embryo.model, transport, slot_name(POLICY, parts.group)),
+        stop=section.stop,
+        checkpoints=CheckpointWriter(
+            checkpoints_of(parts.job.checkpoints, parts.group),
+            embryo.model,
+            section.keep_checkpoints,
+            has_best=section.evaluation is None,
+        ),
+        checkpoint_every_s=section.checkpoint_every_s,
+        progress=parts.progress,
+        episodes=_episodes(parts),
+        average=_average(parts, transport, embryo),
+        member=_member(parts, transport, embryo),
+        leader=leader,
+        groups=config.distribution.groups,
+        job_env_steps=parts.job_env_steps,
+    )
 
 
 def rollout_buffer(parts: Parts, transport: Transport) -> Buffer:
