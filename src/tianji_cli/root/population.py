@@ -294,7 +294,7 @@ class Comparison:
         if best is not None:
             self._to_send.append((group, self._answer(best, 0, hyperparameters)))
 
-    def report(self, overview: Overview, lost: Sequence[int]) -> None:  # noqa: ARG002 - as for averages
+    def report(self, overview: Overview) -> None:
         """Note in the overview how members are."""
         overview.population = self._standings.standing()
 

@@ -433,7 +433,8 @@ class Root:
         self._next_tick = now + (TICK_S if now - self._began > FIRST_S else FIRST_TICKS_S)
         for rank, pid in self._pool.pids.items():
             self._overview.workers[rank].pid = pid
-        self._endpoint.report(self._overview, self._losses.causes)
+        self._endpoint.report(self._overview)
+        self._overview.note_lost(self._losses.causes)
         snapshot = self._overview.snapshot()
         self._telemetry.update(snapshot)
         self._rejections.report()
@@ -519,7 +520,8 @@ class Root:
         if account.unaccounted:
             self._telemetry.event(f"{account.unaccounted} samples are in none of the accounts: {account}")
         self._rejections.report()
-        self._endpoint.report(self._overview, self._losses.causes)
+        self._endpoint.report(self._overview)
+        self._overview.note_lost(self._losses.causes)
         reason = self._losses.described(self._outcome.reason)
         return self._overview.summary(self._outcome.status, reason, account, self._rejections.total)
 
