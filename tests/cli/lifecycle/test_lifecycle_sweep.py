@@ -233,6 +233,16 @@ def test_where_no_trial_has_the_metric_there_is_no_best_one(workplace: Any) -> N
     assert not (swept.path / "best.toml").exists()
 
 
+def test_a_trial_whose_evaluation_was_cut_off_has_failed_and_has_no_value(workplace: Any) -> None:
+    cut_off = {"experiment": {"eval_episodes": 100, "eval_max_steps": 1}}
+    swept = sweep(workplace, cut_off, {"sweep": {"metric": "evaluation", "trials": 1}})
+    swept.command.wait(1)
+    (row,) = swept.rows
+    assert (row["status"], row["value"]) == ("failed", "")
+    assert "of 100 episodes of its evaluation had not ended after" in row["reason"]
+    assert row["reason"] in swept.command.last_words
+
+
 def test_a_trial_that_is_worse_is_pruned(workplace: Any) -> None:
     options = {"pay": {"choices": [0.0, 0.1, 0.2, 1.0]}}
     # By this seed the order is 0.2, 1.0 and the others. Hyperband judges the last three together, and ends

@@ -131,7 +131,7 @@ def _meant(word: str, out: Path) -> list[RunDirectory]:
 
 
 def _below(place: Path) -> list[RunDirectory]:
-    """List the runs below a directory, by their numbers; neither links are followed nor hidden directories."""
+    """List the runs below a directory, by their numbers; links and hidden directories are left out."""
     found, ahead = [], _folders_in(place)
     while ahead:
         path = ahead.pop()
