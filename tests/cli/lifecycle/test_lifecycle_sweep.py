@@ -167,6 +167,7 @@ def test_of_a_killed_sweep_no_trial_is_lost_or_counted_twice(workplace: Any, wit
     assert resumed.ends == {0: 1, 1: 1, 2: 1}
     assert sum(one["op_code"] == 4 for one in resumed.journal) == 3
     assert (swept.path / "trials/1/trial.toml").read_text() == drawn
+    assert not list((swept.path / "workers").iterdir()), "what the killed one left is cleared"
     assert not list((swept.path / "trials").glob("3*"))
     assert "trial 0" not in resumed.command.stderr, "it is not run once more"
     assert f"trial 2 finished: {number(float(resumed.rows[2]['value']))} (" in resumed.command.stderr

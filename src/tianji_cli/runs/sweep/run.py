@@ -84,6 +84,7 @@ class Sweeper:
         except OSError as cause:
             raise TianjiError(f"cannot write into {self._directory.workers}: {describe(cause)}") from cause
         try:
+            lease.clear()
             with SideBySide[Key](os.sched_getaffinity(0), self._plan.job.cores) as runner:
                 while True:
                     lease.keep()
