@@ -19,7 +19,7 @@ from tianji_cli.files.sweeps import SweepDirectory
 from tianji_cli.runs.side_by_side import SideBySide, training_command, why_failed
 from tianji_cli.runs.sweep.leases import Lease
 from tianji_cli.runs.sweep.metrics import Course, CutOffError, final_value
-from tianji_cli.runs.sweep.space import Plan, Values
+from tianji_cli.runs.sweep.space import Plan
 from tianji_cli.runs.sweep.study import WORKER, SweepStudy
 from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.run_state import is_running
@@ -46,7 +46,6 @@ class Running:
     """
 
     trial: optuna.Trial
-    values: Values
     waiting: list[int]
     going: set[int] = field(default_factory=set)
     courses: dict[int, Course] = field(default_factory=dict)
@@ -138,15 +137,14 @@ class Sweeper:
         trial = self._study.take(lease.name, is_given_up)
         if trial is None:
             return None
-        values = self._study.values(trial)
+        toml = self._plan.config_with(self._study.values(trial))
         config = self._directory.trial_config(trial.number)
         try:
             config.parent.mkdir(exist_ok=True)
-            write_whole(config, self._plan.config_with(values).encode())
+            write_whole(config, toml.encode())
         except OSError as cause:
             raise TianjiError(f"cannot write {config}: {describe(cause)}") from cause
-        one = Running(trial, values, list(self._plan.seeds))
-        self._running[trial.number] = one
+        one = self._running[trial.number] = Running(trial, list(self._plan.seeds))
         return one
 
     def _command(self, number: int, seed: int) -> list[str] | None:

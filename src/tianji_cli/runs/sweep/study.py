@@ -147,13 +147,9 @@ class SweepStudy:
             worker: who takes it.
             is_given_up: whether nobody works on a running trial any more: such trials wait again.
         """
-        states = {trial.state for trial in self.trials}
-        if not states & {TrialState.WAITING, TrialState.RUNNING}:
-            return None
-        given_up = [
-            trial.number for trial in self.trials if trial.state == TrialState.RUNNING and is_given_up(trial)
-        ]
-        if TrialState.WAITING not in states and not given_up:
+        trials = self.trials
+        given_up = [one.number for one in trials if one.state == TrialState.RUNNING and is_given_up(one)]
+        if not given_up and not counted(trials, TrialState.WAITING):
             return None
         with self._alone():
             for trial in self.trials:
