@@ -396,9 +396,9 @@ class Root:
                 self._replaced.add(group)
                 self._losses.forget_orphans(group)
                 said = self._overview.learners().get(group)
+                reached = 0 if said is None else said.env_steps
                 for rank in sorted(ranks):
                     self._overview.keep(rank)
-                    reached = 0 if said is None else said.env_steps
                     self._start(rank, self._members.incarnation(rank) + 1, reached)
 
     def _await_last_words(self, rank: int, deadline: float) -> None:

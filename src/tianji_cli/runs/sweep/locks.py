@@ -54,7 +54,10 @@ class SharedLock:
                 self._owner.unlink(missing_ok=True)
             self._file.acquire()
             if alone_here:
-                self._owner.write_text(this_machine(), encoding="utf-8")
+                with contextlib.suppress(
+                    OSError
+                ):  # Of a full disk: a lock without a name is one all the same.
+                    self._owner.write_text(this_machine(), encoding="utf-8")
         except BaseException:
             self._let_go()
             raise
