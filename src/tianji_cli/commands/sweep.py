@@ -275,13 +275,13 @@ def _row(study: SweepStudy, trial: FrozenTrial, member: Member) -> tuple[str, ..
     return str(trial.number), member.status, value, _values(study.values_of(trial))
 
 
-def _state(trial: Any) -> str:
+def _state(trial: FrozenTrial) -> str:
     from tianji_cli.runs.sweep.results import WORDS  # noqa: PLC0415
 
     return WORDS[trial.state]
 
 
-def _why(trial: Any) -> str:
+def _why(trial: FrozenTrial) -> str:
     from tianji_cli.runs.sweep.study import REASON  # noqa: PLC0415
 
     if REASON in trial.user_attrs:

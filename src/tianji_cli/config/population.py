@@ -196,7 +196,12 @@ class Explorer:
 
     def _perturb(self, key: str, one: Perturbed, value: Any, rng: np.random.Generator) -> Any:
         if one.choices is None:
-            return self._fit(key, one, value * one.factors[int(rng.integers(len(one.factors)))])
+            factor = one.factors[int(rng.integers(len(one.factors)))]
+            found = self._fit(key, one, value * factor)
+            if found == value and factor != 1 and self._whole[key]:
+                # A small whole number, times 0.8 and rounded, would be what it was for ever.
+                return self._fit(key, one, value + math.copysign(1, (factor - 1) * (value or 1)))
+            return found
         step = 2 * int(rng.integers(2)) - 1
         if value not in one.choices:  # The config is another one than that of the session before.
             return self._draw(key, one, rng)

@@ -186,9 +186,9 @@ class JoinedHost:
                 with self._naming_root("a job"):
                     self._job = self._adapted(JobSpec.from_json(message.job))
                     launcher.begin(self._job)
-            case Begin(number=number, rank=rank, incarnation=incarnation):
+            case Begin(number=number, rank=rank, incarnation=incarnation, env_steps=env_steps):
                 with self._naming_root("an order"):
-                    own = self._known_job().process(rank, incarnation)
+                    own = self._known_job().process(rank, incarnation, env_steps)
                     for actor in self._actors_of(own):
                         production.begin(actor, incarnation)
                 self._workers[number] = launcher.start(own)

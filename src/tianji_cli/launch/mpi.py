@@ -292,10 +292,10 @@ def _serve(control: ControlClient, node: str) -> bool:
             match message:
                 case Prepare():
                     job = JobSpec.from_json(message.job)
-                case Begin(number=number, rank=rank, incarnation=incarnation):
+                case Begin(number=number, rank=rank, incarnation=incarnation, env_steps=env_steps):
                     assert job is not None, "a root says what the job is before it asks for a worker"
                     control.send(Began(node=node, number=number, pid=os.getpid()))
-                    status = _work(job, job.process(rank, incarnation))
+                    status = _work(job, job.process(rank, incarnation, env_steps))
                     control.send(Exited(node=node, number=number, exit=ProcessExit(status)))
                 case Dismiss():
                     return False

@@ -242,7 +242,8 @@ class NodeLauncher:
         """Ask for a worker; returns at once."""
         worker = WorkerProcess(own, self.exited)
         self._workers.append(worker)
-        begin = Begin(number=len(self._workers) - 1, rank=own.rank, incarnation=own.incarnation)
+        number = len(self._workers) - 1
+        begin = Begin(number=number, rank=own.rank, incarnation=own.incarnation, env_steps=own.env_steps)
         if self.lost or not self._control.send(self.node.name, begin):
             worker.end(ProcessExit(error=f"could not be started: {self.node.host.name} is gone"))
         return worker

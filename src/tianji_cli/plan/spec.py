@@ -90,11 +90,11 @@ class JobSpec:
             raise ValueError("root: missing")
         return job
 
-    def process(self, rank: int, incarnation: int = 0) -> ProcessSpec:
+    def process(self, rank: int, incarnation: int = 0, env_steps: int = 0) -> ProcessSpec:
         """Describe a process on this host."""
         planned = self.plan.processes[rank]
         log = f"{'-'.join(dict.fromkeys(planned.roles))}-{rank}.log"
-        return ProcessSpec(rank, incarnation, planned.title, self.directory / "logs" / log)
+        return ProcessSpec(rank, incarnation, planned.title, self.directory / "logs" / log, env_steps)
 
 
 _JOB: Final[TypeAdapter[JobSpec]] = TypeAdapter(JobSpec)
@@ -109,9 +109,11 @@ class ProcessSpec:
         incarnation: how often it was restarted.
         title: how it shows in ``ps`` and in messages.
         log: takes its output, on this host.
+        env_steps: that the learner before this one had received when it was killed; 0: there was none.
     """
 
     rank: int
     incarnation: int
     title: str
     log: Path
+    env_steps: int = 0

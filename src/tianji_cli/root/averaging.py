@@ -91,9 +91,9 @@ class Averager:
         """Wait no longer for a group, by its learner; what it has contributed already counts."""
         self._living.discard(self._groups[rank])
 
-    def report(self, overview: Overview, lost: Sequence[int]) -> None:
-        """Note in the overview how far averaging is, and which groups are lost."""
-        overview.note_averaging(self.rounds, self.missed, lost)
+    def report(self, overview: Overview) -> None:
+        """Note in the overview how far averaging is."""
+        overview.note_averaging(self.rounds, self.missed)
 
     def _take(self, claim: Claim) -> None:
         group = self._groups[claim.source]

@@ -35,8 +35,8 @@ class Exchange(Protocol):
     def lose(self, rank: int) -> None:
         """Wait no longer for a group, by its learner."""
 
-    def report(self, overview: Overview, lost: Sequence[int]) -> None:
-        """Note in the overview how far it is, and which groups are lost."""
+    def report(self, overview: Overview) -> None:
+        """Note in the overview how far it is."""
 
 
 Builder = Callable[[Transport, Mapping[int, int], int], Exchange]
@@ -129,10 +129,10 @@ class RootEndpoint:
                 self._exchange.lose(rank)
                 self._exchange.transport.peer_lost(rank)
 
-    def report(self, overview: Overview, lost: Iterable[int]) -> None:
-        """Note in the overview how far it is with the groups, and which are lost."""
+    def report(self, overview: Overview) -> None:
+        """Note in the overview how far it is with the groups."""
         if self._exchange is not None:
-            self._exchange.report(overview, sorted(lost))
+            self._exchange.report(overview)
 
     @property
     def rejected(self) -> tuple[int, str]:

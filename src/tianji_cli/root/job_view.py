@@ -179,9 +179,15 @@ class Overview:
                     found[process.group] = replace(said, session_consumed=said.session_consumed + before)
         return found
 
-    def note_averaging(self, rounds: int, missed: Sequence[int], lost: Sequence[int]) -> None:
+    def note_averaging(self, rounds: int, missed: Sequence[int]) -> None:
         """Take in how far averaging is."""
-        self.averaging = Averaging(rounds, tuple(missed), tuple(lost))
+        assert self.averaging is not None
+        self.averaging = replace(self.averaging, rounds=rounds, missed=tuple(missed))
+
+    def note_lost(self, groups: Iterable[int]) -> None:
+        """Take in which groups are lost."""
+        if self.averaging is not None:
+            self.averaging = replace(self.averaging, lost=tuple(sorted(groups)))
 
     def note_evaluation(self, ended_by: str | None) -> None:
         """Take in how the greedy evaluation went, and why the root has ended it, if it has."""

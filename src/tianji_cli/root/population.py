@@ -28,7 +28,7 @@ from tianji_cli.telemetry.snapshot import MemberStanding, PopulationStanding
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.members import Member, member_layout
 from tianji_cli.wire.messages import Adopt
-from tianji_cli.wire.reports import LearnerReport, Rejected
+from tianji_cli.wire.reports import Rejected
 from tianji_transports.core import FULL, Claim, Full, Loan, Transport
 from tianji_transports.errors import PeerLostError
 
@@ -117,7 +117,6 @@ class Standings:
                 self._note_origin(kind, group, other)
         self._evaluated: dict[int, tuple[int, float]] = {}
         self.returned: set[int] = set()
-        self._env_steps_at_death: dict[int, int] = {}
         members = [{"group": group, "hyperparameters": own} for group, own in enumerate(first)]
         self._write(START, metric=self.metric, members=members)
 
@@ -137,23 +136,18 @@ class Standings:
         if mean is not None:
             self._evaluated[group] = (version, mean)
 
-    def note_death(self, group: int, learners: Mapping[int, LearnerReport]) -> None:
-        """A member has died; note how far it had come by the last report of its learner."""
-        # One that dies again may not have been told yet how far the one before it had come.
-        reached = learners[group].env_steps if group in learners else 0
-        self._env_steps_at_death[group] = max(reached, self._env_steps_at_death.get(group, 0))
+    def note_death(self, group: int) -> None:
+        """A member has died; its evaluations were of what nothing is left of."""
         self._evaluated.pop(group, None)
 
-    def note_return(
-        self, group: int, other: Member | None, rng: np.random.Generator
-    ) -> tuple[int, Hyperparameters]:
+    def note_return(self, group: int, other: Member | None, rng: np.random.Generator) -> Hyperparameters:
         """Take in that a member is there again, and whose copy it is.
 
         Args:
             other: the member whose copy it is; None if no member has shown itself yet.
 
         Returns:
-            The env steps that it goes on counting from, and its hyperparameters.
+            Its hyperparameters.
         """
         if other is not None:
             self.change(group, self.explorer.near(other.hyperparameters, rng))
@@ -162,7 +156,7 @@ class Standings:
         self._write(REPLACED, **{"group": group, "from": source, "hyperparameters": own})
         whose = "begins with its last checkpoint" if source is None else f"goes on from member {source}"
         self._event(f"member {group} is there again: it {whose}, with {written(own)}")
-        return self._env_steps_at_death[group], own
+        return own
 
     def change(self, group: int, hyperparameters: Hyperparameters) -> None:
         """Give a member other hyperparameters, and tell its processes."""
@@ -266,7 +260,6 @@ class Comparison:
         self._nbytes = transport.wiring.channel(MEMBERS, ROOT_RANK).max_bytes
         self._shown: dict[int, Member] = {}
         self._memory: dict[int, Member] = {}
-        self._nobody = Member(memoryview(bytearray(member_layout(0).nbytes)))
         self._living = set(groups.values())
         self._to_send: deque[tuple[int, Member]] = deque()
         self.rejected = Rejected()
@@ -303,12 +296,12 @@ class Comparison:
         known = {other: -math.inf if score is None else score for other, score in scores.items()}
         best = self._memory[max(known, key=lambda other: known[other])] if known else None
         rng = np.random.default_rng([standings.seed, standings.rounds + 1, group, *b"replaced"])
-        env_steps, hyperparameters = standings.note_return(group, best, rng)
+        hyperparameters = standings.note_return(group, best, rng)
         self._living.add(group)
-        source, found = (self._nobody, None) if best is None else (best, hyperparameters)
-        self._to_send.append((group, self._answer(source, 0, env_steps, found)))
+        if best is not None:
+            self._to_send.append((group, self._answer(best, 0, hyperparameters)))
 
-    def report(self, overview: Overview, lost: Sequence[int]) -> None:  # noqa: ARG002 - as for averages
+    def report(self, overview: Overview) -> None:
         """Note in the overview how members are."""
         overview.population = self._standings.standing()
 
@@ -349,18 +342,15 @@ class Comparison:
         for group, own in shown.items():
             other, found_own = chosen.get(group), found.get(group)
             source = own if other is None else shown[other]
-            self._to_send.append((group, self._answer(source, own.number, own.env_steps, found_own)))
+            self._to_send.append((group, self._answer(source, own.number, found_own)))
         self._shown.clear()
 
-    def _answer(
-        self, source: Member, to: int, env_steps: int, hyperparameters: Hyperparameters | None
-    ) -> Member:
+    def _answer(self, source: Member, to: int, hyperparameters: Hyperparameters | None) -> Member:
         """Make what a member is sent: another's state, or that it goes on as it is.
 
         Args:
             source: the member whose state it is.
             to: number of the message that it answers; 0 if it answers none.
-            env_steps: that the receiver has received.
             hyperparameters: that the receiver goes on with; None: with its own, and its own state.
         """
         # A copy: the other one shows itself again, perhaps before this one has room for it.
@@ -372,7 +362,7 @@ class Comparison:
             self._job,
             group=source.group,
             number=to,
-            env_steps=env_steps,
+            env_steps=source.env_steps,
             since=source.since,
             score=source.score,
             returns=source.returns,

@@ -275,14 +275,14 @@ class Root:
         if not self._is_given_up(message.rank):
             self._end("failed", _cause(self._job.process(message.rank), f": {message.cause}"))
 
-    def _start(self, rank: int, incarnation: int = 0) -> None:
+    def _start(self, rank: int, incarnation: int = 0, env_steps: int = 0) -> None:
         if self._plan.is_local(rank):
             for actor in self._plan.processes[rank].actors:
                 self._production.begin(actor, incarnation)
         self._members.begin(rank, incarnation)
         self._sent_last.discard(rank)
         self._shutdown.stopped.discard(rank)
-        self._pool.start(self._job.process(rank, incarnation))
+        self._pool.start(self._job.process(rank, incarnation, env_steps))
         self._overview.workers[rank].state = "starting"
         self._announcements.begin(rank)
 
@@ -379,7 +379,7 @@ class Root:
         ranks = self._losses.ranks_of(group) - self._examiners
         learners = ranks & self._learner_ranks
         self._replacing.add(group)
-        self._standings.note_death(group, self._overview.learners())
+        self._standings.note_death(group)
         self._pool.kill(ranks)
         self._endpoint.lose(learners)
         self._members.leave(ranks)
@@ -396,9 +396,11 @@ class Root:
                 self._replacing.discard(group)
                 self._replaced.add(group)
                 self._losses.forget_orphans(group)
+                said = self._overview.learners().get(group)
+                reached = 0 if said is None else said.env_steps
                 for rank in sorted(ranks):
                     self._overview.keep(rank)
-                    self._start(rank, self._members.incarnation(rank) + 1)
+                    self._start(rank, self._members.incarnation(rank) + 1, reached)
 
     def _await_last_words(self, rank: int, deadline: float) -> None:
         """Receive what a worker sent at its end, which may come after the news of its end."""
@@ -432,7 +434,8 @@ class Root:
         self._next_tick = now + (TICK_S if now - self._began > FIRST_S else FIRST_TICKS_S)
         for rank, pid in self._pool.pids.items():
             self._overview.workers[rank].pid = pid
-        self._endpoint.report(self._overview, self._losses.causes)
+        self._endpoint.report(self._overview)
+        self._overview.note_lost(self._losses.causes)
         snapshot = self._overview.snapshot()
         self._telemetry.update(snapshot)
         self._rejections.report()
@@ -518,7 +521,8 @@ class Root:
         if account.unaccounted:
             self._telemetry.event(f"{account.unaccounted} samples are in none of the accounts: {account}")
         self._rejections.report()
-        self._endpoint.report(self._overview, self._losses.causes)
+        self._endpoint.report(self._overview)
+        self._overview.note_lost(self._losses.causes)
         reason = self._losses.described(self._outcome.reason)
         return self._overview.summary(self._outcome.status, reason, account, self._rejections.total)
 

@@ -185,12 +185,12 @@ def summarise(seeds: Seeds, job: JobConfig) -> dict[str, Any]:
 
 
 def _row(seed: Seed) -> dict[str, Any]:
+    found = _summary_of(seed)  # Which may find that it has failed.
     row = {"seed": seed.number, "run": str(seed.run.path.absolute()), "status": seed.status}
     row |= {"reason": seed.reason, "env_steps": None, "train_s": None, "evaluation": None}
     row |= {"mean_100": None, "best_mean_100": None, "time_to": {}}
-    found = _summary_of(seed)
     if found is None:
-        return row | {"status": seed.status, "reason": seed.reason}
+        return row
     learner, played = found.learner, found.evaluation
     row |= {name: getattr(learner, name) for name in ("env_steps", "train_s", "mean_100", "best_mean_100")}
     row |= {"time_to": {exact(threshold): seconds for threshold, seconds in learner.time_to.items()}}

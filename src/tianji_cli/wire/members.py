@@ -81,7 +81,7 @@ class Member(Record):
 
     @property
     def env_steps(self) -> int:
-        """Received so far, over all sessions, by the learner that sends it, or that it is sent to."""
+        """Received so far, over all sessions, by the learner whose state it is."""
         return int(self.header["env_steps"])
 
     @property

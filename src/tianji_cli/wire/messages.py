@@ -328,12 +328,17 @@ class Prepare(Message):
 
 
 class Begin(Message):
-    """Start the ``number``-th worker: the ``incarnation``-th process that has this rank."""
+    """Start the ``number``-th worker: the ``incarnation``-th process that has this rank.
+
+    Attributes:
+        env_steps: as a ``ProcessSpec`` has them.
+    """
 
     kind: Literal["begin"] = "begin"
     number: Natural
     rank: Natural
     incarnation: Natural
+    env_steps: Natural = 0
 
 
 class Ask(Message):

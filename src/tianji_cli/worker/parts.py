@@ -58,13 +58,22 @@ class Parts:
 
     Args:
         config: the job's, read.
+        env_steps: as a ``ProcessSpec`` has them.
     """
 
-    def __init__(self, job: JobSpec, config: JobConfig, process: PlannedProcess, incarnation: int) -> None:
+    def __init__(
+        self,
+        job: JobSpec,
+        config: JobConfig,
+        process: PlannedProcess,
+        incarnation: int,
+        env_steps: int = 0,
+    ) -> None:
         self.job = job
         self.config = config
         self.process = process
         self.incarnation = incarnation
+        self._env_steps = env_steps
 
     @classmethod
     def of_run(cls, run: RunDirectory, config: JobConfig) -> Parts:
@@ -340,7 +349,9 @@ class Parts:
         progress = Progress.checked(self.saved.document["progress"])
         # Actors wait for newer versions than any learner before this one has published and not saved.
         version = progress.version + VERSIONS_APART * self.incarnation
-        return replace(progress, version=version, sessions=self._at_start.sessions)
+        # It may have come further than its last checkpoint when it was killed: these env steps count.
+        env_steps = max(progress.env_steps, self._env_steps)
+        return replace(progress, env_steps=env_steps, version=version, sessions=self._at_start.sessions)
 
     @property
     def _at_start(self) -> Progress:

@@ -122,7 +122,7 @@ def _work(
     process = job.plan.processes[own.rank]
     torch.set_num_threads(process.threads)
     config = config_with(parse_config(job.config), job.hyperparameters_of(process.group))
-    parts = Parts(job, config, process, own.incarnation)
+    parts = Parts(job, config, process, own.incarnation, own.env_steps)
     if "evaluator" in process.roles:
         _run_evaluator(build_evaluator(parts), handler)
         return

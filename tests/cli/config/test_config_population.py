@@ -87,6 +87,13 @@ def test_without_drawing_anew_a_step_is_one_of_the_factors_or_to_a_choice_beside
     assert {one["training.clip_range"] for one in near} == {0.1, 0.2}
 
 
+@pytest.mark.parametrize(("epochs", "near"), [(1, {1, 2}), (2, {1, 3}), (3, {2, 4}), (8, {6, 8})])
+def test_small_whole_numbers_go_both_ways(tmp_path: Path, epochs: int, near: set[int]) -> None:
+    explorer = Explorer(load(tmp_path, "population.resample=0.0"))
+    drawn = [explorer.near({"training.epochs": epochs}, np.random.default_rng(seed)) for seed in range(50)]
+    assert {one["training.epochs"] for one in drawn} == near
+
+
 def test_a_population_survives_being_written_and_read(config: JobConfig) -> None:
     assert parse_config(dump_config(config)) == config
 

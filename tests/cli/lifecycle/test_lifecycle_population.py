@@ -144,6 +144,20 @@ def test_a_member_that_is_killed_comes_back_as_a_copy_of_a_living_one(
     assert 0 <= summary["received"] - summary["env_steps"] <= 10 * FRAGMENT
 
 
+def test_env_steps_of_a_member_that_is_there_again_count_before_it_has_learnt_anything(
+    workplace: Any,
+) -> None:
+    run = workplace.train(POPULATION, ENDLESS, {"population": {"interval": 10**6}})
+    workplace.until(lambda: run.rows and run.rows[-1]["env_steps"] > 20_000, "members that have come far")
+    run.command.kill("buffer and learner (group 1)")
+    workplace.until(lambda: "member 1 is there again" in run.log, "its successor")
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
+    assert 0 <= summary["received"] - summary["env_steps"] <= 10 * FRAGMENT
+    saved = [json.loads(path.read_text()) for path in run.path.glob("checkpoints/**/last/state.json")]
+    assert sum(one["progress"]["env_steps"] for one in saved) == summary["env_steps"]
+
+
 def test_a_member_is_lost_when_it_may_not_be_started_anew_and_that_is_said(workplace: Any) -> None:
     run = workplace.train(POPULATION, ENDLESS, {"distribution": {"max_restarts_per_minute": 0}})
     workplace.until(compared(run, 1), "a round")

@@ -167,6 +167,7 @@ def test_of_a_killed_sweep_no_trial_is_lost_or_counted_twice(workplace: Any, wit
     assert resumed.ends == {0: 1, 1: 1, 2: 1}
     assert sum(one["op_code"] == 4 for one in resumed.journal) == 3
     assert (swept.path / "trials/1/trial.toml").read_text() == drawn
+    assert not list((swept.path / "workers").iterdir()), "what the killed one left is cleared"
     assert not list((swept.path / "trials").glob("3*"))
     assert "trial 0" not in resumed.command.stderr, "it is not run once more"
     assert f"trial 2 finished: {number(float(resumed.rows[2]['value']))} (" in resumed.command.stderr
@@ -231,6 +232,16 @@ def test_where_no_trial_has_the_metric_there_is_no_best_one(workplace: Any) -> N
     assert json.loads(swept.command.stdout)["best"] is None
     assert [row["value"] for row in swept.rows] == ["inf"]
     assert not (swept.path / "best.toml").exists()
+
+
+def test_a_trial_whose_evaluation_was_cut_off_has_failed_and_has_no_value(workplace: Any) -> None:
+    cut_off = {"experiment": {"eval_episodes": 100, "eval_max_steps": 1}}
+    swept = sweep(workplace, cut_off, {"sweep": {"metric": "evaluation", "trials": 1}})
+    swept.command.wait(1)
+    (row,) = swept.rows
+    assert (row["status"], row["value"]) == ("failed", "")
+    assert "of 100 episodes of its evaluation had not ended after" in row["reason"]
+    assert row["reason"] in swept.command.last_words
 
 
 def test_a_trial_that_is_worse_is_pruned(workplace: Any) -> None:

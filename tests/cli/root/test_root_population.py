@@ -24,7 +24,6 @@ from tianji_cli.plan.plan import make_plan
 from tianji_cli.roles.learner.parallel.member import PopulationMember, StateMemory, TakeoverError
 from tianji_cli.root.population import Comparison, Standings, choose, members_of
 from tianji_cli.wire.members import member_layout
-from tianji_cli.wire.reports import LearnerReport
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Channel, Wiring
 
@@ -193,7 +192,7 @@ def test_the_worse_member_takes_over_the_better_one_as_it_was_when_it_was_compar
     assert line.settle(0, 150, 11.0, version=5)
     taken = line.members[0].take_takeover()
     assert taken is not None
-    assert (taken.group, line.members[0].take_missed()) == (1, 0)
+    assert taken.group == 1
     assert taken.returns.tolist() == [20.0] * 3
     assert known(line.embryos[0]) == expected
     rate = line.members[0].hyperparameters["training.learning_rate"]
@@ -252,22 +251,20 @@ def test_the_rest_are_compared_when_a_member_has_died_and_it_comes_back_as_a_cop
     line.settle(1, 100, 2.0)
     line.comparison.turn()
     line.comparison.lose(next(rank for rank, group in line.comparison._groups.items() if group == 0))
-    line.standings.note_death(0, {0: LearnerReport(env_steps=70)})
+    line.standings.note_death(0)
     while line.comparison.turn():
         pass
     assert line.standings.rounds == 1
     line.standings.returned.add(0)
     while line.comparison.turn():
         pass
-    assert line.settle(0, 10, None, version=9)
+    assert line.settle(0, 80, None, version=9)
     assert known(line.embryos[0]) == expected
     assert line.members[0].take_takeover() is not None
-    assert line.members[0].take_missed() == 70
-    assert line.members[0].take_missed() == 0
     assert "member 0 is there again: it goes on from member 1" in line.events[-1]
-    assert line.members[0].takeovers[-1]["env_steps"] == 10 + 70
+    assert line.members[0].takeovers[-1]["env_steps"] == 80
     # An interval is of its own env steps: those of the learner before it are none.
-    line.settle(0, 100 + 70, 1.0)
+    line.settle(0, 170, 1.0)
     assert not line.comparison.turn()
 
 
@@ -275,34 +272,21 @@ def learner_of(line: Line, group: int) -> int:
     return next(rank for rank, one in line.comparison._groups.items() if one == group)
 
 
-def kill(line: Line, group: int, env_steps: int) -> None:
+def kill(line: Line, group: int) -> None:
     """Lose a member, and have it there again."""
     line.comparison.lose(learner_of(line, group))
-    line.standings.note_death(group, {group: LearnerReport(env_steps=env_steps)})
+    line.standings.note_death(group)
     line.comparison.turn()
     line.standings.returned.add(group)
 
 
-def test_env_steps_of_a_member_that_dies_before_anybody_has_shown_anything_count(line: Line) -> None:
-    kill(line, 0, 70)
+def test_a_member_that_dies_before_anybody_has_shown_anything_begins_with_its_checkpoint(line: Line) -> None:
+    kill(line, 0)
     while line.comparison.turn():
         pass
     assert line.settle(0, 10, None)
     assert line.members[0].take_takeover() is None
-    assert line.members[0].take_missed() == 70
     assert "member 0 is there again: it begins with its last checkpoint" in line.events[-1]
-
-
-def test_env_steps_of_a_member_that_dies_before_it_was_told_of_those_before_it_count(line: Line) -> None:
-    line.settle(1, 100, 2.0)
-    line.comparison.turn()
-    line.comparison.lose(learner_of(line, 0))
-    line.standings.note_death(0, {0: LearnerReport(env_steps=70)})
-    kill(line, 0, 20)  # That of the checkpoint which its successor has begun with.
-    while line.comparison.turn():
-        pass
-    line.settle(0, 20, None)
-    assert line.members[0].take_missed() == 70
 
 
 def test_a_member_comes_back_as_a_copy_of_one_that_has_no_score_yet(line: Line) -> None:
@@ -310,7 +294,7 @@ def test_a_member_comes_back_as_a_copy_of_one_that_has_no_score_yet(line: Line) 
     expected = known(line.embryos[1])
     line.settle(1, 100, None)
     line.comparison.turn()
-    kill(line, 0, 0)
+    kill(line, 0)
     while line.comparison.turn():
         pass
     assert line.settle(0, 10, None)
@@ -322,7 +306,7 @@ def test_a_member_comes_back_as_a_copy_of_one_that_has_no_score_yet(line: Line) 
 @pytest.mark.parametrize("line", [{"mode": "sync"}], indirect=True)
 def test_what_a_member_had_sent_before_it_died_is_of_no_round_of_its_successor(line: Line) -> None:
     assert not line.settle(0, 100, 1.0)
-    kill(line, 0, 100)
+    kill(line, 0)
     line.members[0]._outstanding = False  # Its successor's is another one.
     while line.comparison.turn():
         pass

@@ -159,7 +159,8 @@ def heard(view: Overview, groups: int = 2, **known: Any) -> Overview:
 
 def test_a_job_of_two_groups_is_shown_as_one_and_by_group() -> None:
     view = heard(overview())
-    view.note_averaging(7, [0, 2], [])
+    view.note_averaging(7, [0, 2])
+    view.note_lost({1})
     snapshot, summary = view.snapshot(), view.summary("finished", "done", ACCOUNT, 0)
     assert snapshot.learner.env_steps == view.received == summary.learner.env_steps == 4000
     assert (snapshot.learner.updates, snapshot.learner.version, snapshot.learner.mean_100) == (400, 30, 75.0)
@@ -168,7 +169,7 @@ def test_a_job_of_two_groups_is_shown_as_one_and_by_group() -> None:
     assert summary.learner.time_to == {30.0: 2.0, 60.0: 5.0}
     assert [group.env_steps for group in snapshot.by_group] == [1000, 3000]
     assert [group.best_mean_100 for group in summary.by_group] == [60.0, 90.0]
-    assert snapshot.averaging == summary.averaging == Averaging(7, (0, 2), ())
+    assert snapshot.averaging == summary.averaging == Averaging(7, (0, 2), (1,))
 
 
 def test_the_group_that_is_furthest_decides_how_near_the_goal_is() -> None:

@@ -299,9 +299,7 @@ class Learner(Role):
     def _settles(self, member: PopulationMember) -> bool:
         """Be compared with other members; go on with what another has learnt, if the root has sent it."""
         progress = self._progress
-        may_go_on = member.settle(progress.env_steps, self._episodes, progress.version + 1)
-        progress.env_steps += member.take_missed()
-        if not may_go_on:
+        if not member.settle(progress.env_steps, self._episodes, progress.version + 1):
             return False
         if (taken := member.take_takeover()) is not None:
             self._episodes.take_over(taken.returns)

@@ -21,8 +21,6 @@ from tianji_cli.telemetry.metrics import read_history, read_summary
 from tianji_cli.telemetry.run_state import State, read_state
 from tianji_cli.telemetry.snapshot import Summary
 
-DEEPEST: Final = 4
-"""Directories below one that was named, down to a run: ``experiments/NAME/seeds-N/SEED`` is three."""
 BUDGETS: Final = ("env_steps", "wall_s")
 """Stop rules that end a run however good it is; each other one is a goal."""
 MOST_NAMED: Final = 4
@@ -132,26 +130,32 @@ def _meant(word: str, out: Path) -> list[RunDirectory]:
         raise
 
 
-def _below(place: Path, deep: int = DEEPEST) -> list[RunDirectory]:
-    """List the runs below a directory, by their numbers; links are not followed."""
-    try:
-        folders = [path for path in place.iterdir() if path.is_dir() and not path.is_symlink()]
-    except OSError:
-        return []
-    found = []
-    for path in sorted(folders, key=_by_number):
+def _below(place: Path) -> list[RunDirectory]:
+    """List the runs below a directory, by their numbers; links and hidden directories are left out."""
+    found, ahead = [], _folders_in(place)
+    while ahead:
+        path = ahead.pop()
         run = RunDirectory(path)
         # A seed that has not begun has its directory, and no config yet.
         if run.config.is_file() or (path.name.isdecimal() and run.checkpoints.is_dir()):
             found.append(run)
-        elif deep > 1:
-            found += _below(path, deep - 1)
+        else:
+            ahead += _folders_in(path)
     return found
 
 
+def _folders_in(place: Path) -> list[Path]:
+    """List the directories in one, the last first; none where it cannot be read."""
+    try:
+        folders = [path for path in place.iterdir() if path.is_dir() and not path.is_symlink()]
+    except OSError:
+        return []
+    return sorted((path for path in folders if path.name[0] != "."), key=_by_number, reverse=True)
+
+
 def _by_number(path: Path) -> tuple[str, int, str]:
-    name, digits = path.name.rstrip("0123456789"), path.name[len(path.name.rstrip("0123456789")) :]
-    return name, int(digits or 0), path.name
+    name = path.name.rstrip("0123456789")
+    return name, int(path.name[len(name) :] or 0), path.name
 
 
 def read_runs(runs: Iterable[RunDirectory]) -> list[ComparedRun]:

@@ -41,7 +41,13 @@ class Lease:
     def __init__(self, workers: Path) -> None:
         self._workers = workers
         self.name = f"{this_machine()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._file = AppendOnlyFile(workers / self.name)
+        self._make()
+
+    def _make(self) -> None:
+        # Others see it when it is locked: one that they see without a lock is a dead process's to them.
+        hidden = self._workers / f".{self.name}"
+        self._file = AppendOnlyFile(hidden)
+        hidden.rename(self._workers / self.name)
         self._touched_s = time.monotonic()
 
     def keep(self) -> None:
@@ -50,8 +56,12 @@ class Lease:
             self._touch()
 
     def _touch(self) -> None:
-        os.utime(self._workers / self.name)
-        self._touched_s = time.monotonic()
+        try:
+            os.utime(self._workers / self.name)
+            self._touched_s = time.monotonic()
+        except FileNotFoundError:  # It was asleep for so long that another one thought it dead.
+            self._file.close()
+            self._make()
 
     def is_dead(self, name: str) -> bool:
         """Whether a process that took part does so no more: it has ended, however it did.
@@ -69,10 +79,20 @@ class Lease:
             self._touch()
             age_s = (self._workers / self.name).stat().st_mtime - file.stat().st_mtime
         except FileNotFoundError:
-            if not (self._workers / self.name).exists():
+            if not self._workers.exists():
                 raise
             return True
         return age_s > SILENT_S
+
+    def clear(self) -> None:
+        """Remove the files of processes that are dead.
+
+        Raises:
+            OSError: one cannot be removed.
+        """
+        for file in self._workers.glob("[!.]*"):
+            if file.name != self.name and self.is_dead(file.name):
+                file.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Take part no more. Harmless when repeated."""

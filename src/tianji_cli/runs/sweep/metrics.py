@@ -19,10 +19,15 @@ POINTS: Final = 20
 """At which trials are compared where nothing is evaluated while they run: shares of their env steps."""
 
 
+class CutOffError(TianjiError):
+    """Of an evaluation only the shorter episodes have ended: a mean of these says nothing of the policy."""
+
+
 def final_value(run: RunDirectory, metric: str) -> float | None:
     """Read what a run that is over came to; None if it does not have it, as when no episode has ended.
 
     Raises:
+        CutOffError: it is an evaluation, and was cut off by its limits.
         TianjiError: its files cannot be read.
     """
     try:
@@ -36,11 +41,7 @@ def final_value(run: RunDirectory, metric: str) -> float | None:
 def _of_summary(run: RunDirectory, summary: Mapping[str, Any], metric: str) -> float | None:
     found: float | None
     if metric == "evaluation":
-        if summary["evaluation"] is not None:
-            found = summary["evaluation"]["mean"]
-        else:
-            means = [row["mean"] for row in read_history(run.metrics)[1] if row["mean"] is not None]
-            found = means[-1] if means else None
+        found = _of_evaluations(run, summary["evaluation"])
     elif metric.startswith(TIME_TO):
         found = summary["time_to"][metric.removeprefix(TIME_TO)]
     elif metric in BUILT_IN:
@@ -50,19 +51,46 @@ def _of_summary(run: RunDirectory, summary: Mapping[str, Any], metric: str) -> f
     return found
 
 
+def _of_evaluations(run: RunDirectory, final: Mapping[str, Any] | None) -> float | None:
+    """Mean of the final evaluation, or of the last that was not cut off where there is no final one."""
+    if final is not None:
+        of, known, limits = final, _known_mean(final), "experiment.eval_max_s or eval_max_steps"
+    else:
+        rows = read_history(run.metrics)[1]
+        means = [mean for row in rows if (mean := _known_mean(row)) is not None]
+        of, known = rows[-1] if rows else {}, means[-1] if means else None
+        limits = "experiment.evaluation.max_s"
+    if known is None and of.get("left_out"):
+        wanted = of["episodes"] + of["left_out"]
+        raise CutOffError(
+            f"{of['left_out']} of {wanted} episodes of its evaluation had not ended after {of['cut_off']}, "
+            f"and the others are the shorter ones; {limits} may be larger"
+        )
+    return known
+
+
+def _known_mean(evaluation: Mapping[str, Any]) -> float | None:
+    """Mean return of an evaluation all of whose episodes have ended."""
+    mean: float | None = evaluation["mean"]
+    return None if evaluation.get("left_out") else mean
+
+
 class Course:
     """Follows a run, and has what it came to at the points at which trials are compared.
 
     Attributes:
-        values: by the number of the point: of the evaluation, from 1 on, or of the share of env steps.
+        values: by the number of the point: of the evaluation, from 1 on, or of the share of env steps. Of an
+            evaluation that was cut off there is none.
+        passed: number of the last point that it has come to.
     """
 
     def __init__(self, run: RunDirectory, metric: str, job: JobConfig) -> None:
         self._rows = MetricsFollower(run.metrics, _parsed)
         self._metric = metric
         self._goal = job.experiment.stop.env_steps
-        self._evaluations: list[tuple[int, float]] = []
+        self._evaluations: list[tuple[int, float | None]] = []
         self.values: dict[int, float] = {}
+        self.passed = 0
 
     def look(self) -> None:
         """Read what has come since the last time.
@@ -78,20 +106,21 @@ class Course:
                 self._pass(row, self._goal)
 
     def _evaluate(self, row: Mapping[str, Any]) -> None:
-        if row.get("mean") is None:
-            return
         # A run that was resumed goes through some of its steps once more.
         while self._evaluations and self._evaluations[-1][0] >= row["env_steps"]:
             self._evaluations.pop()
-        self._evaluations.append((row["env_steps"], float(row["mean"])))
-        self.values = {number: mean for number, (_, mean) in enumerate(self._evaluations, 1)}
+        self._evaluations.append((row["env_steps"], _known_mean(row)))
+        numbered = enumerate(self._evaluations, 1)
+        self.values = {number: mean for number, (_, mean) in numbered if mean is not None}
+        self.passed = len(self._evaluations)
 
     def _pass(self, row: Mapping[str, Any], goal: int) -> None:
         value = row.get(self._metric, (row.get("metrics") or {}).get(self._metric))
         passed = min(POINTS, row["env_steps"] * POINTS // goal)
         if value is not None:
-            for point in range(max(self.values, default=0) + 1, passed + 1):
+            for point in range(self.passed + 1, passed + 1):
                 self.values[point] = float(value)
+            self.passed = max(self.passed, passed)
 
 
 def points_of(metric: str, job: JobConfig) -> int | None:

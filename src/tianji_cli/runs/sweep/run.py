@@ -18,8 +18,8 @@ from tianji_cli.files.saved import goals_reached
 from tianji_cli.files.sweeps import SweepDirectory
 from tianji_cli.runs.side_by_side import SideBySide, training_command, why_failed
 from tianji_cli.runs.sweep.leases import Lease
-from tianji_cli.runs.sweep.metrics import Course, final_value
-from tianji_cli.runs.sweep.space import Plan, Values
+from tianji_cli.runs.sweep.metrics import Course, CutOffError, final_value
+from tianji_cli.runs.sweep.space import Plan
 from tianji_cli.runs.sweep.study import WORKER, SweepStudy
 from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.run_state import is_running
@@ -46,7 +46,6 @@ class Running:
     """
 
     trial: optuna.Trial
-    values: Values
     waiting: list[int]
     going: set[int] = field(default_factory=set)
     courses: dict[int, Course] = field(default_factory=dict)
@@ -84,6 +83,7 @@ class Sweeper:
         except OSError as cause:
             raise TianjiError(f"cannot write into {self._directory.workers}: {describe(cause)}") from cause
         try:
+            lease.clear()
             with SideBySide[Key](os.sched_getaffinity(0), self._plan.job.cores) as runner:
                 while True:
                     lease.keep()
@@ -117,7 +117,7 @@ class Sweeper:
             run = self._directory.run(one.trial.number, seed)
             command = self._command(one.trial.number, seed)
             if command is None:
-                one.results[seed] = final_value(run, self._plan.sweep.metric)
+                self._read(one, seed)
                 if not one.waiting and not one.going:
                     self._settle(one)
                 continue
@@ -137,15 +137,14 @@ class Sweeper:
         trial = self._study.take(lease.name, is_given_up)
         if trial is None:
             return None
-        values = self._study.values(trial)
+        toml = self._plan.config_with(self._study.values(trial))
         config = self._directory.trial_config(trial.number)
         try:
             config.parent.mkdir(exist_ok=True)
-            write_whole(config, self._plan.config_with(values).encode())
+            write_whole(config, toml.encode())
         except OSError as cause:
             raise TianjiError(f"cannot write {config}: {describe(cause)}") from cause
-        one = Running(trial, values, list(self._plan.seeds))
-        self._running[trial.number] = one
+        one = self._running[trial.number] = Running(trial, list(self._plan.seeds))
         return one
 
     def _command(self, number: int, seed: int) -> list[str] | None:
@@ -181,12 +180,19 @@ class Sweeper:
         one = self._running[number]
         one.going.discard(seed)
         if ended.status == 0:
-            run = self._directory.run(number, seed)
-            one.results[seed] = final_value(run, self._plan.sweep.metric)
+            self._read(one, seed)
         elif not one.ending:
-            one.ending = "failed"
             what = "was stopped" if ended.status == INTERRUPTED else why_failed(ended)
-            one.reason = f"seed {seed}: {what}"
+            one.ending, one.reason = "failed", f"seed {seed}: {what}"
+
+    def _read(self, one: Running, seed: int) -> None:
+        """Read what a seed came to; where that is not known the trial has failed, and no value is made up."""
+        run = self._directory.run(one.trial.number, seed)
+        try:
+            one.results[seed] = final_value(run, self._plan.sweep.metric)
+        except CutOffError as cause:
+            if not one.ending:
+                one.ending, one.reason = "failed", f"seed {seed}: {cause}"
 
     def _judge(self, runner: SideBySide[Key], lease: Lease) -> None:
         """Look at trials that run: end those that are to be pruned, and note those that are over."""
@@ -212,7 +218,7 @@ class Sweeper:
             course.look()
         common: dict[int, float] = {}
         for point in sorted({point for course in one.courses.values() for point in course.values}):
-            if any(point not in one.courses[seed].values for seed in one.going):
+            if any(one.courses[seed].passed < point for seed in one.going):
                 break
             known = [course.values[point] for course in one.courses.values() if point in course.values]
             common[point] = sum(known) / len(known)

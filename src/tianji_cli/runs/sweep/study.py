@@ -14,7 +14,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import optuna
@@ -27,11 +27,12 @@ from optuna.distributions import (
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from tianji_cli.config.sweep import Sweep, holds
 from tianji_cli.runs.sweep.cma import CmaEsSampler
+from tianji_cli.runs.sweep.locks import SharedLock
 from tianji_cli.runs.sweep.space import Dimension, Space, Values
 from tianji_cli.signals import held_back
 
@@ -47,18 +48,14 @@ class Journal(JournalFileBackend):
     """Optuna's journal, which one that was killed in the middle of a line does not spoil."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(str(path), _JournalLock(path))
+        super().__init__(str(path), cast("Any", _JournalLock(path)))  # It has what a lock of Optuna's has.
 
 
-class _JournalLock(JournalFileOpenLock):
-    """Lets one process write, behind the last line that is whole: none that lives is writing then.
-
-    It works on NFS, too. Optuna's usual one, a link, is never taken from a dead owner if its path is
-    relative, or another one on the host that looks.
-    """
+class _JournalLock(SharedLock):
+    """Lets one process write, behind the last line that is whole: none that lives is writing then."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(str(path))
+        super().__init__(path)
         self._path = path
 
     def acquire(self) -> bool:
@@ -89,7 +86,7 @@ class SweepStudy:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._sweep = sweep
         self._space = space
-        self._lock = JournalFileOpenLock(str(journal.with_name("taking")))
+        self._lock = SharedLock(journal.with_name("taking"))
         self._storage = JournalStorage(Journal(journal))
         self._pruner = _pruner(sweep, points)
         with held_back():
@@ -150,13 +147,9 @@ class SweepStudy:
             worker: who takes it.
             is_given_up: whether nobody works on a running trial any more: such trials wait again.
         """
-        states = {trial.state for trial in self.trials}
-        if not states & {TrialState.WAITING, TrialState.RUNNING}:
-            return None
-        given_up = [
-            trial.number for trial in self.trials if trial.state == TrialState.RUNNING and is_given_up(trial)
-        ]
-        if TrialState.WAITING not in states and not given_up:
+        trials = self.trials
+        given_up = [one.number for one in trials if one.state == TrialState.RUNNING and is_given_up(one)]
+        if not given_up and not counted(trials, TrialState.WAITING):
             return None
         with self._alone():
             for trial in self.trials:
@@ -245,16 +238,17 @@ class SweepStudy:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep others from taking trials meanwhile."""
+        """Keep others from taking trials meanwhile.
+
+        One that was asleep for long may have lost the lock. A trial changes hands in one line of the journal
+        all the same, and who it belongs to is looked at before it is judged.
+        """
         with held_back():
             self._lock.acquire()
             try:
                 yield
             finally:
-                # One that was asleep for half a minute has lost it. A trial changes hands in one line of the
-                # journal all the same, and who it belongs to is looked at before it is judged.
-                with contextlib.suppress(RuntimeError):
-                    self._lock.release()
+                self._lock.release()
 
 
 def distribution(dimension: Dimension) -> BaseDistribution:

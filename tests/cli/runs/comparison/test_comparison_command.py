@@ -354,6 +354,19 @@ def test_figures_of_many_groups_of_one_run_and_held_curves_are_drawn(place: Path
     assert len(json.loads(Path("found.json").read_text())["rows"]) == 10
 
 
+def test_a_directory_is_all_runs_below_it_however_deep_those_of_a_sweep_among_them(
+    place: Path, capsys: Capture
+) -> None:
+    leave(place, rises(95))
+    trials = [place / f"quick/sweep-1/trials/{number}/1" for number in (2, 10)]
+    for number, trial in enumerate(trials, 1):
+        trial.parent.mkdir(parents=True)
+        leave(place, rises(50), rate(number / 10), name="trial").path.rename(trial)
+    names = [row["name"] for row in compared(capsys, "experiments")["rows"]]
+    assert [name.rpartition("=")[2] for name in names] == [names[0].rpartition("=")[2], "0.1", "0.2"]
+    assert len(compared(capsys, "experiments/quick/sweep-1")["rows"]) == 2
+
+
 def test_real_runs_are_compared(tianji: Tianji, config: str, place: Path, capsys: Capture) -> None:
     for seed in (1, 2):
         tianji("train", config, "--quiet", "--set", f"experiment.seed={seed}")

@@ -30,3 +30,21 @@ def test_a_process_elsewhere_is_dead_when_its_file_has_been_silent_for_long(tmp_
     here.touch()
     assert own.is_dead(here.name), "on this machine a lock would be seen"
     own.close()
+
+
+def test_files_of_dead_processes_are_cleared_and_a_process_that_was_asleep_makes_its_own_anew(
+    tmp_path: Path,
+) -> None:
+    own, other = Lease(tmp_path), Lease(tmp_path)
+    elsewhere, killed = tmp_path / "other-12345678-17-0123abcd", tmp_path / f"{this_machine()}-17-0123abcd"
+    for file in (elsewhere, killed):
+        file.touch()
+    own.clear()
+    assert set(tmp_path.iterdir()) == {tmp_path / own.name, tmp_path / other.name, elsewhere}
+    os.utime(elsewhere, (0, 0))
+    own.clear()
+    assert not elsewhere.exists()
+    (tmp_path / own.name).unlink()
+    (tmp_path / "other-12345678-18-0123abcd").touch()
+    assert not own.is_dead("other-12345678-18-0123abcd")
+    assert not other.is_dead(own.name)

@@ -122,7 +122,7 @@ class PopulationMember:
     Args:
         interval: env steps of this member between two comparisons, at least.
         waits: make no update between a comparison and what comes of it (``mode = "sync"``).
-        env_steps: received in earlier sessions.
+        env_steps: received in earlier sessions, or by a learner before this one.
         hyperparameters: of this member at first.
         takeovers: of this member in earlier sessions.
         settings_with: makes the update rule's settings of hyperparameters.
@@ -158,9 +158,7 @@ class PopulationMember:
         self._number = 0
         self._outstanding = False
         self._since = 0
-        self._at_start = env_steps
         self._taken: Takeover | None = None
-        self._missed = 0
         self._settings_with = settings_with
         self.hyperparameters = dict(hyperparameters)
         self.takeovers = list(takeovers)
@@ -177,7 +175,7 @@ class PopulationMember:
             False if the learner has to wait before its next update.
         """
         if self._look(env_steps, version):
-            self._next = env_steps + self._missed + self._interval
+            self._next = env_steps + self._interval
             return True
         if not self._outstanding and env_steps >= self._next and self._show(env_steps, episodes):
             self._next = env_steps + self._interval
@@ -187,14 +185,6 @@ class PopulationMember:
         """Return, once after each time that the learner became another one, what it has to know of that."""
         taken, self._taken = self._taken, None
         return taken
-
-    def take_missed(self) -> int:
-        """Return, once, the env steps of the learner before this one that this one does not know of.
-
-        That one had received them when it was killed, after its last checkpoint.
-        """
-        missed, self._missed = self._missed, 0
-        return missed
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint has of this member."""
@@ -235,8 +225,6 @@ class PopulationMember:
             raise TakeoverError(f"what rank {claim.source} sent is of no member: {rejection}")
         if sent.number:
             self._outstanding = False
-        else:
-            self._missed = max(0, sent.env_steps - self._at_start)
         if not len(sent.state):
             return False
         self._state.read(sent.state)
@@ -244,6 +232,5 @@ class PopulationMember:
         self._embryo.adopt_settings(self._settings_with(self.hyperparameters))
         self._since = version
         self._taken = Takeover(sent.group, sent.returns)
-        at = env_steps + self._missed
-        self.takeovers.append({"from": sent.group, "env_steps": at, "version": version})
+        self.takeovers.append({"from": sent.group, "env_steps": env_steps, "version": version})
         return True

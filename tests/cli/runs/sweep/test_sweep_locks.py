@@ -1,0 +1,82 @@
+"""The lock that those share who take part in a sweep: from whom it is taken, and when."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tianji_cli.runs.sweep import locks
+from tianji_cli.runs.sweep.locks import SharedLock
+
+OWNER = """
+import sys
+from pathlib import Path
+
+from tianji_cli.runs.sweep.locks import SharedLock
+
+SharedLock(Path(sys.argv[1])).acquire()
+print("here", flush=True)
+sys.stdin.read()
+"""
+
+
+class WaitedError(Exception):
+    """It is not free."""
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody wait."""
+
+    def refuse(_seconds: float) -> None:
+        raise WaitedError
+
+    monkeypatch.setattr("time.sleep", refuse)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_it_is_taken_from_a_killed_process_of_this_machine_at_once_and_from_a_living_one_not(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "it"
+    words = (sys.executable, "-c", OWNER, str(path))
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"here\n"
+        with pytest.raises(WaitedError):
+            SharedLock(path).acquire()
+        owner.kill()
+        owner.wait()
+    assert (tmp_path / "it.lock").exists()
+    lock = SharedLock(path)
+    lock.acquire()
+    with pytest.raises(WaitedError):
+        SharedLock(path).acquire()
+    lock.release()
+    assert not (tmp_path / "it.lock").exists()
+    SharedLock(path).acquire()
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("owner", ["another-12345678", ""])
+def test_what_may_be_another_machines_is_waited_for(tmp_path: Path, owner: str) -> None:
+    (tmp_path / "it.lock").write_text(owner)
+    with pytest.raises(WaitedError):
+        SharedLock(tmp_path / "it").acquire()
+
+
+def test_without_locks_of_the_file_system_the_file_alone_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None
+) -> None:
+    def none(_descriptor: int, _operation: int) -> None:
+        raise OSError("no locks")
+
+    monkeypatch.setattr(locks.fcntl, "flock", none)
+    first, second = (SharedLock(tmp_path / "it") for _ in range(2))
+    first.acquire()
+    with pytest.raises(WaitedError):
+        second.acquire()
+    first.release()
+    second.acquire()
+    second.release()
