@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -112,9 +113,10 @@ class Plugins:
         except ModuleNotFoundError as cause:
             missing = cause.name or ""
             if module == missing or module.startswith(f"{missing}."):
-                raise self.unknown(
-                    f"{self.kind} {name!r}: there is no module {module!r} (is its folder on PYTHONPATH?)"
-                ) from cause
+                hint = "is its folder on PYTHONPATH?"
+                if os.sep in module:
+                    hint = f"a module is named with dots: {name.replace(os.sep, '.')}"
+                raise self.unknown(f"{self.kind} {name!r}: there is no module {module!r} ({hint})") from cause
             if self.library is not None:
                 raise self.library(name, missing.partition(".")[0]) from cause
             raise self.broken(f"{self.kind} {name!r} does not import: {cause}") from cause

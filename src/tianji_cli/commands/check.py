@@ -117,7 +117,7 @@ def _examine(
     target: str, overrides: Sequence[str], patience_s: float, progress: Progress
 ) -> Iterator[Finding]:
     job = None
-    if find_config(target, Path.cwd()) is not None:
+    if target.endswith(".toml") or find_config(target, Path.cwd()) is not None:
         job = load_config(target, overrides)
         yield Finding("config", "it can be run here")
         yield from (Finding("config", warning, "warning", "") for warning in host_warnings(job))

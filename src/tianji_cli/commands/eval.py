@@ -50,43 +50,52 @@ CLOSE_S: Final = 5.0
 """For closing the environments."""
 
 
+Episodes = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Greedy episodes to play; 100 by default, 1 with --render."),
+]
+Seed = Annotated[int | None, typer.Option(min=0, help="Of the environments.")]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(
+        metavar="best|last|STEP",
+        help="Which one to play with; as the config says by default.",
+        autocompletion=checkpoints,
+    ),
+]
+Policy = Annotated[
+    str,
+    typer.Option(
+        metavar="trained|sampled|random|heuristic", help="Who plays: the trained one by default, greedily."
+    ),
+]
+MaxS = Annotated[
+    float | None,
+    typer.Option(metavar="S", min=0.001, help="Longest time; the config's eval_max_s by default."),
+]
+MaxSteps = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Most env steps; the config's eval_max_steps by default."),
+]
+Render = Annotated[
+    Path | None, typer.Option(metavar="X.mp4|X.gif", help="Film the episodes, one after the other.")
+]
+Overlay = Annotated[
+    bool, typer.Option("--overlay", help="With --render: episode, step, reward and return below it.")
+]
+
+
 def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     run: Run,
     *,
-    episodes: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Greedy episodes to play; 100 by default, 1 with --render."),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the environments.")] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            metavar="best|last|STEP",
-            help="Which one to play with; as the config says by default.",
-            autocompletion=checkpoints,
-        ),
-    ] = None,
-    policy: Annotated[
-        str,
-        typer.Option(
-            metavar="trained|sampled|random|heuristic",
-            help="Who plays: the trained one by default, greedily.",
-        ),
-    ] = "trained",
-    max_s: Annotated[
-        float | None,
-        typer.Option(metavar="S", min=0.001, help="Longest time; the config's eval_max_s by default."),
-    ] = None,
-    max_steps: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Most env steps; the config's eval_max_steps by default."),
-    ] = None,
-    render: Annotated[
-        Path | None, typer.Option(metavar="X.mp4|X.gif", help="Film the episodes, one after the other.")
-    ] = None,
-    overlay: Annotated[
-        bool, typer.Option("--overlay", help="With --render: episode, step, reward and return below it.")
-    ] = False,
+    episodes: Episodes = None,
+    seed: Seed = None,
+    checkpoint: Checkpoint = None,
+    policy: Policy = "trained",
+    max_s: MaxS = None,
+    max_steps: MaxSteps = None,
+    render: Render = None,
+    overlay: Overlay = False,
     out: Runs = None,
     json_to: Json = None,
 ) -> int:
@@ -106,10 +115,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     player = _find_policy(policy, checkpoint)
     wanted = checkpoint or config.experiment.eval_checkpoint
     name = "" if player in BASELINES else directory.checkpoint(wanted)
-    if render is not None:
-        _check_film(render, overlay=overlay)
-    elif overlay:
-        raise UsageError("--overlay is drawn below a film; --render X.mp4 makes one")
+    _check_film(render, overlay=overlay)
     number = episodes or (100 if render is None else 1)
     experiment = config.experiment
     limits = EvaluationLimits(max_s or experiment.eval_max_s, max_steps or experiment.eval_max_steps)
@@ -140,12 +146,16 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     return 0
 
 
-def _check_film(path: Path, *, overlay: bool) -> None:
+def _check_film(path: Path | None, *, overlay: bool) -> None:
     """Refuse a film that cannot be written, before torch is imported.
 
     Raises:
         UsageError: says what would be right.
     """
+    if path is None:
+        if overlay:
+            raise UsageError("--overlay is drawn below a film; --render X.mp4 makes one")
+        return
     try:
         check_film(path)
         if overlay:

@@ -158,10 +158,7 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         files = collect_files(job) if joined else {}
         by_mpiexec = False
         if not dry_run:  # What is quickly seen is looked at before anything is built.
-            check_devices(job)
-            check_trackers(job.experiment.track)
-            if job.experiment.evaluation is not None and job.experiment.evaluation.video:
-                _check_films()
+            _check_needs(job)
             by_mpiexec = seeds is None and _wants_mpiexec(job, plan, launch, world)
             if earlier is None:
                 _check_new(job, run_in, place)
@@ -232,16 +229,20 @@ def _check_trace(seconds: float | None, seeds: str | None) -> None:
         raise UsageError("--trace traces one run: tianji trace RUN traces one of several that go on")
 
 
-def _check_films() -> None:
-    """Refuse to film evaluations without the library that writes films.
+def _check_needs(job: JobConfig) -> None:
+    """Refuse a job that needs a GPU or a package which is not there.
 
     Raises:
-        UsageError: the message has the command that installs it.
+        UsageError: names what is missing, and the command that installs a package.
     """
-    try:
-        check_library(MP4)
-    except FilmError as cause:
-        raise UsageError(f"experiment.evaluation.video: {cause}") from cause
+    check_devices(job)
+    check_trackers(job.experiment.track)
+    evaluation = job.experiment.evaluation
+    if evaluation is not None and evaluation.video:
+        try:
+            check_library(MP4)
+        except FilmError as cause:
+            raise UsageError(f"experiment.evaluation.video: {cause}") from cause
 
 
 def _check_new(job: JobConfig, run_in: Path | None, place: Path) -> None:

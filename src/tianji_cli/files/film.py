@@ -1,12 +1,15 @@
 """Films of what an environment draws: animated GIFs by Pillow, and MP4 (H.264) by PyAV.
 
 A game of Atari may have 27,000 pictures, too many to keep: each is written as it comes. Until a film is
-finished it has a temporary name, so that a file of its own name is always a whole one.
+finished it has a temporary name, so that a file of its own name is always a whole one, and is locked: what
+has such a name and no lock was left by a process that was killed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import glob
 import os
 import struct
 from collections.abc import Mapping
@@ -75,6 +78,7 @@ class _Gif:
         self._file.write(b"GIF89a" + struct.pack("<HHBBB", width, height, 0, 0, 0) + self.FOR_EVER)
 
     def write(self, picture: Picture) -> None:
+        """Append a picture, in at most 256 colours of its own."""
         from PIL import GifImagePlugin, Image  # noqa: PLC0415 - only films need it
 
         begins, ends = (round(100 * n / self._fps) for n in (self._number, self._number + 1))
@@ -84,6 +88,7 @@ class _Gif:
         self._file.write(b"".join(GifImagePlugin.getdata(image, **shown)))
 
     def close(self) -> None:
+        """Write the end, and close the file."""
         with self._file:
             self._file.write(self.END)
 
@@ -109,12 +114,14 @@ class _Mp4:
         self._frame = av.VideoFrame.from_ndarray
 
     def write(self, picture: Picture) -> None:
+        """Append a picture; an odd side gets one more pixel. The codec keeps some dozens before it writes."""
         height, width, _ = picture.shape
         if height % 2 or width % 2:
             picture = np.pad(picture, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
         self._container.mux(self._stream.encode(self._frame(np.ascontiguousarray(picture), format="rgb24")))
 
     def close(self) -> None:
+        """Write what the codec has kept, and close the file, though writing fails."""
         try:
             self._container.mux(self._stream.encode(None))
         finally:
@@ -183,6 +190,7 @@ class Film:
         self.fps = fps
         self.pictures = 0
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        self._lock: int | None = None
         self._shape: tuple[int, ...] = ()
         self._writer: _Writer | None = None
 
@@ -218,16 +226,13 @@ class Film:
             return
         try:
             writer.close()
-            descriptor = os.open(self._temporary, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            assert self._lock is not None
+            os.fsync(self._lock)
             self._temporary.replace(self.path)
         except Exception as cause:  # Likewise.
             raise _unwritable(self.path, cause) from cause
         finally:
-            self._temporary.unlink(missing_ok=True)
+            self._remove_temporary()
 
     def discard(self) -> None:
         """Leave nothing of it, unless it is finished. Harmless when repeated."""
@@ -235,7 +240,7 @@ class Film:
         if writer is not None:
             with contextlib.suppress(Exception):  # Likewise; the disk may be what is full.
                 writer.close()
-            self._temporary.unlink(missing_ok=True)
+            self._remove_temporary()
 
     def __enter__(self) -> Self:
         return self
@@ -245,11 +250,44 @@ class Film:
 
     def _begin(self, picture: Picture) -> None:
         self._shape = picture.shape
-        self._temporary.unlink(missing_ok=True)  # Left by a process of the same number that was killed.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        remove_leftovers(self.path.parent, self.path.name)
         try:
-            os.close(open_regular(self._temporary, flags))
+            self._lock = _make_locked(self._temporary)
             self._writer = _WRITERS[self.path.suffix.lower()](self._temporary, picture, self.fps)
         except BaseException:
-            self._temporary.unlink(missing_ok=True)
+            self._remove_temporary()
             raise
+
+    def _remove_temporary(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            self._temporary.unlink(missing_ok=True)
+            os.close(lock)
+
+
+def _make_locked(path: Path) -> int:
+    """Make a file that is locked until its descriptor is closed, if only by the process's end."""
+    while True:
+        descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
+        with contextlib.suppress(OSError):  # Some network file systems have no locks.
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+        os.close(descriptor)  # Before it was locked, another process took it for a dead one's.
+
+
+def remove_leftovers(directory: Path, name: str = "") -> None:
+    """Remove what killed processes have left of a film, or of all films of a directory.
+
+    What a living process writes is locked. What cannot be locked or removed stays: it is in nobody's way.
+    """
+    for left in directory.glob(f".{glob.escape(name) or '*'}.*"):
+        suffix, number = left.with_suffix("").suffix.lower(), left.suffix[1:]
+        if suffix in _WRITERS and number.isdecimal():
+            with contextlib.suppress(OSError):
+                descriptor = open_regular(left, os.O_RDWR | os.O_NOFOLLOW)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    left.unlink()
+                finally:
+                    os.close(descriptor)

@@ -67,9 +67,13 @@ class WorkerProcess:
     def send_kill(self) -> None:
         """Kill it if it runs."""
         self.killed = True
+        self.send(signal.SIGKILL)
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal it if it runs."""
         if self.pid is not None and self.exit is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+                os.kill(self.pid, number)
 
 
 class LocalLauncher:

@@ -6,6 +6,7 @@ starts workers at the root's request.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tianji_cli.errors import ProcessExit
+from tianji_cli.launch.children import process_state
 from tianji_cli.launch.local import LocalLauncher, WorkerProcess
 from tianji_cli.plan.plan import ROOT_RANK, Host
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
@@ -145,6 +147,15 @@ class WorkerPool:
         for rank, worker in self._running.items():
             if rank in ranks:
                 self._launcher(rank).kill(worker)
+
+    def is_suspended(self, rank: int) -> bool:
+        """Whether the process of a rank on this host is stopped, as by SIGSTOP."""
+        worker = self._running[rank]
+        return worker.pid is not None and process_state(worker.pid) in {"T", "t"}
+
+    def abort(self, rank: int) -> None:
+        """Have the process of a rank on this host die of SIGABRT: its log gets the place where it hung."""
+        self._running[rank].send(signal.SIGABRT)
 
     def kill_all(self) -> None:
         """End all processes at once, and start none any more."""

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.errors import describe
-from tianji_cli.files.film import MP4, PICTURES_PER_S, Film, Picture
+from tianji_cli.files.film import MP4, PICTURES_PER_S, Film, Picture, remove_leftovers
 from tianji_cli.roles.evaluator import Evaluator, Moment
 from tianji_cli.signals import HangsError, alarm
 from tianji_envs.core import VectorEnvironment
@@ -176,8 +176,7 @@ class Films:
         """
         with self._kept_to_the_film(self._max_s + BUILD_S):
             self._directory.mkdir(exist_ok=True)
-            for left in self._directory.glob(f".*{MP4}.*"):  # By an examiner that was killed.
-                left.unlink()
+            remove_leftovers(self._directory)  # Of an examiner that was killed.
             if self._environment is None:
                 self._environment = self._build()
             evaluator = self._begin_evaluation(self._environment, parameters, env_steps)

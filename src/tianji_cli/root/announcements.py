@@ -20,6 +20,10 @@ STALLED_S: Final = 30.0
 """If nothing was made and nothing learnt for so long, it is said, once."""
 
 
+HANGS_S: Final = 75.0
+"""Beyond the limit of an evaluation: a film may first build its environment, and closes it when it fails."""
+
+
 class Announcements:
     """Says each thing once."""
 
@@ -48,6 +52,17 @@ class Announcements:
         """A worker has said something."""
         if self._silence.is_broken(rank):
             self._event(f"{self._title(rank)} is heard of again")
+
+    def check_hanging(self, examiners: Iterable[int], max_s: float) -> list[int]:
+        """Name those of the examiners that do not come back from a call; called before ``check_training``."""
+        hanging = self._silence.lasting(examiners, max_s + HANGS_S)
+        for rank in hanging:
+            self._silence.begin(rank)
+            self._event(
+                f"{self._title(rank)} does not come back from a step, an action or a picture after "
+                f"{max_s + HANGS_S:g} s: ending it"
+            )
+        return hanging
 
     def check_training(self, ranks: Iterable[int], snapshot: Snapshot) -> None:
         """Name those of the ranks that were not heard of for long, and say when nothing goes on.
@@ -154,6 +169,14 @@ class Silence:
         late = [rank for rank in ranks if rank not in self._late and now - self._heard[rank] > LATE_S]
         self._late.update(late)
         return late
+
+    def lasting(self, ranks: Iterable[int], limit_s: float) -> list[int]:
+        """Find those of the ranks that were reported as late before, and not heard of for ``limit_s``.
+
+        A root that was suspended itself hears of nobody, and then of all at once: it reports them first.
+        """
+        now = time.monotonic()
+        return [rank for rank in ranks if rank in self._late and now - self._heard[rank] > limit_s]
 
 
 class Rejections:

@@ -446,11 +446,22 @@ class Root:
         if self._phase is Phase.STARTING:
             self._announcements.check_start(self._pool.ranks - self._members.registered)
         if self._phase is Phase.TRAINING:
+            self._end_hanging()
             self._announcements.check_training(self._pool.ranks, snapshot)
             self._tracing.look(self._pool.ranks & self._members.registered, self._overview.learners())
         if self._evaluation is not None and self._evaluation.is_late(self._overview.evaluating):
             self._pool.kill_all()
         self._finish_if(self._rules.time_reached())
+
+    def _end_hanging(self) -> None:
+        """End an examiner that hangs where no alarm of its own reaches it, as in C: it is started again."""
+        evaluation = self._config.experiment.evaluation
+        if evaluation is None or self._losses.bound:
+            return
+        registered = self._examiners & self._pool.ranks & self._members.registered
+        active = [rank for rank in registered if not self._pool.is_suspended(rank)]
+        for rank in self._announcements.check_hanging(active, evaluation.max_s):
+            self._pool.abort(rank)
 
     def _finish_if(self, reached: str | None) -> None:
         """End the run in order when a rule holds."""

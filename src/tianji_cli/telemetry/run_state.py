@@ -141,6 +141,9 @@ def in_short(config: Mapping[str, Any]) -> dict[str, str]:
     def group(*path: str) -> str:
         return str(said("distribution", *path))
 
+    def members(role: str) -> str:
+        return f"{group(role, 'num')} {role}{'' if group(role, 'num') == '1' else 's'}"
+
     stop = said("experiment", "stop")
     rules = stop.items() if isinstance(stop, Mapping) else ()
     stops = [f"{rule} {exact(value)}" for rule, value in rules if isinstance(value, int | float)]
@@ -151,7 +154,7 @@ def in_short(config: Mapping[str, Any]) -> dict[str, str]:
         "environment": environment and f"{environment}, {said('environment', 'num_envs')} in each actor",
         "agent": f"{said('agent', 'type')}, {said('model', 'type')}" if said("agent", "type") else "",
         "stops at": ", ".join(stops) and f"{', '.join(stops)}; seed {said('experiment', 'seed')}",
-        "job": f"{group('groups')} x ({group('learner', 'num')} learners, {group('actor', 'num')} actors), "
+        "job": f"{group('groups')} x ({members('learner')}, {members('actor')}), "
         f"{group('mode')}, on {group('device')}"
         if said("distribution")
         else "",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from tianji_cli.errors import UsageError
-from tianji_plugins import Plugins
+from tianji_plugins import Plugins, did_you_mean
 
 PROJECT: Final = "tianji"
 """Where runs go unless the tracker's own environment variable says otherwise."""
@@ -175,7 +175,11 @@ def check_trackers(names: Sequence[str]) -> None:
     """
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"experiment.track: {twice!r} is there twice; once is enough")
+    known = [TENSORBOARD, *TRACKERS.names()]
     for name in names:
+        if name not in known and ":" not in name:
+            hint = did_you_mean(name, known, "trackers")
+            raise UsageError(f"experiment.track: no tracker {name!r}; {hint} (your own: 'module:Class')")
         if name != TENSORBOARD:
             try:
                 find_tracker(name)

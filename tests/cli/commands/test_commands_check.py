@@ -13,6 +13,7 @@ import pytest
 from cli.warm import WarmCommands
 
 from tianji_cli.commands import check as checking
+from tianji_cli.errors import ConfigError
 from tianji_cli.telemetry.progress import Progress
 
 GOOD = '''
@@ -152,6 +153,13 @@ def test_a_config_is_checked_with_its_environment(check: Any, tmp_path: Path) ->
     assert findings["config"]["found"] == "it can be run here"
     assert "agents" not in findings
     assert findings["processes"]["grade"] == "ok"
+
+
+def test_what_is_no_config_and_no_module_is_refused_as_such() -> None:
+    with pytest.raises(ConfigError, match=r"nothing\.toml: no such file"):
+        list(checking._examine("nothing.toml", (), 60.0, Progress(0, quiet=True)))
+    with pytest.raises(ConfigError, match=r"a module is named with dots: proj\.my_env:Walk"):
+        list(checking._examine("proj/my_env:Walk", (), 60.0, Progress(0, quiet=True)))
 
 
 def test_a_team_is_played_by_the_actions_that_there_are() -> None:

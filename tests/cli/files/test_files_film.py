@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -94,10 +95,46 @@ def test_a_name_is_given_to_what_is_whole_and_keeps_what_it_had_till_then(tmp_pa
     assert [one.name for one in tmp_path.iterdir()] == [name]
 
 
-def test_what_a_killed_process_left_is_in_nobodys_way(tmp_path: Path) -> None:
-    (tmp_path / f".play.gif.{os.getpid()}").write_bytes(b"half")
+def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    for number in (os.getpid(), 4711):
+        (tmp_path / f".play.gif.{number}").write_bytes(b"half")
+    for name in (".play.gif.bak", ".play.gif", ".other.gif.4711"):
+        (tmp_path / name).touch()
     filmed(tmp_path / "play.gif", noise(2))
-    assert [one.name for one in tmp_path.iterdir()] == ["play.gif"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == [
+        ".other.gif.4711",
+        ".play.gif",
+        ".play.gif.bak",
+        "play.gif",
+    ]
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+import numpy
+from tianji_cli.files.film import Film
+
+Film(Path(sys.argv[1]), 30.0).add(numpy.zeros((20, 30, 3), numpy.uint8))
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_another_process_films_is_left_alone_as_long_as_it_lives(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    command = [sys.executable, "-c", KILLED, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline()
+        filmed(path, noise(2))
+        others = f".{name}.{other.pid}"
+        assert sorted(one.name for one in tmp_path.iterdir()) == [others, name]
+        other.kill()
+    assert (tmp_path / others).exists()
+    filmed(path, noise(2))
+    assert [one.name for one in tmp_path.iterdir()] == [name]
 
 
 def test_a_colon_in_a_name_is_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

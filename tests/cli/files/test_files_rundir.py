@@ -96,6 +96,9 @@ def test_a_run_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path)
     assert str(missing.value) == (
         f"no run 'ppo_cartpol/1' (did you mean 'ppo_cartpole'?)\n{tmp_path}/ has dqn (1), ppo_cartpole (1-3)"
     )
+    (tmp_path / "dqn/old").mkdir()
+    with pytest.raises(NoSuchRunError, match=r"'dqn/old' \(.*/dqn/old is a directory without a config"):
+        RunDirectory.find("dqn/old", tmp_path)
     with pytest.raises(NoSuchRunError, match=r"no run 'x': there are no runs in .*/empty/"):
         RunDirectory.find("x", tmp_path / "empty")
     with pytest.raises(NoSuchRunError, match=r"no run 'z{190,}\.\.\.'") as missing:

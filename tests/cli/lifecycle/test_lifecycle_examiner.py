@@ -364,6 +364,52 @@ def test_a_renderer_that_hangs_costs_its_film_and_nothing_else(workplace: Any) -
     assert films_of(run) == []
 
 
+SOON = """
+from tianji_cli.root import announcements
+
+announcements.LATE_S, announcements.HANGS_S = 1.0, 1.0
+"""
+
+
+def make_impatient(workplace: Any) -> None:
+    (workplace.place / "sitecustomize.py").write_text(SOON)
+    places = str(workplace.place), os.environ.get("PYTHONPATH")
+    workplace.environment = {"PYTHONPATH": os.pathsep.join(filter(None, places))}
+
+
+def test_a_renderer_that_hangs_in_c_costs_the_films_and_nothing_else(workplace: Any) -> None:
+    make_impatient(workplace)
+    in_c = PICTURES.replace("BREAKS", "self._steps == 10").replace(
+        "import time\n", "import itertools, time\n"
+    )
+    workplace.module(in_c.replace('raise RuntimeError("the lamp is broken")', "sum(itertools.repeat(0))"))
+    changes = evaluated(ENDLESS, every_env_steps=300, video=1, max_s=0.5)
+    run = workplace.train(changes, {"environment": {"type": "my_env:Slow", "id": ""}})
+    wait_for(run, workplace, 3)
+    run.command.signal_all(signal.SIGTERM)
+    summary = run.finish(130)
+    assert {role["role"]: role["restarts"] for role in summary["roles"]}["examiner"] == 1
+    assert "does not come back from a step, an action or a picture after 1.5 s: ending it" in run.log
+    assert "examiner (group 0) was killed by SIGABRT" in run.log
+    (log,) = (run.path / "logs").glob("examiner-*")
+    assert " in render\n" in log.read_text(), "where it was"
+
+
+def test_a_suspended_examiner_is_left_alone(workplace: Any) -> None:
+    make_impatient(workplace)
+    run = workplace.train(evaluated(ENDLESS, max_s=0.5))
+    wait_for(run, workplace)
+    examiner = run.command.kill("examiner", signal.SIGSTOP)
+    workplace.until(lambda: "nothing heard of examiner" in run.log, "it is reported")
+    until_s = run.rows[-1]["elapsed_s"] + 3.0
+    workplace.until(lambda: run.rows[-1]["elapsed_s"] > until_s, "it is not heard of for longer")
+    os.kill(examiner, signal.SIGCONT)
+    wait_for(run, workplace, len(evaluations_of(run)) + 1)
+    run.command.signal_all(signal.SIGTERM)
+    summary = run.finish(130)
+    assert {role["role"]: role["restarts"] for role in summary["roles"]}["examiner"] == 0
+
+
 @pytest.mark.parametrize(
     ("source", "said"),
     [

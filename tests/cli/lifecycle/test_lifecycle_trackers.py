@@ -199,7 +199,8 @@ def test_tensorboard_has_the_settings_and_is_left_out_where_it_is_not_named(work
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (["wandbb"], "experiment.track: no tracker is named 'wandbb'; did you mean 'wandb'?"),
+        (["wandbb"], "experiment.track: no tracker 'wandbb'; did you mean 'wandb'?"),
+        (["tensorbord"], "experiment.track: no tracker 'tensorbord'; did you mean 'tensorboard'?"),
         (["mlflow", "mlflow"], "experiment.track: 'mlflow' is there twice"),
         (["my_env:Nothing"], "experiment.track: tracker 'my_env:Nothing': module 'my_env' has no 'Nothing'"),
         (["my_env:json"], "not a subclass of Tracker"),

@@ -54,6 +54,20 @@ def test_a_rank_that_was_just_started_is_not_late(clock: Clock) -> None:
     assert ranks.newly_late([1, 2]) == [1, 2]
 
 
+def test_a_silence_lasts_when_it_was_reported_before_and_the_limit_is_over(clock: Clock) -> None:
+    ranks = Silence([1, 2])
+    clock.now_s += 100
+    assert ranks.lasting([1, 2], 60) == [], "the root may have been suspended itself"
+    assert ranks.newly_late([1, 2]) == [1, 2]
+    assert ranks.is_broken(2)
+    clock.now_s += 1
+    assert ranks.lasting([1, 2], 60) == [1]
+    assert ranks.lasting([1, 2], 101) == []
+    ranks.begin(1)
+    clock.now_s += 100
+    assert ranks.lasting([1], 60) == []
+
+
 def test_only_those_that_are_asked_for_are_reported(clock: Clock) -> None:
     ranks = Silence([1, 2])
     clock.now_s += LATE_S + 1
