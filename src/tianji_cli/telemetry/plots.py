@@ -30,6 +30,9 @@ Across = Callable[[Axes, Rows], list[float]]
 
 LINES: Final = ("-", "--", ":", "-.")
 
+BURST: Final = 20
+"""Throughput that was so many times the usual one, as before learning begins, makes its axis logarithmic."""
+
 WINS: Final = "win_rate"
 """A column, a stop rule and a plot have this name."""
 
@@ -179,8 +182,12 @@ def _draw_throughput(rows: Rows, axes: Axes) -> None:
     for label, y, color, style in lines:
         axes.plot(x, y, color=color, linestyle=style, marker=_marker(rows), label=label)
     axes.set_ylabel("Samples per second")
-    axes.yaxis.set_major_formatter(EngFormatter())
     _finish_from_zero(axes)
+    rates = [rate for _, y, _, _ in lines for rate in y if rate > 0]
+    if rates and max(rates) > BURST * statistics.median(rates):
+        axes.set_yscale("log", nonpositive="clip")
+        axes.set_ylim(min(rates) / 2, 2 * max(rates))
+    axes.yaxis.set_major_formatter(EngFormatter())
 
 
 def _draw_spread(rows: Rows, column: str, label: str, ticks: MaxNLocator | None, axes: Axes) -> None:

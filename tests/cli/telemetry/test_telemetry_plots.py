@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from tianji_cli.files.rundir import RunDirectory
-from tianji_cli.telemetry.metrics import MetricsWriter
-from tianji_cli.telemetry.plots import draw_plots
+from tianji_cli.telemetry.metrics import MetricsWriter, read_history
+from tianji_cli.telemetry.plots import draw_plots, drawings
 from tianji_cli.telemetry.snapshot import Snapshot
 
 ALL = {"return_over_steps.png", "return_over_time.png", "throughput.png", "policy_lag.png"}
@@ -47,6 +48,22 @@ def test_a_run_with_a_replay_has_its_ages_and_its_ratio_drawn(
     assert {path.name for path in run.plots.iterdir()} == ALL | {"sample_age.png", "replay_ratio.png"}
     assert {(0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)} <= colours(run.plots / "sample_age.png")
     assert (0x00, 0x72, 0xB2) in colours(run.plots / "replay_ratio.png")
+
+
+@pytest.mark.parametrize(("first", "scale"), [(20_000.0, "log"), (300.0, "linear")])
+def test_what_comes_after_a_burst_is_seen(
+    first: float, scale: str, run: RunDirectory, snapshot: Callable[..., Snapshot]
+) -> None:
+    write(run, [snapshot(second) for second in range(20)])
+    rows, evaluations = read_history(run.metrics)
+    for second, row in enumerate(rows):
+        rate = first if second == 1 else 100.0
+        row |= {"produced_per_s": rate, "received_per_s": rate, "consumed_per_s": rate}
+    axes = Figure().subplots()
+    drawings(rows, evaluations)["throughput"](axes)
+    low, high = axes.get_ylim()
+    assert axes.get_yscale() == scale
+    assert low < 100.0 < first < high
 
 
 def test_each_group_has_a_curve_beside_that_of_all(
