@@ -131,7 +131,7 @@ def _await_result(run: RunDirectory, place: TracePlace, seconds: float) -> Trace
         if not goes_on:
             raise RunFailed(f"{run.path} has ended before it was traced")
         now = time.monotonic()
-        if (now_size := run.metrics.stat().st_size) != size:
+        if (now_size := _size(run.metrics)) != size:
             size, grown_s = now_size, now
         if now - grown_s > QUIET_S:
             raise RunFailed(_no_answer(run))
@@ -140,6 +140,13 @@ def _await_result(run: RunDirectory, place: TracePlace, seconds: float) -> Trace
         if now > limit_s:
             raise RunFailed(f"the trace of {run.path} was given up: tianji logs {run.path} root-0 says why")
         select.select((), (), (), LOOK_S)  # A signal ends it at once.
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # The run was removed just now: the next look finds that it does not run.
+        return -1
 
 
 def _no_answer(run: RunDirectory) -> str:
