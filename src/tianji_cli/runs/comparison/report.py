@@ -11,7 +11,7 @@ from typing import Any, Final
 from tianji_cli.quantities import count, duration, exact, number
 from tianji_cli.runs.comparison.compare import Comparison, Row, Times, compare, document_of
 from tianji_cli.runs.comparison.curves import Over
-from tianji_cli.runs.comparison.runs import find_runs, listed_places, read_runs
+from tianji_cli.runs.comparison.runs import find_runs, read_runs
 from tianji_cli.runs.comparison.statistics import LEAST_FOR_INTERVAL, Interval
 from tianji_cli.runs.results import Result, Table, check_places, print_header
 from tianji_cli.telemetry.table import print_table
@@ -33,10 +33,9 @@ def compare_runs(words: Sequence[str], over: Over, *, out: Path | None, json_to:
         UsageError: they cannot be compared; TianjiError: one is damaged, or the results cannot be written.
     """
     meant = find_runs(words)
-    runs = read_runs(meant.runs)
+    runs, left_out = read_runs(meant.runs)
     check_places(out, json_to)
-    waiting = [f"not begun, and left out: {listed_places(meant.waiting)}"] if meant.waiting else []
-    found = compare(runs, over, waiting)
+    found = compare(runs, over, [*meant.warnings, *left_out])
     if json_to != "-":
         print_comparison(found)
     result_of(found).hand_over(out=out, json_to=json_to)

@@ -91,6 +91,11 @@ class Found:
     runs: tuple[RunDirectory, ...]
     waiting: tuple[RunDirectory, ...]
 
+    @property
+    def warnings(self) -> list[str]:
+        """What is to be said of those that have not begun."""
+        return [f"not begun, and left out: {listed_places(self.waiting)}"] if self.waiting else []
+
 
 def find_runs(words: Sequence[str], out: Path = DEFAULT_OUT) -> Found:
     """Find the runs that a user means, each once.
@@ -158,18 +163,21 @@ def _by_number(path: Path) -> tuple[str, int, str]:
     return name, int(path.name[len(name) :] or 0), path.name
 
 
-def read_runs(runs: Iterable[RunDirectory]) -> list[ComparedRun]:
+def read_runs(runs: Iterable[RunDirectory]) -> tuple[list[ComparedRun], list[str]]:
     """Read what runs have left, and make sure that it can be compared.
 
+    Returns:
+        Those that have returns, and a warning that names the others, if there are any.
+
     Raises:
-        UsageError: a run has no returns, or they are of different environments.
+        UsageError: none has returns, or they are of different environments.
         TianjiError: a file is damaged, or cannot be read.
     """
-    found = [_read(run) for run in runs]
-    if silent := [one for one in found if not one.training.returns]:
-        states = "; ".join(f"{one.name} ({one.status})" for one in silent[:MOST_NAMED])
-        more = f" and {len(silent) - MOST_NAMED} more" if len(silent) > MOST_NAMED else ""
-        raise UsageError(f"nothing to compare: no episode has ended in {states}{more}")
+    read = [_read(run) for run in runs]
+    found = [one for one in read if one.training.returns]
+    silent = [f"{one.name} ({one.status})" for one in read if not one.training.returns]
+    if not found:
+        raise UsageError(f"nothing to compare: no episode has ended in {_few(silent, '; ')}")
     played: dict[str, list[ComparedRun]] = {}
     for one in found:
         played.setdefault(one.environment, []).append(one)
@@ -179,14 +187,17 @@ def read_runs(runs: Iterable[RunDirectory]) -> list[ComparedRun]:
             for environment, of in list(played.items())[:MOST_NAMED]
         )
         raise UsageError(f"returns of different environments cannot be compared\n{each}")
-    return found
+    return found, [f"no episode has ended, and left out: {_few(silent)}"] if silent else []
 
 
 def listed_places(runs: Iterable[RunDirectory]) -> str:
     """Name runs, a few of them."""
-    names = [printable(str(run.path)) for run in runs]
+    return _few([printable(str(run.path)) for run in runs])
+
+
+def _few(names: Sequence[str], between: str = ", ") -> str:
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
+    return between.join(names[:MOST_NAMED]) + more
 
 
 def listed(runs: Iterable[ComparedRun]) -> str:

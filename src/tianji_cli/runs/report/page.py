@@ -20,7 +20,7 @@ from tianji_cli.files.rundir import write_whole
 from tianji_cli.quantities import memory, number, ranges, several, share
 from tianji_cli.runs.comparison.compare import Comparison, compare
 from tianji_cli.runs.comparison.report import conditions, table, verdicts
-from tianji_cli.runs.comparison.runs import find_runs, listed_places, read_runs
+from tianji_cli.runs.comparison.runs import find_runs, read_runs
 from tianji_cli.runs.report.drawing import (
     BUSY,
     PACE,
@@ -229,10 +229,10 @@ def write_report(words: Sequence[str], out: Path) -> str:
     meant = find_runs(words)
     if len(meant.runs) > MOST_RUNS:
         raise UsageError(f"{len(meant.runs)} runs are more than a page has room for, {MOST_RUNS}: name fewer")
-    waiting = [f"not begun, and left out: {listed_places(meant.waiting)}"] if meant.waiting else []
     comparison = None
     if len(meant.runs) > 1:
-        comparison = _comparison_page(compare(read_runs(meant.runs), "env_steps", waiting))
+        compared, left_out = read_runs(meant.runs)
+        comparison = _comparison_page(compare(compared, "env_steps", [*meant.warnings, *left_out]))
         pages = [
             RunPage(read_reported(run, outline=True), f"run-{place}-", {}, ())
             for place, run in enumerate(meant.runs, 1)
@@ -241,7 +241,7 @@ def write_report(words: Sequence[str], out: Path) -> str:
         found = read_reported(meant.runs[0])
         pages = [RunPage(found, "", pictures_of(found), pictures_in_plots(found.run))]
     again = shlex.join(["tianji", "report", *words, "--out", str(out)])
-    content = _render(pages, comparison, again, waiting).encode()
+    content = _render(pages, comparison, again, meant.warnings).encode()
     if len(content) > MOST_BYTES:
         size = f"{memory(len(content))}, and {memory(MOST_BYTES)} are the most"
         raise UsageError(f"the page would have {size}: name fewer runs")

@@ -394,11 +394,15 @@ def test_runs_of_different_environments_are_refused_by_name(place: Path, capsys:
     assert "gym Acrobot-v1: experiments/other/1" in said
 
 
-def test_runs_without_returns_are_refused_and_said_how_they_stand(place: Path, capsys: Capture) -> None:
+def test_runs_without_returns_are_left_out_and_said_how_they_stand(place: Path, capsys: Capture) -> None:
     leave(place, rises(100))
     leave(place, lambda _second: None, ends=None)
     RunDirectory.create("quick", place).write_config((place / "quick/1/config.toml").read_text())
-    said = refused(capsys, "experiments/quick")
+    found = compared(capsys, "experiments/quick")
+    left_out = "experiments/quick/2 (killed), experiments/quick/3 (waiting)"
+    assert f"no episode has ended, and left out: {left_out}" in found["warnings"]
+    assert [len(row["of"]) for row in found["rows"]] == [1]
+    said = refused(capsys, "quick/2", "quick/3")
     assert "no episode has ended in experiments/quick/2 (killed); experiments/quick/3 (waiting)" in said
 
 

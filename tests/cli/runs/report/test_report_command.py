@@ -342,7 +342,9 @@ def test_what_is_no_run_and_what_cannot_be_compared_is_refused(place: Path, caps
     leave(place, rises(100))
     assert "no run 'quik' (did you mean 'quick'?)" in refused(capsys, "quik")
     leave(place, lambda _second: None, name="silent")
-    assert "no episode has ended in experiments/silent/1" in refused(capsys, "quick", "silent")
+    both = reported("quick", "silent")
+    assert "no episode has ended, and left out: experiments/silent/1 (finished)" in both.source
+    assert len(both.all("details")) == 2
     assert reported("silent").texts("h1") == ["silent"]
     capsys.readouterr()
     leave(place, rises(100), {"environment": {"id": "Acrobot-v1"}}, name="other")
