@@ -53,6 +53,10 @@ class Announcements:
         if self._silence.is_broken(rank):
             self._event(f"{self._title(rank)} is heard of again")
 
+    def pause(self, ranks: Iterable[int]) -> None:
+        """Count no time against processes that are suspended."""
+        self._silence.pause(ranks)
+
     def check_hanging(self, examiners: Iterable[int], max_s: float) -> list[int]:
         """Name those of the examiners that do not come back from a call; called before ``check_training``."""
         hanging = self._silence.lasting(examiners, max_s + HANGS_S)
@@ -177,6 +181,11 @@ class Silence:
         """
         now = time.monotonic()
         return [rank for rank in ranks if rank in self._late and now - self._heard[rank] > limit_s]
+
+    def pause(self, ranks: Iterable[int]) -> None:
+        """Let the silence of ranks that were reported as late begin now: they are suspended."""
+        for rank in self._late.intersection(ranks):
+            self._heard[rank] = time.monotonic()
 
 
 class Rejections:

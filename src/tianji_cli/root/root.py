@@ -459,8 +459,8 @@ class Root:
         if evaluation is None or self._losses.bound:
             return
         registered = self._examiners & self._pool.ranks & self._members.registered
-        active = [rank for rank in registered if not self._pool.is_suspended(rank)]
-        for rank in self._announcements.check_hanging(active, evaluation.max_s):
+        self._announcements.pause(rank for rank in registered if self._pool.is_suspended(rank))
+        for rank in self._announcements.check_hanging(registered, evaluation.max_s):
             self._pool.abort(rank)
 
     def _finish_if(self, reached: str | None) -> None:

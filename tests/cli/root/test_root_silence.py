@@ -68,6 +68,17 @@ def test_a_silence_lasts_when_it_was_reported_before_and_the_limit_is_over(clock
     assert ranks.lasting([1], 60) == []
 
 
+def test_no_time_counts_against_a_rank_that_is_suspended(clock: Clock) -> None:
+    ranks = Silence([1, 2])
+    clock.now_s += LATE_S + 1
+    ranks.newly_late([1, 2])
+    clock.now_s += 100
+    ranks.pause([1])
+    clock.now_s += 1
+    assert ranks.lasting([1, 2], 60) == [2]
+    assert ranks.is_broken(1), "it is said when it is heard of again"
+
+
 def test_only_those_that_are_asked_for_are_reported(clock: Clock) -> None:
     ranks = Silence([1, 2])
     clock.now_s += LATE_S + 1

@@ -85,14 +85,11 @@ class Lease:
         return age_s > SILENT_S
 
     def clear(self) -> None:
-        """Remove the files of processes that are dead.
-
-        Raises:
-            OSError: one cannot be removed.
-        """
+        """Remove the files of processes that are dead; one that cannot be looked at or removed stays."""
         for file in self._workers.glob("[!.]*"):
-            if file.name != self.name and self.is_dead(file.name):
-                file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                if file.name != self.name and self.is_dead(file.name):
+                    file.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Take part no more. Harmless when repeated."""
