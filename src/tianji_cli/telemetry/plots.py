@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise, product
+from itertools import product
 from typing import Any, Final
 
 import matplotlib as mpl
@@ -111,8 +111,8 @@ def drawings(
             found[f"return_over_{name}"] = partial(_draw_return, returns, evaluations, thresholds, over)
         if won:
             found[f"{WINS}_over_{name}"] = partial(_draw_wins, won, over)
-    if started:
-        found["throughput"] = partial(_draw_throughput, started)
+    if trained := _trained(started):
+        found["throughput"] = partial(_draw_throughput, trained)
     if lags:
         versions = MaxNLocator(integer=True)
         found["policy_lag"] = partial(_draw_spread, lags, "lag", "Policy lag (versions)", versions)
@@ -120,12 +120,21 @@ def drawings(
         found["sample_age"] = partial(_draw_spread, ages, "age", "Sample age (env steps)", None)
     if ratios:
         found["replay_ratio"] = partial(_draw_ratio, ratios)
-    # Time stands still while a policy is evaluated at the end.
-    trained = [
-        one for before, one in pairwise([{"train_s": 0.0}, *started]) if one["train_s"] > before["train_s"]
-    ]
     if more and (kinds := _kinds_of_roles(trained)):
         found["busy"] = partial(_draw_busy, trained, kinds)
+    return found
+
+
+def _trained(rows: Rows) -> list[Mapping[str, Any]]:
+    """Take the rows in which training has gone on.
+
+    It has not in those between two reports of a learner, before the first one of a resumed run, and while a
+    policy is evaluated at the end: rates are 0 there, and all at one time.
+    """
+    found: list[Mapping[str, Any]] = []
+    for row in rows:
+        if row["train_s"] not in {0.0, found[-1]["train_s"] if found else 0.0}:
+            found.append(row)
     return found
 
 

@@ -22,6 +22,7 @@ from tianji_cli.telemetry.snapshot import (
     OF_EPISODES,
     OF_PACE,
     OF_VERSIONS,
+    JobState,
     Metric,
     RoleSummary,
     Summary,
@@ -115,14 +116,7 @@ def print_lines(lines: Iterable[str], *, to_copy: bool = False) -> None:
 
 def facts_of(summary: Summary) -> Iterator[tuple[str, Text]]:
     """List what a run came to, each with its label."""
-    learner = summary.learner
-    if learner.mean_100 is None:
-        yield "return", Text("no episode has ended")
-    else:
-        total = f"{'the last 100 of ' if learner.episodes > 100 else ''}{learner.episodes} episodes"
-        total += f" in {summary.groups} groups" if summary.groups > 1 else ""
-        best = "" if learner.best_mean_100 is None else f", best {number(learner.best_mean_100)}"
-        yield "return", Text.assemble((number(learner.mean_100), "bold"), f"  mean of {total}{best}")
+    yield "return", returns_of(summary)
     yield from _lines(summary, OF_EPISODES)
     if summary.evaluation is not None:
         said = summary.evaluation.described("greedy episodes", "experiment.eval_max_s, eval_max_steps")
@@ -131,7 +125,7 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, Text]]:
             yield "of each agent", Text(of_names(summary.evaluation.agents))
         if summary.evaluation.metrics is not None:
             yield "its metrics", Text(of_names(summary.evaluation.metrics))
-    for threshold, seconds in learner.time_to.items():
+    for threshold, seconds in summary.learner.time_to.items():
         yield f"time to {threshold:g}", Text("not reached" if seconds is None else duration(seconds))
     yield from _lines(summary, OF_PACE)
     yield from _lines(summary, OF_VERSIONS)
@@ -146,6 +140,19 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, Text]]:
     busy = _busy(summary.roles)
     if busy:
         yield "busy", Text(busy)
+
+
+def returns_of(state: JobState, style: str = "bold") -> Text:
+    """Say the mean return, in a style, and which episodes it is the mean of."""
+    learner = state.learner
+    if learner.mean_100 is None:
+        return Text("no episode has ended")
+    total = several(learner.episodes, "episode")
+    is_all = learner.episodes_in_mean == learner.episodes
+    behind = total if is_all else f"the last {learner.episodes_in_mean} of {total}"
+    behind += f" in {len(state.by_group)} groups" if state.by_group else ""
+    best = "" if learner.best_mean_100 is None else f", best {number(learner.best_mean_100)}"
+    return Text.assemble((number(learner.mean_100), style), f"  mean of {behind}{best}")
 
 
 def _lines(summary: Summary, metrics: Iterable[Metric]) -> Iterator[tuple[str, Text]]:

@@ -497,10 +497,12 @@ def _steps(state: JobState) -> str:
 
 def _trained(summary: Summary) -> str:
     beyond = f" ({count(summary.overshoot)} beyond the goal)" if summary.overshoot else ""
+    took = duration(summary.elapsed_s)
+    resumed = summary.learner.env_steps > summary.produced
     return (
         f"{count(summary.learner.env_steps)} env steps{beyond}{_frames(summary)}, "
-        f"{count(summary.learner.updates)} updates in {duration(summary.learner.train_s)}, "
-        f"{duration(summary.elapsed_s)} in all"
+        f"{count(summary.learner.updates)} updates in {duration(summary.learner.train_s)}"
+        f"{f'; the last session took {took} in all' if resumed else f', {took} in all'}"
     )
 
 

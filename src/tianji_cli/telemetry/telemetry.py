@@ -30,10 +30,11 @@ from rich.text import Text
 from tianji_cli.config.schema import STOP_RULES
 from tianji_cli.files.regular import open_to_append
 from tianji_cli.files.rundir import RunDirectory, write_whole
-from tianji_cli.quantities import count, duration, number, ranges, several, share
+from tianji_cli.quantities import count, duration, ranges, several, share
 from tianji_cli.telemetry.chart import ASCII, UNICODE, Course, draw
 from tianji_cli.telemetry.metrics import MetricsWriter
 from tianji_cli.telemetry.progress import is_live
+from tianji_cli.telemetry.report import returns_of
 from tianji_cli.telemetry.snapshot import METRICS, RoleStatus, Snapshot, StopProgress, Summary, lines
 from tianji_cli.telemetry.styles import GOOD, LABEL, WARNING
 
@@ -354,7 +355,7 @@ def _facts(snapshot: Snapshot, columns: int) -> Iterator[tuple[str, RenderableTy
         yield pending
     if snapshot.evaluating is not None:
         yield "evaluating", f"{snapshot.evaluating}, {count(snapshot.evaluating.env_steps)} env steps"
-    yield "return", _returns(snapshot)
+    yield "return", returns_of(snapshot, f"bold {GOOD}")
     for label, text in lines(snapshot, METRICS, attrgetter("live")):
         yield label, _in_one_line(text.split(", "), columns) if label == "losses" else text
     if snapshot.stop and snapshot.evaluating is None:
@@ -401,18 +402,6 @@ def _waits(ranks: Mapping[int, str]) -> str:
     named = list(ranks.values())
     more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
     return f"waiting for {', '.join(named[:MOST_NAMED])}{more}"
-
-
-def _returns(snapshot: Snapshot) -> Text:
-    learner = snapshot.learner
-    if learner.mean_100 is None:
-        return Text("no episode has ended yet")
-    total = several(learner.episodes, "episode")
-    all_count = learner.episodes_in_mean == learner.episodes
-    behind = total if all_count else f"the last {learner.episodes_in_mean} of {total}"
-    behind += f" in {len(snapshot.by_group)} groups" if snapshot.by_group else ""
-    best = "" if learner.best_mean_100 is None else f", best {number(learner.best_mean_100)}"
-    return Text.assemble((number(learner.mean_100), f"bold {GOOD}"), f"  mean of {behind}{best}")
 
 
 STOP_COLUMNS: Final = 66

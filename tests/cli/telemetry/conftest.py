@@ -117,6 +117,7 @@ def build_summary(**changes: Any) -> Summary:
         "replay_ratio": 3.98,
         "lag": Spread(1.2, 1, 3, 5),
         "episodes": 412,
+        "episodes_in_mean": 100,
         "mean_100": 475.3,
         "best_mean_100": 476.1,
         "time_to": {300.0: 4.2, 475.0: 11.9, 490.5: None},

@@ -66,6 +66,21 @@ def test_what_comes_after_a_burst_is_seen(
     assert low < 100.0 < first < high
 
 
+def test_throughput_is_of_the_time_in_which_training_went_on(
+    run: RunDirectory, snapshot: Callable[..., Snapshot]
+) -> None:
+    idle = {"produced_per_s": 0.0, "received_per_s": 0.0, "consumed_per_s": 0.0}
+    before = [snapshot(1), snapshot(2), snapshot(2, **idle), snapshot(3), snapshot(3, **idle)]
+    # A resumed run knows its env steps before its learner has said for how long it has trained.
+    resumed = [snapshot(3, train_s=0.0, **idle), snapshot(3, **idle), snapshot(4), snapshot(4, **idle)]
+    write(run, [*before, *resumed])
+    axes = Figure().subplots()
+    drawings(*read_history(run.metrics))["throughput"](axes)
+    for line in axes.get_lines():
+        assert list(line.get_xdata()) == [1.0, 2.0, 3.0, 4.0]
+        assert min(line.get_ydata()) > 0
+
+
 def test_each_group_has_a_curve_beside_that_of_all(
     run: RunDirectory, snapshot: Callable[..., Snapshot], of_groups: dict[str, Any]
 ) -> None:

@@ -42,6 +42,15 @@ def test_a_finished_run_is_reported_with_what_to_do_next(
     assert capsys.readouterr() == (FINISHED, "")
 
 
+def test_a_resumed_run_says_which_time_is_that_of_its_last_session(
+    summary: Callable[..., Summary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_result(summary(env_steps=9000, train_s=36.0), RUN)
+    assert "9.00 K env steps, 120 updates in 36.0 s; the last session took 14.0 s in all" in (
+        capsys.readouterr().out
+    )
+
+
 def test_frames_are_reported_where_a_step_takes_several(
     summary: Callable[..., Summary], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,7 +144,7 @@ def test_what_went_wrong_is_not_hidden(
 def test_returns_of_few_episodes_are_reported_as_such(
     summary: Callable[..., Summary], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_result(summary(episodes=12, mean_100=20.5, best_mean_100=None), RUN)
+    print_result(summary(episodes=12, episodes_in_mean=12, mean_100=20.5, best_mean_100=None), RUN)
     print_result(summary(episodes=0, mean_100=None), RUN)
     out = capsys.readouterr().out
     assert "return          20.5  mean of 12 episodes\n" in out

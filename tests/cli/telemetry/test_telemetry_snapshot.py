@@ -54,6 +54,7 @@ def test_a_summary_without_episodes_updates_or_evaluation_keeps_its_keys(
         lag=None,
         evaluation=None,
         episodes=0,
+        episodes_in_mean=0,
         mean_100=None,
         best_mean_100=None,
         replay_ratio=None,

@@ -324,10 +324,10 @@ def _times(group: Group, seconds: Mapping[ComparedRun, float], *, in_steps: bool
 def _warnings(groups: Sequence[Group], final_of: ReturnsOf) -> Iterator[str]:
     runs = [one for group in groups for one in group.runs]
     for status, said in (
-        ("running", "still running, and count with what they have so far"),
-        ("killed", "ended without a result, and count with what they had written"),
-        ("stopped", "stopped before their end"),
-        ("failed", "failed before their end"),
+        ("running", "still running, counted by what there is so far"),
+        ("killed", "ended without a result, counted by what was written"),
+        ("stopped", "stopped before the end"),
+        ("failed", "failed before the end"),
     ):
         if those := [one for one in runs if one.status == status]:
             yield f"{several(len(those), 'run')} {said}: {listed(those)}"

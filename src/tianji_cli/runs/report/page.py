@@ -35,7 +35,7 @@ from tianji_cli.runs.report.drawing import (
 )
 from tianji_cli.runs.report.reading import ReportedRun, read_reported
 from tianji_cli.runs.report.settings import ABSENT, Setting, settings_of, written
-from tianji_cli.telemetry.report import facts_of, warnings_of
+from tianji_cli.telemetry.report import facts_of, returns_of, warnings_of
 from tianji_cli.telemetry.run_state import in_short
 from tianji_cli.telemetry.snapshot import METRICS, RoleStatus, RoleSummary, lines
 
@@ -96,7 +96,7 @@ class RunPage:
         run = self.run
         found = {
             "run": "What was run",
-            "result": "What it came to" if run.summary is not None else "How far it is",
+            "result": "What it came to" if run.state.is_over else "How far it is",
             "returns": self.returns and "Returns",
             "pace": self.pace and "Pace, lag and balance",
             "samples": self.account and "Where every sample went",
@@ -158,7 +158,12 @@ class RunPage:
         run = self.run
         if run.summary is not None:
             return [(label, text.plain) for label, text in facts_of(run.summary)]
-        return [] if run.snapshot is None else list(lines(run.snapshot, METRICS, attrgetter("live")))
+        if run.snapshot is None:
+            return []
+        return [
+            ("return", returns_of(run.snapshot).plain),
+            *lines(run.snapshot, METRICS, attrgetter("live")),
+        ]
 
     @property
     def warnings(self) -> list[tuple[str, str]]:

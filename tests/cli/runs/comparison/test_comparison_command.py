@@ -180,7 +180,7 @@ def test_a_curve_goes_as_far_as_the_shortest_run(place: Path, capsys: Capture) -
     curve = found["rows"][0]["curves"]["train_s"]
     assert (curve["train_s"][0], curve["train_s"][-1], curve["kept_from"]) == (2, 6, None)
     assert found["rows"][0]["area"]["iqm"] == pytest.approx(40)
-    assert "1 run stopped before their end: experiments/quick/2" in found["warnings"]
+    assert "1 run stopped before the end: experiments/quick/2" in found["warnings"]
 
 
 def test_a_run_that_has_reached_its_goal_is_no_shorter_failure(place: Path, capsys: Capture) -> None:
@@ -294,8 +294,8 @@ def test_what_speaks_against_the_figures_is_said(place: Path, capsys: Capture) -
     finally:
         holder.close()
     said = "\n".join(found["warnings"])
-    assert "1 run still running, and count with what they have so far: experiments/quick/3" in said
-    assert "1 run ended without a result, and count with what they had written: experiments/quick/4" in said
+    assert "1 run still running, counted by what there is so far: experiments/quick/3" in said
+    assert "1 run ended without a result, counted by what was written: experiments/quick/4" in said
     assert "has runs of the same seed (1), which are not independent" in said
     assert "groups differ in environment.max_episode_steps: their returns need not mean the same" in said
 
