@@ -6,6 +6,7 @@ drawn, and a picture that is too large is named and left out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -18,7 +19,7 @@ from tianji_cli.errors import one_line, printable
 from tianji_cli.files.regular import read_regular
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.quantities import count, exact, memory, number, several
-from tianji_cli.runs.comparison.compare import Comparison
+from tianji_cli.runs.comparison.compare import Comparison, Row
 from tianji_cli.runs.comparison.figures import drawing
 from tianji_cli.runs.comparison.runs import strange_rows
 from tianji_cli.runs.figure import HEIGHT, render_figure
@@ -43,11 +44,13 @@ class Picture:
     Attributes:
         note: what stands below it.
         svg: None if it could not be taken over, for which the note gives the reason.
+        is_wide: as wide as the page, and scrolled where that is narrow.
     """
 
     title: str
     note: str
     svg: Markup | None
+    is_wide: bool = False
 
 
 # Names of plots, as they stand beside one another.
@@ -112,7 +115,8 @@ def pictures_of(run: ReportedRun) -> dict[str, Picture]:
 
 
 def _pictures_of(run: ReportedRun) -> dict[str, Picture]:
-    rows, thinned = _drawn_rows(run.rows)
+    began = [row for row in run.rows if row["env_steps"] > 0]
+    rows = _drawn(began)
     evaluations = _spread(run.evaluations, MOST_ROWS)
     found = drawings(rows, evaluations, _thresholds(run), more=True)
     pictures = {}
@@ -120,9 +124,9 @@ def _pictures_of(run: ReportedRun) -> dict[str, Picture]:
         if name in found:
             svg = _svg(found[name], name, title, _told(note, rows, column))
             pictures[name] = Picture(title, " ".join([note, *_more(name, run)]), svg)
-    if thinned and "throughput" in pictures:
+    if len(rows) < len(began) and "throughput" in pictures:
         of = pictures["throughput"]
-        more = f"Curves are drawn through {MOST_ROWS} of {count(len(run.rows))} reports."
+        more = f"Curves are drawn through {MOST_ROWS} of {count(len(began))} reports."
         pictures["throughput"] = replace(of, note=f"{of.note} {more}")
     return pictures
 
@@ -157,15 +161,14 @@ def _thresholds(run: ReportedRun) -> list[float]:
     return [float(value) for value in named if isinstance(value, int | float)]
 
 
-def _drawn_rows(rows: Rows) -> tuple[Rows, bool]:
-    """Take as many rows and groups as a curve has; returns whether rows were left out, too."""
-    drawn = [
+def _drawn(rows: Rows) -> Rows:
+    """Take as many rows and groups as a curve has."""
+    return [
         row
         if len(row.get("by_group") or ()) <= MOST_CURVES
         else {**row, "by_group": row["by_group"][:MOST_CURVES]}
-        for row in _spread([row for row in rows if row["env_steps"] > 0], MOST_ROWS)
+        for row in _spread(rows, MOST_ROWS)
     ]
-    return drawn, len(drawn) == MOST_ROWS < len(rows)
 
 
 def _spread(rows: Rows, most: int) -> Rows:
@@ -210,10 +213,14 @@ def _best(found: Comparison) -> tuple[Comparison, str]:
     """Take the groups that are drawn, and say which, if these are not all."""
     if len(found.rows) <= MOST_CURVES:
         return found, ""
-    others = sorted(found.rows[1:], key=lambda row: row.final.iqm or 0.0, reverse=True)[: MOST_CURVES - 1]
+    others = sorted(found.rows[1:], key=_height, reverse=True)[: MOST_CURVES - 1]
     kept = [row for row in found.rows if row is found.rows[0] or any(row is other for other in others)]
     said = f"Of {len(found.rows)} groups the first and the {len(others)} with the highest final returns."
     return replace(found, rows=tuple(kept)), said
+
+
+def _height(row: Row) -> float:
+    return -math.inf if row.final.iqm is None else row.final.iqm
 
 
 def _final(name: str, iqm: float | None) -> str:
@@ -237,7 +244,7 @@ def pictures_in_plots(run: RunDirectory) -> list[Picture]:
             said = f"it has {memory(len(svg))}, and a page takes {memory(MOST_INLINE_BYTES)}"
             found.append(Picture(title, f"{printable(str(path))} is left out: {said}.", None))
         else:
-            found.append(Picture(title, note, svg))
+            found.append(Picture(title, note, svg, is_wide=name == "timeline"))
     return found
 
 

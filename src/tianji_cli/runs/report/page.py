@@ -207,7 +207,11 @@ class RunPage:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonPage:
-    """What the template shows of several runs together."""
+    """What the template shows of several runs together.
+
+    Attributes:
+        differs: the keys in which groups differ, as a table with its headings; empty if there are none.
+    """
 
     environment: str
     conditions: dict[str, str]
@@ -216,8 +220,18 @@ class ComparisonPage:
     cells: list[list[str]]
     verdicts: list[str]
     pictures: list[Picture]
-    keys: list[str]
-    differs: list[tuple[str, list[str]]]
+    differs: list[tuple[str, ...]]
+
+    @property
+    def sections(self) -> dict[str, str]:
+        """Headings by their ids."""
+        found = {
+            "groups": "Groups",
+            "curves": "Curves and intervals",
+            "differs": self.differs and "What differs",
+            "runs": "The runs",
+        }
+        return {id_: str(title) for id_, title in found.items() if title}
 
 
 def write_report(words: Sequence[str], out: Path) -> str:
@@ -344,7 +358,6 @@ def _line(alike: Sequence[RoleSummary | RoleStatus]) -> Busy:
 
 def _comparison_page(found: Comparison) -> ComparisonPage:
     headings, cells = table(found)
-    keys = list(dict.fromkeys(key for row in found.rows for key in row.group.differs))
     return ComparisonPage(
         environment=found.environment,
         conditions=conditions(found),
@@ -353,9 +366,21 @@ def _comparison_page(found: Comparison) -> ComparisonPage:
         cells=cells,
         verdicts=list(verdicts(found)),
         pictures=pictures_of_comparison(found),
-        keys=keys,
-        differs=[(row.name, [_value(row.group.differs.get(key)) for key in keys]) for row in found.rows],
+        differs=_differs(found),
     )
+
+
+def _differs(found: Comparison) -> list[tuple[str, ...]]:
+    """Put what differs into a table, which has what there is more of from top to bottom: groups or keys."""
+    keys = list(dict.fromkeys(key for row in found.rows for key in row.group.differs))
+    if not keys:
+        return []
+    lines = [("group", *keys)]
+    lines += [(row.name, *(_value(row.group.differs.get(key)) for key in keys)) for row in found.rows]
+    if len(keys) <= len(found.rows):
+        return lines
+    (_, *names), *others = zip(*lines, strict=True)
+    return [("key", *names), *others]
 
 
 def _value(value: Any) -> str:

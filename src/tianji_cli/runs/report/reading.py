@@ -51,7 +51,7 @@ class ReportedRun:
         snapshot: its newest state, where there is no summary; None if there is none.
         rows: all of its snapshots, and as ``evaluations`` those while training; none if only the outline is
             wanted.
-        events: the newest ones, in their order.
+        events: the newest ones, in their order; ``more_events`` if there were others before them.
         tracebacks: ends of the logs in which there is one, by the names of the processes.
     """
 
@@ -64,6 +64,7 @@ class ReportedRun:
     evaluations: Rows
     sessions: Sequence[Session]
     events: Sequence[Event]
+    more_events: bool
     tracebacks: Mapping[str, str]
 
     @property
@@ -92,7 +93,7 @@ def read_reported(run: RunDirectory, *, outline: bool = False) -> ReportedRun:
     rows, evaluations = ([], []) if outline else read_rows(run)
     try:
         sessions = read_sessions(run)
-        events = [] if outline else _events(run.log("root", 0))
+        events, more_events = ([], False) if outline else _events(run.log("root", 0))
         tracebacks = {} if outline or state.status in {"finished", "running"} else _tracebacks(run)
     except OSError as cause:
         raise TianjiError(f"cannot read {cause.filename or run.path}: {cause.strerror}") from cause
@@ -106,6 +107,7 @@ def read_reported(run: RunDirectory, *, outline: bool = False) -> ReportedRun:
         evaluations=evaluations,
         sessions=sessions,
         events=events,
+        more_events=more_events,
         tracebacks=tracebacks,
     )
 
@@ -124,39 +126,40 @@ def _newest(run: RunDirectory, rows: Rows) -> Snapshot | None:
         raise strange_rows(run) from cause
 
 
-def _events(log: Path) -> list[Event]:
-    """Read what the root has told, the newest lines.
+def _events(log: Path) -> tuple[list[Event], bool]:
+    """Read what the root has told, the newest lines, and whether there are others before them.
 
     Raises:
         OSError: the log is there and cannot be read.
     """
     found: list[Event] = []
-    for line in _tail(log):
+    lines, is_whole = _tail(log)
+    for line in lines:
         if stamped := _EVENT.fullmatch(line):
             found.append(Event(stamped[1], stamped[2]))
         elif found:  # Of what others raise, a text may have several lines.
             found[-1] = Event(found[-1].at, f"{found[-1].text}\n{line}")
-    return found[-MOST_EVENTS:]
+    return found[-MOST_EVENTS:], not is_whole or len(found) > MOST_EVENTS
 
 
 def _tracebacks(run: RunDirectory) -> dict[str, str]:
     found: dict[str, str] = {}
     for log in sorted((run.path / "logs").glob("*.log")):
-        lines = _tail(log)
+        lines, _ = _tail(log)
         if len(found) < MOST_TRACEBACKS and any(line.startswith(TRACEBACK) for line in lines):
             found[printable(log.stem)] = "\n".join(lines[-TRACEBACK_LINES:])
     return found
 
 
-def _tail(log: Path) -> list[str]:
-    """Read the last lines of a log, fit for a page; none if it is not there."""
+def _tail(log: Path) -> tuple[list[str], bool]:
+    """Read the last lines of a log, fit for a page, and whether these are all; none if it is not there."""
     try:
         descriptor = open_regular(log)
     except FileNotFoundError:
-        return []
+        return [], True
     with open(descriptor, "rb") as file:
         begin = max(0, os.fstat(descriptor).st_size - TAIL_BYTES)
         file.seek(begin)
         text = printable(file.read(TAIL_BYTES).decode(errors="replace"))
     lines = [line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}..." for line in text.splitlines()]
-    return lines[1:] if begin else lines  # The first one may be torn.
+    return (lines[1:], False) if begin else (lines, True)  # The first one may be torn.

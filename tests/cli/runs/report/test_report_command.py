@@ -15,6 +15,7 @@ from cli.telemetry.conftest import OF_GROUPS, WITH_REPLAY, build_snapshot
 
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.main import main
+from tianji_cli.telemetry.machine import note_session
 from tianji_cli.telemetry.metrics import AppendOnlyFile
 from tianji_cli.wire.reports import Evaluation
 
@@ -127,6 +128,8 @@ def test_a_run_that_did_not_finish_says_how_it_ended(place: Path, ends: str | No
     assert f"tianji train --resume {run.path}" in page.commands
     assert any(one.endswith("RuntimeError: the arm") for one in page.commands)
     assert ("produced" in page.rows) is (ends is not None)
+    assert "What it came to" in page.texts("h2")
+    assert page.rows["return"][0].startswith("100.0 mean of ")
 
 
 def test_a_run_that_goes_on_is_shown_as_it_stands(place: Path) -> None:
@@ -141,6 +144,7 @@ def test_a_run_that_goes_on_is_shown_as_it_stands(place: Path) -> None:
     assert "running: it goes on, and this is how it stood when the page was made" in page.texts("p")
     assert {f"tianji watch {run.path}", f"tianji stop {run.path}"} <= set(page.commands)
     assert "produced" not in page.rows
+    assert page.rows["return"] == ["100.0 mean of 37 episodes, best 100.0"]
     assert page.rows["steps"][0].startswith("10.0 K env steps")
     assert "--resume" not in page.source
 
@@ -203,6 +207,37 @@ def test_nothing_that_a_run_says_becomes_a_part_of_the_page(place: Path) -> None
     other = leave(place, rises(90), much, name=name)
     page = reported(run.path, other.path)
     assert any(name in svg.text for svg in page.all("svg"))
+
+
+def test_of_a_session_like_the_one_before_only_the_time_is_said(place: Path) -> None:
+    run = leave(place, rises(100))
+    note_session(run, 0)
+    first = json.loads(run.sessions.read_text())
+    versions = first["versions"]
+    more = [{"env_steps": 100}, {"env_steps": 200, "versions": versions | {"torch": "9.9"}}]
+    more += [{"env_steps": 300, "versions": versions}] * 20
+    run.sessions.write_text("".join(json.dumps(first | one) + "\n" for one in ({}, *more[:2])))
+    said = [text for text in reported("quick").texts("p") if text.startswith("Session")]
+    assert [text.partition("from ")[2] for text in said] == [
+        *("0 env steps on:", "100 env steps on, likewise.", "200 env steps on:"),
+    ]
+    assert "torch\xa09.9" in PAGE.read_text().replace("&nbsp;", "\xa0")
+    run.sessions.write_text("".join(json.dumps(first | one) + "\n" for one in ({}, *more)))
+    page = reported("quick")
+    assert "The last 20 of 23 sessions; experiments/quick/1/sessions.jsonl has all." in page.texts("p")
+    assert len([text for text in page.texts("p") if text.startswith("Session")]) == 20
+
+
+def test_events_that_are_too_many_for_a_page_are_not_left_out_in_silence(place: Path) -> None:
+    run = leave(place, rises(100))
+    for many in (200, 201):
+        lines = (f"2026-01-01 10:00:00 event {number}\n" for number in range(many))
+        run.log("root", 0).write_text("".join(lines))
+        page = reported("quick")
+        said = "The last 200 of it; experiments/quick/1/logs has all."
+        assert (said in page.texts("p")) is (many > 200)
+        assert page.texts("td")[-1]
+        assert f"event {many - 1}" in page.texts("td")
 
 
 # -- pictures that others leave --------------------------------------------------------------------------
@@ -291,7 +326,21 @@ def test_several_runs_become_the_comparison_that_compare_makes(place: Path, caps
     runs = [f"experiments/{of}/{number}" for of in ("quick", "slow") for number in range(1, 6)]
     assert page.texts("h3")[4:] == runs
     assert all(f"tianji train {run}/config.toml" in page.commands for run in runs)
-    assert "<code>0.0001</code>" in page.source
+    assert ["", second["name"], "0.0001"] in page.lines
+
+
+def test_what_differs_goes_down_the_page_where_it_is_more_than_groups(place: Path) -> None:
+    leave(place, rises(100))
+    leave(place, rises(90), {"training": {"gamma": 0.9, "epochs": 3}, "model": {"hidden": [8]}}, name="other")
+    page = reported("experiments")
+    names = [
+        f"model.hidden={hidden}, training.epochs={epochs}, training.gamma={gamma}"
+        for hidden, epochs, gamma in (([8], 3, 0.9), ([16], 2, 0.99))
+    ]
+    assert ["", "key", *names] in page.lines
+    assert page.rows["training.gamma"] == ["0.9", "0.99"]
+    leave(place, rises(90), rate(1e-4), name="third")
+    assert ["", "group", "training.learning_rate"] in reported("quick", "third").lines
 
 
 def test_of_many_groups_the_first_and_the_best_are_drawn(place: Path) -> None:
@@ -306,12 +355,10 @@ def test_of_many_groups_the_first_and_the_best_are_drawn(place: Path) -> None:
 
 
 def test_runs_that_have_not_begun_are_named(place: Path) -> None:
-    leave(place, rises(100))
-    waiting = RunDirectory.create("quick", place)
+    leave(place, rises(100), name="Quick")
+    waiting = RunDirectory.create("Quick", place)
     for other in ([], [leave(place, rises(90), name="other").path]):
-        assert (
-            f"not begun, and left out: {waiting.path}" in reported("experiments/quick", *other).source.lower()
-        )
+        assert f"not begun, and left out: {waiting.path}" in reported("experiments/Quick", *other).texts("li")
 
 
 # -- what it refuses -------------------------------------------------------------------------------------
