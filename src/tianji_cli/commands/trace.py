@@ -7,7 +7,7 @@ import os
 import select
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -18,6 +18,7 @@ from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.files.traces import MOST_S, TracePlace, TraceResult, asked_for
 from tianji_cli.plan.plan import this_host
+from tianji_cli.telemetry.metrics import writer_here
 from tianji_cli.telemetry.progress import status
 from tianji_cli.telemetry.run_state import is_running, read_state, root_host
 
@@ -52,6 +53,7 @@ def trace(run: Run, *, seconds: Seconds = 5.0, out: TraceOut = None) -> int:
     if state.status != "running":
         said = f"{directory.path} does not run: {state.status}{state.reason and f', {state.reason}'}"
         raise UsageError(f"{said}\na run is traced while it trains: tianji train ... --trace {seconds:g}")
+    _check_user(directory)
     with requested(directory, seconds) as place:
         with status(f"tracing {directory.path} for {seconds:g} s"):
             result = _await_result(directory, place, seconds)
@@ -74,6 +76,14 @@ def _check_place(where: Path) -> None:
     """Refuse, before anything is traced, to write where nothing can be written."""
     if where.is_dir() or not os.access(where.parent, os.W_OK):
         raise UsageError(f"cannot write {where}: --out takes a file in a directory that is there")
+
+
+def _check_user(run: RunDirectory) -> None:
+    """Refuse to ask a run of another user, as root can: its root may not look at what is asked for."""
+    with suppress(FileNotFoundError):  # It ends just now.
+        process = writer_here(run.metrics)
+        if process is not None and (owner := Path(f"/proc/{process}").stat().st_uid) != os.geteuid():
+            raise UsageError(f"{run.path} is trained by user {owner}, who alone can trace it")
 
 
 @contextmanager
@@ -120,25 +130,24 @@ def _await_result(run: RunDirectory, place: TracePlace, seconds: float) -> Trace
         RunFailed: the run has ended before, or its root does not answer.
         TianjiError: what came cannot be read.
     """
-    size, grown_s = -1, time.monotonic()
-    limit_s = math.inf
+    size, until_s, is_taken = -1, math.inf, False
     while True:
-        # In this order: a root that has ended has answered before.
-        goes_on = is_running(run)
+        # In this order: a root that has ended, or given up, has answered before if it has.
+        goes_on, is_there = is_running(run), place.is_there
         result = place.read_result()
         if result is not None:
             return result
         if not goes_on:
             raise RunFailed(f"{run.path} has ended before it was traced")
-        now = time.monotonic()
-        if (now_size := _size(run.metrics)) != size:
-            size, grown_s = now_size, now
-        if now - grown_s > QUIET_S:
-            raise RunFailed(_no_answer(run))
-        if place.is_taken:
-            limit_s = min(limit_s, now + seconds + PATIENCE_S)
-        if now > limit_s:
+        if not is_there:
             raise RunFailed(f"the trace of {run.path} was given up: tianji logs {run.path} root-0 says why")
+        now = time.monotonic()
+        if not is_taken and place.is_taken:
+            is_taken, until_s = True, now + seconds + PATIENCE_S
+        elif not is_taken and (now_size := _size(run.metrics)) != size:
+            size, until_s = now_size, now + QUIET_S
+        if now > until_s:
+            raise RunFailed(_no_answer(run, is_taken=is_taken))
         select.select((), (), (), LOOK_S)  # A signal ends it at once.
 
 
@@ -149,7 +158,9 @@ def _size(path: Path) -> int:
         return -1
 
 
-def _no_answer(run: RunDirectory) -> str:
+def _no_answer(run: RunDirectory, *, is_taken: bool) -> str:
+    if is_taken:
+        return f"{run.path} has not said what came of the trace: its root does not answer any more"
     host = root_host(run)
     said = f"nothing has come from {run.path} for {QUIET_S:g} s, so that it was not traced"
     if host in {None, this_host().name}:

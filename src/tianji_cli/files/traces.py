@@ -113,6 +113,15 @@ class TracePlace:
         """The root has taken the request: the trace goes on."""
         return not (self.path / _REQUEST).exists()
 
+    @property
+    def is_there(self) -> bool:
+        """Neither has the root given the trace up, nor has the one who asked for it taken that back."""
+        return self.path.is_dir()
+
+    def give_up(self) -> None:
+        """Remove it, which tells the other side; what cannot be removed the next who asks removes."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
     def read_result(self) -> TraceResult | None:
         """Read what came of it; None until it is there.
 

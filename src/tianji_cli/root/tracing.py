@@ -67,7 +67,7 @@ class Tracing:
 
     def look(self, ranks: Iterable[int], learners: Mapping[int, LearnerReport]) -> None:
         """Begin a trace of some ranks if one is asked for and they train; give up waiting when it is time."""
-        if self._trace is not None and not self._trace.place.path.is_dir():
+        if self._trace is not None and not self._trace.place.is_there:
             self._trace = None  # It was taken back.
         if self._trace is not None:
             if time.monotonic() > self._trace.ended_s + ANSWER_S:
@@ -106,7 +106,7 @@ class Tracing:
         try:
             trace.place.append_spans(rank, message.spans)
         except OSError as cause:
-            self._give_up(cause)
+            self._give_up(trace.place, cause)
 
     def lose(self, rank: int, why: str) -> None:
         """Go on without a worker that has died."""
@@ -152,10 +152,10 @@ class Tracing:
         try:
             trace.place.answer(TraceResult(began_s=trace.began_s, ended_s=trace.ended_s, processes=processes))
         except OSError as cause:
-            self._give_up(cause)
+            self._give_up(trace.place, cause)
 
-    def _give_up(self, cause: OSError) -> None:
-        """Who asked for it waits no longer than for the slowest worker."""
+    def _give_up(self, place: TracePlace, cause: OSError) -> None:
+        place.give_up()
         self._trace = None
         self._event(f"a trace was given up: {describe(cause)}")
 

@@ -82,9 +82,13 @@ def is_running(run: RunDirectory) -> bool:
         OSError: its files cannot be looked at.
     """
     try:
-        written = run.metrics.stat()
-    except FileNotFoundError:
+        return _is_running(run)
+    except FileNotFoundError:  # Before it begins, or since it was removed, be it just now.
         return False
+
+
+def _is_running(run: RunDirectory) -> bool:
+    written = run.metrics.stat()
     age_s = time.time() - written.st_mtime
     if written.st_size == 0 and age_s < FIRST_ROW_S:
         return True  # Its owner may be just about to lock it, and must find it free.

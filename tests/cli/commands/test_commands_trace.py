@@ -1,7 +1,10 @@
 """`tianji trace` of runs that cannot be traced."""
 
 import math
+import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli.commands.test_commands_runs import make_run
@@ -43,6 +46,36 @@ def test_a_root_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pytes
             trace(str(run.path))
         held.close()
         assert not (run.path / "trace").exists(), "the request is taken back"
+
+
+def test_a_run_that_is_removed_while_it_is_waited_for_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path, 1, ends=False)
+    held = AppendOnlyFile(run.metrics)
+    looked_at = Path.stat
+
+    def stat_and_remove(path: Path, **options: Any) -> os.stat_result:
+        found = looked_at(path, **options)
+        if path == run.metrics and (run.path / "trace").exists():
+            shutil.rmtree(run.path)  # Between two looks of the same question.
+        return found
+
+    monkeypatch.setattr(Path, "stat", stat_and_remove)
+    with pytest.raises(RunFailed, match="has ended before it was traced"):
+        trace(str(run.path))
+    held.close()
+
+
+def test_a_run_of_another_user_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path, 1, ends=False)
+    held = AppendOnlyFile(run.metrics)
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(UsageError, match=f"is trained by user {owner}, who alone can trace it"):
+        trace(str(run.path))
+    held.close()
+    assert not (run.path / "trace").exists()
 
 
 def test_a_request_is_taken_once_and_one_that_is_none_is_refused(tmp_path: Path) -> None:

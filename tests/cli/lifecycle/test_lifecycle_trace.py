@@ -106,6 +106,15 @@ def test_a_run_is_traced_from_another_process_by_one_at_a_time(workplace: Any) -
     again = workplace.command("trace", "out/run/1", "--seconds", "0.5")
     again.wait(0)
     assert Trace(run.path / "trace.json").about["seconds"] == pytest.approx(0.5)
+    # As on a full disk, what a worker has measured cannot be kept: nobody waits for it then.
+    asked = workplace.command("trace", "out/run/1", "--seconds", "1")
+    workplace.until(lambda: list(run.path.glob("trace/*")), "it asks for a trace")
+    next(run.path.glob("trace/*")).joinpath("2.spans").mkdir()
+    asked.wait(1)
+    assert asked.last_words == (
+        "tianji: error: the trace of out/run/1 was given up: tianji logs out/run/1 root-0 says why"
+    )
+    assert "a trace was given up: " in run.log
     run.command.signal_all(signal.SIGINT)
     run.finish(130)
 

@@ -65,9 +65,8 @@ def draw_timelines(figure: Figure, timelines: Mapping[str, Timeline]) -> None:
     for axes, (title, timeline), lanes in zip(panels, timelines.items(), shown, strict=True):
         names |= _draw(axes, timeline, lanes, _first_s(timeline, span_s), span_s)
         more = len(timeline.lanes) - len(lanes)
-        axes.set_title(
-            title + (f" ({more} more roles are in the file)" if more else ""), loc="left", fontsize=8
-        )
+        told = title + (f" ({more} more roles are in the file)" if more else "")
+        axes.set_title(told, loc="left", fontsize=8, parse_math=False)
     panels[-1].set_xlabel("Milliseconds")
     patches = [Patch(color=color, label=label) for label, (color, _) in LEGEND.items() if label in names]
     figure.legend(handles=patches, loc="outside lower center", ncols=5)
@@ -91,7 +90,7 @@ def _draw(axes: Axes, timeline: Timeline, lanes: Sequence[Lane], first_s: float,
     axes.text(1.005, -1.0, "busy", transform=axes.get_yaxis_transform(), va="center", fontsize=7)
     axes.set_xlim(0.0, 1e3 * span_s)
     axes.set_ylim(len(lanes) - 0.5, -0.5)
-    axes.set_yticks(range(len(lanes)), _labels(timeline, lanes))
+    axes.set_yticks(range(len(lanes)), _labels(timeline, lanes), parse_math=False)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False)
     axes.spines[["left"]].set_visible(False)

@@ -1,15 +1,18 @@
 """Timelines of spans that lie in one another: divided into pieces, shared out, written and read again."""
 
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from tianji_cli.errors import TianjiError
 from tianji_cli.files.traces import SPAN, WHAT, Spans, TracedProcess, TracePlace, TraceResult
 from tianji_cli.runs.timeline.chrome import read_chrome, write_chrome
+from tianji_cli.runs.timeline.figure import draw_timelines
 from tianji_cli.runs.timeline.timeline import (
     Lane,
     Timeline,
@@ -112,6 +115,16 @@ def test_what_is_written_for_perfetto_is_read_again(tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text('{"traceEvents": []}')
     with pytest.raises(TianjiError, match=r"trace\.json is no trace that tianji has written"):
         read_chrome(tmp_path / "trace.json")
+
+
+def test_names_are_drawn_as_they_are_and_no_formulas() -> None:
+    actor = ACTOR.model_copy(update={"roles": ("$x^{$",)})
+    lane = Lane("$x^{$", actor, TURNS, 10.0)
+    figure = Figure()
+    draw_timelines(figure, {"out$^{$/run/1": Timeline("run/1", 10.0, (actor,), [lane])})
+    picture = io.BytesIO()
+    figure.savefig(picture, format="svg")
+    assert b"out$^{$/run/1" in picture.getvalue()
 
 
 @pytest.fixture
