@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import ModuleType
 
 
@@ -108,14 +109,14 @@ class Plugins:
         return getattr(module, attribute)
 
     def _import(self, name: str, module: str) -> ModuleType:
+        if os.sep in module:
+            raise self.unknown(f"{self.kind} {name!r}: {module!r} is a path; {_as_module(name)}")
         try:
             return importlib.import_module(module)
         except ModuleNotFoundError as cause:
             missing = cause.name or ""
             if module == missing or module.startswith(f"{missing}."):
                 hint = "is its folder on PYTHONPATH?"
-                if os.sep in module:
-                    hint = f"a module is named with dots: {name.replace(os.sep, '.')}"
                 raise self.unknown(f"{self.kind} {name!r}: there is no module {module!r} ({hint})") from cause
             if self.library is not None:
                 raise self.library(name, missing.partition(".")[0]) from cause
@@ -124,6 +125,15 @@ class Plugins:
             raise self.broken(
                 f"{self.kind} {name!r} does not import: {type(cause).__name__}: {cause}"
             ) from cause
+
+
+def _as_module(name: str) -> str:
+    """Say how what is named by a path is named by a module."""
+    path, _, attribute = name.partition(":")
+    way = Path(path.removesuffix(".py"))
+    if way.is_absolute() or ".." in way.parts:
+        return f"put {way.parent} on PYTHONPATH, and name {way.name}:{attribute}"
+    return f"a module is named with dots: {'.'.join(way.parts)}:{attribute}"
 
 
 @cache

@@ -1,8 +1,8 @@
 """Films of what an environment draws: animated GIFs by Pillow, and MP4 (H.264) by PyAV.
 
 A game of Atari may have 27,000 pictures, too many to keep: each is written as it comes. Until a film is
-finished it has a temporary name, so that a file of its own name is always a whole one, and is locked: what
-has such a name and no lock was left by a process that was killed.
+finished it has a temporary name, so that a file of its own name is always a whole one, and is locked: a file
+with such a name and no lock was left by a process that was killed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import glob
 import os
+import secrets
 import struct
 from collections.abc import Mapping
 from fractions import Fraction
@@ -189,7 +190,7 @@ class Film:
         self.path = path
         self.fps = fps
         self.pictures = 0
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        self._temporary = path.with_name(f".{path.name}.{secrets.randbelow(10**9)}")
         self._lock: int | None = None
         self._shape: tuple[int, ...] = ()
         self._writer: _Writer | None = None
@@ -279,7 +280,7 @@ def _make_locked(path: Path) -> int:
 def remove_leftovers(directory: Path, name: str = "") -> None:
     """Remove what killed processes have left of a film, or of all films of a directory.
 
-    What a living process writes is locked. What cannot be locked or removed stays: it is in nobody's way.
+    A file that a living process writes is locked and stays, and so does one that cannot be locked or removed.
     """
     for left in directory.glob(f".{glob.escape(name) or '*'}.*"):
         suffix, number = left.with_suffix("").suffix.lower(), left.suffix[1:]

@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from tianji_cli.errors import UsageError, cut, describe
+from tianji_cli.errors import UsageError, cut, describe, printable
 from tianji_cli.files.regular import check_trusted, open_regular
 from tianji_cli.quantities import ranges
 from tianji_plugins import nearest
@@ -287,8 +287,8 @@ def _numbers(parent: Path) -> list[int]:
 
 def _no_such_run(run: str, out: Path) -> str:
     named = cut(f"no run {run!r}")
-    if other := next((place for place in (Path(run), out / run) if os.path.isdir(place)), None):
-        named += f" ({other} is a directory without a config.toml)"
+    if run and (other := next((place for place in (Path(run), out / run) if os.path.isdir(place)), None)):
+        named += f" ({cut(printable(str(other)))} is a directory without a config.toml)"
     places = [*sorted(out.iterdir()), *sorted(out.glob("*/seeds-*"))] if out.is_dir() else []
     existing = {str(place.relative_to(out)): _runs_of(place) for place in places}
     existing = {name: runs for name, runs in existing.items() if runs}

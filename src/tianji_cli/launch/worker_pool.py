@@ -150,11 +150,13 @@ class WorkerPool:
 
     def is_suspended(self, rank: int) -> bool:
         """Whether the process of a rank on this host is stopped, as by SIGSTOP."""
+        assert rank not in self._by_rank, "of another host the process number says nothing here"
         worker = self._running[rank]
         return worker.pid is not None and process_state(worker.pid) in {"T", "t"}
 
     def abort(self, rank: int) -> None:
         """Have the process of a rank on this host die of SIGABRT: its log gets the place where it hung."""
+        assert rank not in self._by_rank, "a stranger may have that process number here"
         self._running[rank].send(signal.SIGABRT)
 
     def kill_all(self) -> None:

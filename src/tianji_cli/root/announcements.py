@@ -18,10 +18,12 @@ SLOW_START_S: Final = 30.0
 """A process that is not ready after so long is named, once: only the user ends a start that hangs."""
 STALLED_S: Final = 30.0
 """If nothing was made and nothing learnt for so long, it is said, once."""
-
-
+LATE_S: Final = 10.0
+"""A worker that was not heard of for so long is reported."""
 HANGS_S: Final = 75.0
 """Beyond the limit of an evaluation: a film may first build its environment, and closes it when it fails."""
+ASLEEP_S: Final = 5.0
+"""A root that has not looked for so long was suspended itself: silences say nothing."""
 
 
 class Announcements:
@@ -33,6 +35,7 @@ class Announcements:
         self._told_of_cut = False
         self._told_of_film = False
         self._silence = Silence(range(len(plan.processes)))
+        self._looked_s = time.monotonic()
         self._began = time.monotonic()
         self._slow_start_announced = False
         self._first_step_announced = False
@@ -53,12 +56,16 @@ class Announcements:
         if self._silence.is_broken(rank):
             self._event(f"{self._title(rank)} is heard of again")
 
-    def pause(self, ranks: Iterable[int]) -> None:
-        """Count no time against processes that are suspended."""
-        self._silence.pause(ranks)
+    def check_hanging(
+        self, examiners: Iterable[int], is_suspended: Callable[[int], bool], max_s: float
+    ) -> list[int]:
+        """Name those of the examiners that do not come back from a call; called before ``check_training``.
 
-    def check_hanging(self, examiners: Iterable[int], max_s: float) -> list[int]:
-        """Name those of the examiners that do not come back from a call; called before ``check_training``."""
+        No time counts in which an examiner, or the root, is suspended.
+        """
+        now, before = time.monotonic(), self._looked_s
+        self._looked_s = now
+        self._silence.pause(rank for rank in examiners if now - before > ASLEEP_S or is_suspended(rank))
         hanging = self._silence.lasting(examiners, max_s + HANGS_S)
         for rank in hanging:
             self._silence.begin(rank)
@@ -145,10 +152,6 @@ class Announcements:
         return self._plan.processes[rank].title
 
 
-LATE_S: Final = 10.0
-"""A worker that was not heard of for so long is reported."""
-
-
 class Silence:
     """Remembers when each rank was heard of last, and who was reported as late."""
 
@@ -177,7 +180,7 @@ class Silence:
     def lasting(self, ranks: Iterable[int], limit_s: float) -> list[int]:
         """Find those of the ranks that were reported as late before, and not heard of for ``limit_s``.
 
-        A root that was suspended itself hears of nobody, and then of all at once: it reports them first.
+        After a suspension of the root all ranks seem silent: they have to be reported as late first.
         """
         now = time.monotonic()
         return [rank for rank in ranks if rank in self._late and now - self._heard[rank] > limit_s]

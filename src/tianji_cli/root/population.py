@@ -137,7 +137,7 @@ class Standings:
             self._evaluated[group] = (version, mean)
 
     def note_death(self, group: int) -> None:
-        """A member has died; its evaluations were of what nothing is left of."""
+        """Forget the evaluations of a member that has died: its policy is gone."""
         self._evaluated.pop(group, None)
 
     def note_return(self, group: int, other: Member | None, rng: np.random.Generator) -> Hyperparameters:

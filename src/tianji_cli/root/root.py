@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tianji_cli.config.schema import JobConfig
+from tianji_cli.errors import ProcessExit
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.regular import open_to_append
 from tianji_cli.launch.local import WorkerProcess
@@ -296,14 +297,13 @@ class Root:
             self._pool.end_suspended_servers()
         deadline = time.monotonic() + LAST_WORDS_S
         for worker in exited:
-            self._handle_exit(worker, deadline)
             assert worker.exit is not None
+            self._handle_exit(worker, worker.exit, deadline)
             self._tracing.lose(worker.spec.rank, worker.exit.error or str(worker.exit))
 
-    def _handle_exit(self, worker: WorkerProcess, deadline: float) -> None:
+    def _handle_exit(self, worker: WorkerProcess, exit_: ProcessExit, deadline: float) -> None:
         """Restart an actor or examiner that a signal killed, go on without a lost group, or end the run."""
-        rank, exit_ = worker.spec.rank, worker.exit
-        assert exit_ is not None
+        rank = worker.spec.rank
         if self._pool.is_lost(rank):
             self._overview.unsure.add(rank)
         elif worker.pid is not None and not worker.killed and not exit_.by_signal:
@@ -434,8 +434,7 @@ class Root:
         self._next_tick = now + (TICK_S if now - self._began > FIRST_S else FIRST_TICKS_S)
         for rank, pid in self._pool.pids.items():
             self._overview.workers[rank].pid = pid
-        self._endpoint.report(self._overview)
-        self._overview.note_lost(self._losses.causes)
+        self._note_groups()
         snapshot = self._overview.snapshot()
         self._telemetry.update(snapshot)
         self._rejections.report()
@@ -453,14 +452,18 @@ class Root:
             self._pool.kill_all()
         self._finish_if(self._rules.time_reached())
 
+    def _note_groups(self) -> None:
+        """Note in the overview how far it is with the groups, and which are lost."""
+        self._endpoint.report(self._overview)
+        self._overview.note_lost(self._losses.causes)
+
     def _end_hanging(self) -> None:
-        """End an examiner that hangs where no alarm of its own reaches it, as in C: it is started again."""
+        """End an examiner that does not come back from a call, such as a step: it is started again."""
         evaluation = self._config.experiment.evaluation
         if evaluation is None or self._losses.bound:
             return
         registered = self._examiners & self._pool.ranks & self._members.registered
-        self._announcements.pause(rank for rank in registered if self._pool.is_suspended(rank))
-        for rank in self._announcements.check_hanging(registered, evaluation.max_s):
+        for rank in self._announcements.check_hanging(registered, self._pool.is_suspended, evaluation.max_s):
             self._pool.abort(rank)
 
     def _finish_if(self, reached: str | None) -> None:
@@ -532,8 +535,7 @@ class Root:
         if account.unaccounted:
             self._telemetry.event(f"{account.unaccounted} samples are in none of the accounts: {account}")
         self._rejections.report()
-        self._endpoint.report(self._overview)
-        self._overview.note_lost(self._losses.causes)
+        self._note_groups()
         reason = self._losses.described(self._outcome.reason)
         return self._overview.summary(self._outcome.status, reason, account, self._rejections.total)
 

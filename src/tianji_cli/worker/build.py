@@ -23,6 +23,7 @@ from tianji_cli.config.schema import BATCHES_AHEAD
 from tianji_cli.errors import UsageError, describe
 from tianji_cli.files.checkpoint import BestWriter, CheckpointWriter, load_parameters
 from tianji_cli.files.counters import ProductionFile, ProductionPage
+from tianji_cli.files.film import remove_leftovers
 from tianji_cli.files.rundir import VIDEOS
 from tianji_cli.files.saved import checkpoints_of, lead_best_to_evaluations, saved_progress
 from tianji_cli.plan.graph import (
@@ -389,13 +390,17 @@ def _examiner(parts: Parts, transport: Transport) -> Examiner:
     agent = parts.agent(model, num_envs, derive_seed(seed, num_envs))
     policy = _player(parts, agent, num_envs, explores=not pace.deterministic)
     environment = parts.environment(num_envs, evaluation=True)
+    films = None
+    if pace.video and not parts.incarnation:
+        films = _films(parts, model, seed, limits)
+    elif pace.video:  # What killed an examiner may be what draws: the next one does without, and evaluates.
+        remove_leftovers(parts.job.run / VIDEOS)
     return Examiner(
         transport,
         [slot_name(POLICY, group) for group in parts.job.plan.groups],
         agent=agent,
         evaluator=lambda: Evaluator(policy, environment, pace.episodes, seed, limits, metrics),
-        # What killed an examiner may be what draws: the next one does without, and evaluates.
-        films=_films(parts, model, seed, limits) if pace.video and not parts.incarnation else None,
+        films=films,
         environment=environment,
         pace=pace,
         stop=experiment.stop,

@@ -158,8 +158,11 @@ def test_a_config_is_checked_with_its_environment(check: Any, tmp_path: Path) ->
 def test_what_is_no_config_and_no_module_is_refused_as_such() -> None:
     with pytest.raises(ConfigError, match=r"nothing\.toml: no such file"):
         list(checking._examine("nothing.toml", (), 60.0, Progress(0, quiet=True)))
-    with pytest.raises(ConfigError, match=r"a module is named with dots: proj\.my_env:Walk"):
-        list(checking._examine("proj/my_env:Walk", (), 60.0, Progress(0, quiet=True)))
+    for path in ("proj/my_env", "./proj/my_env.py"):
+        with pytest.raises(ConfigError, match=r"is a path; a module is named with dots: proj\.my_env:Walk"):
+            list(checking._examine(f"{path}:Walk", (), 60.0, Progress(0, quiet=True)))
+    with pytest.raises(ConfigError, match=r"put /home/me on PYTHONPATH, and name my_env:Walk"):
+        list(checking._examine("/home/me/my_env.py:Walk", (), 60.0, Progress(0, quiet=True)))
 
 
 def test_a_team_is_played_by_the_actions_that_there_are() -> None:

@@ -35,6 +35,32 @@ def test_of_many_that_take_long_the_first_are_named(monkeypatch: pytest.MonkeyPa
     assert words.endswith(": actor 0 (group 0), actor 1 (group 0), actor 2 (group 0) and 2 more")
 
 
+def test_no_time_counts_in_which_an_examiner_or_the_root_sleeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(announcements.time, "monotonic", lambda: now_s)
+    said: list[str] = []
+    one = open_announcements(said, actors=1)
+
+    def hanging(*, until_s: float, is_suspended: bool = False) -> list[int]:
+        nonlocal now_s
+        found: list[int] = []
+        while now_s < until_s and not found:
+            now_s += 1.0
+            found = one.check_hanging([1], lambda _rank: is_suspended, 10.0)
+            one.check_training([1], snapshot_of(0))
+        return found
+
+    assert hanging(until_s=50.0) == []
+    now_s = 200.0
+    assert hanging(until_s=260.0) == [], "the root was asleep"
+    assert hanging(until_s=400.0, is_suspended=True) == []
+    assert hanging(until_s=480.0) == [], "it was asleep"
+    assert hanging(until_s=490.0) == [1]
+    assert said[-1].endswith("does not come back from a step, an action or a picture after 85 s: ending it")
+
+
 def snapshot_of(env_steps: int, updates: int = 0) -> Any:
     learner = SimpleNamespace(env_steps=env_steps, updates=updates)
     return SimpleNamespace(learner=learner, produced=env_steps)

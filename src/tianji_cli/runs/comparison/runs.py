@@ -6,6 +6,7 @@ installed. What does not let itself be compared is refused here, before anything
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -142,7 +143,7 @@ def _below(place: Path) -> list[RunDirectory]:
         path = ahead.pop()
         run = RunDirectory(path)
         # A seed that has not begun has its directory, and no config yet.
-        if run.config.is_file() or (path.name.isdecimal() and run.checkpoints.is_dir()):
+        if os.path.isfile(run.config) or (path.name.isdecimal() and os.path.isdir(run.checkpoints)):
             found.append(run)
         else:
             ahead += _folders_in(path)
@@ -152,7 +153,8 @@ def _below(place: Path) -> list[RunDirectory]:
 def _folders_in(place: Path) -> list[Path]:
     """List the directories in one, the last first; none where it cannot be read."""
     try:
-        folders = [path for path in place.iterdir() if path.is_dir() and not path.is_symlink()]
+        with os.scandir(place) as entries:
+            folders = [Path(one) for one in entries if one.is_dir(follow_symlinks=False)]
     except OSError:
         return []
     return sorted((path for path in folders if path.name[0] != "."), key=_by_number, reverse=True)

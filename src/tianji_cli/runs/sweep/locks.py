@@ -2,7 +2,8 @@
 
 It is a file that only one process can make: that works on NFS from version 3 on, which need not have locks. A
 process that is killed leaves it, and others remove it when it has lain there for half a minute. Those on the
-same machine know at once: all of a machine lock a second file before, which the kernel frees.
+same machine know at once: all of a machine lock a second file before, which the kernel frees. For one of the
+same machine that is asleep they wait twice as long.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import time
 from pathlib import Path
 from typing import Final
@@ -40,6 +42,7 @@ class SharedLock:
         self._owner = Path(f"{path}.lock")
         self._here = Path(f"{path}.here")
         self._descriptor = -1
+        self._signature = ""
 
     def acquire(self) -> bool:
         """Wait for it.
@@ -47,35 +50,38 @@ class SharedLock:
         Raises:
             OSError: its files cannot be written.
         """
-        self._descriptor = open_regular(self._here, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+        descriptor = open_regular(self._here, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         try:
-            alone_here = self._wait_for_this_machine()
-            if alone_here and self._is_left_by_this_machine():
+            alone_here = self._wait_for_this_machine(descriptor)
+            if alone_here and self._signed().startswith(f"{this_machine()} "):
                 self._owner.unlink(missing_ok=True)
             self._file.acquire()
-            if alone_here:
-                # A full disk has no room for the name: a lock without one is a lock all the same.
-                with contextlib.suppress(OSError):
-                    self._owner.write_text(this_machine(), encoding="utf-8")
         except BaseException:
-            self._let_go()
+            os.close(descriptor)
             raise
+        self._descriptor = descriptor
+        if alone_here:
+            # A full disk has no room for it: a lock without a signature is a lock all the same.
+            with contextlib.suppress(OSError):
+                self._owner.write_text(f"{this_machine()} {secrets.token_hex(8)}", encoding="utf-8")
+        self._signature = self._signed()
         return True
 
     def release(self) -> None:
-        """Let the next one go on; one that was asleep for half a minute may have lost it before."""
+        """Let the next one go on; one that was asleep for half a minute may have lost it to that before."""
         try:
-            with contextlib.suppress(RuntimeError):
-                self._file.release()
+            if self._signed() == self._signature:
+                with contextlib.suppress(RuntimeError):
+                    self._file.release()
         finally:
-            self._let_go()
+            os.close(self._descriptor)
 
-    def _wait_for_this_machine(self) -> bool:
+    def _wait_for_this_machine(self, descriptor: int) -> bool:
         """Be the only one on this machine; False if that cannot be known, or another one is asleep in it."""
         until = time.monotonic() + GRACE_S
         while True:
             try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > until:
                     return False
@@ -85,12 +91,9 @@ class SharedLock:
             else:
                 return True
 
-    def _is_left_by_this_machine(self) -> bool:
+    def _signed(self) -> str:
+        """Read the machine and a number of its owner's; empty if that could not write, or there is none."""
         try:
-            return self._owner.read_text(encoding="utf-8") == this_machine()
+            return self._owner.read_text(encoding="utf-8")
         except (OSError, ValueError):
-            return False
-
-    def _let_go(self) -> None:
-        os.close(self._descriptor)
-        self._descriptor = -1
+            return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from tianji_cli.config.schema import JobConfig
@@ -20,7 +20,7 @@ POINTS: Final = 20
 
 
 class CutOffError(TianjiError):
-    """Of an evaluation only the shorter episodes have ended: a mean of these says nothing of the policy."""
+    """An evaluation was cut off, so that its mean would be that of the shorter episodes."""
 
 
 def final_value(run: RunDirectory, metric: str) -> float | None:
@@ -121,6 +121,26 @@ class Course:
             for point in range(self.passed + 1, passed + 1):
                 self.values[point] = float(value)
             self.passed = max(self.passed, passed)
+
+
+def means_at_points(courses: Mapping[int, Course], going: Collection[int]) -> dict[int, float]:
+    """Average the runs of a trial at the points that all of them that go on have passed.
+
+    A point at which an evaluation of one was cut off has no mean: that of the others is not the trial's.
+
+    Args:
+        courses: by their seeds.
+        going: seeds that are not over.
+    """
+    means: dict[int, float] = {}
+    for point in sorted({point for course in courses.values() for point in course.values}):
+        if any(courses[seed].passed < point for seed in going):
+            break
+        passed = [course for course in courses.values() if course.passed >= point]
+        known = [course.values[point] for course in passed if point in course.values]
+        if len(known) == len(passed):
+            means[point] = sum(known) / len(known)
+    return means
 
 
 def points_of(metric: str, job: JobConfig) -> int | None:

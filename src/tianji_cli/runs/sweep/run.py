@@ -18,7 +18,7 @@ from tianji_cli.files.saved import goals_reached
 from tianji_cli.files.sweeps import SweepDirectory
 from tianji_cli.runs.side_by_side import SideBySide, training_command, why_failed
 from tianji_cli.runs.sweep.leases import Lease
-from tianji_cli.runs.sweep.metrics import Course, CutOffError, final_value
+from tianji_cli.runs.sweep.metrics import Course, CutOffError, final_value, means_at_points
 from tianji_cli.runs.sweep.space import Plan
 from tianji_cli.runs.sweep.study import WORKER, SweepStudy
 from tianji_cli.signals import INTERRUPTED
@@ -216,13 +216,7 @@ class Sweeper:
             return False
         for course in one.courses.values():
             course.look()
-        common: dict[int, float] = {}
-        for point in sorted({point for course in one.courses.values() for point in course.values}):
-            if any(one.courses[seed].passed < point for seed in one.going):
-                break
-            known = [course.values[point] for course in one.courses.values() if point in course.values]
-            common[point] = sum(known) / len(known)
-        return self._study.report(one.trial, common)
+        return self._study.report(one.trial, means_at_points(one.courses, one.going))
 
     def _settle(self, one: Running) -> None:
         """Note how a trial has ended."""

@@ -240,8 +240,8 @@ class SweepStudy:
     def _alone(self) -> Iterator[None]:
         """Keep others from taking trials meanwhile.
 
-        One that was asleep for long may have lost the lock. A trial changes hands in one line of the journal
-        all the same, and who it belongs to is looked at before it is judged.
+        A process that was asleep for long may have lost the lock. A trial changes hands in one line of the
+        journal all the same, and its owner is looked up before it is judged.
         """
         with held_back():
             self._lock.acquire()

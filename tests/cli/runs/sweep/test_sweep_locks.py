@@ -27,7 +27,7 @@ class WaitedError(Exception):
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nobody wait."""
+    """Raise instead of waiting."""
 
     def refuse(_seconds: float) -> None:
         raise WaitedError
@@ -56,6 +56,15 @@ def test_it_is_taken_from_a_killed_process_of_this_machine_at_once_and_from_a_li
     lock.release()
     assert not (tmp_path / "it.lock").exists()
     SharedLock(path).acquire()
+
+
+@pytest.mark.usefixtures("at_once")
+def test_one_that_has_lost_it_does_not_release_that_of_the_next(tmp_path: Path) -> None:
+    asleep, another = SharedLock(tmp_path / "it"), f"{locks.this_machine()}-2 0123"
+    asleep.acquire()
+    (tmp_path / "it.lock").write_text(another)
+    asleep.release()
+    assert (tmp_path / "it.lock").read_text() == another
 
 
 @pytest.mark.usefixtures("at_once")
