@@ -58,6 +58,8 @@ def find_spec(id: str) -> EnvSpec:  # noqa: A002 - the config's word for it
         UnknownEnvironmentError: no such id; names the nearest ones.
     """
     module, _, name = id.rpartition(":")
+    if os.sep in module:
+        raise UnknownEnvironmentError(f"{id!r}: {module!r} is a path; a module is named with dots")
     if module:
         try:
             importlib.import_module(module)
