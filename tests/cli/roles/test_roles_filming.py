@@ -199,7 +199,8 @@ def test_a_film_that_is_given_up_leaves_nothing_and_one_of_the_dead_is_removed(t
     (tmp_path / ".50.mp4.4711").write_bytes(b"by an examiner that was killed")
     made = films(tmp_path)
     made.begin("100", NOTHING, 7)
-    assert [path.name for path in tmp_path.iterdir()] == [f".100.mp4.{os.getpid()}"]
+    (half,) = tmp_path.iterdir()
+    assert half.name.startswith(".100.mp4.")
     made.discard()
     assert not made.is_filming
     assert not list(tmp_path.iterdir())
