@@ -6,6 +6,7 @@ root's loop waits for them (``StopSignals``). Imported before everything else, s
 
 from __future__ import annotations
 
+import faulthandler
 import signal
 import socket
 import sys
@@ -36,6 +37,9 @@ AGAIN_S: Final = 0.001
 
 MOST_S: Final = 1e8
 """Longest that a timer takes; what is infinite is three years."""
+
+DEAF_S: Final = 60.0
+"""How long code in C that has not heard an alarm may go on."""
 
 
 _raised = False
@@ -101,6 +105,23 @@ def alarm(after_s: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def limit(after_s: float) -> Iterator[None]:
+    """``alarm``, and ``DEAF_S`` later the end of the command, with status 1 and where it was.
+
+    Python hears of a signal between two of its own instructions: no exception ends code in C that hangs.
+
+    Raises:
+        HangsError: the time is up.
+    """
+    faulthandler.dump_traceback_later(min(after_s + DEAF_S, MOST_S), file=2, exit=True)
+    try:
+        with alarm(after_s):
+            yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def ignore_signals() -> None:

@@ -42,7 +42,7 @@ from tianji_cli.launch.local import LocalLauncher
 from tianji_cli.plan.plan import expected_hosts, make_plan
 from tianji_cli.quantities import count, several
 from tianji_cli.root.session import build_spec
-from tianji_cli.signals import HangsError, alarm
+from tianji_cli.signals import HangsError, limit
 from tianji_cli.telemetry.progress import Progress
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.records import RecordSpace
@@ -163,7 +163,7 @@ def _patient(patience_s: float) -> Iterator[None]:
         TimeoutError: the time is up; its cause has the line that did not return.
     """
     try:
-        with alarm(patience_s):
+        with limit(patience_s):
             yield
     except HangsError as cause:
         raise TimeoutError(

@@ -27,7 +27,7 @@ from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.quantities import count, finite, number, several
 from tianji_cli.roles.evaluator import BASELINES, POLICIES, EvaluationLimits, PolicyName
 from tianji_cli.root.shutdown import START_S
-from tianji_cli.signals import HangsError, alarm
+from tianji_cli.signals import HangsError, limit
 from tianji_cli.telemetry.progress import Progress
 from tianji_cli.telemetry.report import print_lines, write_json
 from tianji_cli.telemetry.snapshot import of_names
@@ -189,7 +189,7 @@ def _play(
         start_s = limits.max_s + START_S
         filming = None
         try:
-            with alarm(start_s):
+            with limit(start_s):
                 evaluator = build()
                 stack.callback(_close, evaluator)
                 if film is not None:  # It begins with the first observation: what cannot be drawn shows now.
@@ -197,7 +197,7 @@ def _play(
         except HangsError as cause:
             raise TimeoutError(f"environments and policy were not ready after {start_s:g} s") from cause
         try:
-            with alarm(limits.max_s + GRACE_S):
+            with limit(limits.max_s + GRACE_S):
                 while evaluator.finished is None:
                     (filming or evaluator).turn()
                     progress.show(evaluator.progress, evaluator.returns)
@@ -226,7 +226,7 @@ def _begin_film(film: Callable[[Evaluator], Filming], evaluator: Evaluator) -> F
 def _close(evaluator: Evaluator) -> None:
     """Close the environments; what was played is shown though closing them hangs."""
     try:
-        with alarm(CLOSE_S):
+        with limit(CLOSE_S):
             evaluator.close()
     except HangsError:
         sys.stderr.write(f"tianji: warning: the environments were not closed after {CLOSE_S:g} s\n")

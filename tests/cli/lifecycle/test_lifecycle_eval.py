@@ -287,6 +287,24 @@ def test_a_step_that_does_not_return_does_not_keep_an_evaluation_for_ever(workpl
     assert "had ended after 0.5 s, in a step or an action that did not return" in played.stdout
 
 
+def test_code_in_c_that_does_not_return_ends_the_command_and_says_where(workplace: Any) -> None:
+    workplace.module(ENDLESS_ENV)
+    run = workplace.train(endless(1.0, first=5))
+    run.finish()
+    deaf = ENDLESS_ENV.replace("def render(self):", "def render(self):\n        sum(itertools.repeat(0))")
+    workplace.module(deaf.replace("import time", "import itertools, time"))
+    (workplace.place / "sitecustomize.py").write_text(
+        "from tianji_cli import signals\nfrom tianji_cli.root import shutdown\n"
+        "signals.DEAF_S, shutdown.START_S = 0.5, 0.5\n"
+    )
+    workplace.environment = {"PYTHONPATH": str(workplace.place)}
+    stuck = workplace.command("eval", str(run.path), "--max-s", "0.5", "--render", "stuck.gif")
+    stuck.wait(1)
+    assert "Timeout (0:00:01" in stuck.stderr
+    assert " in render\n" in stuck.stderr
+    assert not list(workplace.place.glob("*.gif"))
+
+
 def test_building_and_closing_do_not_keep_an_evaluation_for_ever(workplace: Any) -> None:
     workplace.module(ENDLESS_ENV)
     run = workplace.train(endless(1.0, hangs="step", first=5))
