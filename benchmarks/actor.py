@@ -39,7 +39,7 @@ from tianji_cli.plan.spec import JobSpec
 from tianji_cli.roles.actor.actor import Actor
 from tianji_cli.wire.parameters import PublishedPolicy, policy_layout
 from tianji_cli.worker.build import build_roles, open_transport
-from tianji_cli.worker.parts import Parts
+from tianji_cli.worker.builder import Builder
 from tianji_envs.atari.games import find_game, read_options
 from tianji_transports.core import EngineOptions
 
@@ -71,13 +71,13 @@ def steps_per_s(
 
 
 @contextmanager
-def acting_alone(parts: Parts) -> Iterator[Loop]:
+def acting_alone(builder: Builder) -> Iterator[Loop]:
     """Build the actor and whoever claims its fragments; give its turns."""
     production = ProductionFile(None, 1)
     production.begin(0, 0)
-    with open_transport(parts, EngineOptions()) as transport:
-        actor = next(role for role in build_roles(parts, transport, production) if isinstance(role, Actor))
-        model = parts.model()
+    with open_transport(builder, EngineOptions()) as transport:
+        actor = next(role for role in build_roles(builder, transport, production) if isinstance(role, Actor))
+        model = builder.model()
         memory = memoryview(bytearray(policy_layout(model.parameter_count).nbytes))
         model.write_parameters(PublishedPolicy(memory).parameters)
         transport.publish(slot_name(POLICY, 0), memory, 10**9)
@@ -100,10 +100,10 @@ def acting_alone(parts: Parts) -> Iterator[Loop]:
             actor.close()
 
 
-def environment_alone(config: JobConfig, parts: Parts) -> Loop:
+def environment_alone(config: JobConfig, builder: Builder) -> Loop:
     """Build the environments as an actor has them; give their steps."""
     num_envs = config.environment.num_envs
-    environment = parts.environment(num_envs)
+    environment = builder.environment(num_envs)
     shape = environment.observation_space.shape or ()
     observation = np.zeros((num_envs, *shape), environment.observation_space.dtype)
     reward, ended, cut = np.zeros(num_envs, np.float32), np.zeros(num_envs, bool), np.zeros(num_envs, bool)
@@ -117,13 +117,13 @@ def environment_alone(config: JobConfig, parts: Parts) -> Loop:
     return steps
 
 
-def policy_alone(config: JobConfig, parts: Parts) -> Loop:
+def policy_alone(config: JobConfig, builder: Builder) -> Loop:
     """Build the agent as an actor has it; give its choices."""
-    num_envs, space = config.environment.num_envs, parts.spaces.observation
-    model = parts.model()
-    agent = parts.agent(model, num_envs, 1)
+    num_envs, space = config.environment.num_envs, builder.spaces.observation
+    model = builder.model()
+    agent = builder.agent(model, num_envs, 1)
     observation = np.zeros((num_envs, *(space.shape or ())), space.dtype)
-    fields = {field.name: np.zeros((num_envs, *field.shape), field.dtype) for field in parts.layout.fields}
+    fields = {field.name: np.zeros((num_envs, *field.shape), field.dtype) for field in builder.layout.fields}
 
     def choices(number: int) -> None:
         for _ in range(number):
@@ -132,7 +132,7 @@ def policy_alone(config: JobConfig, parts: Parts) -> Loop:
     return choices
 
 
-def ale_alone(config: JobConfig, parts: Parts) -> Loop:
+def ale_alone(config: JobConfig, builder: Builder) -> Loop:
     """Build ale_py's vector environment with the config's settings; give its steps."""
     from ale_py.vector_env import AtariVectorEnv  # noqa: PLC0415 - an extra
 
@@ -152,7 +152,7 @@ def ale_alone(config: JobConfig, parts: Parts) -> Loop:
         use_fire_reset=options.fire_reset,
     )
     environment.reset(seed=1)
-    draws = np.random.default_rng(1).integers(parts.spaces.action.n, size=(1024, num_envs))  # type: ignore[attr-defined]
+    draws = np.random.default_rng(1).integers(builder.spaces.action.n, size=(1024, num_envs))  # type: ignore[attr-defined]
 
     def steps(number: int) -> None:
         for i in range(number):
@@ -161,10 +161,10 @@ def ale_alone(config: JobConfig, parts: Parts) -> Loop:
     return steps
 
 
-def network_alone(config: JobConfig, parts: Parts) -> Loop:
+def network_alone(config: JobConfig, builder: Builder) -> Loop:
     """Build the network; give its passes over frames like those of a game, and draws of actions."""
-    num_envs, space = config.environment.num_envs, parts.spaces.observation
-    model = parts.model().eval()
+    num_envs, space = config.environment.num_envs, builder.spaces.observation
+    model = builder.model().eval()
     frames = np.random.default_rng(1).integers(256, size=(num_envs, *(space.shape or ())), dtype=np.uint8)
 
     def passes(number: int) -> None:
@@ -191,12 +191,12 @@ def measure(config_name: str, num_envs: int, repeats: int, seconds: float) -> di
     environment, policy = (ale_alone, network_alone) if is_atari else (environment_alone, policy_alone)
     with tempfile.TemporaryDirectory() as directory:
         job = JobSpec("actor-alone", "", make_plan(config), Path(directory), Path(directory))
-        parts = Parts(job, config, job.plan.processes[1], 0)
-        with acting_alone(parts) as turns:
+        builder = Builder(job, config, job.plan.processes[1], 0)
+        with acting_alone(builder) as turns:
             loops = {
                 "actor": turns,
-                "environment": environment(config, parts),
-                "policy": policy(config, parts),
+                "environment": environment(config, builder),
+                "policy": policy(config, builder),
             }
             rates = steps_per_s(loops, num_envs, repeats, seconds)
     medians = {name: statistics.median(values) for name, values in rates.items()}

@@ -19,14 +19,14 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np
 import torch
-from replay import fields_of, fill, parts_of
+from replay import builder_of, fields_of, fill
 
 from tianji_algos.core import ReplayEmbryo
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
-from tianji_cli.worker.parts import Parts
+from tianji_cli.worker.builder import Builder
 
 READY = 64
 """Batches, taken in turn: more than the nearest caches hold."""
@@ -35,16 +35,16 @@ ROUND = 50
 """Updates between two looks at the clock, and before the first."""
 
 
-def updates_per_s(parts: Parts, config: JobConfig, seconds: float) -> float:
+def updates_per_s(builder: Builder, config: JobConfig, seconds: float) -> float:
     """Update for so long."""
-    training, fields = config.replay_settings, fields_of(parts)
+    training, fields = config.replay_settings, fields_of(builder)
     settings = ReplaySettings(CAPACITY, "uniform", training.n_step, training.gamma, memory="ram")
-    replay = Replay(parts.layout, settings, agent_fields=fields, seed=1)
+    replay = Replay(builder.layout, settings, agent_fields=fields, seed=1)
     fill(replay, np.random.default_rng(1))
-    ready = [BatchArrays(BatchLayout.of(parts.layout, training.batch_size, fields)) for _ in range(READY)]
+    ready = [BatchArrays(BatchLayout.of(builder.layout, training.batch_size, fields)) for _ in range(READY)]
     for arrays in ready:
         replay.sample(arrays)
-    embryo = parts.embryo(parts.model())
+    embryo = builder.embryo(builder.model())
     assert isinstance(embryo, ReplayEmbryo)
     batches = itertools.cycle([arrays.batch for arrays in ready])
     for batch in itertools.islice(batches, ROUND):
@@ -58,11 +58,11 @@ def updates_per_s(parts: Parts, config: JobConfig, seconds: float) -> float:
     return updates / taken
 
 
-def step_environments(parts: Parts, config: JobConfig) -> None:
+def step_environments(builder: Builder, config: JobConfig) -> None:
     """Choose actions and step, for ever."""
     number = config.environment.num_envs
-    agent, environment = parts.agent(parts.model(), number, 1), parts.environment(number)
-    row = {spec.name: np.zeros((number, *spec.shape), spec.dtype) for spec in parts.layout.fields}
+    agent, environment = builder.agent(builder.model(), number, 1), builder.environment(number)
+    row = {spec.name: np.zeros((number, *spec.shape), spec.dtype) for spec in builder.layout.fields}
     environment.reset(1, row["observation"])
     while True:
         actions = agent.act(row["observation"], row)
@@ -80,10 +80,10 @@ def main() -> int:
     os.sched_setaffinity(0, options.cores)
     torch.set_num_threads(len(options.cores))
     config = load_config(options.config, options.set)
-    parts = parts_of(config)
+    builder = builder_of(config)
     if options.busy:
-        step_environments(parts, config)
-    print(updates_per_s(parts, config, options.seconds))
+        step_environments(builder, config)
+    print(updates_per_s(builder, config, options.seconds))
     return 0
 
 

@@ -30,7 +30,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from actor import Loop, steps_per_s
-from replay import fragment_of_noise, parts_of
+from replay import builder_of, fragment_of_noise
 from torch import nn
 
 from tianji_algos.core import RolloutEmbryo
@@ -39,7 +39,7 @@ from tianji_algos.ppo.settings import PPOSettings
 from tianji_cli.config.loader import load_config
 from tianji_cli.telemetry.machine import cpu_model
 from tianji_cli.wire.fragment import Fragment
-from tianji_cli.worker.parts import Parts
+from tianji_cli.worker.builder import Builder
 from tianji_lab.environment import busy_share
 
 Tensors = tuple[torch.Tensor, ...]
@@ -52,24 +52,24 @@ CAPTURE_AFTER: Final = 5
 """Updates before a graph is captured: libraries choose their algorithms, and Adam allocates its moments."""
 
 
-def model_of(parts: Parts, device: str) -> ActorCritic:
+def model_of(builder: Builder, device: str) -> ActorCritic:
     """Build the network where it is to compute."""
-    model = parts.model().to(device)
+    model = builder.model().to(device)
     assert isinstance(model, ActorCritic)
     return model
 
 
-def tianji(parts: Parts, device: str) -> Iterator[None]:
+def tianji(builder: Builder, device: str) -> Iterator[None]:
     """Make an update for each item, for ever."""
-    embryo, rng = parts.embryo(model_of(parts, device)), np.random.default_rng(1)
+    embryo, rng = builder.embryo(model_of(builder, device)), np.random.default_rng(1)
     assert isinstance(embryo, RolloutEmbryo)
-    settings, layout = embryo.settings, parts.layout
+    settings, layout = embryo.settings, builder.layout
     assert isinstance(settings, PPOSettings)
     number = max(1, round(settings.rollout_steps / (layout.steps * layout.num_envs)))
     fragments = []
     for _ in range(number):
         fields = Fragment(layout, fragment_of_noise(layout, rng).data).fields
-        fields["log_prob"][...] = -math.log(parts.spaces.action.n)
+        fields["log_prob"][...] = -math.log(builder.spaces.action.n)
         fields["value"][...] = rng.standard_normal(fields["value"].shape)
         fragments.append(fields)
     while True:
@@ -87,17 +87,17 @@ class PlainLoop:
     """
 
     def __init__(
-        self, parts: Parts, device: str, *, is_compiled: bool = False, capture: bool = False
+        self, builder: Builder, device: str, *, is_compiled: bool = False, capture: bool = False
     ) -> None:
-        settings = parts.config.training.settings
+        settings = builder.config.training.settings
         assert isinstance(settings, PPOSettings)
         self._settings = settings
-        self._model = model_of(parts, device)
+        self._model = model_of(builder, device)
         rate = torch.tensor(settings.learning_rate, device=device) if capture else settings.learning_rate
         self._optimizer = torch.optim.Adam(
             self._model.parameters(), rate, eps=settings.adam_eps, fused=True, capturable=capture
         )
-        self._host = self._noise(parts)
+        self._host = self._noise(builder)
         self._rollout = tuple(each.to(device) for each in self._host)
         self._loss: Loss = torch.compile(self._loss_of) if is_compiled else self._loss_of
         self._update: Update = self._captured(torch.device(device)) if capture else self._make_update
@@ -115,10 +115,10 @@ class PlainLoop:
                     self._update(rows)
                     yield
 
-    def _noise(self, parts: Parts) -> Tensors:
+    def _noise(self, builder: Builder) -> Tensors:
         """Make observations, actions, log-probabilities, advantages and targets on the host."""
-        steps, space = self._settings.rollout_steps, parts.spaces.observation
-        rng, actions = np.random.default_rng(1), int(parts.spaces.action.n)
+        steps, space = self._settings.rollout_steps, builder.spaces.observation
+        rng, actions = np.random.default_rng(1), int(builder.spaces.action.n)
         observation = rng.integers(0, 255, (steps, *space.shape)).astype(space.dtype)
         action = rng.integers(0, actions, steps)
         log_prob = np.full(steps, -math.log(actions), np.float32)
@@ -178,14 +178,14 @@ def loop(updates: Iterator[None], device: str) -> Loop:
     return run
 
 
-def contenders(parts: Parts, device: str) -> dict[str, Loop]:
+def contenders(builder: Builder, device: str) -> dict[str, Loop]:
     """Build all loops that this device has."""
 
     def peer(*, is_compiled: bool = False, capture: bool = False) -> Loop:
-        return loop(PlainLoop(parts, device, is_compiled=is_compiled, capture=capture).updates(), device)
+        return loop(PlainLoop(builder, device, is_compiled=is_compiled, capture=capture).updates(), device)
 
     loops = {
-        "tianji": loop(tianji(parts, device), device),
+        "tianji": loop(tianji(builder, device), device),
         "plain": peer(),
         "compiled": peer(is_compiled=True),
     }
@@ -225,7 +225,7 @@ def main() -> int:
     }
     for key, value in environment.items():
         print(f"# {key}: {value}")
-    loops = contenders(parts_of(config), options.device)
+    loops = contenders(builder_of(config), options.device)
     print(f"{'updates/s':10} {'median':>9} {'least':>9} {'most':>9} {'tianji x':>8}")
     rows = report(steps_per_s(loops, 1, options.rounds, options.seconds))
     if options.json:

@@ -35,7 +35,7 @@ from tianji_cli.plan.spec import JobSpec
 from tianji_cli.roles.buffer.replay.replay import PRIORITY, Replay, ReplaySettings
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
-from tianji_cli.worker.parts import Parts
+from tianji_cli.worker.builder import Builder
 
 MOST_US = 1000.0
 """Prioritised sampling and update of 512 out of a million."""
@@ -122,23 +122,23 @@ def stored_bytes(layout: FragmentLayout, fields: tuple[str, ...]) -> int:
     return sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in specs)
 
 
-def parts_of(config: JobConfig) -> Parts:
+def builder_of(config: JobConfig) -> Builder:
     """What the process of the learner is made of."""
     plan = make_plan(config)
     nowhere = Path(tempfile.gettempdir()) / "no-run"
-    return Parts(JobSpec("alone", "", plan, nowhere, nowhere), config, plan.processes[1], 0)
+    return Builder(JobSpec("alone", "", plan, nowhere, nowhere), config, plan.processes[1], 0)
 
 
-def fields_of(parts: Parts) -> tuple[str, ...]:
+def fields_of(builder: Builder) -> tuple[str, ...]:
     """Names of the agent's fields that a batch carries."""
-    common = {spec.name for spec in common_fields(parts.spaces.observation)}
-    return tuple(spec.name for spec in parts.layout.fields if spec.name not in common | {PRIORITY})
+    common = {spec.name for spec in common_fields(builder.spaces.observation)}
+    return tuple(spec.name for spec in builder.layout.fields if spec.name not in common | {PRIORITY})
 
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     config = load_config(options.config, options.set)
-    parts, training = parts_of(config), config.replay_settings
-    layout, fields = parts.layout, fields_of(parts)
+    builder, training = builder_of(config), config.replay_settings
+    layout, fields = builder.layout, fields_of(builder)
     rows = []
     for sampler in options.samplers:
         settings = ReplaySettings(options.capacity, sampler, training.n_step, training.gamma, memory="ram")

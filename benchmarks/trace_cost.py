@@ -61,7 +61,7 @@ class Turns:
 
         from tianji_cli.roles import role  # noqa: PLC0415
         from tianji_cli.worker.build import build_roles, open_transport  # noqa: PLC0415
-        from tianji_cli.worker.parts import Parts  # noqa: PLC0415
+        from tianji_cli.worker.builder import Builder  # noqa: PLC0415
         from tianji_transports.core import EngineOptions  # noqa: PLC0415
 
         torch.set_num_threads(1)
@@ -73,12 +73,12 @@ class Turns:
         job = load_config(options.config, [*together, *endless, *options.set])
         plan = make_plan(job)
         (process,) = plan.carrying("learner")
-        parts = Parts(JobSpec("cost", dump_config(job), plan, place, place), job, process, 0)
+        builder = Builder(JobSpec("cost", dump_config(job), plan, place, place), job, process, 0)
         self._run, self._goal = role.run_in_turns, 0
         self.production = ProductionFile(None, plan.num_actors)
         self.production.begin(0, 0)
-        self._transport = open_transport(parts, EngineOptions())
-        self.roles = build_roles(parts, self._transport, self.production)
+        self._transport = open_transport(builder, EngineOptions())
+        self.roles = build_roles(builder, self._transport, self.production)
 
     def sleep(self, timeout_s: float) -> None:
         self._transport.wait(timeout_s)

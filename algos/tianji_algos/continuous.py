@@ -220,16 +220,16 @@ class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
 
     def update(self, batch: Batch) -> UpdateResult:
         """Take all gradients, and make a step of each optimizer; priorities are means over critics."""
-        self._drawn.take_in(batch, self._peers)
+        self._drawn.take_in(batch, self._learners)
         if self._by_hand:
             batch = self._drawn.arrays(batch)
         diagnostics, errors = self._differentiate(batch)
-        if self._peers.number > 1:
-            self._peers.add_up(self._gradient.mul_(1.0 / self._peers.number))
+        if self._learners.number > 1:
+            self._learners.add_up(self._gradient.mul_(1.0 / self._learners.number))
         critic_norm = self._step(self._optimizer)
         self._means.add(diagnostics, self._improve(), critic_norm)
         priorities = self._exchange.to_host_if(errors, asked=self.prioritised)
-        return UpdateResult(len(errors) * self._peers.number, priorities)
+        return UpdateResult(len(errors) * self._learners.number, priorities)
 
     def _in_torch(self, batch: Batch) -> Differentiated:
         """Differentiate the losses as they are written."""

@@ -161,7 +161,7 @@ class Embryo(ABC):
     prioritised: bool = True
     """Priorities of what an update used are asked for; where they are not, it need not bring them here."""
 
-    def join(self, peers: Peers) -> None:  # noqa: ARG002 - for those who can
+    def join(self, learners: AllReduce) -> None:  # noqa: ARG002 - for those who can
         """Make every update from now on together with other learners, each on its own share of the batch.
 
         All of them begin with the same parameters and get the same bits from every update: gradients are
@@ -404,7 +404,7 @@ def require_model(model: object, contract: type[torch.nn.Module], algorithm: str
         raise UnsuitableModelError(f"{what}; the model {example!r} would be right")
 
 
-class Peers(ABC):
+class AllReduce(ABC):
     """Learners that all-reduce their gradients: all of them call the same methods, in the same order."""
 
     number: int
@@ -422,7 +422,7 @@ class Peers(ABC):
         return counts
 
 
-class Alone(Peers):
+class Alone(AllReduce):
     """One learner by itself."""
 
     number = 1

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.batch import Batch
-from tianji_algos.core import Model, Peers
+from tianji_algos.core import AllReduce, Model
 from tianji_algos.normalization import MOST, SMALL, normalize, normalizer_of
 
 Floats = npt.NDArray[np.float32]
@@ -32,10 +32,10 @@ class DrawnObservations:
         self._moments = None if self._normalizer is None else self._normalizer.observations
         self._seen: Floats = np.empty(0, np.float32)
 
-    def take_in(self, batch: Batch, peers: Peers) -> None:
+    def take_in(self, batch: Batch, learners: AllReduce) -> None:
         """Count a batch, of which other learners have other shares: all get the same bits."""
         if self._normalizer is not None:
-            self._normalizer.update_drawn(batch.observation, peers)
+            self._normalizer.update_drawn(batch.observation, learners)
 
     def arrays(self, batch: Batch) -> Batch:
         """Return a batch as networks on a CPU see it, in memory that the next call reuses."""

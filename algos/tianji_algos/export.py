@@ -21,8 +21,8 @@ from tianji_algos.action_mask import FORBIDDEN, MaskReader
 from tianji_algos.core import Model, Spaces
 from tianji_algos.device import RecordParts, torch_type
 from tianji_algos.errors import NotExportableError
+from tianji_algos.models.recurrent import RecurrentModel
 from tianji_algos.models.teams.q_network import NO_ACTION, TeamQ
-from tianji_algos.models.through_time import RecurrentModel
 from tianji_algos.models.torch_backend import MixedPrecision
 from tianji_algos.normalization import MOST, normalize_in_torch, normalizer_of
 from tianji_algos.rules import ActionRule, Port

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from tianji_algos.core import Executor, Fields, Model, Peers, Spaces
+from tianji_algos.core import AllReduce, Executor, Fields, Model, Spaces
 from tianji_algos.errors import AlgorithmError, DivergedError, UnsuitableModelError, UnsupportedSpaceError
 from tianji_algos.fields import FieldSpec
 from tianji_algos.settings import ObservationSettings, PolicySettings
@@ -182,32 +182,32 @@ class Normalizer(nn.Module):
         kinds = [moments for moments in self.children() if isinstance(moments, Moments)]
         return [(self.place(moments).start, len(moments.mean)) for moments in kinds]
 
-    def update(self, fragments: Sequence[Fields], peers: Peers) -> None:
+    def update(self, fragments: Sequence[Fields], learners: AllReduce) -> None:
         """Take in a rollout, of which other learners may have other fragments: all get the same bits."""
         if self.observations is not None:
-            self._merge(self.observations, _SumsOfObservations(experience_of(fragments)), peers)
+            self._merge(self.observations, _SumsOfObservations(experience_of(fragments)), learners)
         if self.returns is not None:
-            self._merge(self.returns, _SumsOfReturns(fragments), peers)
+            self._merge(self.returns, _SumsOfReturns(fragments), learners)
 
-    def update_drawn(self, observation: npt.NDArray[Any], peers: Peers) -> None:
+    def update_drawn(self, observation: npt.NDArray[Any], learners: AllReduce) -> None:
         """Take in the observations ``[B, ...]`` of a batch that a replay has drawn, likewise."""
         if self.observations is not None:
             rows = observation.reshape(len(observation), -1)
-            self._merge(self.observations, _SumsOfObservations([rows]), peers)
+            self._merge(self.observations, _SumsOfObservations([rows]), learners)
 
-    def update_values(self, targets: Floats, peers: Peers) -> None:
+    def update_values(self, targets: Floats, learners: AllReduce) -> None:
         """Take in value targets ``[K]``, of which other learners may have others: all get the same bits."""
         if self.values is not None:
-            self._merge(self.values, _SumsOfTargets(targets), peers)
+            self._merge(self.values, _SumsOfTargets(targets), learners)
 
-    def _merge(self, into: Moments, sums: _Sums, peers: Peers) -> None:
+    def _merge(self, into: Moments, sums: _Sums, learners: AllReduce) -> None:
         first = np.append(sums.of_values(), sums.count)
-        peers.add_up(torch.from_numpy(first))
+        learners.add_up(torch.from_numpy(first))
         count = float(first[-1])
         mean = first[:-1] / max(count, 1.0)
         with np.errstate(over="ignore", invalid="ignore"):  # What is not finite is found below.
             squares = sums.of_squares(mean)
-        peers.add_up(torch.from_numpy(squares))
+        learners.add_up(torch.from_numpy(squares))
         if not (np.isfinite(mean).all() and np.isfinite(squares).all()):
             raise DivergedError(
                 f"the statistics of {sums.what} are not finite: some are too large to be squared; "

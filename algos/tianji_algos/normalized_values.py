@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.core import Model, Peers
+from tianji_algos.core import AllReduce, Model
 from tianji_algos.normalization import SMALL, Normalizer, normalizer_of
 
 Floats = npt.NDArray[np.float32]
@@ -107,9 +107,9 @@ class LearntValues:
         """Note the targets ``[K]`` of an update, as returns, in memory that nobody else writes to."""
         self._noted.append(target)
 
-    def end_pass(self, peers: Peers) -> None:
+    def end_pass(self, learners: AllReduce) -> None:
         """Take in what was noted, and by other learners."""
-        self._normalizer.update_values(self.targets(), peers)
+        self._normalizer.update_values(self.targets(), learners)
         self.begin()
 
     def targets(self) -> Floats:

@@ -17,12 +17,21 @@ import torch
 from pydantic import BaseModel
 
 from tianji_algos.action_mask import MaskReader, masked, records_of
-from tianji_algos.core import ALONE, Agent, Fields, Peers, RolloutEmbryo, Spaces, UpdateResult, require_model
+from tianji_algos.core import (
+    ALONE,
+    Agent,
+    AllReduce,
+    Fields,
+    RolloutEmbryo,
+    Spaces,
+    UpdateResult,
+    require_model,
+)
 from tianji_algos.device import Uploads, is_on_host
 from tianji_algos.distributions import Distribution, distribution_for
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic
-from tianji_algos.models.through_time import RecurrentActorCritic
+from tianji_algos.models.recurrent import RecurrentActorCritic
 from tianji_algos.normalization import DiscountedReturns, acting_executor, normalizer_of
 from tianji_algos.optim import (
     Diagnostics,
@@ -191,7 +200,7 @@ class PolicyRollout(ABC):
         self.settings = settings
         self._observations = observations
         self._memory = memory
-        self._peers: Peers = ALONE
+        self._learners: AllReduce = ALONE
 
     def scaled(self, reward: Floats, scale: float) -> Floats:
         """Return rewards as they are learnt from: normalised, if they are to be, and times ``scale``."""
@@ -199,9 +208,9 @@ class PolicyRollout(ABC):
             reward = normalizer.rewards(reward)
         return reward * np.float32(scale)
 
-    def join(self, peers: Peers) -> None:
+    def join(self, learners: AllReduce) -> None:
         """Hold this learner's share of every rollout from now on."""
-        self._peers = peers
+        self._learners = learners
 
     @abstractmethod
     def gather(self, fragments: Sequence[Fields]) -> None:
@@ -338,15 +347,15 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
     ) -> PolicyRollout:
         """Build what holds a rollout; a network that ``is_recurrent`` takes ``Sequences``."""
 
-    def join(self, peers: Peers) -> None:
+    def join(self, learners: AllReduce) -> None:
         """Learn from one rollout together: the update is the one that its whole minibatch would give."""
-        super().join(peers)
-        self._rollout.join(peers)
+        super().join(learners)
+        self._rollout.join(learners)
 
     def minibatches(self, fragments: Sequence[Fields]) -> Iterator[Any]:
         """Yield the minibatches of all epochs."""
         if self._normalizer is not None:
-            self._normalizer.update(fragments, self._peers)
+            self._normalizer.update(fragments, self._learners)
         self._rollout.gather(fragments)
         for _ in range(self.settings.epochs):
             yield from self._rollout.minibatches(self._rng)
@@ -362,8 +371,8 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
         else:
             self._optimizer.gradient.zero_()
             self._latest = self._nothing
-        if self._peers.number > 1:
-            self._peers.add_up(self._optimizer.gradient)
+        if self._learners.number > 1:
+            self._learners.add_up(self._optimizer.gradient)
         self._means.add(self._latest, self._step(self._optimizer))
         return UpdateResult(batch.total)
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from tianji_algos.core import ALONE, Embryo, Model, Peers
+from tianji_algos.core import ALONE, AllReduce, Embryo, Model
 from tianji_algos.device import device_of
 from tianji_algos.errors import DivergedError, StateMismatchError, UnsuitableModelError
 from tianji_algos.schedules import remaining
@@ -378,11 +378,11 @@ class OptimizedEmbryo(Embryo):
         self._optimizer = optimizer
         self._means = means
         self._rng = rng
-        self._peers: Peers = ALONE
+        self._learners: AllReduce = ALONE
 
-    def join(self, peers: Peers) -> None:
+    def join(self, learners: AllReduce) -> None:
         """Learn from shares of one batch together: the update is the one that all of it would give."""
-        self._peers = peers
+        self._learners = learners
 
     def averaged_state(self) -> Sequence[torch.Tensor]:
         """Return what the optimizer remembers of gradients."""
@@ -490,16 +490,16 @@ class ActorEmbryo(OptimizedEmbryo):
         super().__init__(settings, optimizer, means, rng)
         self._actor_adam = actor
 
-    def join(self, peers: Peers) -> None:
+    def join(self, learners: AllReduce) -> None:
         """Learn from equal shares of one batch together: the update is the one that all of it would give.
 
         Learners that begin with the same state, as those of a resumed run do, draw different numbers all the
         same.
         """
-        super().join(peers)
-        if peers.index:
+        super().join(learners)
+        if learners.index:
             stream: Any = self._rng.bit_generator
-            stream.state = stream.jumped(peers.index).state
+            stream.state = stream.jumped(learners.index).state
 
     def schedule(self, env_steps: int) -> None:
         """Set the learning rates for so many env steps seen."""

@@ -78,11 +78,11 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
     | _model("mlp_q", "mlp:MLPQ", "models.settings:MLPQSettings", "QNetwork")
     | _model(
         "recurrent_actor_critic",
-        "through_time:GatedActorCritic",
+        "recurrent:GatedActorCritic",
         "models.settings:RecurrentActorCriticSettings",
         "ActorCritic",
     )
-    | _model("recurrent_q", "through_time:GatedQ", "models.settings:RecurrentQSettings", "RecurrentQNetwork")
+    | _model("recurrent_q", "recurrent:GatedQ", "models.settings:RecurrentQSettings", "RecurrentQNetwork")
     | _model(
         "team_actor_critic",
         "teams.actor_critic:TeamActorCritic",

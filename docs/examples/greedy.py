@@ -9,7 +9,7 @@ from pydantic import Field
 
 from tianji_algos.settings import Settings
 from tianji_cli.roles.evaluator import Evaluator
-from tianji_cli.roles.user_role import Surroundings, UserRole
+from tianji_cli.roles.user_role import RoleContext, UserRole
 
 
 class GreedySettings(Settings):
@@ -23,8 +23,8 @@ class Greedy(UserRole):
 
     settings_type = GreedySettings
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        super().__init__(surroundings)
+    def __init__(self, context: RoleContext) -> None:
+        super().__init__(context)
         self._episodes = self.settings.episodes
         self._agent = self.make_agent(self._episodes)
         self._environment = self.make_environment(self._episodes, evaluation=True)
@@ -58,4 +58,4 @@ class Greedy(UserRole):
             return None
         self._version = policy.version
         self._agent.adopt(policy.parameters)
-        return Evaluator(self._agent, self._environment, self._episodes, self.surroundings.seed)
+        return Evaluator(self._agent, self._environment, self._episodes, self.context.seed)

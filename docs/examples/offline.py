@@ -33,7 +33,7 @@ from tianji_cli.roles.buffer.replay.replay import PRIORITY, Replay, ReplaySettin
 from tianji_cli.roles.learner.learner import Episodes
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
-from tianji_cli.worker.parts import Parts
+from tianji_cli.worker.builder import Builder
 
 
 def read_fragments(file: Path, layout: FragmentLayout) -> Iterator[Fragment]:
@@ -90,7 +90,7 @@ class Recording:
             )
         plan = make_plan(self.config)
         job = JobSpec("offline", dump_config(self.config), plan, run, run)
-        self.parts = Parts(job, self.config, plan.processes[0], 0)
+        self.builder = Builder(job, self.config, plan.processes[0], 0)
         directories = sorted((run / "roles").glob(f"{role}-*"))
         files = [file for directory in directories for file in sorted(directory.glob("*.fragments"))]
         if not files:
@@ -99,13 +99,13 @@ class Recording:
             self.layout = read_layout(directories[0])
         except (OSError, ValueError) as cause:
             raise SystemExit(str(cause)) from cause
-        if self.layout != self.parts.layout:
+        if self.layout != self.builder.layout:
             raise SystemExit(f"{directories[0]} holds other fields than {run / 'config.toml'} asks for")
-        self.fields = tuple(spec.name for spec in self.parts.agent_fields if spec.name != PRIORITY)
+        self.fields = tuple(spec.name for spec in self.builder.agent_fields if spec.name != PRIORITY)
         self.replay = self._filled(files)
 
     def _is_possible(self, action: npt.NDArray[Any]) -> bool:
-        space = self.parts.spaces.action
+        space = self.builder.spaces.action
         return not isinstance(space, Discrete) or bool(
             ((action >= space.start) & (action < space.start + space.n)).all()
         )
@@ -135,8 +135,8 @@ class Recording:
 def train(recording: Recording, updates: int) -> tuple[Model, TrainingState]:
     """Make so many updates, each with a batch drawn uniformly from all that was recorded."""
     replay, settings = recording.replay, recording.config.replay_settings
-    model = recording.parts.model()
-    embryo = recording.parts.embryo(model)
+    model = recording.builder.model()
+    embryo = recording.builder.embryo(model)
     batch = BatchArrays(BatchLayout.of(recording.layout, settings.batch_size, recording.fields))
     progress = Progress(env_steps=replay.accepted)
     for number in range(updates):

@@ -17,7 +17,7 @@ from tianji_algos.fields import FieldSpec
 from tianji_algos.settings import Settings
 from tianji_cli.data.fragment import Fragment, FragmentLayout
 from tianji_cli.errors import RunFailed
-from tianji_cli.roles.user_role import Surroundings, UserRole
+from tianji_cli.roles.user_role import RoleContext, UserRole
 
 
 class RecorderSettings(Settings):
@@ -31,12 +31,12 @@ class Recorder(UserRole):
 
     settings_type = RecorderSettings
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        super().__init__(surroundings)
+    def __init__(self, context: RoleContext) -> None:
+        super().__init__(context)
         earlier = sorted(self.directory.glob("*.fragments"))
         self._left = self.settings.max_mb * 1_000_000 - sum(file.stat().st_size for file in earlier)
         self._written = self._left_out = 0
-        write_layout(surroundings.layout, self.directory)
+        write_layout(context.layout, self.directory)
         # A resumed run begins another file: the last fragment of a killed one may be incomplete.
         self._file = (self.directory / f"{len(earlier):04}.fragments").open("xb", buffering=0)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import gymnasium
 
     from tianji_algos.core import Agent
-    from tianji_cli.worker.parts import Parts
+    from tianji_cli.worker.builder import Builder
 
 Array = npt.NDArray[Any]
 
@@ -45,17 +45,17 @@ class Policy:
         action_space: of what ``act`` returns.
     """
 
-    def __init__(self, parts: Parts, checkpoint: str, seed: int) -> None:
+    def __init__(self, builder: Builder, checkpoint: str, seed: int) -> None:
         from tianji_cli.files.checkpoint import load_parameters  # noqa: PLC0415 - imports torch
 
-        spaces = parts.spaces
+        spaces = builder.spaces
         self.observation_space: gymnasium.Space[Any] = spaces.observation
         self.action_space: gymnasium.Space[Any] = spaces.action
-        self._parts = parts
+        self._builder = builder
         self._seed = seed
-        self._model = parts.acting_model()
-        self._parameters = load_parameters(parts.job.checkpoints / checkpoint, self._model)
-        progress = saved_progress(parts.job.checkpoints, parts.config.distribution.groups)
+        self._model = builder.acting_model()
+        self._parameters = load_parameters(builder.job.checkpoints / checkpoint, self._model)
+        progress = saved_progress(builder.job.checkpoints, builder.config.distribution.groups)
         self._env_steps = sum(group.env_steps for group in progress)
         self._build(1)
 
@@ -77,7 +77,7 @@ class Policy:
         Raises:
             ObservationError: it does not fit ``observation_space``; says how.
         """
-        team = self._parts.translator
+        team = self._builder.translator
         if team is not None and isinstance(observation, Mapping):
             record = _fitting(team.record_of, observation, self.observation_space)
             return team.actions_of(self.act(record, deterministic), observation)
@@ -110,11 +110,11 @@ class Policy:
         from tianji_cli.roles.evaluator import ExploringPolicy  # noqa: PLC0415 - imports environments
 
         self._number = number
-        self._agent: Agent = self._parts.agent(self._model, number, self._seed)
+        self._agent: Agent = self._builder.agent(self._model, number, self._seed)
         self._agent.adopt(self._parameters)
         self._agent.schedule(self._env_steps)
         self._agent.begin_episodes(np.ones(number, np.bool_))
-        self._explorer = ExploringPolicy(self._agent, self._parts.agent_fields, number)
+        self._explorer = ExploringPolicy(self._agent, self._builder.agent_fields, number)
 
     def _rows(self, observation: Any) -> tuple[Array, bool]:
         """Return observations ``[N, ...]``, and whether a single one was given."""
@@ -200,10 +200,10 @@ def load(
         warnings.warn(warning, stacklevel=2)
     config = load_config(str(directory.config))
     name = directory.checkpoint(str(checkpoint))
-    from tianji_cli.worker.parts import Parts  # noqa: PLC0415 - imports torch
+    from tianji_cli.worker.builder import Builder  # noqa: PLC0415 - imports torch
 
     try:
-        return Policy(Parts.of_run(directory, config), name, seed)
+        return Policy(Builder.of_run(directory, config), name, seed)
     except TianjiError:
         raise
     except Exception as cause:  # A user's environment, model or agent may raise anything.

@@ -14,7 +14,7 @@ import torch
 from algos.fragments import Fragment
 from algos.training import parameters
 
-from tianji_algos.core import Peers, RolloutEmbryo
+from tianji_algos.core import AllReduce, RolloutEmbryo
 
 Floats = npt.NDArray[np.float32]
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class Table:
         self.additions = 0
 
 
-class Together(Peers):
+class Together(AllReduce):
     """Learners that are threads."""
 
     def __init__(self, table: Table, index: int) -> None:
@@ -46,7 +46,7 @@ class Together(Peers):
             self._table.additions += 1
 
 
-def in_step(number: int, learn: Callable[[Peers], T]) -> tuple[list[T], Table]:
+def in_step(number: int, learn: Callable[[AllReduce], T]) -> tuple[list[T], Table]:
     """Let so many learners learn, each in a thread."""
     table = Table(number)
 

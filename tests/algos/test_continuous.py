@@ -19,7 +19,7 @@ from torch import nn
 from tianji_algos import registry
 from tianji_algos.batch import Batch
 from tianji_algos.bounds import ActionBounds
-from tianji_algos.core import Agent, Peers, Spaces, build_model
+from tianji_algos.core import Agent, AllReduce, Spaces, build_model
 from tianji_algos.errors import DivergedError, UnsuitableModelError, UnsupportedSpaceError
 from tianji_algos.models.actor_q import DeterministicActorQ, GaussianActorQ
 from tianji_algos.sac.sac import SACEmbryo
@@ -144,9 +144,9 @@ def test_the_policy_heeds_the_weights_of_samples(algorithm: str, backend: str) -
 def test_learners_in_step_have_the_same_bits_though_each_draws_for_itself(algorithm: str) -> None:
     embryos = [build(algorithm) for _ in range(2)]
 
-    def learn(peers: Peers) -> int:
-        embryos[peers.index].join(peers)
-        return sum(embryos[peers.index].update(make_batch(10 * k + peers.index)).uses for k in range(4))
+    def learn(group: AllReduce) -> int:
+        embryos[group.index].join(group)
+        return sum(embryos[group.index].update(make_batch(10 * k + group.index)).uses for k in range(4))
 
     used, _ = in_step(2, learn)
     assert used == [8 * ROWS, 8 * ROWS]

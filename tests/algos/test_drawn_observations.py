@@ -15,7 +15,7 @@ from algos.training import parameters
 
 from tianji_algos import registry
 from tianji_algos.batch import Batch
-from tianji_algos.core import Embryo, Model, Peers, Spaces, build_model
+from tianji_algos.core import AllReduce, Embryo, Model, Spaces, build_model
 from tianji_algos.errors import DivergedError, UnsupportedSpaceError
 from tianji_algos.normalization import FILTER, Normalization, build_normalizer, normalizer_of
 
@@ -116,10 +116,10 @@ def test_learners_on_shares_have_the_statistics_of_one(rule: str) -> None:
     alone.update(batch)
     embryos = [build(rule), build(rule)]
 
-    def learn(peers: Peers) -> Floats:
-        embryo: Embryo = embryos[peers.index]
-        embryo.join(peers)
-        mine = slice(peers.index, None, 2)
+    def learn(group: AllReduce) -> Floats:
+        embryo: Embryo = embryos[group.index]
+        embryo.join(group)
+        mine = slice(group.index, None, 2)
         names = ("observation", "reward", "next_observation", "discount", "weight")
         fields = {name: field[mine] for name, field in batch.fields.items()}
         embryo.update(Batch(fields=fields, **{name: getattr(batch, name)[mine] for name in names}))

@@ -15,8 +15,8 @@ from tianji_algos.impala.impala import IMPALAEmbryo
 from tianji_algos.impala.settings import IMPALASettings
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.mlp import MLPActorCritic
+from tianji_algos.models.recurrent import RecurrentActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
-from tianji_algos.models.through_time import RecurrentActorCritic
 from tianji_algos.settings import NoSettings
 
 SMALL: dict[str, Any] = {

@@ -12,7 +12,7 @@ from algos.maddpg_team import CONTINUOUS, DISCRETE, MODELS, build_embryo, make_b
 from algos.training import parameters
 
 from tianji_algos.batch import Batch
-from tianji_algos.core import Peers, Spaces
+from tianji_algos.core import AllReduce, Spaces
 from tianji_algos.maddpg.maddpg import MADDPGEmbryo
 
 ROWS = 12
@@ -20,7 +20,7 @@ BOTH = pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete"
 EACH_MODEL = pytest.mark.parametrize("model", MODELS)
 
 
-class Partner(Peers):
+class Partner(AllReduce):
     """Another learner, whose gradient is known."""
 
     number = 2
@@ -57,9 +57,9 @@ def test_learners_in_step_make_the_update_of_the_whole_batch(model: dict[str, An
 def learn_in_step(embryos: Sequence[MADDPGEmbryo], batches: Sequence[Batch]) -> Table:
     """Let two learners make one update, each with a batch of its own."""
 
-    def learn(peers: Peers) -> int:
-        embryos[peers.index].join(peers)
-        return embryos[peers.index].update(batches[peers.index]).uses
+    def learn(group: AllReduce) -> int:
+        embryos[group.index].join(group)
+        return embryos[group.index].update(batches[group.index]).uses
 
     used, table = in_step(2, learn)
     assert used == [2 * ROWS, 2 * ROWS]

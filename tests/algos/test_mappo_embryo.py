@@ -13,7 +13,7 @@ from algos.in_step import train as train_one
 from algos.teams import bury, random_team_fragment, random_team_rollout, team_spaces
 from algos.training import parameters, train
 
-from tianji_algos.core import Peers, Spaces, build_model
+from tianji_algos.core import AllReduce, Spaces, build_model
 from tianji_algos.fast_cpu.ppo import PPOLossByHand
 from tianji_algos.mappo.mappo import MAPPOAgent, MAPPOEmbryo
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings, TeamActorCriticSettings
@@ -280,9 +280,9 @@ def learn_together(
 ) -> tuple[list[Outcome], Table]:
     embryos = [build(spaces, seed=k, **settings) for k in range(learners)]
 
-    def learn(peers: Peers) -> Outcome:
-        embryos[peers.index].join(peers)
-        return train_one(embryos[peers.index], fragments[peers.index :: learners])
+    def learn(group: AllReduce) -> Outcome:
+        embryos[group.index].join(group)
+        return train_one(embryos[group.index], fragments[group.index :: learners])
 
     return in_step(learners, learn)
 

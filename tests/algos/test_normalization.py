@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tianji_algos.core import ALONE, Peers, Spaces, build_model
+from tianji_algos.core import ALONE, AllReduce, Spaces, build_model
 from tianji_algos.errors import AlgorithmError, DivergedError, UnsuitableModelError, UnsupportedSpaceError
 from tianji_algos.impala.impala import IMPALAAgent, IMPALAEmbryo
 from tianji_algos.impala.settings import IMPALAAgentSettings, IMPALASettings
@@ -206,10 +206,10 @@ def test_rewards_are_learnt_in_units_of_the_spread_of_returns_and_clipped(
 def test_learners_in_step_keep_the_same_statistics_as_one_that_has_all_fragments(spaces: Spaces) -> None:
     fragments = normalized(random_rollout(spaces, 1, fragments=4, steps=STEPS, envs=ENVS))
 
-    def learn(peers: Peers) -> list[Any]:
+    def learn(group: AllReduce) -> list[Any]:
         embryo = ppo(spaces)
-        embryo.join(peers)
-        train(embryo, fragments[peers.index :: peers.number])
+        embryo.join(group)
+        train(embryo, fragments[group.index :: group.number])
         normalizer = normalizer_of(embryo.model)
         assert normalizer is not None
         return [buffer.numpy().copy() for buffer in normalizer.buffers()]

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tianji_algos.core import ALONE, Peers, Spaces, build_model
+from tianji_algos.core import ALONE, AllReduce, Spaces, build_model
 from tianji_algos.impala.impala import IMPALAEmbryo
 from tianji_algos.impala.settings import IMPALASettings
 from tianji_algos.mappo.mappo import MAPPOEmbryo
@@ -183,13 +183,13 @@ def test_impala_learns_in_the_units_of_the_targets_of_earlier_passes(backend: st
 def test_learners_in_step_have_the_same_bits_and_the_statistics_of_one(build: Any, backend: str) -> None:
     fragments, building = random_rollout(CARTPOLE, 1, fragments=4), threading.Lock()
 
-    def learn(peers: Peers) -> Any:
+    def learn(group: AllReduce) -> Any:
         with building:  # A model is built from torch's global random stream.
             embryo = build(CARTPOLE, backend=backend, rollout_steps=10**4, minibatch_size=10**4)
-        if peers.number > 1:
-            embryo.join(peers)
+        if group.number > 1:
+            embryo.join(group)
         for _ in range(2):
-            train(embryo, fragments[peers.index :: peers.number])
+            train(embryo, fragments[group.index :: group.number])
         return flat_of(embryo.model)
 
     (one, other), _ = in_step(2, learn)

@@ -15,7 +15,7 @@ from algos.teams import bury
 from algos.training import flat_of, parameters
 
 from tianji_algos.batch import SequenceBatch
-from tianji_algos.core import Peers, Spaces, build_model
+from tianji_algos.core import AllReduce, Spaces, build_model
 from tianji_algos.errors import (
     DivergedError,
     StateMismatchError,
@@ -254,10 +254,10 @@ def test_learners_with_shares_of_a_batch_learn_what_one_would_of_all(mixer: str,
             losses.append(embryo.metrics()["loss"])
         return parameters(embryo), used, losses
 
-    def learn_together(peers: Peers) -> tuple[Floats, list[int], list[float]]:
+    def learn_together(group: AllReduce) -> tuple[Floats, list[int], list[float]]:
         embryo = build(model={"mixer": mixer}, td_lambda=0.5)
-        embryo.join(peers)
-        return learn(embryo, slice(*cuts[peers.index : peers.index + 2]))
+        embryo.join(group)
+        return learn(embryo, slice(*cuts[group.index : group.index + 2]))
 
     alone = learn(build(model={"mixer": mixer}, td_lambda=0.5), slice(None))
     (first, second), _ = in_step(2, learn_together)

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tianji_algos.batch import UnrollBatch
-from tianji_algos.core import Peers, Spaces, build_model
+from tianji_algos.core import AllReduce, Spaces, build_model
 from tianji_algos.errors import UnsuitableModelError, UnsupportedSpaceError
 from tianji_algos.models.mlp import MLPQ
+from tianji_algos.models.recurrent import GatedQ
 from tianji_algos.models.settings import MLPQSettings, RecurrentQSettings
-from tianji_algos.models.through_time import GatedQ
 from tianji_algos.r2d2.r2d2 import R2D2Agent, R2D2Embryo, rescale, restore
 from tianji_algos.r2d2.settings import R2D2AgentSettings, R2D2Settings
 
@@ -157,10 +157,10 @@ def test_learners_on_shares_make_the_update_of_one_on_all(nothing: bool) -> None
     uses = [alone.update(whole).uses for whole in wholes]
     losses = alone.metrics()
 
-    def learn(peers: Peers) -> tuple[list[int], Floats]:
-        embryo = embryos[peers.index]
-        embryo.join(peers)
-        results = [embryo.update(share(whole, peers.index)) for whole in wholes]
+    def learn(group: AllReduce) -> tuple[list[int], Floats]:
+        embryo = embryos[group.index]
+        embryo.join(group)
+        results = [embryo.update(share(whole, group.index)) for whole in wholes]
         return [result.uses for result in results], parameters(embryo)
 
     embryos = [build(), build()]

@@ -14,7 +14,7 @@ from torch import nn
 from tianji_algos import registry
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.fields import FieldSpec
-from tianji_algos.models.through_time import GatedActorCritic, RecurrentActorCritic
+from tianji_algos.models.recurrent import GatedActorCritic, RecurrentActorCritic
 from tianji_algos.optim import flatten_parameters
 from tianji_algos.ppo.ppo import PPOAgent
 from tianji_algos.ppo.settings import PPOAgentSettings

@@ -9,8 +9,8 @@ from torch import nn
 from tianji_algos.core import Spaces
 from tianji_algos.distributions import distribution_for
 from tianji_algos.fields import FieldSpec
+from tianji_algos.models.recurrent import RecurrentActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
-from tianji_algos.models.through_time import RecurrentActorCritic
 
 
 class TinyGRU(RecurrentActorCritic):

@@ -9,8 +9,8 @@ import numpy as np
 
 from tianji_algos.batch import UnrollBatch
 from tianji_algos.core import Spaces, build_model
+from tianji_algos.models.recurrent import GatedQ
 from tianji_algos.models.settings import RecurrentQSettings
-from tianji_algos.models.through_time import GatedQ
 from tianji_algos.r2d2.r2d2 import R2D2Embryo
 from tianji_algos.r2d2.settings import R2D2Settings
 

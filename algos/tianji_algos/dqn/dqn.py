@@ -343,16 +343,16 @@ class DQNEmbryo(QEmbryo[QNetwork], ReplayEmbryo):
 
     def update(self, batch: Batch) -> UpdateResult:
         """Make one step of Adam, and let the target network follow when it is time."""
-        self._drawn.take_in(batch, self._peers)
+        self._drawn.take_in(batch, self._learners)
         if self._by_hand:
             batch = self._drawn.arrays(batch)
         diagnostics, errors = self._differentiate(batch)
-        if self._peers.number > 1:
-            self._peers.add_up(self._optimizer.gradient.mul_(1.0 / self._peers.number))
+        if self._learners.number > 1:
+            self._learners.add_up(self._optimizer.gradient.mul_(1.0 / self._learners.number))
         self._means.add(diagnostics, self._step(self._optimizer))
         self._target.keep_up(self.settings, self._optimizer.steps)
         priorities = self._exchange.to_host_if(errors, asked=self.prioritised)
-        return UpdateResult(len(errors) * self._peers.number, priorities)
+        return UpdateResult(len(errors) * self._learners.number, priorities)
 
     def _in_torch(self, batch: Batch) -> Differentiated:
         """Differentiate the loss as it is written."""

@@ -158,7 +158,7 @@ class IMPALAEmbryo(PolicyEmbryo):
     def _end_epoch(self) -> None:
         """Take in the targets of this pass."""
         if self._values is not None:
-            self._values.end_pass(self._peers)
+            self._values.end_pass(self._learners)
 
     def _build_rollout(
         self, observations: Observations, memory: Arrays, *, is_recurrent: bool

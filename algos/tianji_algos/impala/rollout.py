@@ -73,7 +73,7 @@ class IMPALARollout(PolicyRollout):
         reward = self._recorded["reward"]
         reward[...] = self.scaled(reward, self.settings.reward_scale)
         self._held = {name: self._memory.put(field) for name, field in self._recorded.items()}
-        self._widths = self._peers.compare(np.array([self._columns.number]))[:, 0]
+        self._widths = self._learners.compare(np.array([self._columns.number]))[:, 0]
 
     def minibatches(self, rng: np.random.Generator) -> Iterator[IMPALAMinibatch]:
         """Go through all sequences once, in random order, in minibatches of as many (give or take one).
@@ -82,7 +82,7 @@ class IMPALARollout(PolicyRollout):
         """
         shares = self._columns.minibatches(rng, self.settings.minibatch_size, self._widths)
         samples = np.array([np.count_nonzero(self._recorded["mask"][:, share]) for share in shares])
-        totals = self._peers.compare(samples).sum(axis=0)
+        totals = self._learners.compare(samples).sum(axis=0)
         for share, total in zip(shares, totals.tolist(), strict=True):
             if total:
                 yield self._minibatch(share, total)

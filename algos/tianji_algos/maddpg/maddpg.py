@@ -374,12 +374,12 @@ class MADDPGEmbryo(ActorEmbryo, ReplayEmbryo):
         policy_loss, entropy = self._policy_loss(seen, done, weight)
         torch.autograd.backward((critic_loss, policy_loss))  # They have no parameter in common.
         diagnostics = torch.stack((critic_loss, policy_loss, values.mean(), errors.mean(), entropy)).detach()
-        if self._peers.number > 1:
-            self._peers.add_up(self._gradient.mul_(1.0 / self._peers.number))
+        if self._learners.number > 1:
+            self._learners.add_up(self._gradient.mul_(1.0 / self._learners.number))
         self._means.add(diagnostics, self._step(self._optimizer), self._step(self._actor_adam))
         self._target.follow(self.settings.target_tau)
         priorities = self._exchange.to_host_if(errors, asked=self.prioritised)
-        return UpdateResult(len(batch.reward) * self._peers.number, priorities)
+        return UpdateResult(len(batch.reward) * self._learners.number, priorities)
 
     def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
         """Continue from what ``state`` returned; see ``OptimizedEmbryo``."""

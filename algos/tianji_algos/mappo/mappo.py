@@ -148,7 +148,7 @@ class TeamRollout(SampleRollout):
     ) -> npt.NDArray[np.int64]:
         """Count the steps of living agents in each minibatch, over all learners."""
         own = np.array([np.count_nonzero(columns["alive"][part]) for part in self._own(edges)], np.int64)
-        counts: npt.NDArray[np.int64] = self._peers.compare(own).sum(axis=0)
+        counts: npt.NDArray[np.int64] = self._learners.compare(own).sum(axis=0)
         return counts
 
     def _minibatch(self, number: int, samples: slice, total: int) -> TeamMinibatch:

@@ -173,7 +173,7 @@ class PPOEmbryo(PolicyEmbryo):
         if not self._adapts:
             return
         sums = torch.tensor([float(self._diverged), self._samples], dtype=torch.float64)
-        self._peers.add_up(sums)
+        self._learners.add_up(sums)
         total, samples = sums.tolist()
         divergence, wanted = total / max(samples, 1.0), self.settings.adaptive_kl
         optimizer = self._optimizer
@@ -223,8 +223,8 @@ class PPOEmbryo(PolicyEmbryo):
     def _divergence(self, batch: PPOMinibatch) -> float:
         """Estimate how far the policy has moved, over the samples of all learners in the last minibatch."""
         own = float(self._latest[DIVERGENCE])
-        if self._peers.number == 1:
+        if self._learners.number == 1:
             return own
         divergence = torch.tensor([own * batch.samples / batch.total], dtype=torch.float64)
-        self._peers.add_up(divergence)
+        self._learners.add_up(divergence)
         return float(divergence)

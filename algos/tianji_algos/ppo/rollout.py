@@ -110,7 +110,7 @@ class PPORollout(PolicyRollout):
         experience = [np.flatnonzero(fragment["mask"]) for fragment in fragments]
         self._hold(fragments, experience)
         self._size = sum(len(steps) for steps in experience)
-        self._sizes = self._peers.compare(np.array([self._size]))[:, 0]
+        self._sizes = self._learners.compare(np.array([self._size]))[:, 0]
         start = 0
         for fragment, steps in zip(fragments, experience, strict=True):
             stop = start + len(steps)
@@ -140,7 +140,7 @@ class PPORollout(PolicyRollout):
         )
         alive = self._samples.get("alive")
         normalizer.update_values(
-            target if alive is None else target[alive[: self._size].astype(bool)], self._peers
+            target if alive is None else target[alive[: self._size].astype(bool)], self._learners
         )
         units = ValueUnits.of(normalizer)
         value[...] = units.normalized(value)
@@ -204,7 +204,7 @@ class PPORollout(PolicyRollout):
 
     def _own(self, edges: npt.NDArray[np.int64]) -> list[slice]:
         """Return where this learner's part of each minibatch is."""
-        return [slice(*edge) for edge in pairwise(edges[self._peers.index].tolist())]
+        return [slice(*edge) for edge in pairwise(edges[self._learners.index].tolist())]
 
     def _count(
         self,
@@ -232,7 +232,7 @@ class PPORollout(PolicyRollout):
                 those that are not are no samples, and their advantages come as zeros.
         """
         advantage, slices = columns["advantage"], self._own(edges)
-        if self._peers.number == 1 and "alive" not in columns:
+        if self._learners.number == 1 and "alive" not in columns:
             for own in slices:
                 if own.start < own.stop:
                     normalize(advantage[own])
@@ -243,7 +243,7 @@ class PPORollout(PolicyRollout):
                 for own in slices
             ]
         )
-        self._peers.add_up(torch.from_numpy(sums))
+        self._learners.add_up(torch.from_numpy(sums))
         mean, mean_square = sums.T / np.maximum(totals, 1)
         spread = np.sqrt(np.maximum(mean_square - mean * mean, 0.0)) + SMALL
         for own, shift, scale in zip(slices, mean.tolist(), spread.tolist(), strict=True):
@@ -332,7 +332,7 @@ class SequenceRollout(PPORollout):
     def _hold(self, fragments: Sequence[Fields], experience: Sequence[Indices]) -> None:
         """Record what was remembered, and where episodes begin."""
         self._columns = Columns(fragments)
-        self._widths = self._peers.compare(np.array([self._columns.number]))[:, 0]
+        self._widths = self._learners.compare(np.array([self._columns.number]))[:, 0]
         each = fragments[0]["mask"].size
         self._is_sample = np.zeros(len(fragments) * each, np.bool_)
         for k, steps in enumerate(experience):
@@ -348,7 +348,7 @@ class SequenceRollout(PPORollout):
             outputs = np.flatnonzero(self._is_sample[steps])
             samples.append(self._sample[steps[outputs]])
             self._minibatches.append((columns, outputs))
-        sizes = self._peers.compare(np.array([len(numbers) for numbers in samples]))
+        sizes = self._learners.compare(np.array([len(numbers) for numbers in samples]))
         edges = np.zeros((len(sizes), len(samples) + 1), np.int64)
         np.cumsum(sizes, axis=1, out=edges[:, 1:])
         return np.concatenate(samples), edges

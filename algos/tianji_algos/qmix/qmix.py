@@ -270,11 +270,11 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
         episodes = PackedEpisodes(batch)
         counts = self._counts(episodes)
         own = np.array([batch.length.sum(), np.count_nonzero(counts)], np.int64)
-        steps, total = self._peers.compare(own).sum(axis=0).tolist()
+        steps, total = self._learners.compare(own).sum(axis=0).tolist()
         self._optimizer.gradient.zero_()
         diagnostics = self._differentiate(episodes, counts, total)
-        if self._peers.number > 1:
-            self._peers.add_up(self._optimizer.gradient)
+        if self._learners.number > 1:
+            self._learners.add_up(self._optimizer.gradient)
         self._means.add(diagnostics, self._step(self._optimizer))
         self._target.keep_up(self.settings, self._optimizer.steps)
         return UpdateResult(int(steps))

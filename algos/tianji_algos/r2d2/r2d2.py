@@ -15,7 +15,7 @@ from tianji_algos.batch import UnrollBatch
 from tianji_algos.core import Spaces, UnrollEmbryo, UpdateResult
 from tianji_algos.device import device_of, on_host
 from tianji_algos.dqn.dqn import DIAGNOSTICS, EpsilonGreedyAgent, QEmbryo, bootstrap, td_loss
-from tianji_algos.models.through_time import RecurrentQNetwork
+from tianji_algos.models.recurrent import RecurrentQNetwork
 from tianji_algos.r2d2.settings import R2D2AgentSettings, R2D2Settings
 
 LINEAR: Final = 1e-3
@@ -80,14 +80,14 @@ class R2D2Embryo(QEmbryo[RecurrentQNetwork], UnrollEmbryo):
     def update(self, batch: UnrollBatch) -> UpdateResult:
         """Make one step of Adam, and let the target network follow when it is time."""
         own = np.count_nonzero(batch.mask[:, self.settings.burn_in :])
-        total = int(self._peers.compare(np.array([own]))[:, 0].sum())
+        total = int(self._learners.compare(np.array([own]))[:, 0].sum())
         self._optimizer.gradient.zero_()
         if own:
             diagnostics, priorities = self._differentiate(batch, own / total)
         else:  # Of several learners one may have no step to learn from.
             diagnostics, priorities = self._nothing, self._nothing.new_zeros(len(batch.mask))
-        if self._peers.number > 1:
-            self._peers.add_up(self._optimizer.gradient)
+        if self._learners.number > 1:
+            self._learners.add_up(self._optimizer.gradient)
         self._means.add(diagnostics, self._step(self._optimizer))
         self._target.keep_up(self.settings, self._optimizer.steps)
         return UpdateResult(total, self._exchange.to_host_if(priorities, asked=self.prioritised))

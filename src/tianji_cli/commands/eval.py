@@ -124,12 +124,12 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
         # torch is slow to import, and what the command line got wrong is known by now.
         from tianji_cli.roles.filming import Filming  # noqa: PLC0415
         from tianji_cli.worker.build import build_evaluator  # noqa: PLC0415
-        from tianji_cli.worker.parts import Parts  # noqa: PLC0415
+        from tianji_cli.worker.builder import Builder  # noqa: PLC0415
 
-        parts = Parts.of_run(directory, config)
+        builder = Builder.of_run(directory, config)
         filmed = render is not None
         build = partial(
-            build_evaluator, parts, number, seed, name, policy=player, limits=limits, render=filmed
+            build_evaluator, builder, number, seed, name, policy=player, limits=limits, render=filmed
         )
         film = None if render is None else partial(Filming, path=render, overlay=overlay)
         try:

@@ -123,16 +123,16 @@ def _export(
     from tianji_algos import registry as algorithms  # noqa: PLC0415
     from tianji_algos.export import ExportedPolicy, trace  # noqa: PLC0415
     from tianji_cli.files.checkpoint import load_parameters  # noqa: PLC0415
+    from tianji_cli.worker.builder import Builder  # noqa: PLC0415
     from tianji_cli.worker.comparison import compare  # noqa: PLC0415
-    from tianji_cli.worker.parts import Parts  # noqa: PLC0415
 
     progress.begin("building environment and policy")
-    parts = Parts.of_run(directory, config)
-    model = parts.model()
+    builder = Builder.of_run(directory, config)
+    model = builder.model()
     model.read_parameters(load_parameters(directory.checkpoints / checkpoint, model))
     agent = algorithms.load("agent", config.agent.type)
-    rule: ActionRule = agent.rule(parts.spaces, config.agent.settings)
-    policy = ExportedPolicy(parts.spaces, model, rule)
+    rule: ActionRule = agent.rule(builder.spaces, config.agent.settings)
+    policy = ExportedPolicy(builder.spaces, model, rule)
     progress.begin("tracing what the policy computes")
     traced = trace(policy)
     steps = (directory.checkpoints / checkpoint).resolve().name.removeprefix("best-")
@@ -153,7 +153,7 @@ def _export(
     if not check:
         return content, document, {}
     progress.begin(f"comparing {CHECKED:,} observations")
-    return content, document, compare(parts, policy, file_format.load(content))
+    return content, document, compare(builder, policy, file_format.load(content))
 
 
 def _describe(port: Port) -> dict[str, Any]:

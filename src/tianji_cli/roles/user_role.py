@@ -76,10 +76,6 @@ class RoleContext:
     make_environment: Callable[[int, bool], VectorEnvironment]
 
 
-Surroundings = RoleContext
-"""Its former name, by which roles of users import it."""
-
-
 @dataclass(frozen=True)
 class Policy:
     """A policy as its learner published it; a copy that stays as it is.
@@ -103,23 +99,23 @@ class UserRole(Role, HasSettings):
     ``extra``. An exception ends the run as failed; a ``finished`` that is not None ends it in order.
 
     Attributes:
-        surroundings: the role's context.
+        context: the role's context.
         settings: from the config, as its ``settings_type``.
     """
 
     settings_type: ClassVar[type[BaseModel]] = NoSettings
 
-    def __init__(self, surroundings: RoleContext) -> None:
-        self.name = surroundings.name
-        self.surroundings = surroundings
-        self.settings: Any = surroundings.settings
-        self._validator = FragmentValidator(surroundings.layout, surroundings.job, surroundings.actors)
+    def __init__(self, context: RoleContext) -> None:
+        self.name = context.name
+        self.context = context
+        self.settings: Any = context.settings
+        self._validator = FragmentValidator(context.layout, context.job, context.actors)
 
     @property
     def directory(self) -> Path:
         """A directory for the role's own files, inside the run's."""
-        self.surroundings.directory.mkdir(parents=True, exist_ok=True)
-        return self.surroundings.directory
+        self.context.directory.mkdir(parents=True, exist_ok=True)
+        return self.context.directory
 
     @property
     def samples(self) -> int:
@@ -143,18 +139,18 @@ class UserRole(Role, HasSettings):
         Raises:
             RuntimeError: the config does not let the role receive fragments.
         """
-        around = self.surroundings
-        if around.channel is None:
-            raise RuntimeError(f'receives = ["fragments"] is missing in [roles.{around.name}]')
+        context = self.context
+        if context.channel is None:
+            raise RuntimeError(f'receives = ["fragments"] is missing in [roles.{context.name}]')
         claimed = 0
         while at_most is None or claimed < at_most:
-            claim = around.transport.probe(around.channel)
+            claim = context.transport.probe(context.channel)
             if claim is None:
                 return
             claimed += 1
             try:
                 if self._validator.has_its_size(claim):
-                    fragment = Fragment(around.layout, claim.view())
+                    fragment = Fragment(context.layout, claim.view())
                     reception = self._validator.admit(claim, fragment)
                     if reception is not None:
                         reception.samples += int(fragment.header["samples"])
@@ -168,10 +164,10 @@ class UserRole(Role, HasSettings):
         Raises:
             RuntimeError: the config does not let the role read policies.
         """
-        around = self.surroundings
-        if around.slot is None:
-            raise RuntimeError(f'reads = ["policy"] is missing in [roles.{around.name}]')
-        claim = around.transport.latest(around.slot, newer_than=newer_than)
+        context = self.context
+        if context.slot is None:
+            raise RuntimeError(f'reads = ["policy"] is missing in [roles.{context.name}]')
+        claim = context.transport.latest(context.slot, newer_than=newer_than)
         if claim is None:
             return None
         try:
@@ -182,7 +178,7 @@ class UserRole(Role, HasSettings):
 
     def report(self) -> dict[str, Any]:
         """Rejected messages, which the root adds up; ``super().report() | {...}`` adds to them."""
-        endpoint = rejected_by(self.surroundings.transport)
+        endpoint = rejected_by(self.context.transport)
         return {"rejected": {self.name: self._validator.rejected.reported, "endpoint": endpoint}}
 
     def checked_report(self) -> UserReport:
@@ -210,14 +206,14 @@ class UserRole(Role, HasSettings):
 
     def make_agent(self, num_envs: int) -> Agent:
         """Build the config's agent, to act in ``num_envs`` environments; ``adopt`` gives it a policy."""
-        return self.surroundings.make_agent(num_envs, self.surroundings.seed)
+        return self.context.make_agent(num_envs, self.context.seed)
 
     def make_environment(self, num_envs: int, *, evaluation: bool = False) -> VectorEnvironment:
         """Make ``num_envs`` of the config's environments; to be closed in ``close``.
 
         For an evaluation they are whole games with their own rewards, whatever eases training.
         """
-        return self.surroundings.make_environment(num_envs, evaluation)
+        return self.context.make_environment(num_envs, evaluation)
 
 
 def _nbytes_as_json(name: str, key: object, value: object) -> int:

@@ -23,7 +23,7 @@ SAY_EVERY_S: Final = 10.0
 """A group that is late again and again is reported this often."""
 
 
-class Averager:
+class ParameterAveraging:
     """Averages what groups contribute, each at most once in a round, weighted by the samples it has used.
 
     A round begins with its first contribution and ends when every group that lives has contributed, or

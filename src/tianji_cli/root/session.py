@@ -28,7 +28,7 @@ from tianji_cli.launch.mpi import World
 from tianji_cli.launch.worker_pool import NodeAgent, NodeLauncher, WorkerPool, refuse_late
 from tianji_cli.plan.plan import Host, Plan, files_elsewhere, make_plan, plan_for_ranks, this_host
 from tianji_cli.plan.spec import JobSpec
-from tianji_cli.root.averaging import Averager
+from tianji_cli.root.averaging import ParameterAveraging
 from tianji_cli.root.endpoint import Builder, RootEndpoint
 from tianji_cli.root.job_view import Overview
 from tianji_cli.root.population import Comparison, Standings, members_of
@@ -195,7 +195,7 @@ def _exchange(job: JobConfig, standings: Standings | None, telemetry: Telemetry)
     """Say what the root does with several groups: it compares the members of a population, or averages."""
     if standings is not None:
         return partial(Comparison, standings=standings)
-    return partial(Averager, wait_s=job.distribution.sync_wait_s, event=telemetry.event)
+    return partial(ParameterAveraging, wait_s=job.distribution.sync_wait_s, event=telemetry.event)
 
 
 def _remove_lockstep_stores(run: RunDirectory) -> None:

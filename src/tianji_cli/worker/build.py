@@ -3,7 +3,7 @@
 Then comes what samples go through between actors and update rule. A learner of rollouts has a buffer beside
 it that holds claims or copies of fragments. A learner of a replay has one beside it, or in a process of its
 own that assembles batches ahead. At the end are the channels and slots of a job, as large as its parts ask
-for, and the endpoint of a process. ``parts.py`` makes single parts.
+for, and the endpoint of a process. ``builder.py`` makes single builder.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ from tianji_cli.roles.learner.parallel.scatter import (
     ScatteringReplayClient,
 )
 from tianji_cli.roles.role import Role
-from tianji_cli.roles.user_role import Surroundings, UserRole, find_user_role
+from tianji_cli.roles.user_role import RoleContext, UserRole, find_user_role
 from tianji_cli.wire.batches import BatchArrays, priorities_layout
 from tianji_cli.wire.fragment import stats_layout
 from tianji_cli.wire.members import member_layout
 from tianji_cli.wire.parameters import average_layout, contribution_layout, policy_layout
-from tianji_cli.worker.parts import Parts
+from tianji_cli.worker.builder import Builder
 from tianji_envs.core import VectorEnvironment, derive_seed
 from tianji_transports.composite import edge_capabilities, open_endpoint
 from tianji_transports.core import Capabilities, EngineOptions, Transport
@@ -125,151 +125,155 @@ NO_WRAPPERS: Final = Wrappers()
 
 
 def build_roles(
-    parts: Parts, transport: Transport, counters: ProductionFile, wrap: Wrappers = NO_WRAPPERS
+    builder: Builder, transport: Transport, counters: ProductionFile, wrap: Wrappers = NO_WRAPPERS
 ) -> list[Role]:
     """Build the roles of a process, in the order they take turns and stop."""
-    replays = parts.config.learns_from_replay
-    numbers = iter(parts.process.actors)
+    replays = builder.config.learns_from_replay
+    numbers = iter(builder.process.actors)
     buffer: Buffer | None = None
     built: list[Role] = []
-    for name in parts.process.roles:
+    for name in builder.process.roles:
         if name == "actor":
-            built.append(_actor(parts, transport, counters, next(numbers), wrap))
+            built.append(_actor(builder, transport, counters, next(numbers), wrap))
         elif name == "buffer":
-            buffer = replay_buffer(parts, transport) if replays else rollout_buffer(parts, transport)
+            buffer = replay_buffer(builder, transport) if replays else rollout_buffer(builder, transport)
             built.append(buffer)
         elif name == "learner":
-            built.append(_learner(parts, transport, buffer, wrap))
+            built.append(_learner(builder, transport, buffer, wrap))
         elif name == "follower":
-            embryo = wrap.embryo(parts.trained_embryo())
-            shards = follower_source(parts, transport, embryo)
-            built.append(Follower(embryo, shards, _connect_learners(parts)))
+            embryo = wrap.embryo(builder.trained_embryo())
+            shards = follower_source(builder, transport, embryo)
+            built.append(Follower(embryo, shards, _connect_learners(builder)))
         elif name == EXAMINER:
-            built.append(_examiner(parts, transport))
+            built.append(_examiner(builder, transport))
         else:
-            built.append(_user_role(parts, transport, name))
-    assert built, f"rank {parts.process.rank} of {parts.config.experiment.name} carries no role of a group"
+            built.append(_user_role(builder, transport, name))
+    assert built, (
+        f"rank {builder.process.rank} of {builder.config.experiment.name} carries no role of a group"
+    )
     return built
 
 
 def _actor(
-    parts: Parts, transport: Transport, counters: ProductionFile, number: int, wrap: Wrappers
+    builder: Builder, transport: Transport, counters: ProductionFile, number: int, wrap: Wrappers
 ) -> Actor:
-    config = parts.config
-    environment = wrap.environment(parts.environment(config.environment.num_envs))
-    agent = wrap.agent(parts.acting_agent(number))
-    receiver = parts.carrying("buffer")[0].rank
+    config = builder.config
+    environment = wrap.environment(builder.environment(config.environment.num_envs))
+    agent = wrap.agent(builder.acting_agent(number))
+    receiver = builder.carrying("buffer")[0].rank
     return Actor(
         number,
-        parts.incarnation,
-        parts.number,
+        builder.incarnation,
+        builder.number,
         agent=agent,
         environment=environment,
-        layout=parts.layout,
-        outbox=Outbox(transport, receiver, FRAGMENTS, slot_name(POLICY, parts.group), _copies(parts)),
+        layout=builder.layout,
+        outbox=Outbox(transport, receiver, FRAGMENTS, slot_name(POLICY, builder.group), _copies(builder)),
         page=ProductionPage(counters, number),
-        seed=parts.seed("environment", number),
-        per_version=_fragments_per_version(parts),
+        seed=builder.seed("environment", number),
+        per_version=_fragments_per_version(builder),
         settings_with=lambda found: config_with(config, found).agent.settings,
     )
 
 
-def _learner(parts: Parts, transport: Transport, buffer: Buffer | None, wrap: Wrappers) -> Learner:
+def _learner(builder: Builder, transport: Transport, buffer: Buffer | None, wrap: Wrappers) -> Learner:
     """Build the learner that leads its group; ``buffer`` is None if another process has it."""
-    config, section = parts.config, parts.config.experiment
-    embryo = wrap.embryo(parts.trained_embryo())
-    if section.evaluation is not None and parts.group == 0:
-        lead_best_to_evaluations(parts.job.checkpoints)
+    config, section = builder.config, builder.config.experiment
+    embryo = wrap.embryo(builder.trained_embryo())
+    if section.evaluation is not None and builder.group == 0:
+        lead_best_to_evaluations(builder.job.checkpoints)
     if config.learns_from_replay:
-        source, rounds = replay_source(parts, transport, buffer)
+        source, rounds = replay_source(builder, transport, buffer)
     else:
-        source, rounds = rollout_source(parts, transport, embryo, buffer)
-    leader = Leader(embryo, rounds, _connect_learners(parts)) if rounds else None
+        source, rounds = rollout_source(builder, transport, embryo, buffer)
+    leader = Leader(embryo, rounds, _connect_learners(builder)) if rounds else None
     return Learner(
         embryo,
         wrap.source(source),
         transport,
-        Publisher(embryo.model, transport, slot_name(POLICY, parts.group)),
+        Publisher(embryo.model, transport, slot_name(POLICY, builder.group)),
         stop=section.stop,
         checkpoints=CheckpointWriter(
-            checkpoints_of(parts.job.checkpoints, parts.group),
+            checkpoints_of(builder.job.checkpoints, builder.group),
             embryo.model,
             section.keep_checkpoints,
             has_best=section.evaluation is None,
         ),
         checkpoint_every_s=section.checkpoint_every_s,
-        progress=parts.progress,
-        episodes=_episodes(parts),
-        average=_average(parts, transport, embryo),
-        member=_member(parts, transport, embryo),
+        progress=builder.progress,
+        episodes=_episodes(builder),
+        average=_average(builder, transport, embryo),
+        member=_member(builder, transport, embryo),
         leader=leader,
         groups=config.distribution.groups,
-        job_env_steps=parts.job_env_steps,
+        job_env_steps=builder.job_env_steps,
     )
 
 
-def rollout_buffer(parts: Parts, transport: Transport) -> Buffer:
+def rollout_buffer(builder: Builder, transport: Transport) -> Buffer:
     """Build the buffer of a group whose learner learns from rollouts, beside it."""
-    distribution = parts.config.distribution
+    distribution = builder.config.distribution
     store = RolloutStore(
-        parts.layout,
-        parts.number,
-        parts.actors,
-        per_rollout=parts.config.fragments_per_rollout,
-        window=window_of_all(parts),
-        lends=lends_rollouts(parts, transport.capabilities),
+        builder.layout,
+        builder.number,
+        builder.actors,
+        per_rollout=builder.config.fragments_per_rollout,
+        window=window_of_all(builder),
+        lends=lends_rollouts(builder, transport.capabilities),
         in_step=distribution.mode == "sync",
         rollouts=distribution.buffer.rollouts,
-        seed=parts.seed("rollouts", parts.group),
+        seed=builder.seed("rollouts", builder.group),
     )
     return Buffer(transport, FRAGMENTS, store)
 
 
 def rollout_source(
-    parts: Parts, transport: Transport, embryo: Embryo, buffer: Buffer | None
+    builder: Builder, transport: Transport, embryo: Embryo, buffer: Buffer | None
 ) -> tuple[DataSource, Rounds | None]:
     """Build what the learner takes its part of rollouts from, and what scatters the rest to followers."""
     assert buffer is not None
     assert isinstance(buffer.store, RolloutStore)
-    source = RolloutSource(cast("RolloutEmbryo", embryo), buffer.store, parts.config.distribution.learner.num)
-    shards = rollout_shards(parts, transport.capabilities)
-    scatter = _scatter(parts, transport, shards.window, shards.max_bytes)
+    source = RolloutSource(
+        cast("RolloutEmbryo", embryo), buffer.store, builder.config.distribution.learner.num
+    )
+    shards = rollout_shards(builder, transport.capabilities)
+    scatter = _scatter(builder, transport, shards.window, shards.max_bytes)
     return source, None if scatter is None else RolloutRounds(scatter, source)
 
 
-def replay_buffer(parts: Parts, transport: Transport) -> Buffer:
+def replay_buffer(builder: Builder, transport: Transport) -> Buffer:
     """Build a group's replay and the buffer over it, filled if a replay was saved for this session.
 
     Raises:
         ReplayFileError: what was saved is damaged, or does not fit the config.
     """
-    config, section = parts.config, parts.config.distribution.buffer
+    config, section = builder.config, builder.config.distribution.buffer
     replay = Replay(
-        parts.layout,
-        replay_settings(parts),
-        agent_fields=_kept(parts),
-        seed=parts.seed("replay", parts.group),
-        directory=parts.job.directory,
-        env_steps=parts.progress.env_steps,
+        builder.layout,
+        replay_settings(builder),
+        agent_fields=_kept(builder),
+        seed=builder.seed("replay", builder.group),
+        directory=builder.job.directory,
+        env_steps=builder.progress.env_steps,
     )
     learning = config.replay_settings
     limiter = RateLimiter(learning.replay_ratio, learning.warmup_steps, config.tolerance)
     keeper = None
     if section.save_with_checkpoint:
-        place = checkpoints_of(parts.job.checkpoints, parts.group) / "replay"
+        place = checkpoints_of(builder.job.checkpoints, builder.group) / "replay"
         keeper = ReplayKeeper(replay, place, config.experiment.checkpoint_every_s)
-        if parts.job.resumed and keeper.restore():
+        if builder.job.resumed and keeper.restore():
             limiter.warmup = max(0, limiter.warmup - replay.size)
-    store = ReplayStore(parts.layout, parts.number, parts.actors, replay=replay, limiter=limiter)
+    store = ReplayStore(builder.layout, builder.number, builder.actors, replay=replay, limiter=limiter)
     if section.colocate:
         return Buffer(transport, FRAGMENTS, store, keeper)
-    (learner,) = parts.carrying("learner")
+    (learner,) = builder.carrying("learner")
     return ReplayBuffer(
         transport,
         FRAGMENTS,
         store,
         learner=learner.rank,
-        batches=parts.batches(),
+        batches=builder.batches(),
         keeper=keeper,
         in_step=section.priority_updates == "sync",
         metrics=len(config.environment.metrics),
@@ -277,22 +281,22 @@ def replay_buffer(parts: Parts, transport: Transport) -> Buffer:
 
 
 def replay_source(
-    parts: Parts, transport: Transport, buffer: Buffer | None
+    builder: Builder, transport: Transport, buffer: Buffer | None
 ) -> tuple[DataSource, Rounds | None]:
     """Build what the learner draws batches from, here or elsewhere, and what scatters them to followers."""
-    config, section = parts.config, parts.config.distribution.buffer
-    learning, batches = config.replay_settings, parts.batches()
+    config, section = builder.config, builder.config.distribution.buffer
+    learning, batches = config.replay_settings, builder.batches()
     client: ReplayClient
     rounds: Rounds | None = None
     if not section.colocate:
-        (process,) = parts.carrying("buffer")
+        (process,) = builder.carrying("buffer")
         stats = config.fragment_steps, len(config.environment.metrics)
-        client = RemoteReplayClient(transport, process.rank, parts.number, batches, *stats)
+        client = RemoteReplayClient(transport, process.rank, builder.number, batches, *stats)
     else:
         assert buffer is not None
         assert isinstance(buffer.store, ReplayStore)
-        shard = parts.batches(config.distribution.learner.num)
-        scatter = _scatter(parts, transport, 1, shard.nbytes)
+        shard = builder.batches(config.distribution.learner.num)
+        scatter = _scatter(builder, transport, 1, shard.nbytes)
         if scatter is None:
             client = LocalReplayClient(buffer.store, BatchArrays(batches))
         else:
@@ -316,42 +320,42 @@ def replay_source(
     return source, rounds
 
 
-def follower_source(parts: Parts, transport: Transport, embryo: Embryo) -> FollowerSource:
+def follower_source(builder: Builder, transport: Transport, embryo: Embryo) -> FollowerSource:
     """Build what a follower takes its shards from."""
-    if parts.config.learns_from_replay:
-        (learner,), distribution = parts.carrying("learner"), parts.config.distribution
+    if builder.config.learns_from_replay:
+        (learner,), distribution = builder.carrying("learner"), builder.config.distribution
         return ScatteredBatches(
             transport,
-            parts.number,
-            parts.batches(distribution.learner.num),
+            builder.number,
+            builder.batches(distribution.learner.num),
             learner.rank,
             prioritised=distribution.buffer.has_priorities,
         )
-    shards = rollout_shards(parts, transport.capabilities)
+    shards = rollout_shards(builder, transport.capabilities)
     return ScatteredRollouts(
         transport,
-        parts.number,
+        builder.number,
         cast("RolloutEmbryo", embryo),
-        parts.layout,
-        [number for numbers in parts.actors.values() for number in numbers],
+        builder.layout,
+        [number for numbers in builder.actors.values() for number in numbers],
         shards=shards.window,
         lends=shards.borrow == shards.window,
     )
 
 
-def check_replay_memory(parts: Parts, buffers: int) -> None:
+def check_replay_memory(builder: Builder, buffers: int) -> None:
     """Make sure that one host can hold so many replays.
 
     Raises:
         ReplayMemoryError: it cannot; says how large they may be.
     """
-    settings = replay_settings(parts)
-    bytes_of(parts.layout, settings, _kept(parts)).place(settings, parts.job.directory, buffers)
+    settings = replay_settings(builder)
+    bytes_of(builder.layout, settings, _kept(builder)).place(settings, builder.job.directory, buffers)
 
 
-def replay_settings(parts: Parts) -> ReplaySettings:
+def replay_settings(builder: Builder) -> ReplaySettings:
     """What a group's replay is to be like."""
-    config, section = parts.config, parts.config.distribution.buffer
+    config, section = builder.config, builder.config.distribution.buffer
     transitions, steps = config.transition_settings, section.importance_steps
     return ReplaySettings(
         capacity=section.capacity,
@@ -368,60 +372,60 @@ def replay_settings(parts: Parts) -> ReplaySettings:
     )
 
 
-def _kept(parts: Parts) -> tuple[str, ...]:
+def _kept(builder: Builder) -> tuple[str, ...]:
     """Names of the agent's fields that the replay holds."""
-    return tuple(field.name for field in parts.batches().fields)
+    return tuple(field.name for field in builder.batches().fields)
 
 
-def _scatter(parts: Parts, transport: Transport, shards: int, nbytes: int) -> Scatter | None:
+def _scatter(builder: Builder, transport: Transport, shards: int, nbytes: int) -> Scatter | None:
     """Open the channels to the learner's followers; None if it has none."""
-    ranks = [process.rank for process in parts.carrying("follower")]
-    return Scatter(transport, ranks, parts.number, shards, nbytes) if ranks else None
+    ranks = [process.rank for process in builder.carrying("follower")]
+    return Scatter(transport, ranks, builder.number, shards, nbytes) if ranks else None
 
 
-def _examiner(parts: Parts, transport: Transport) -> Examiner:
+def _examiner(builder: Builder, transport: Transport) -> Examiner:
     """Build what evaluates while others train."""
-    experiment = parts.config.experiment
+    experiment = builder.config.experiment
     pace = experiment.evaluation
     assert pace is not None
-    num_envs, seed = min(pace.episodes, MAX_PARALLEL), parts.seed("evaluation")
-    limits, metrics = EvaluationLimits(pace.max_s), parts.config.environment.metrics
-    model = parts.acting_model()
-    agent = parts.agent(model, num_envs, derive_seed(seed, num_envs))
-    policy = _player(parts, agent, num_envs, explores=not pace.deterministic)
-    environment = parts.environment(num_envs, evaluation=True)
+    num_envs, seed = min(pace.episodes, MAX_PARALLEL), builder.seed("evaluation")
+    limits, metrics = EvaluationLimits(pace.max_s), builder.config.environment.metrics
+    model = builder.acting_model()
+    agent = builder.agent(model, num_envs, derive_seed(seed, num_envs))
+    policy = _player(builder, agent, num_envs, explores=not pace.deterministic)
+    environment = builder.environment(num_envs, evaluation=True)
     films = None
-    if pace.video and not parts.incarnation:
-        films = _films(parts, model, seed, limits)
+    if pace.video and not builder.incarnation:
+        films = _films(builder, model, seed, limits)
     elif pace.video:  # What killed an examiner may be what draws: the next one does without, and evaluates.
-        remove_leftovers(parts.job.run / VIDEOS)
+        remove_leftovers(builder.job.run / VIDEOS)
     return Examiner(
         transport,
-        [slot_name(POLICY, group) for group in parts.job.plan.groups],
+        [slot_name(POLICY, group) for group in builder.job.plan.groups],
         agent=agent,
         evaluator=lambda: Evaluator(policy, environment, pace.episodes, seed, limits, metrics),
         films=films,
         environment=environment,
         pace=pace,
         stop=experiment.stop,
-        best=BestWriter(parts.job.checkpoints, model),
+        best=BestWriter(builder.job.checkpoints, model),
         parameters=model.parameter_count,
     )
 
 
-def _films(parts: Parts, model: Model, seed: int, limits: EvaluationLimits) -> Films:
+def _films(builder: Builder, model: Model, seed: int, limits: EvaluationLimits) -> Films:
     """Build what films evaluations while others train, in an environment that is built for the first film.
 
     Only one environment is drawn: those of an evaluation are many, and some would all draw at once.
     """
-    pace = parts.config.experiment.evaluation
+    pace = builder.config.experiment.evaluation
     assert pace is not None
-    agent = parts.agent(model, 1, derive_seed(seed, 1))
-    policy = _player(parts, agent, 1, explores=not pace.deterministic)
-    episodes, metrics = pace.video, parts.config.environment.metrics
+    agent = builder.agent(model, 1, derive_seed(seed, 1))
+    policy = _player(builder, agent, 1, explores=not pace.deterministic)
+    episodes, metrics = pace.video, builder.config.environment.metrics
 
     def build() -> VectorEnvironment:
-        return parts.environment(1, render=True, evaluation=True)
+        return builder.environment(1, render=True, evaluation=True)
 
     def begin(
         environment: VectorEnvironment, parameters: npt.NDArray[np.float32], env_steps: int
@@ -430,17 +434,17 @@ def _films(parts: Parts, model: Model, seed: int, limits: EvaluationLimits) -> F
         agent.schedule(env_steps)
         return Evaluator(policy, environment, episodes, seed, limits, metrics)
 
-    place = parts.job.run / VIDEOS
+    place = builder.job.run / VIDEOS
     return Films(place, pace.keep_videos, build, begin, overlay=pace.overlay, max_s=pace.max_s)
 
 
-def check_pictures(parts: Parts) -> None:
+def check_pictures(builder: Builder) -> None:
     """Make sure that an environment can be drawn, as the films of evaluations ask for.
 
     Raises:
         UsageError: says what would be right.
     """
-    environment = parts.environment(1, render=True, evaluation=True)
+    environment = builder.environment(1, render=True, evaluation=True)
     space = environment.observation_space
     try:
         environment.reset(0, np.zeros((1, *(space.shape or ())), space.dtype))
@@ -454,7 +458,7 @@ def check_pictures(parts: Parts) -> None:
 
 
 def build_evaluator(
-    parts: Parts,
+    builder: Builder,
     episodes: int | None = None,
     seed: int | None = None,
     checkpoint: str | None = None,
@@ -473,194 +477,197 @@ def build_evaluator(
     Raises:
         UsageError: the environment knows no such policy.
     """
-    experiment = parts.config.experiment
+    experiment = builder.config.experiment
     number = experiment.eval_episodes if episodes is None else episodes
     limits = limits or EvaluationLimits(experiment.eval_max_s, experiment.eval_max_steps)
     num_envs = 1 if render else min(number, MAX_PARALLEL)
-    seed = parts.seed("evaluation") if seed is None else seed
+    seed = builder.seed("evaluation") if seed is None else seed
     trained: Policy | None = None
     if policy not in BASELINES:
-        place = parts.job.checkpoints / (checkpoint or experiment.eval_checkpoint)
-        trained = _trained_policy(parts, place, num_envs, seed, explores=policy == "sampled")
-    environment = parts.environment(num_envs, render=render, evaluation=True)
+        place = builder.job.checkpoints / (checkpoint or experiment.eval_checkpoint)
+        trained = _trained_policy(builder, place, num_envs, seed, explores=policy == "sampled")
+    environment = builder.environment(num_envs, render=render, evaluation=True)
     player = baseline(policy, environment, seed) if trained is None else trained
-    metrics = parts.config.environment.metrics
+    metrics = builder.config.environment.metrics
     return Evaluator(player, environment, number, seed, limits, metrics)
 
 
-def _trained_policy(parts: Parts, place: Path, num_envs: int, seed: int, *, explores: bool) -> Policy:
+def _trained_policy(builder: Builder, place: Path, num_envs: int, seed: int, *, explores: bool) -> Policy:
     """Load what a checkpoint has learnt."""
-    model = parts.acting_model()
+    model = builder.acting_model()
     parameters = load_parameters(place, model)
-    agent = parts.agent(model, num_envs, derive_seed(seed, num_envs) if explores else 0)
+    agent = builder.agent(model, num_envs, derive_seed(seed, num_envs) if explores else 0)
     agent.adopt(parameters)
     if explores:
-        progress = saved_progress(parts.job.checkpoints, parts.config.distribution.groups)
+        progress = saved_progress(builder.job.checkpoints, builder.config.distribution.groups)
         agent.schedule(sum(group.env_steps for group in progress))
-    return _player(parts, agent, num_envs, explores=explores)
+    return _player(builder, agent, num_envs, explores=explores)
 
 
-def _player(parts: Parts, agent: Agent, num_envs: int, *, explores: bool) -> Policy:
+def _player(builder: Builder, agent: Agent, num_envs: int, *, explores: bool) -> Policy:
     """Let an agent play greedily, or as it does in training."""
-    return ExploringPolicy(agent, parts.agent_fields, num_envs) if explores else agent
+    return ExploringPolicy(agent, builder.agent_fields, num_envs) if explores else agent
 
 
-def _fragments_per_version(parts: Parts) -> int | None:
+def _fragments_per_version(builder: Builder) -> int | None:
     """Fragments that an actor makes with one policy: in step, its part of a rollout; None: it never waits."""
-    if parts.config.learns_from_replay or parts.config.distribution.mode != "sync":
+    if builder.config.learns_from_replay or builder.config.distribution.mode != "sync":
         return None
-    return parts.config.fragments_per_rollout // sum(len(numbers) for numbers in parts.actors.values())
+    return builder.config.fragments_per_rollout // sum(len(numbers) for numbers in builder.actors.values())
 
 
-def _copies(parts: Parts) -> list[Destination]:
+def _copies(builder: Builder) -> list[Destination]:
     """Return which roles of the group get a copy of every fragment."""
-    receiving = [name for name, role in parts.config.roles.items() if FRAGMENTS in role.receives]
+    receiving = [name for name, role in builder.config.roles.items() if FRAGMENTS in role.receives]
     return [
         Destination(name, process.rank, copies_for(name))
         for name in receiving
-        for process in parts.carrying(name)
+        for process in builder.carrying(name)
     ]
 
 
-def _episodes(parts: Parts) -> Episodes:
+def _episodes(builder: Builder) -> Episodes:
     """Begin to count episodes, or go on from where the last session ended."""
-    episodes = Episodes(parts.config.experiment.thresholds, parts.config.environment.metrics)
-    if parts.saved is not None:
-        parts.saved.restore_episodes(episodes)
+    episodes = Episodes(builder.config.experiment.thresholds, builder.config.environment.metrics)
+    if builder.saved is not None:
+        builder.saved.restore_episodes(episodes)
     return episodes
 
 
-def _connect_learners(parts: Parts) -> AllReduceGroup:
+def _connect_learners(builder: Builder) -> AllReduceGroup:
     """Connect with the other learners of the group, who do so now."""
-    store = parts.job.directory / f"all_reduce-{parts.job.id}-{parts.group}"
-    number = parts.config.distribution.learner.num
-    return AllReduceGroup(store, parts.process.learner, number, parts.device)
+    store = builder.job.directory / f"all_reduce-{builder.job.id}-{builder.group}"
+    number = builder.config.distribution.learner.num
+    return AllReduceGroup(store, builder.process.learner, number, builder.device)
 
 
-def _average(parts: Parts, transport: Transport, embryo: Embryo) -> GroupAverage | None:
+def _average(builder: Builder, transport: Transport, embryo: Embryo) -> GroupAverage | None:
     """Build a learner's part in averaging; None where there is one group, or members of a population."""
-    distribution = parts.config.distribution
-    if distribution.groups == 1 or parts.config.population is not None:
+    distribution = builder.config.distribution
+    if distribution.groups == 1 or builder.config.population is not None:
         return None
     return GroupAverage(
         transport,
         embryo,
-        job=parts.number,
-        group=parts.group,
+        job=builder.number,
+        group=builder.group,
         interval=distribution.sync_interval,
         waits=distribution.mode == "sync",
         wait_s=distribution.sync_wait_s,
         moments=distribution.sync_optimizer,
-        updates=parts.progress.updates,
-        consumed=parts.progress.consumed,
+        updates=builder.progress.updates,
+        consumed=builder.progress.consumed,
     )
 
 
-def _member(parts: Parts, transport: Transport, embryo: Embryo) -> PopulationMember | None:
+def _member(builder: Builder, transport: Transport, embryo: Embryo) -> PopulationMember | None:
     """Build a learner's part in a population; None where there is none."""
-    population = parts.config.population
+    population = builder.config.population
     if population is None:
         return None
     return PopulationMember(
         transport,
         embryo,
-        job=parts.number,
-        group=parts.group,
+        job=builder.number,
+        group=builder.group,
         interval=population.interval,
-        waits=parts.config.distribution.mode == "sync",
-        env_steps=parts.progress.env_steps,
-        hyperparameters=parts.job.hyperparameters_of(parts.group),
-        takeovers=() if parts.saved is None else parts.saved.takeovers,
-        settings_with=lambda found: config_with(parts.config, found).training.settings,
+        waits=builder.config.distribution.mode == "sync",
+        env_steps=builder.progress.env_steps,
+        hyperparameters=builder.job.hyperparameters_of(builder.group),
+        takeovers=() if builder.saved is None else builder.saved.takeovers,
+        settings_with=lambda found: config_with(builder.config, found).training.settings,
     )
 
 
-def _user_role(parts: Parts, transport: Transport, name: str) -> UserRole:
-    section, group = parts.config.roles[name], parts.group
-    surroundings = Surroundings(
+def _user_role(builder: Builder, transport: Transport, name: str) -> UserRole:
+    section, group = builder.config.roles[name], builder.group
+    context = RoleContext(
         name=name,
         group=group,
         settings=section.settings,
-        config=parts.config,
-        directory=parts.job.run / "roles" / f"{name}-{group}",
-        spaces=parts.spaces,
-        layout=parts.layout,
-        job=parts.number,
-        actors=parts.actors,
-        seed=parts.seed(name, group),
+        config=builder.config,
+        directory=builder.job.run / "roles" / f"{name}-{group}",
+        spaces=builder.spaces,
+        layout=builder.layout,
+        job=builder.number,
+        actors=builder.actors,
+        seed=builder.seed(name, group),
         transport=transport,
         channel=copies_for(name) if FRAGMENTS in section.receives else None,
         slot=slot_name(POLICY, group) if POLICY in section.reads else None,
-        make_agent=lambda num_envs, seed: parts.agent(parts.model(), num_envs, seed),
-        make_environment=lambda num_envs, evaluation: parts.environment(num_envs, evaluation=evaluation),
+        make_agent=lambda num_envs, seed: builder.agent(builder.model(), num_envs, seed),
+        make_environment=lambda num_envs, evaluation: builder.environment(num_envs, evaluation=evaluation),
     )
-    return find_user_role(section.type)(surroundings)
+    return find_user_role(section.type)(context)
 
 
 ARRIVALS_AHEAD: Final = 64
 """Fragments whose arrival a learner may have yet to hear of."""
 
 
-def open_transport(parts: Parts, options: EngineOptions) -> Transport:
+def open_transport(builder: Builder, options: EngineOptions) -> Transport:
     """Open the endpoint of a process; ``options`` say how the engine may reach other hosts."""
-    plan = parts.job.plan
-    wiring = wiring_of(parts, edge_capabilities(plan.local, plan.remote, plan.endpoints))
-    rank, incarnation = parts.process.rank, parts.incarnation
+    plan = builder.job.plan
+    wiring = wiring_of(builder, edge_capabilities(plan.local, plan.remote, plan.endpoints))
+    rank, incarnation = builder.process.rank, builder.incarnation
     return open_endpoint(plan.local, plan.remote, plan.endpoints, wiring, rank, incarnation, options)
 
 
-def wiring_of(parts: Parts, capabilities: Capabilities) -> Wiring:
+def wiring_of(builder: Builder, capabilities: Capabilities) -> Wiring:
     """Return who sends what to whom, in all groups, which are alike, over engines of these capabilities."""
-    distribution, replays = parts.config.distribution, parts.config.learns_from_replay
-    channels = _replay_channels(parts) if replays else _rollout_channels(parts, capabilities)
+    distribution, replays = builder.config.distribution, builder.config.learns_from_replay
+    channels = _replay_channels(builder) if replays else _rollout_channels(builder, capabilities)
     copy = replace(channels[FRAGMENTS], borrow=1)
-    channels |= {copies_for(role): copy for role in parts.config.roles}
-    model = parts.model()
+    channels |= {copies_for(role): copy for role in builder.config.roles}
+    model = builder.model()
     slots = {POLICY: policy_layout(model.parameter_count).nbytes}
-    if parts.config.population is not None:
-        size = ChannelSize(member_layout(StateMemory(parts.embryo(model)).nbytes).nbytes)
+    if builder.config.population is not None:
+        size = ChannelSize(member_layout(StateMemory(builder.embryo(model)).nbytes).nbytes)
         channels |= {MEMBERS: size, TAKEOVERS: size}
     elif distribution.groups > 1:
-        values = _values_to_average(parts, model)
+        values = _values_to_average(builder, model)
         channels[CONTRIBUTIONS] = ChannelSize(contribution_layout(values).nbytes)
         slots[AVERAGE] = average_layout(values, distribution.groups).nbytes
-    return graph_of(parts.config).wiring(parts.job.id, parts.job.plan, channels, slots)
+    return graph_of(builder.config).wiring(builder.job.id, builder.job.plan, channels, slots)
 
 
-def window_of_all(parts: Parts) -> int:
+def window_of_all(builder: Builder) -> int:
     """Fragments that all actors of a group together may have pushed and unclaimed."""
-    return parts.config.window * sum(len(numbers) for numbers in parts.actors.values())
+    return builder.config.window * sum(len(numbers) for numbers in builder.actors.values())
 
 
-def lends_rollouts(parts: Parts, capabilities: Capabilities) -> bool:
+def lends_rollouts(builder: Builder, capabilities: Capabilities) -> bool:
     """Whether the engine lends all fragments that a store of rollouts holds: it keeps claims, not copies."""
-    return _lends(capabilities, _rollout_slots(parts))
+    return _lends(capabilities, _rollout_slots(builder))
 
 
-def rollout_shards(parts: Parts, capabilities: Capabilities) -> ChannelSize:
+def rollout_shards(builder: Builder, capabilities: Capabilities) -> ChannelSize:
     """A follower's fragments of a rollout, all claimed at once where the engine lends as many."""
-    fragments = parts.config.fragments_per_rollout // parts.config.distribution.learner.num
+    fragments = builder.config.fragments_per_rollout // builder.config.distribution.learner.num
     borrow = fragments if _lends(capabilities, fragments) else 1
-    return ChannelSize(parts.layout.nbytes, fragments, borrow)
+    return ChannelSize(builder.layout.nbytes, fragments, borrow)
 
 
-def _rollout_channels(parts: Parts, capabilities: Capabilities) -> dict[str, ChannelSize]:
-    borrow = _rollout_slots(parts) if lends_rollouts(parts, capabilities) else 1
-    channels = {FRAGMENTS: ChannelSize(parts.layout.nbytes, parts.config.window, borrow)}
-    if parts.config.distribution.learner.num > 1:
-        channels |= {HEADERS: ChannelSize(HEADERS_LAYOUT.nbytes), SHARDS: rollout_shards(parts, capabilities)}
+def _rollout_channels(builder: Builder, capabilities: Capabilities) -> dict[str, ChannelSize]:
+    borrow = _rollout_slots(builder) if lends_rollouts(builder, capabilities) else 1
+    channels = {FRAGMENTS: ChannelSize(builder.layout.nbytes, builder.config.window, borrow)}
+    if builder.config.distribution.learner.num > 1:
+        channels |= {
+            HEADERS: ChannelSize(HEADERS_LAYOUT.nbytes),
+            SHARDS: rollout_shards(builder, capabilities),
+        }
     return channels
 
 
-def _replay_channels(parts: Parts) -> dict[str, ChannelSize]:
-    distribution = parts.config.distribution
-    batches, shard = parts.batches(), parts.batches(distribution.learner.num)
-    channels = {FRAGMENTS: ChannelSize(parts.layout.nbytes, parts.config.window)}
+def _replay_channels(builder: Builder) -> dict[str, ChannelSize]:
+    distribution = builder.config.distribution
+    batches, shard = builder.batches(), builder.batches(distribution.learner.num)
+    channels = {FRAGMENTS: ChannelSize(builder.layout.nbytes, builder.config.window)}
     if distribution.learner.num > 1:
         channels |= {HEADERS: ChannelSize(HEADERS_LAYOUT.nbytes), SHARDS: ChannelSize(shard.nbytes)}
         channels[PRIORITIES] = ChannelSize(priorities_layout(shard.size).nbytes)
     if not distribution.buffer.colocate:
-        arrivals = stats_layout(parts.config.fragment_steps, len(parts.config.environment.metrics))
+        arrivals = stats_layout(builder.config.fragment_steps, len(builder.config.environment.metrics))
         channels |= {
             BATCHES: ChannelSize(batches.nbytes, BATCHES_AHEAD),
             ARRIVALS: ChannelSize(arrivals.nbytes, ARRIVALS_AHEAD),
@@ -669,10 +676,10 @@ def _replay_channels(parts: Parts) -> dict[str, ChannelSize]:
     return channels
 
 
-def _rollout_slots(parts: Parts) -> int:
-    config = parts.config
+def _rollout_slots(builder: Builder) -> int:
+    config = builder.config
     return RolloutStore.slots_needed(
-        config.fragments_per_rollout, window_of_all(parts), config.distribution.buffer.rollouts
+        config.fragments_per_rollout, window_of_all(builder), config.distribution.buffer.rollouts
     )
 
 
@@ -681,9 +688,9 @@ def _lends(capabilities: Capabilities, claims: int) -> bool:
     return capabilities.lends and (capabilities.max_borrowed == 0 or claims <= capabilities.max_borrowed)
 
 
-def _values_to_average(parts: Parts, model: Model) -> int:
+def _values_to_average(builder: Builder, model: Model) -> int:
     """Count what a group contributes: parameters and, if wanted, the optimiser's moments."""
-    if not parts.config.distribution.sync_optimizer:
+    if not builder.config.distribution.sync_optimizer:
         return model.parameter_count
-    moments = parts.embryo(model).averaged_state()
+    moments = builder.embryo(model).averaged_state()
     return model.parameter_count + sum(tensor.numel() for tensor in moments)

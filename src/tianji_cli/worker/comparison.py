@@ -17,7 +17,7 @@ from tianji_algos.normalization import acting_executor
 from tianji_cli.files.exported import CHECKED, Act
 from tianji_cli.files.saved import saved_progress
 from tianji_cli.roles.evaluator import Evaluator
-from tianji_cli.worker.parts import Parts
+from tianji_cli.worker.builder import Builder
 
 Array = npt.NDArray[Any]
 
@@ -28,14 +28,14 @@ ACTION: Final = "action"
 SAMPLED: Final = "sampled_action"
 
 
-def compare(parts: Parts, policy: ExportedPolicy, act: Act) -> dict[str, float]:
+def compare(builder: Builder, policy: ExportedPolicy, act: Act) -> dict[str, float]:
     """Let a file and the policy see the same ``CHECKED`` observations.
 
     Returns:
         By the name of each output how far it is off at most; NaN if it was NaN.
     """
-    comparison = Comparison(parts, policy, act)
-    environment = parts.environment(SIDE_BY_SIDE, evaluation=True)
+    comparison = Comparison(builder, policy, act)
+    environment = builder.environment(SIDE_BY_SIDE, evaluation=True)
     try:
         evaluator = Evaluator(comparison, environment, SIDE_BY_SIDE * CHECKED, SEED)
         while comparison.seen < CHECKED:
@@ -56,12 +56,12 @@ class Comparison:
         differences: by each output's name the largest so far.
     """
 
-    def __init__(self, parts: Parts, policy: ExportedPolicy, act: Act) -> None:
+    def __init__(self, builder: Builder, policy: ExportedPolicy, act: Act) -> None:
         self._policy, self._rule, self._act = policy, policy.rule, act
-        self._greedy = _agent(parts, policy)
-        self._sampling = None if policy.rule.noise is None else _agent(parts, policy)
+        self._greedy = _agent(builder, policy)
+        self._sampling = None if policy.rule.noise is None else _agent(builder, policy)
         self._row = {
-            field.name: np.zeros((SIDE_BY_SIDE, *field.shape), field.dtype) for field in parts.agent_fields
+            field.name: np.zeros((SIDE_BY_SIDE, *field.shape), field.dtype) for field in builder.agent_fields
         }
         self._executor = acting_executor(policy.model, SIDE_BY_SIDE)
         self._rng = np.random.default_rng(SEED)
@@ -127,15 +127,15 @@ class Comparison:
         return float(np.max(np.where(differs, off, 0.0)))
 
 
-def _agent(parts: Parts, policy: ExportedPolicy) -> Agent:
+def _agent(builder: Builder, policy: ExportedPolicy) -> Agent:
     """Build an agent that acts with what is exported, as it does when training has ended."""
-    section = parts.config.agent
+    section = builder.config.agent
     settings = section.settings
     if "eval_epsilon" in type(settings).model_fields:  # Random actions can be compared with nothing.
         settings = settings.model_copy(update={"eval_epsilon": 0.0})
     agent_type = algorithms.load("agent", section.type)
-    agent: Agent = agent_type(parts.spaces, policy.model, settings, SIDE_BY_SIDE, SEED)
-    progress = saved_progress(parts.job.checkpoints, parts.config.distribution.groups)
+    agent: Agent = agent_type(builder.spaces, policy.model, settings, SIDE_BY_SIDE, SEED)
+    progress = saved_progress(builder.job.checkpoints, builder.config.distribution.groups)
     agent.schedule(sum(group.env_steps for group in progress))
     return agent
 

@@ -72,18 +72,18 @@ DRAIN_S: Final = 1.0
 """How long a stopping worker waits for its last pushes to be claimed."""
 
 
-def run_worker(job: JobSpec, own: ProcessSpec, lifeline: int | None = None) -> None:
+def run_worker(job: JobSpec, own: ProcessSpec, parent_pipe: int | None = None) -> None:
     """Carry the planned roles until the root says stop; the exit status is 0 then, and 1 after an error.
 
     Args:
-        lifeline: descriptor of the pipe that is cut when the root ends; None if an MPI launcher ends this
+        parent_pipe: descriptor of the pipe that is cut when the root ends; None if an MPI launcher ends this
             process with it.
     """
     assert job.root is not None
     with ControlClient(job.root) as control:
         try:
             _prepare_process(job, own)
-            _work(job, own, _ControlHandler(job, own, control, lifeline), control, job.root.key)
+            _work(job, own, _ControlHandler(job, own, control, parent_pipe), control, job.root.key)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a role raises ends the run with it
             cause = error.error if isinstance(error, RoleError) else error
             control.send(
@@ -117,22 +117,22 @@ def _work(
     import torch  # noqa: PLC0415
 
     from tianji_cli.worker.build import build_evaluator, build_roles, open_transport  # noqa: PLC0415
-    from tianji_cli.worker.parts import Parts  # noqa: PLC0415
+    from tianji_cli.worker.builder import Builder  # noqa: PLC0415
 
     process = job.plan.processes[own.rank]
     torch.set_num_threads(process.threads)
     config = config_with(parse_config(job.config), job.hyperparameters_of(process.group))
-    parts = Parts(job, config, process, own.incarnation, own.env_steps)
+    builder = Builder(job, config, process, own.incarnation, own.env_steps)
     if "evaluator" in process.roles:
-        _run_evaluator(build_evaluator(parts), handler)
+        _run_evaluator(build_evaluator(builder), handler)
         return
     with contextlib.ExitStack() as stack:
         if "learner" in process.roles:
             stack.enter_context(directory_lock(job.checkpoints))
         options = engine_options(job.interface, key)
-        transport = stack.enter_context(open_transport(parts, options))
+        transport = stack.enter_context(open_transport(builder, options))
         production = _production_file(job, own)
-        roles = build_roles(parts, transport, production)
+        roles = build_roles(builder, transport, production)
         if EXAMINER in process.roles:  # Only now: others train already, and it would take long to begin.
             os.nice(MEEKLY)
         # None begins before all have registered: what cannot be built ends the run before its first step.
@@ -211,7 +211,9 @@ def _run_evaluator(evaluator: Role, handler: _ControlHandler) -> None:
 class _ControlHandler:
     """Between two rounds of turns: hears the root, reports to it, and notices when it is gone."""
 
-    def __init__(self, job: JobSpec, own: ProcessSpec, control: ControlClient, lifeline: int | None) -> None:
+    def __init__(
+        self, job: JobSpec, own: ProcessSpec, control: ControlClient, parent_pipe: int | None
+    ) -> None:
         process = job.plan.processes[own.rank]
         self._rank, self._incarnation = own.rank, own.incarnation
         # Pages on the root's host it reads itself, even after a worker's end.
@@ -220,7 +222,7 @@ class _ControlHandler:
         self._shares_clock = job.plan.is_local(own.rank)
         self._tracer: Tracer | None = None
         saves = "learner" in process.roles
-        self._lifeline = None if lifeline is None else ParentDeathWatch(lifeline, saves=saves)
+        self._parent_watch = None if parent_pipe is None else ParentDeathWatch(parent_pipe, saves=saves)
         self._terminated = False
         self._terminate_passed_on = False
         self._stopping = False
@@ -250,7 +252,7 @@ class _ControlHandler:
     @property
     def is_over(self) -> bool:
         """The root has said stop, or is gone."""
-        return self._stopping or (self._lifeline is not None and self._lifeline.cut)
+        return self._stopping or (self._parent_watch is not None and self._parent_watch.cut)
 
     def wait_for_peers(self) -> None:
         """Sleep until the root sends the peers' addresses, says stop or is gone.
@@ -404,13 +406,13 @@ FORKABLE: Final = ("tianji_algos.", "tianji_cli.")
 """Packages of which a fork server may import everything: they start no threads and hold no files."""
 
 
-def check_build(job: JobSpec, output: BuildOutput, lifeline: int) -> None:
+def check_build(job: JobSpec, output: BuildOutput, parent_pipe: int) -> None:
     """Build what every process of a job will build, and report why it cannot be; exits with status 1 then.
 
     It has no log, for there is no run yet: ``output`` takes the report and what is printed.
     """
     setproctitle.setproctitle("tianji: first build")
-    ParentDeathWatch(lifeline, saves=False)
+    ParentDeathWatch(parent_pipe, saves=False)
     output.take_prints()
     sys.path[:] = job.path
     before = set(sys.modules)
@@ -427,15 +429,15 @@ def check_build(job: JobSpec, output: BuildOutput, lifeline: int) -> None:
 def _build(job: JobSpec) -> None:
     # Imported here: a process started anew has its title and its output before the first slow import.
     from tianji_cli.worker.build import check_pictures, check_replay_memory  # noqa: PLC0415
-    from tianji_cli.worker.parts import Parts  # noqa: PLC0415
+    from tianji_cli.worker.builder import Builder  # noqa: PLC0415
 
     config, plan = parse_config(job.config), job.plan
-    parts = Parts(job, config, plan.carrying("learner")[0], 0)
-    model = parts.model()
-    parts.agent(model, 1, seed=0)
-    parts.embryo(model)
-    _ = parts.layout  # It refuses a model that does not go with the update rule.
+    builder = Builder(job, config, plan.carrying("learner")[0], 0)
+    model = builder.model()
+    builder.agent(model, 1, seed=0)
+    builder.embryo(model)
+    _ = builder.layout  # It refuses a model that does not go with the update rule.
     if config.experiment.evaluation is not None and config.experiment.evaluation.video:
-        check_pictures(parts)
+        check_pictures(builder)
     if config.learns_from_replay:
-        check_replay_memory(parts, sum(plan.is_local(process.rank) for process in plan.carrying("buffer")))
+        check_replay_memory(builder, sum(plan.is_local(process.rank) for process in plan.carrying("buffer")))

@@ -65,30 +65,30 @@ class Waits:
     """One process's waits for the others in a run.
 
     Args:
-        descriptors: one of them is readable when there may be something to hear.
-        hear: called when there is nothing else to do; says whether the run is over.
+        descriptors: one of them is readable when the session may have something to say.
+        check: called when there is nothing else to do; says whether the run is over.
         what: is waited for, in the message of a failure.
 
     All methods wait, and raise ``RunEnded`` if the run is over, ``TrialFailed`` if nothing comes.
     """
 
     def __init__(
-        self, endpoint: Transport, descriptors: Sequence[int], hear: Callable[[], bool], what: str
+        self, endpoint: Transport, descriptors: Sequence[int], check: Callable[[], bool], what: str
     ) -> None:
         self._endpoint = endpoint
         self._descriptors = descriptors
-        self._hear = hear
+        self._check = check
         self._deadline = Deadline(what)
 
     @classmethod
     def leading(cls, endpoint: Transport, session: Session, what: str) -> Self:
         """Of rank 0, for which a run is never over before its last message."""
 
-        def hear() -> bool:
+        def check() -> bool:
             session.look()
             return False
 
-        return cls(endpoint, session.descriptors, hear, what)
+        return cls(endpoint, session.descriptors, check, what)
 
     @classmethod
     def following(cls, endpoint: Transport, worker: Worker, what: str) -> Self:
@@ -128,8 +128,8 @@ class Waits:
             rest(self._endpoint, self._descriptors, self._deadline)
             if thing := ask():
                 return thing
-            # Only now: to hear costs system calls, and what is there already shall not wait for them.
-            if self._hear():
+            # Only now: a check costs system calls, and what is there already shall not wait for them.
+            if self._check():
                 raise RunEnded
 
 

@@ -34,7 +34,7 @@ class Seconds:
         fragment: an actor, to make a fragment and push it.
         transfer: the link of the learner's host, to carry it; 0 where there is none.
         receive: the buffer, to receive and store it.
-        deal: the buffer, to draw a batch and hand it over.
+        serve: the buffer, to draw a batch and hand it over.
         take: the learner, to receive a batch from a buffer in another process.
         publish: the learner, for each version.
         hand_in: a group, for each averaging of parameters over groups.
@@ -44,7 +44,7 @@ class Seconds:
     fragment: float
     transfer: float
     receive: float
-    deal: float
+    serve: float
     take: float
     update: float
     gradients: float
@@ -61,7 +61,7 @@ class Seconds:
             fragment=costs.actor.sample.at(contention.actors) + costs.actor.send_s,
             transfer=0.0 if link is None else exchange.crossing * exchange.fragment_bytes / link,
             receive=buffer.receive_s + buffer.store.at(contention.buffers),
-            deal=buffer.draw.at(contention.buffers) + buffer.hand_over_s,
+            serve=buffer.draw.at(contention.buffers) + buffer.hand_over_s,
             take=learner.take_s,
             update=learner.update.at(contention.learners),
             gradients=exchange.gradients_s,
@@ -94,10 +94,10 @@ def rates_at(split: Split, workload: Workload, costs: Costs, contention: PerRole
         + seconds.hand_in / costs.exchange.sync_interval
     )
     if workload.beside_learner:
-        update_s += seconds.deal
+        update_s += seconds.serve
         update_s += fragments * receive_s
     else:
-        receive_s += seconds.deal / fragments
+        receive_s += seconds.serve / fragments
         update_s += seconds.take
     return PerRole(
         actors=split.groups * _per_second(split.actors * samples, seconds.fragment) * workload.rho,

@@ -344,7 +344,7 @@ class SimulatedGroup:
         if self._workload.colocated:
             processes.append(self._buffer_and_learner_in_turns())
         else:
-            processes += [self._deal(), self._learn()]
+            processes += [self._serve(), self._learn()]
         for process in processes:
             self._env.process(process)
 
@@ -402,7 +402,7 @@ class SimulatedGroup:
         while True:
             yield from self._receive()
             if self._store.draws():
-                yield from self._update(self._seconds.deal)
+                yield from self._update(self._seconds.serve)
             elif not self._can_receive:
                 yield self._learner.sleep()
 
@@ -438,13 +438,13 @@ class SimulatedGroup:
         if self._updates % (self._sync_interval if syncs else self._updates_per_version) == 0:
             self._mark()
 
-    def _deal(self) -> Waits:
+    def _serve(self) -> Waits:
         """A buffer with cores of its own: receives, and assembles batches ahead of the learner."""
         seconds = self._seconds
         while True:
             yield from self._receive()
             if self._batches < BATCHES_AHEAD and self._store.draws():
-                yield self._buffering(seconds.deal)
+                yield self._buffering(seconds.serve)
                 self._batches += 1
                 self._learner.wake()
             elif not self._can_receive:

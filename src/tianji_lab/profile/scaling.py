@@ -56,7 +56,7 @@ def fit(rows: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Parts:
+class MeasuredLearner:
     """A learner and the buffer beside it, as they were measured: with some cores, share and environments.
 
     Attributes:
@@ -88,26 +88,30 @@ class LearnerScaling:
         pairs: dict[tuple[int, int, int], dict[bool, LearnerFigures]] = {}
         for of_one in figures:
             pairs.setdefault((of_one.num_envs, of_one.cores, of_one.share), {})[of_one.crowded] = of_one
-        self._parts = {key: _parts(pair) for key, pair in pairs.items()}
+        self._measured = {key: _measured_learner(pair) for key, pair in pairs.items()}
         # All cores and shares were measured with one number of environments.
         envs = [num_envs for num_envs, _, _ in pairs]
         base = max(envs, key=envs.count)
-        self._by_cores = {c: parts for (n, c, share), parts in self._parts.items() if (n, share) == (base, 1)}
-        self._by_share = {share: parts for (n, c, share), parts in self._parts.items() if (n, c) == (base, 1)}
+        self._by_cores = {
+            c: learner for (n, c, share), learner in self._measured.items() if (n, share) == (base, 1)
+        }
+        self._by_share = {
+            share: learner for (n, c, share), learner in self._measured.items() if (n, c) == (base, 1)
+        }
         one_s = self._by_cores[1].update.alone_s
-        self._of_cores = {c: parts.update.alone_s / one_s for c, parts in self._by_cores.items()}
-        self._of_shares = {share: parts.update.alone_s / one_s for share, parts in self._by_share.items()}
+        self._of_cores = {c: learner.update.alone_s / one_s for c, learner in self._by_cores.items()}
+        self._of_shares = {share: learner.update.alone_s / one_s for share, learner in self._by_share.items()}
         self._serial = _serial_share(self._of_cores)
         self._line = line((1 / share, factor) for share, factor in self._of_shares.items())
 
-    def parts(self, num_envs: int, cores: int = 1) -> Parts:
+    def measured(self, num_envs: int, cores: int = 1) -> MeasuredLearner:
         """What was measured with an undivided batch; with one core if not with so many.
 
         Raises:
             KeyError: nothing was measured with this number of environments.
         """
-        parts = self._parts.get((num_envs, cores, 1))
-        return parts if parts is not None and parts.contended else self._parts[num_envs, 1, 1]
+        learner = self._measured.get((num_envs, cores, 1))
+        return learner if learner is not None and learner.contended else self._measured[num_envs, 1, 1]
 
     def update(self, num_envs: int, cores: int, learners: int) -> Cost:
         """An update of one learner.
@@ -115,11 +119,11 @@ class LearnerScaling:
         Raises:
             KeyError: nothing was measured with this number of environments.
         """
-        measured = self._parts.get((num_envs, cores, learners))
+        measured = self._measured.get((num_envs, cores, learners))
         if measured is not None:
             alone_s = measured.update.alone_s
         else:
-            one_s = self._parts[num_envs, 1, 1].update.alone_s
+            one_s = self._measured[num_envs, 1, 1].update.alone_s
             alone_s = one_s * self._factor_of_cores(cores) * self._factor_of_learners(learners)
         return Cost(alone_s, alone_s * self._slowdown_by_contention(cores, learners))
 
@@ -138,7 +142,7 @@ class LearnerScaling:
                 f"a batch divided among {learners} learners: {self._line.intercept:.0%} of the time remains "
                 f"with however many, from {_numbers(self._of_shares)} measured"
             )
-        if not words and (num_envs, cores, learners) not in self._parts:
+        if not words and (num_envs, cores, learners) not in self._measured:
             words.append("several changes at once: measured one at a time, and their effects multiplied")
         return tuple(words)
 
@@ -155,26 +159,26 @@ class LearnerScaling:
         measured with every number of environments, to which an update is blind: the middle one counts.
         """
         if cores == learners == 1:
-            alike = [parts for (_, c, share), parts in self._parts.items() if c == share == 1]
-            slower = [_slower(parts) for parts in alike if parts.contended]
+            alike = [learner for (_, c, share), learner in self._measured.items() if c == share == 1]
+            slower = [_slower(learner) for learner in alike if learner.contended]
             return max(1.0, median(slower or [1.0]))
         several, number = (self._by_cores, cores) if cores > 1 else (self._by_share, learners)
-        measured = (n for n, parts in several.items() if parts.contended and n <= number)
+        measured = (n for n, learner in several.items() if learner.contended and n <= number)
         return max(1.0, _slower(several[max(measured, default=1)]))
 
 
-def _slower(parts: Parts) -> float:
-    return parts.update.contended_s / parts.update.alone_s
+def _slower(learner: MeasuredLearner) -> float:
+    return learner.update.contended_s / learner.update.alone_s
 
 
-def _parts(pair: Mapping[bool, LearnerFigures]) -> Parts:
+def _measured_learner(pair: Mapping[bool, LearnerFigures]) -> MeasuredLearner:
     alone = pair.get(False) or pair[True]
     crowded = pair.get(True) or pair[False]
 
     def cost(alone: Repeated, crowded: Repeated) -> Cost:
         return Cost(alone.cost, crowded.cost)
 
-    return Parts(
+    return MeasuredLearner(
         uses_per_update=alone.uses_per_update,
         updates_per_version=alone.updates_per_version,
         update=cost(alone.update_s, crowded.update_s),
@@ -279,11 +283,11 @@ class MeasuredCosts:
 
     def uses_per_update(self, num_envs: int) -> float:
         """Sample uses of one update over all learners of a group, with actors of so many environments."""
-        return self._learner.parts(num_envs).uses_per_update
+        return self._learner.measured(num_envs).uses_per_update
 
     def updates_per_version(self, num_envs: int) -> float:
         """Updates between two published policies, with actors of so many environments."""
-        return self._learner.parts(num_envs).updates_per_version
+        return self._learner.measured(num_envs).updates_per_version
 
     def at(self, split: Split) -> Costs:
         """Costs of one split.
@@ -295,7 +299,7 @@ class MeasuredCosts:
         samples, sample = self._actor(split)
         fragment_bytes, crossing = self._measured.fragment_bytes[num_envs], self._crossing(split)
         update = self._learner.update(num_envs, split.learner_cores, learners)
-        parts = self._learner.parts(num_envs, split.learner_cores)
+        learner = self._learner.measured(num_envs, split.learner_cores)
         part_bytes = self._batch_bytes(num_envs, samples) / learners
         elsewhere = learners - 1 if self._colocated else learners
         contention = self._largest_contention(split)
@@ -314,13 +318,13 @@ class MeasuredCosts:
             ),
             buffer=BufferCosts(
                 receive_s=_mean(self._local.receive, self._remote.receive, crossing).at(fragment_bytes),
-                store=on_average(parts.store, learner_slower),
-                draw=on_average(parts.draw, learner_slower),
+                store=on_average(learner.store, learner_slower),
+                draw=on_average(learner.draw, learner_slower),
                 hand_over_s=elsewhere * self._local.send.at(part_bytes) if elsewhere else 0.0,
             ),
             learner=LearnerCosts(
                 update=on_average(update, learner_slower),
-                publish=on_average(parts.publish, learner_slower).plus(self._policy_s(crossing)),
+                publish=on_average(learner.publish, learner_slower).plus(self._policy_s(crossing)),
                 take_s=0.0 if self._colocated else self._local.receive.at(part_bytes),
             ),
             exchange=self._exchange(split, crossing),
@@ -448,7 +452,7 @@ class MeasuredCosts:
         )
 
     def _gradients_s(self, split: Split) -> float:
-        """Average gradients over L learners: as measured, or a ring in which each sends 2 (L - 1) parts."""
+        """Average gradients over L learners: as measured, or a ring in which each sends 2 (L - 1) learner."""
         learners = split.learners
         if learners == 1:
             return 0.0

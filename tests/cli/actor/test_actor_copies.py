@@ -11,7 +11,7 @@ from tianji_cli.plan.plan import Host, make_plan
 from tianji_cli.plan.spec import JobSpec
 from tianji_cli.root.accounting import Account, reconcile
 from tianji_cli.worker.build import wiring_of
-from tianji_cli.worker.parts import Parts
+from tianji_cli.worker.builder import Builder
 from tianji_transports.composite import edge_capabilities
 from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport
@@ -148,9 +148,9 @@ def test_a_copy_is_claimed_alone_however_many_fragments_the_buffer_borrows(tmp_p
     roles = 'roles.tape={ type = "tianji_cli.roles.user_role:UserRole", receives = ["fragments"] }'
     config = load_config("configs/ppo_cartpole.toml", [roles])
     plan = make_plan(config, [Host("here", (0, 1))])
-    parts = Parts(JobSpec("copies", "", plan, tmp_path, tmp_path), config, plan.processes[1], 0)
+    builder = Builder(JobSpec("copies", "", plan, tmp_path, tmp_path), config, plan.processes[1], 0)
     lends = edge_capabilities("shm", "zmq", plan.endpoints)
-    channels = {channel.name: channel for channel in wiring_of(parts, lends).channels}
+    channels = {channel.name: channel for channel in wiring_of(builder, lends).channels}
     assert channels["fragments"].borrow > 1
     assert channels["fragments-tape"].borrow == 1
     assert channels["fragments-tape"].window == channels["fragments"].window

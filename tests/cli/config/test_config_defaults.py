@@ -17,7 +17,7 @@ from tianji_cli.config.without_file import config_without_file
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.plan.plan import make_plan
 from tianji_cli.plan.spec import JobSpec
-from tianji_cli.worker.parts import Parts
+from tianji_cli.worker.builder import Builder
 
 SHOWN = "cli.config.shown_spaces:Shown"
 STEERED = {"ppo", "sac", "td3"}
@@ -54,11 +54,13 @@ FITTING = [
 def test_what_is_chosen_can_be_built(agent: str, observation: str, action: str, tmp_path: Path) -> None:
     config = chosen(agent, observation, action)
     plan = make_plan(config)
-    parts = Parts(JobSpec("", dump_config(config), plan, tmp_path, tmp_path), config, plan.processes[1], 0)
-    model = parts.model()
-    parts.agent(model, config.environment.num_envs, 0)
-    assert parts.layout.nbytes > 0
-    assert algorithms.load("embryo", agent)(parts.spaces, model, config.training.settings, 0)
+    builder = Builder(
+        JobSpec("", dump_config(config), plan, tmp_path, tmp_path), config, plan.processes[1], 0
+    )
+    model = builder.model()
+    builder.agent(model, config.environment.num_envs, 0)
+    assert builder.layout.nbytes > 0
+    assert algorithms.load("embryo", agent)(builder.spaces, model, config.training.settings, 0)
 
 
 @pytest.mark.parametrize(

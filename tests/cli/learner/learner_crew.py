@@ -42,7 +42,7 @@ from tianji_cli.worker.build import (
     rollout_source,
     wiring_of,
 )
-from tianji_cli.worker.parts import Parts
+from tianji_cli.worker.builder import Builder
 from tianji_transports.composite import edge_capabilities, open_endpoint
 from tianji_transports.core import EngineOptions, Full, Transport
 
@@ -71,7 +71,7 @@ _numbers = itertools.count()
 Floats = npt.NDArray[np.float32]
 
 
-def parts_of(rule: str, learners: int, directory: Path, number: int, **buffer: Any) -> Parts:
+def builder_of(rule: str, learners: int, directory: Path, number: int, **buffer: Any) -> Builder:
     """What the learner's process is built from; those of followers differ in their ranks only."""
     config = JobConfig(
         experiment={"name": "x", "stop": {"env_steps": 10**6}, "eval_episodes": 0},
@@ -87,7 +87,9 @@ def parts_of(rule: str, learners: int, directory: Path, number: int, **buffer: A
     )
     plan = make_plan(config, [Host(socket.gethostname(), tuple(range(8)))])
     (learner,) = plan.carrying("learner")
-    return Parts(JobSpec(f"crew-{os.getpid()}-{number}", "", plan, directory, directory), config, learner, 0)
+    return Builder(
+        JobSpec(f"crew-{os.getpid()}-{number}", "", plan, directory, directory), config, learner, 0
+    )
 
 
 @dataclass
@@ -122,7 +124,7 @@ class Crew:
         **buffer: Any,
     ) -> None:
         self._number = next(_numbers)
-        self.parts = parts_of(rule, learners, directory, self._number, **buffer)
+        self.builder = builder_of(rule, learners, directory, self._number, **buffer)
         self.progress = Progress()
         self.embryos = [self._embryo(rule, number) for number in range(learners)]
         self.all_reduce: AllReduceGroup
@@ -134,12 +136,12 @@ class Crew:
         self._directory = directory
         directory.mkdir(exist_ok=True)
         self._engine = engine
-        plan = self.parts.job.plan
-        self._rank = self.parts.process.rank
+        plan = self.builder.job.plan
+        self._rank = self.builder.process.rank
         (self._actor,) = (process.rank for process in plan.carrying("actor"))
         self._followers = [process.rank for process in plan.carrying("follower")]
         self._hosts = {process.rank: "here" for process in plan.trainers}
-        self._wiring = wiring_of(self.parts, edge_capabilities(engine, engine, self._hosts))
+        self._wiring = wiring_of(self.builder, edge_capabilities(engine, engine, self._hosts))
         self._ends: dict[int, Transport] = {}
         self._rng = np.random.default_rng(9)
         self._sequence = 0
@@ -196,7 +198,7 @@ class Crew:
 
     def lead(self, updates: int) -> None:
         """Supply the learner until it has made and published so many updates, and stop it."""
-        each = PUBLISH_EVERY if self.parts.config.learns_from_replay else 1
+        each = PUBLISH_EVERY if self.builder.config.learns_from_replay else 1
         self.work(lambda: self.progress.version * each >= updates)
         self.stop()
 
@@ -221,14 +223,14 @@ class Crew:
 
     def send(self) -> bool:
         """Make a fragment, if there is room for it."""
-        layout, rank = self.parts.layout, self._actor
+        layout, rank = self.builder.layout, self._actor
         loan = self._ends[rank].loan(self._rank, FRAGMENTS, layout.nbytes)
         if isinstance(loan, Full):
             return False
         fragment = Fragment(layout, loan.memory)
         before, self._sequence = self._sequence, self._sequence + 1
         fragment.begin(
-            job=self.parts.number,
+            job=self.builder.number,
             actor=0,
             incarnation=0,
             sequence=before,
@@ -254,7 +256,7 @@ class Crew:
             self._connect(received(pipe))
             embryo = self.embryos[number]
             self.all_reduce = self._meet(number)
-            source = follower_source(self.parts, next(iter(self._ends.values())), embryo)
+            source = follower_source(self.builder, next(iter(self._ends.values())), embryo)
             self.follower = Follower(embryo, source, self.all_reduce)
             value = follow(self)
             moments = torch.cat(list(embryo.averaged_state())).numpy()
@@ -282,13 +284,13 @@ class Crew:
         return AllReduceGroup(store, number, len(self.embryos), timeout_s=PATIENCE_S)
 
     def _build_learner(self) -> None:
-        parts, end, embryo = self.parts, self._ends[self._rank], self.embryos[0]
-        if parts.config.learns_from_replay:
-            self.buffer = replay_buffer(parts, end)
-            source, rounds = replay_source(parts, end, self.buffer)
+        builder, end, embryo = self.builder, self._ends[self._rank], self.embryos[0]
+        if builder.config.learns_from_replay:
+            self.buffer = replay_buffer(builder, end)
+            source, rounds = replay_source(builder, end, self.buffer)
         else:
-            self.buffer = rollout_buffer(parts, end)
-            source, rounds = rollout_source(parts, end, embryo, self.buffer)
+            self.buffer = rollout_buffer(builder, end)
+            source, rounds = rollout_source(builder, end, embryo, self.buffer)
         leader = None
         if rounds is not None:
             self.all_reduce = self._meet(0)

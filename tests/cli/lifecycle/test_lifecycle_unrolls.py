@@ -10,7 +10,7 @@ RULE = (
     + """
 import torch
 from tianji_algos.fields import FieldSpec
-from tianji_algos.models.through_time import RecurrentQNetwork
+from tianji_algos.models.recurrent import RecurrentQNetwork
 from tianji_algos.settings import NoSettings
 
 class Counter(RecurrentQNetwork):

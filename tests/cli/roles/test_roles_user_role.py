@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from tianji_algos.settings import NoSettings, Settings
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import RunFailed, UsageError
-from tianji_cli.roles.user_role import Surroundings, UserRole, find_user_role
+from tianji_cli.roles.user_role import RoleContext, UserRole, find_user_role
 from tianji_cli.wire.fragment import Fragment
 from tianji_transports.errors import TransportError
 
@@ -31,8 +31,8 @@ class Listener(UserRole):
         return any(True for _ in self.fragments())
 
 
-def around(one: Any, directory: Path, *, settings: BaseModel | None = None, **changes: Any) -> Surroundings:
-    surroundings = Surroundings(
+def around(one: Any, directory: Path, *, settings: BaseModel | None = None, **changes: Any) -> RoleContext:
+    context = RoleContext(
         name="listener",
         group=0,
         settings=settings or NumberSettings(),
@@ -49,7 +49,7 @@ def around(one: Any, directory: Path, *, settings: BaseModel | None = None, **ch
         make_agent=lambda num_envs, seed: one.agent(one.build(1), num_envs, seed),
         make_environment=lambda _num_envs, _evaluation: one.make(),
     )
-    return dataclasses.replace(surroundings, **changes)
+    return dataclasses.replace(context, **changes)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import RunFailed
-from tianji_cli.roles.user_role import Surroundings, UserRole
+from tianji_cli.roles.user_role import RoleContext, UserRole
 from tianji_cli.wire.fragment import Fragment
 
 OpenStage = Callable[..., Any]
@@ -42,7 +42,7 @@ def make(examples: Any, one: Any) -> Callable[..., UserRole]:
         # Less than a megabyte would be no use to anybody else.
         settings: BaseModel = recorder.RecorderSettings.model_construct(max_mb=max_mb)
         role: UserRole = recorder.Recorder(
-            Surroundings(
+            RoleContext(
                 name="recorder",
                 group=0,
                 settings=settings,

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
-from tianji_cli.root.averaging import Averager
+from tianji_cli.root.averaging import ParameterAveraging
 from tianji_cli.wire.parameters import Average, Contribution, average_layout, contribution_layout
 from tianji_transports.core import Full
 from tianji_transports.inproc import InprocTransport
@@ -26,7 +26,7 @@ class AveragingLine:
         wait_s: longest that a round stays open.
 
     Attributes:
-        events: what the averager has told the user.
+        events: what the averaging has told the user.
     """
 
     def __init__(self, groups: int = 2, values: int = 4, wait_s: float = 1000.0) -> None:
@@ -40,7 +40,7 @@ class AveragingLine:
         self.root = InprocTransport(wiring, ROOT)
         self.learners = [InprocTransport(wiring, rank) for rank in ranks]
         self.events: list[str] = []
-        self.averager = Averager(
+        self.averaging = ParameterAveraging(
             self.root,
             {rank: rank - 1 for rank in ranks},
             job=JOB,

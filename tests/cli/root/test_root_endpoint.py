@@ -8,7 +8,7 @@ import pytest
 
 from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
 from tianji_cli.plan.plan import Plan, PlannedProcess
-from tianji_cli.root.averaging import Averager
+from tianji_cli.root.averaging import ParameterAveraging
 from tianji_cli.root.endpoint import RootEndpoint
 from tianji_cli.wire.address import JobKey
 from tianji_cli.wire.control import ControlServer
@@ -32,8 +32,8 @@ def plan(engine: str) -> Plan:
     return Plan(tuple(processes), engine, engine)
 
 
-def averager(transport: Transport, groups: Mapping[int, int], job: int) -> Averager:
-    return Averager(transport, groups, job, wait_s=1000.0, event=lambda _: None)
+def parameter_averaging(transport: Transport, groups: Mapping[int, int], job: int) -> ParameterAveraging:
+    return ParameterAveraging(transport, groups, job, wait_s=1000.0, event=lambda _: None)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def control() -> Iterator[ControlServer]:
 
 @pytest.fixture
 def averaging() -> Iterator[RootEndpoint]:
-    made = RootEndpoint(plan("zmq"), EngineOptions(), averager)
+    made = RootEndpoint(plan("zmq"), EngineOptions(), parameter_averaging)
     yield made
     made.close()
 
@@ -82,7 +82,7 @@ def test_a_contribution_wakes_the_root_and_is_averaged(
 
 
 def test_what_the_root_cannot_open_is_said_and_not_raised(control: ControlServer) -> None:
-    averaging = RootEndpoint(plan("no-such-engine"), EngineOptions(), averager)
+    averaging = RootEndpoint(plan("no-such-engine"), EngineOptions(), parameter_averaging)
     averaging.open(WIRING)
     assert averaging.failure.startswith("the root cannot reach the groups: ")
     averaging.turn()

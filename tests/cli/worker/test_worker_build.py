@@ -21,7 +21,7 @@ from tianji_cli.roles.buffer.replay.file import ReplayFileError
 from tianji_cli.roles.learner.data_source import ReplaySource, RolloutSource
 from tianji_cli.wire.fragment import Fragment
 from tianji_cli.worker.build import replay_buffer, replay_source, rollout_buffer, rollout_source, wiring_of
-from tianji_cli.worker.parts import Parts, Saved
+from tianji_cli.worker.builder import Builder, Saved
 from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport
 
@@ -46,7 +46,9 @@ COMPONENTS: dict[str, dict[str, Any]] = {
 _numbers = itertools.count()
 
 
-def parts_of(rule: str, directory: Path, *, resumed: bool = False, actors: int = 2, **buffer: Any) -> Parts:
+def builder_of(
+    rule: str, directory: Path, *, resumed: bool = False, actors: int = 2, **buffer: Any
+) -> Builder:
     """What the learner's process is built from; ``at`` gives those of the others."""
     distribution: dict[str, Any] = {"transport": "shm", "pin_cores": False}
     if "learners" in buffer:
@@ -67,61 +69,61 @@ def parts_of(rule: str, directory: Path, *, resumed: bool = False, actors: int =
     plan = make_plan(config, HOSTS)
     progress = (Progress(),) if resumed else ()
     job = JobSpec(f"experience-{next(_numbers)}", "", plan, directory, directory, progress)
-    return Parts(job, config, plan.carrying("learner")[0], 0)
+    return Builder(job, config, plan.carrying("learner")[0], 0)
 
 
 def test_versions_of_a_learner_rise_with_every_death_and_sessions_are_the_job_s(tmp_path: Path) -> None:
-    parts = parts_of("ppo", tmp_path, resumed=True)
+    builder = builder_of("ppo", tmp_path, resumed=True)
     saved = {"progress": {"env_steps": 70, "version": 7, "sessions": 2}}
-    progress = [Parts(parts.job, parts.config, parts.process, again) for again in (1, 2)]
+    progress = [Builder(builder.job, builder.config, builder.process, again) for again in (1, 2)]
     for one in progress:
         one.__dict__["saved"] = Saved(tmp_path, True, {}, saved)
     first, second = (one.progress for one in progress)
     assert 7 < first.version < second.version
     assert first.env_steps == second.env_steps == 70
-    assert first.sessions == parts.progress.sessions
+    assert first.sessions == builder.progress.sessions
 
 
-def at(parts: Parts, role: str) -> Parts:
-    """Parts of the first process that carries a role."""
-    return Parts(parts.job, parts.config, parts.carrying(role)[0], 0)
+def at(builder: Builder, role: str) -> Builder:
+    """Builder of the first process that carries a role."""
+    return Builder(builder.job, builder.config, builder.carrying(role)[0], 0)
 
 
-def rank_of(parts: Parts, role: str) -> int:
-    return parts.carrying(role)[0].rank
+def rank_of(builder: Builder, role: str) -> int:
+    return builder.carrying(role)[0].rank
 
 
 class Group:
     """The endpoints of a group, and its buffer and data source as their processes build them."""
 
-    def __init__(self, parts: Parts) -> None:
-        self.parts = parts
-        self.carriers = parts.carrying("actor")
-        wiring = wiring_of(parts, CAPABILITIES)
-        self.at_buffer, self.at_learner = rank_of(parts, "buffer"), rank_of(parts, "learner")
+    def __init__(self, builder: Builder) -> None:
+        self.builder = builder
+        self.carriers = builder.carrying("actor")
+        wiring = wiring_of(builder, CAPABILITIES)
+        self.at_buffer, self.at_learner = rank_of(builder, "buffer"), rank_of(builder, "learner")
         ranks = {self.at_buffer, self.at_learner, *(process.rank for process in self.carriers)}
         self.ends = {rank: InprocTransport(wiring, rank) for rank in ranks}
-        replays = parts.config.learns_from_replay
+        replays = builder.config.learns_from_replay
         build_buffer = replay_buffer if replays else rollout_buffer
-        self.buffer = build_buffer(at(parts, "buffer"), self.ends[self.at_buffer])
+        self.buffer = build_buffer(at(builder, "buffer"), self.ends[self.at_buffer])
         beside = self.buffer if self.at_buffer == self.at_learner else None
-        self.embryo, end = parts.embryo(parts.model()), self.ends[self.at_learner]
+        self.embryo, end = builder.embryo(builder.model()), self.ends[self.at_learner]
         if replays:
-            self.feed, _ = replay_source(parts, end, beside)
+            self.feed, _ = replay_source(builder, end, beside)
         else:
-            self.feed, _ = rollout_source(parts, end, self.embryo, beside)
+            self.feed, _ = rollout_source(builder, end, self.embryo, beside)
         self.feed.advance(0)
         self._made: dict[int, int] = {}
 
     def send(self, rank: int, number: int) -> bool:
-        layout = self.parts.layout
+        layout = self.builder.layout
         loan = self.ends[rank].loan(self.at_buffer, "fragments", layout.nbytes)
         if loan is FULL:
             return False
         sequence = self._made.get(number, 0)
         self._made[number] = sequence + 1
         fragment = Fragment(layout, loan.memory)
-        before, job = sequence * STEPS * ENVS, self.parts.number
+        before, job = sequence * STEPS * ENVS, self.builder.number
         fragment.begin(job=job, actor=number, incarnation=0, sequence=sequence, before=before, version=0)
         fragment.header["samples"] = STEPS * ENVS
         for array in fragment.fields.values():
@@ -136,10 +138,10 @@ class Group:
 
 
 @pytest.fixture
-def group() -> Iterator[Callable[[Parts], Group]]:
+def group() -> Iterator[Callable[[Builder], Group]]:
     groups: list[Group] = []
 
-    def open_group(given: Parts) -> Group:
+    def open_group(given: Builder) -> Group:
         groups.append(Group(given))
         return groups[-1]
 
@@ -177,13 +179,13 @@ def train(one: Group, rounds: int) -> tuple[int, int]:
 def test_channels_go_where_the_plan_has_put_buffer_and_learner(
     tmp_path: Path, rule: str, buffer: dict[str, Any], names: list[str]
 ) -> None:
-    parts = parts_of(rule, tmp_path, **buffer)
-    channels = {channel.name: channel for channel in wiring_of(parts, CAPABILITIES).channels}
+    builder = builder_of(rule, tmp_path, **buffer)
+    channels = {channel.name: channel for channel in wiring_of(builder, CAPABILITIES).channels}
     assert list(channels) == names
-    buffer_rank, learner = rank_of(parts, "buffer"), rank_of(parts, "learner")
+    buffer_rank, learner = rank_of(builder, "buffer"), rank_of(builder, "learner")
     assert (buffer_rank != learner) is (len(names) > 1)
     assert channels["fragments"].receiver == buffer_rank
-    assert channels["fragments"].senders == tuple(process.rank for process in parts.carrying("actor"))
+    assert channels["fragments"].senders == tuple(process.rank for process in builder.carrying("actor"))
     for name in names[1:]:
         there, back = (buffer_rank, (learner,)), (learner, (buffer_rank,))
         assert (channels[name].receiver, channels[name].senders) == (there if name == "priorities" else back)
@@ -196,14 +198,14 @@ def test_channels_go_where_the_plan_has_put_buffer_and_learner(
 def test_followers_get_equal_shards_and_send_priorities_if_there_are_any(
     tmp_path: Path, rule: str, buffer: dict[str, Any], *, answers: bool
 ) -> None:
-    parts = parts_of(rule, tmp_path, learners=2, **buffer)
-    learner, follower = rank_of(parts, "learner"), rank_of(parts, "follower")
-    wiring = wiring_of(parts, CAPABILITIES)
+    builder = builder_of(rule, tmp_path, learners=2, **buffer)
+    learner, follower = rank_of(builder, "learner"), rank_of(builder, "follower")
+    wiring = wiring_of(builder, CAPABILITIES)
     shards = wiring.channel(SHARDS, follower)
     assert shards.senders == wiring.channel(HEADERS, follower).senders == (learner,)
     if rule == "ppo":
-        fragments = parts.config.fragments_per_rollout // 2
-        nbytes = parts.layout.nbytes
+        fragments = builder.config.fragments_per_rollout // 2
+        nbytes = builder.layout.nbytes
         assert (shards.max_bytes, shards.window, shards.borrow) == (nbytes, fragments, fragments)
     channels = {channel.name: channel for channel in wiring.channels}
     assert ("priorities" in channels) is answers
@@ -213,9 +215,9 @@ def test_followers_get_equal_shards_and_send_priorities_if_there_are_any(
 
 @pytest.mark.parametrize("buffer", [{}, {"colocate": False}, {"colocate": False, "sampler": "prioritised"}])
 def test_a_replay_feeds_its_learner_wherever_it_is(
-    group: Callable[[Parts], Group], tmp_path: Path, buffer: dict[str, Any]
+    group: Callable[[Builder], Group], tmp_path: Path, buffer: dict[str, Any]
 ) -> None:
-    one = group(parts_of("dqn", tmp_path, **buffer))
+    one = group(builder_of("dqn", tmp_path, **buffer))
     assert isinstance(one.feed, ReplaySource)
     assert isinstance(one.buffer, ReplayBuffer) is ("colocate" in buffer)
     received, batches = train(one, 60)
@@ -226,8 +228,8 @@ def test_a_replay_feeds_its_learner_wherever_it_is(
     assert one.feed.report().rho == 2.0
 
 
-def test_rollouts_feed_their_learner(group: Callable[[Parts], Group], tmp_path: Path) -> None:
-    one = group(parts_of("ppo", tmp_path))
+def test_rollouts_feed_their_learner(group: Callable[[Builder], Group], tmp_path: Path) -> None:
+    one = group(builder_of("ppo", tmp_path))
     assert isinstance(one.feed, RolloutSource)
     received, batches = train(one, 60)
     assert received > 0
@@ -235,12 +237,12 @@ def test_rollouts_feed_their_learner(group: Callable[[Parts], Group], tmp_path: 
 
 
 def test_in_step_the_buffer_waits_for_priorities_if_the_config_says_so(
-    group: Callable[[Parts], Group], tmp_path: Path
+    group: Callable[[Builder], Group], tmp_path: Path
 ) -> None:
     ahead = []
     for updates in ("sync", "async"):
         one = group(
-            parts_of("dqn", tmp_path, colocate=False, sampler="prioritised", priority_updates=updates)
+            builder_of("dqn", tmp_path, colocate=False, sampler="prioritised", priority_updates=updates)
         )
         for _ in range(4):
             for process in one.carriers:
@@ -252,9 +254,9 @@ def test_in_step_the_buffer_waits_for_priorities_if_the_config_says_so(
 
 @pytest.mark.parametrize("balance", ["held", "free"])
 def test_a_balance_that_is_free_holds_nobody_back(
-    group: Callable[[Parts], Group], tmp_path: Path, balance: str
+    group: Callable[[Builder], Group], tmp_path: Path, balance: str
 ) -> None:
-    one = group(parts_of("dqn", tmp_path, balance=balance))
+    one = group(builder_of("dqn", tmp_path, balance=balance))
     for _ in range(30):
         for process in one.carriers:
             one.send(process.rank, process.actors[0])
@@ -265,22 +267,22 @@ def test_a_balance_that_is_free_holds_nobody_back(
 
 @pytest.mark.parametrize("colocate", [True, False])
 def test_a_resumed_run_has_the_replay_that_was_saved_and_needs_no_warm_up(
-    group: Callable[[Parts], Group], tmp_path: Path, colocate: bool
+    group: Callable[[Builder], Group], tmp_path: Path, colocate: bool
 ) -> None:
     saving = {"save_with_checkpoint": True, "colocate": colocate}
-    first = group(parts_of("dqn", tmp_path, **saving))
+    first = group(builder_of("dqn", tmp_path, **saving))
     train(first, 20)
     first.buffer.stop()
     first.buffer.keep()
     size = first.buffer.report().replay.size
     assert size > WARMUP
 
-    fresh = group(parts_of("dqn", tmp_path, save_with_checkpoint=False, colocate=colocate, resumed=True))
+    fresh = group(builder_of("dqn", tmp_path, save_with_checkpoint=False, colocate=colocate, resumed=True))
     assert fresh.buffer.report().replay.size == 0
     fresh.buffer.turn()
     assert fresh.feed.batch() is None
 
-    again = group(parts_of("dqn", tmp_path, resumed=True, **saving))
+    again = group(builder_of("dqn", tmp_path, resumed=True, **saving))
     assert again.buffer.report().replay.size == size
     again.buffer.turn()
     assert again.feed.batch() is not None
@@ -290,12 +292,12 @@ def test_a_resumed_run_has_the_replay_that_was_saved_and_needs_no_warm_up(
 
 
 def test_a_damaged_replay_is_an_error_that_names_its_file(
-    group: Callable[[Parts], Group], tmp_path: Path
+    group: Callable[[Builder], Group], tmp_path: Path
 ) -> None:
-    first = group(parts_of("dqn", tmp_path, save_with_checkpoint=True))
+    first = group(builder_of("dqn", tmp_path, save_with_checkpoint=True))
     train(first, 10)
     first.buffer.stop()
     first.buffer.keep()
     (tmp_path / "checkpoints/replay/last/replay.json").write_text("{")
     with pytest.raises(ReplayFileError, match="cannot read the replay saved in"):
-        group(parts_of("dqn", tmp_path, save_with_checkpoint=True, resumed=True))
+        group(builder_of("dqn", tmp_path, save_with_checkpoint=True, resumed=True))

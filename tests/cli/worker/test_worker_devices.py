@@ -19,7 +19,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.plan.plan import Host, Plan, make_plan
 from tianji_cli.plan.spec import JobSpec
-from tianji_cli.worker.parts import Parts
+from tianji_cli.worker.builder import Builder
 from tianji_lab.profile.run import Options, profile
 
 CONFIG = "configs/ppo_cartpole.toml"
@@ -70,17 +70,17 @@ def test_a_dry_run_shows_where_each_process_computes(tmp_path: Path) -> None:
     assert [row["device"] for row in rows] == ["cpu", "cuda", "cuda:0", "cuda:1", "cuda"]
 
 
-def planned(config: JobConfig, directory: Path, rank: int, plan: Plan | None = None) -> Parts:
+def planned(config: JobConfig, directory: Path, rank: int, plan: Plan | None = None) -> Builder:
     plan = plan or make_plan(config, [Host("here", (0, 1))])
-    return Parts(JobSpec("devices", "", plan, directory, directory), config, plan.processes[rank], 0)
+    return Builder(JobSpec("devices", "", plan, directory, directory), config, plan.processes[rank], 0)
 
 
 @pytest.mark.parametrize(("key", "rank"), [(KEYS[0], 1), (KEYS[1], 2)])
 def test_where_there_is_no_such_gpu_the_role_that_wants_it_names_the_key(
     key: str, rank: int, tmp_path: Path
 ) -> None:
-    parts = planned(load_config(CONFIG, [f'{key}="cuda:99"']), tmp_path, rank)
-    build: Any = parts.trained_embryo if rank == 1 else parts.acting_model
+    builder = planned(load_config(CONFIG, [f'{key}="cuda:99"']), tmp_path, rank)
+    build: Any = builder.trained_embryo if rank == 1 else builder.acting_model
     with pytest.raises(UsageError) as refused:
         build()
     assert str(refused.value).startswith(f"{key}: 'cuda:99' cannot be used on {socket.gethostname()}")
@@ -95,8 +95,8 @@ def test_numbers_that_the_plan_gave_go_round_the_gpus_that_there_are(
     config = load_config(CONFIG, [f'{key}="cuda"' for key in KEYS])
     plan = make_plan(config, [Host("here", (0, 1))])
     processes = tuple(replace(process, device="cuda:5") for process in plan.processes)
-    parts = planned(config, tmp_path, rank, replace(plan, processes=processes))
-    assert parts.device == found
+    builder = planned(config, tmp_path, rank, replace(plan, processes=processes))
+    assert builder.device == found
 
 
 def test_a_number_in_the_config_is_taken_at_its_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +112,6 @@ def test_with_a_learner_in_their_process_actors_have_a_device_of_their_own(
     config = load_config(CONFIG, ['distribution.transport="inproc"'])
     plan = make_plan(config, [Host("here", (0, 1))])
     processes = tuple(replace(process, device="cuda") for process in plan.processes)
-    parts = planned(config, tmp_path, 1, replace(plan, processes=processes))
-    assert parts.device == "cuda"
-    assert next(parts.acting_model().parameters()).device.type == "cpu"
+    builder = planned(config, tmp_path, 1, replace(plan, processes=processes))
+    assert builder.device == "cuda"
+    assert next(builder.acting_model().parameters()).device.type == "cpu"

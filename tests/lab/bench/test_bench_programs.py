@@ -225,7 +225,7 @@ def test_a_plain_loop_makes_the_update_that_ppo_asks_for(monkeypatch: pytest.Mon
     ppo_update = _program("ppo_update.py", monkeypatch)
     asked = ["environment.num_envs=2", "training.rollout_steps=512", "training.minibatch_size=128"]
     config = load_config("configs/ppo_cartpole.toml", [*asked, "training.max_grad_norm=1e6"])
-    plain = ppo_update.PlainLoop(ppo_update.parts_of(config), "cpu")
+    plain = ppo_update.PlainLoop(ppo_update.builder_of(config), "cpu")
     rows = torch.arange(128)
     observation, action, log_prob, advantage, target = (each[rows] for each in plain._rollout)
     policy, value = plain._model(observation)
@@ -242,7 +242,7 @@ def test_a_plain_loop_makes_the_update_that_ppo_asks_for(monkeypatch: pytest.Mon
     before = next(plain._model.parameters()).clone()
     assert len(list(itertools.islice(plain.updates(), 9))) == 9, "it goes on after a rollout"
     assert not torch.equal(next(plain._model.parameters()), before)
-    ours = ppo_update.tianji(ppo_update.parts_of(config), "cpu")
+    ours = ppo_update.tianji(ppo_update.builder_of(config), "cpu")
     assert len(list(itertools.islice(ours, 9))) == 9
 
 

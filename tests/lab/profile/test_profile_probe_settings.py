@@ -10,7 +10,7 @@ from lab.profile.probing import DQN, PPO, write_config
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import ConfigError
-from tianji_cli.worker.parts import Parts
+from tianji_cli.worker.builder import Builder
 from tianji_lab.profile.building import measuring_settings
 from tianji_lab.profile.probe.server import ACTOR, REPLAY_BYTES, job_of, replay_settings
 
@@ -52,7 +52,7 @@ def test_an_actor_has_as_many_threads_for_its_environments_as_cores(tmp_path: Pa
     job = load_config(config, overrides)
     measured = load_config(config, [*overrides, *measuring_settings(job, 8, 1)])
     job = job_of(measured, tmp_path)
-    assert Parts(job, measured, job.plan.processes[ACTOR], 0)._env_threads == 3
+    assert Builder(job, measured, job.plan.processes[ACTOR], 0)._env_threads == 3
 
 
 def test_a_share_is_of_the_batch_the_rollout_stays_whole_and_a_replay_is_filled_first(tmp_path: Path) -> None:

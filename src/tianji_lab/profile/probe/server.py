@@ -38,7 +38,7 @@ from tianji_cli.roles.learner.learner import Learner
 from tianji_cli.roles.role import run_in_turns
 from tianji_cli.wire.parameters import PublishedPolicy, policy_layout
 from tianji_cli.worker.build import Wrappers, build_roles, open_transport
-from tianji_cli.worker.parts import Parts
+from tianji_cli.worker.builder import Builder
 from tianji_envs.core import VectorEnvironment
 from tianji_lab.profile.probe.protocol import (
     Acted,
@@ -113,16 +113,16 @@ class TimedSide:
         # User roles are no part of what is measured.
         config = config.model_copy(update={"roles": {}})
         job = job_of(config, directory)
-        self.parts = Parts(job, config, job.plan.processes[rank], 0)
+        self.builder = Builder(job, config, job.plan.processes[rank], 0)
         self.acting, self.stepping, self.updating, self.drawing = (Stopwatch() for _ in range(4))
         self.restoring_s = 0.0
         self.counters = ProductionFile(None, job.plan.num_actors)
         self.counters.begin(0, 0)
-        self.transport = open_transport(self.parts, EngineOptions())
+        self.transport = open_transport(self.builder, EngineOptions())
         hosts, wiring = job.plan.endpoints, self.transport.wiring
         self.other = open_endpoint(ENGINE, ENGINE, hosts, wiring, LEARNER + ACTOR - rank, 0, EngineOptions())
         wrap = Wrappers(self._environment, self._agent, self._embryo, self._source)
-        self.roles = build_roles(self.parts, self.transport, self.counters, wrap)
+        self.roles = build_roles(self.builder, self.transport, self.counters, wrap)
 
     def close(self) -> None:
         """Free what the roles and the endpoints hold."""
@@ -179,7 +179,7 @@ class ActorSide:
         (actor,) = self.timed.roles
         assert isinstance(actor, Actor)
         self.actor = actor
-        policy = _initial_policy(self.timed.parts.model())
+        policy = _initial_policy(self.timed.builder.model())
         self.sink = Sink(self.timed.other, slot_name(POLICY, GROUP), policy)
 
     def run(self, step: Run) -> Acted:
@@ -196,7 +196,7 @@ class ActorSide:
         if recorder.fragments:
             return recorder.fragments[:fragments]
         assert self.actor.unfinished is not None
-        return [filled_up(self.actor.unfinished, self.timed.parts.layout, self.timed.stepping.calls)]
+        return [filled_up(self.actor.unfinished, self.timed.builder.layout, self.timed.stepping.calls)]
 
     def close(self) -> None:
         """Close the environments and the endpoints."""
@@ -228,12 +228,12 @@ class LearnerSide:
 
     def __init__(self, config: JobConfig, directory: Path, recorded: Sequence[Recorded]) -> None:
         self.timed = TimedSide(config, directory, LEARNER)
-        parts, (buffer, learner) = self.timed.parts, self.timed.roles
+        builder, (buffer, learner) = self.timed.builder, self.timed.roles
         assert isinstance(buffer, Buffer)
         assert isinstance(learner, Learner)
         self._buffer, self._learner = buffer, learner
         slot = slot_name(POLICY, GROUP)
-        self._feeder = Feeder(self.timed.other, LEARNER, slot, parts.layout, parts.number, recorded)
+        self._feeder = Feeder(self.timed.other, LEARNER, slot, builder.layout, builder.number, recorded)
         if isinstance(buffer.store, ReplayStore):
             self._fill(buffer.store)
 
@@ -360,13 +360,13 @@ class ProbeServer:
         config, directory = load_config(step.config, step.overrides), Path(step.directory)
         if step.role == "actor":
             actor = self._sides[step.key] = ActorSide(config, directory)
-            return _facts(actor.timed.parts, None, began)
+            return _facts(actor.timed.builder, None, began)
         recorded = self._fragments(config, directory)
         if config.learns_from_replay:
             settings = replay_settings(config, recorded[0].nbytes)
             config = load_config(step.config, (*step.overrides, *settings))
         learner = self._sides[step.key] = LearnerSide(config, directory, recorded)
-        return _facts(learner.timed.parts, learner.rho, began)
+        return _facts(learner.timed.builder, learner.rho, began)
 
     def _run(self, step: Run) -> Answer:
         side = self._sides.get(step.key)
@@ -385,7 +385,7 @@ class ProbeServer:
             side = ActorSide(config, directory)
             try:
                 per_rollout = 1 if config.learns_from_replay else config.fragments_per_rollout
-                most = max(1, RECORDED_BYTES // side.timed.parts.layout.nbytes)
+                most = max(1, RECORDED_BYTES // side.timed.builder.layout.nbytes)
                 self._recorded[key] = side.record(min(max(HANDFUL, per_rollout), most))
             finally:
                 side.close()
@@ -422,12 +422,12 @@ def average(step: Average) -> Averaged:
     return Averaged(seconds=tuple(seconds[FIRST:]))
 
 
-def _facts(parts: Parts, rho: float | None, began: float) -> Prepared:
-    model = parts.model()
+def _facts(builder: Builder, rho: float | None, began: float) -> Prepared:
+    model = builder.model()
     return Prepared(
         seconds=time.perf_counter() - began,
-        fragment_bytes=parts.layout.nbytes,
-        batch_bytes=parts.batches().nbytes if parts.config.learns_from_replay else 0,
+        fragment_bytes=builder.layout.nbytes,
+        batch_bytes=builder.batches().nbytes if builder.config.learns_from_replay else 0,
         policy_bytes=policy_layout(model.parameter_count).nbytes,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         rho=rho,

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import distributed
 
-from tianji_algos.core import Peers
+from tianji_algos.core import AllReduce
 from tianji_cli.errors import TianjiError
 from tianji_transports.zmq.door import keep_out, listening
 
@@ -48,7 +48,7 @@ class DivergedLearnersError(TianjiError):
     """Learners that make the same updates have different parameters."""
 
 
-class AllReduceGroup(Peers):
+class AllReduceGroup(AllReduce):
     """One learner's connections to the others; all of them call the same methods in the same order.
 
     A learner that misses another closes its own connections, so that all hear of it. A learner leaves by

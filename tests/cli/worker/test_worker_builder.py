@@ -19,7 +19,7 @@ from tianji_cli.errors import UsageError
 from tianji_cli.plan.plan import make_plan
 from tianji_cli.plan.spec import JobSpec
 from tianji_cli.wire.batches import BatchLayout
-from tianji_cli.worker.parts import Parts, spaces_of
+from tianji_cli.worker.builder import Builder, spaces_of
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import UnsupportedSpaceError
 from tianji_envs.gym import GymFactory
@@ -27,8 +27,8 @@ from tianji_envs.gym import GymFactory
 CONFIGS = Path(__file__).parents[3] / "configs"
 
 
-class OfFilms(Parts):
-    """Parts of a job whose environments are films."""
+class OfFilms(Builder):
+    """Builder of a job whose environments are films."""
 
     stack = 4
 
@@ -36,7 +36,7 @@ class OfFilms(Parts):
         return Film(num_envs, self.stack)
 
 
-def parts(config_name: str, kind: type[Parts] = OfFilms, *overrides: str) -> Parts:
+def builder(config_name: str, kind: type[Builder] = OfFilms, *overrides: str) -> Builder:
     config = load_config(str(CONFIGS / f"{config_name}.toml"), ["environment.num_envs=2", *overrides])
     plan = make_plan(config)
     return kind(JobSpec("", "", plan, Path(), Path()), config, plan.processes[1], 0)
@@ -57,7 +57,7 @@ def _recorded(model: Any, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...
 
 
 def test_a_policy_sees_stacks_and_fragments_hold_single_frames() -> None:
-    built = parts("ppo_cartpole")
+    built = builder("ppo_cartpole")
     assert built.spaces.observation == gym.spaces.Box(0, 255, (4, *FRAME.shape), np.uint8)
     assert built.spaces.stack == 4
     layout = built.layout
@@ -67,14 +67,14 @@ def test_a_policy_sees_stacks_and_fragments_hold_single_frames() -> None:
 
 
 def test_batches_of_a_replay_hold_stacks() -> None:
-    built = parts("dqn_cartpole")
+    built = builder("dqn_cartpole")
     batches = BatchLayout.of(built.layout, 32, ("action",))
     assert batches.observation.shape == built.spaces.observation.shape
 
 
 @pytest.mark.usefixtures("remembering")
 def test_what_a_network_remembers_is_a_field_of_its_fragments() -> None:
-    layout = parts("ppo_cartpole").layout
+    layout = builder("ppo_cartpole").layout
     (state,) = (spec for spec in layout.fields if spec.name == "state")
     assert layout.shape(state) == (1, 2, 7)
 
@@ -82,11 +82,11 @@ def test_what_a_network_remembers_is_a_field_of_its_fragments() -> None:
 @pytest.mark.usefixtures("remembering")
 def test_a_network_that_remembers_is_refused_where_samples_come_from_a_replay() -> None:
     with pytest.raises(UnsuitableModelError, match="'mlp_q' remembers earlier steps, but 'dqn' learns"):
-        _ = parts("dqn_cartpole").layout
+        _ = builder("dqn_cartpole").layout
 
 
-class OfSkirmishes(Parts):
-    """Parts of a job whose environments have a team."""
+class OfSkirmishes(Builder):
+    """Builder of a job whose environments have a team."""
 
     winnable = True
 
@@ -103,13 +103,13 @@ TEAM = 'agent.type="cli.skirmish:Recruit"'
 
 def test_fragments_say_what_was_won_where_something_is() -> None:
     for kind, names in ((OfSkirmishes, {"won"}), (OfVainSkirmishes, set())):
-        layout = parts("ppo_cartpole", kind, TEAM).layout
+        layout = builder("ppo_cartpole", kind, TEAM).layout
         assert {"won"} & {spec.name for spec in layout.fields} == names
 
 
 def test_an_agent_for_one_is_refused_where_there_is_a_team() -> None:
     with pytest.raises(UsageError) as refused:
-        _ = parts("ppo_cartpole", OfSkirmishes).layout
+        _ = builder("ppo_cartpole", OfSkirmishes).layout
     assert str(refused.value) == (
         "agent.type: 'ppo' acts for a single agent, and CartPole-v1 shows a team; "
         "maddpg, mappo or qmix would be right"
@@ -118,7 +118,7 @@ def test_an_agent_for_one_is_refused_where_there_is_a_team() -> None:
 
 def test_an_agent_for_a_team_is_refused_where_there_is_none() -> None:
     with pytest.raises(UsageError) as refused:
-        _ = parts("ppo_cartpole", OfFilms, TEAM).spaces
+        _ = builder("ppo_cartpole", OfFilms, TEAM).spaces
     assert str(refused.value) == (
         "agent.type: 'cli.skirmish:Recruit' acts for a team, and CartPole-v1 shows a single agent; "
         "dqn, impala, ppo, r2d2, sac or td3 would be right"
@@ -127,9 +127,9 @@ def test_an_agent_for_a_team_is_refused_where_there_is_none() -> None:
 
 def test_a_win_rate_is_no_goal_where_nothing_is_won() -> None:
     goal = "experiment.stop={ win_rate = 0.8, wall_s = 9 }"
-    _ = parts("ppo_cartpole", OfSkirmishes, TEAM, goal).layout
+    _ = builder("ppo_cartpole", OfSkirmishes, TEAM, goal).layout
     with pytest.raises(UsageError, match=r"experiment\.stop\.win_rate: CartPole-v1 does not say"):
-        _ = parts("ppo_cartpole", OfVainSkirmishes, TEAM, goal).layout
+        _ = builder("ppo_cartpole", OfVainSkirmishes, TEAM, goal).layout
 
 
 class Forgetful(GymFactory):
@@ -140,14 +140,14 @@ class Forgetful(GymFactory):
 
 
 def test_a_factory_that_has_not_the_metrics_it_was_asked_for_is_refused() -> None:
-    forgetful = 'environment.type="cli.worker.test_worker_parts:Forgetful"'
+    forgetful = 'environment.type="cli.worker.test_worker_builder:Forgetful"'
     with pytest.raises(UsageError) as refused:
-        _ = parts("ppo_cartpole", Parts, forgetful, 'environment.metrics=["success"]').layout
+        _ = builder("ppo_cartpole", Builder, forgetful, 'environment.metrics=["success"]').layout
     assert str(refused.value).endswith(
         "Forgetful made environments with metrics of shape None, "
         "and for 1 in each of 1 environments (1, 1) is right"
     )
-    layout = parts("ppo_cartpole", Parts, 'environment.metrics=["success", "n"]').layout
+    layout = builder("ppo_cartpole", Builder, 'environment.metrics=["success", "n"]').layout
     assert [spec.shape for spec in layout.fields if spec.name == "metrics"] == [(2,)]
 
 
@@ -174,14 +174,14 @@ class NormalizingRule(Rule):
 @pytest.mark.parametrize("key", ["normalize_observations", "normalize_rewards"])
 @pytest.mark.parametrize("part", ["layout", "model"])
 def test_a_rule_that_keeps_no_statistics_does_not_normalise(key: str, part: str) -> None:
-    rule = 'training.type="cli.worker.test_worker_parts:Rule"'
+    rule = 'training.type="cli.worker.test_worker_builder:Rule"'
     asked = f"training.{key}=true"
     with pytest.raises(
         UsageError, match=rf"^training\.{key}: '.*Rule' keeps no statistics .*; false would be"
     ):
-        getattr(parts("ppo_cartpole", Parts, rule, asked), part)()
-    assert parts("ppo_cartpole", Parts, rule).layout
-    assert parts("ppo_cartpole", Parts, rule.replace("Rule", "NormalizingRule"), asked).layout
+        getattr(builder("ppo_cartpole", Builder, rule, asked), part)()
+    assert builder("ppo_cartpole", Builder, rule).layout
+    assert builder("ppo_cartpole", Builder, rule.replace("Rule", "NormalizingRule"), asked).layout
 
 
 def test_what_a_team_sees_is_not_stacked() -> None:

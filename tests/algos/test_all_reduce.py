@@ -17,7 +17,7 @@ from algos.tiny_gru import TinyGRU
 from algos.training import parameters
 
 from tianji_algos.batch import Batch
-from tianji_algos.core import ALONE, Embryo, Peers, ReplayEmbryo, RolloutEmbryo, Spaces, build_model
+from tianji_algos.core import ALONE, AllReduce, Embryo, ReplayEmbryo, RolloutEmbryo, Spaces, build_model
 from tianji_algos.dqn.dqn import DQNEmbryo
 from tianji_algos.dqn.settings import DQNSettings
 from tianji_algos.errors import AlgorithmError
@@ -70,10 +70,10 @@ def train_in_step(
     build: Callable[..., PPOEmbryo | IMPALAEmbryo] = ppo,
     **settings: Any,
 ) -> tuple[list[Outcome], Table]:
-    def learn(peers: Peers) -> Outcome:
-        embryo = build(spaces, seed=peers.index, **settings)
-        embryo.join(peers)
-        return train(embryo, fragments[peers.index :: learners], rounds)
+    def learn(group: AllReduce) -> Outcome:
+        embryo = build(spaces, seed=group.index, **settings)
+        embryo.join(group)
+        return train(embryo, fragments[group.index :: learners], rounds)
 
     return in_step(learners, learn)
 
@@ -241,13 +241,13 @@ def test_learners_on_shares_of_a_batch_make_the_update_of_one_on_all_of_it(
 ) -> None:
     batch = make_batch(24)
 
-    def learn(peers: Peers) -> tuple[Outcome, Floats]:
+    def learn(group: AllReduce) -> tuple[Outcome, Floats]:
         embryo = dqn(cartpole_spaces, target_update=target)
         own = batch
-        if peers is not ALONE:
-            embryo.join(peers)
-            each = 24 // peers.number
-            own = rows_of(batch, slice(peers.index * each, (peers.index + 1) * each))
+        if group is not ALONE:
+            embryo.join(group)
+            each = 24 // group.number
+            own = rows_of(batch, slice(group.index * each, (group.index + 1) * each))
         results = [embryo.update(own) for _ in range(5)]
         moments = torch.cat(list(embryo.averaged_state())).numpy()
         priorities = results[-1].priorities

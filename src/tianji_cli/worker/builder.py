@@ -53,7 +53,7 @@ class _Shown:
     translator: TeamTranslator | None
 
 
-class Parts:
+class Builder:
     """Builds the parts of one process of a job.
 
     Args:
@@ -76,7 +76,7 @@ class Parts:
         self._env_steps = env_steps
 
     @classmethod
-    def of_run(cls, run: RunDirectory, config: JobConfig) -> Parts:
+    def of_run(cls, run: RunDirectory, config: JobConfig) -> Builder:
         """Build the parts of a run, whose ``config`` this is, to play with what it has learnt.
 
         They are those of its root, which computes on a CPU: a run that used GPUs may be judged where there is

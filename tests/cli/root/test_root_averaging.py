@@ -31,33 +31,33 @@ def averaging() -> Iterator[Open]:
 
 def expire(line: AveragingLine) -> None:
     """Let the open round's time be up."""
-    line.averager.deadline = time.monotonic()
-    assert line.averager.turn()
+    line.averaging.deadline = time.monotonic()
+    assert line.averaging.turn()
 
 
 def test_a_round_is_over_when_every_group_has_contributed(averaging: Open) -> None:
     line = averaging(3)
     for group in range(2):
         line.contribute(group, group)
-    assert line.averager.turn()
+    assert line.averaging.turn()
     opened = line.latest()
     assert opened is not None
     assert (opened.round, opened.is_open, opened.contributors) == (0, True, 0)
     line.contribute(2, 2.0)
-    assert line.averager.turn()
+    assert line.averaging.turn()
     average = line.latest()
     assert average is not None
     assert (average.round, average.is_open, average.contributors) == (1, False, 3)
     assert average.taken.tolist() == [1, 1, 1]
     assert line.mean() == [1.0] * 4
-    assert not line.averager.turn()
+    assert not line.averaging.turn()
 
 
 def test_groups_weigh_as_much_as_the_samples_they_used(averaging: Open) -> None:
     line = averaging(2)
     line.contribute(0, [0.0, 4.0, -4.0, 8.0], weight=300.0)
     line.contribute(1, [4.0, 0.0, 4.0, 0.0], weight=100.0)
-    line.averager.turn()
+    line.averaging.turn()
     assert line.mean() == [1.0, 3.0, -2.0, 6.0]
 
 
@@ -67,7 +67,7 @@ def test_a_variance_over_groups_has_what_their_means_are_apart(averaging: Open) 
     for group, weight in enumerate((300.0, 100.0)):
         mean = 10_000.0 + 2.0 * group
         line.contribute(group, [5.0 * group, mean, 1.0 + group, 7.0], weight=weight, statistics=(1, 1))
-    line.averager.turn()
+    line.averaging.turn()
     merged = 0.75 * 1.0 + 0.25 * 2.0 + 0.75 * 0.25 * 2.0**2
     assert line.mean() == [1.25, 10_000.5, merged, 7.0]
 
@@ -111,7 +111,7 @@ def test_the_mean_does_not_depend_on_who_comes_first(parts: list[tuple[float, fl
         for group in order:
             value, weight = parts[group]
             line.contribute(group, value, weight)
-            line.averager.turn()
+            line.averaging.turn()
         means.append(line.mean())
         line.close()
     assert means[0] == means[1]
@@ -123,39 +123,39 @@ def test_who_is_late_is_left_out_reported_and_taken_into_the_next_round(averagin
     line = averaging(3)
     for group in range(2):
         line.contribute(group, 2.0)
-    line.averager.turn()
+    line.averaging.turn()
     expire(line)
     assert line.mean() == [2.0] * 4
-    assert line.averager.missed == [0, 0, 1]
+    assert line.averaging.missed == [0, 0, 1]
     assert [event for event in line.events if "group 2 is late" in event] == line.events
     assert len(line.events) == 1
 
     line.contribute(2, 8.0)
-    assert line.averager.turn()
+    assert line.averaging.turn()
     for group in range(2):
         line.contribute(group, 2.0, number=2)
-    assert line.averager.turn()
+    assert line.averaging.turn()
     assert line.mean() == [4.0] * 4
     average = line.latest()
     assert average is not None
     assert average.taken.tolist() == [2, 2, 1]
-    assert (line.averager.rounds, line.averager.missed) == (2, [0, 0, 1])
+    assert (line.averaging.rounds, line.averaging.missed) == (2, [0, 0, 1])
 
 
 def test_a_group_by_itself_closes_no_round_and_who_lets_it_wait_is_reported_once(averaging: Open) -> None:
     line = averaging(3)
     line.contribute(0, 0.0)
-    line.averager.turn()
+    line.averaging.turn()
     expire(line)
-    assert line.averager.rounds == 0
-    assert line.averager.deadline == float("inf"), "nothing to wake up for"
-    assert line.averager.missed == [0, 1, 1]
+    assert line.averaging.rounds == 0
+    assert line.averaging.deadline == float("inf"), "nothing to wake up for"
+    assert line.averaging.missed == [0, 1, 1]
     assert ["group 1 is late" in event for event in line.events] == [True, False]
     line.contribute(1, 6.0)
-    line.averager.turn()
+    line.averaging.turn()
     expire(line)
     assert line.mean() == [3.0] * 4
-    assert (line.averager.rounds, line.averager.missed) == (1, [0, 1, 1])
+    assert (line.averaging.rounds, line.averaging.missed) == (1, [0, 1, 1])
 
 
 def test_who_is_late_again_and_again_is_counted_and_not_reported_every_time(averaging: Open) -> None:
@@ -163,66 +163,66 @@ def test_who_is_late_again_and_again_is_counted_and_not_reported_every_time(aver
     for number in range(1, 21):
         for group in range(2):
             line.contribute(group, 2.0, number=number)
-        line.averager.turn()
+        line.averaging.turn()
         expire(line)
-    assert line.averager.missed == [0, 0, 20]
+    assert line.averaging.missed == [0, 0, 20]
     assert len(line.events) == 1
 
 
 def test_the_time_of_a_round_begins_with_its_second_contribution(averaging: Open) -> None:
     line = averaging(4, wait_s=50.0)
-    assert line.averager.deadline == float("inf")
+    assert line.averaging.deadline == float("inf")
     deadlines = []
     for group in range(3):
         before = time.monotonic()
         line.contribute(group, 1.0)
-        line.averager.turn()
-        deadlines.append(line.averager.deadline)
+        line.averaging.turn()
+        deadlines.append(line.averaging.deadline)
         if group < 2:
             assert before + 50.0 <= deadlines[-1] <= time.monotonic() + 50.0
     assert deadlines[0] < deadlines[1] == deadlines[2]
     line.contribute(3, 1.0)
-    line.averager.turn()
-    assert line.averager.deadline == float("inf")
+    line.averaging.turn()
+    assert line.averaging.deadline == float("inf")
 
 
 def test_nobody_waits_for_a_lost_group_whose_contribution_still_counts(averaging: Open) -> None:
     line = averaging(3)
     line.contribute(2, 6.0)
-    line.averager.turn()
-    line.averager.lose(3)
+    line.averaging.turn()
+    line.averaging.lose(3)
     line.contribute(0, 0.0)
     line.contribute(1, 0.0)
-    assert line.averager.turn()
+    assert line.averaging.turn()
     assert line.mean() == [2.0] * 4
     line.contribute(0, 1.0, number=2)
     line.contribute(1, 1.0, number=2)
-    assert line.averager.turn()
+    assert line.averaging.turn()
     assert line.mean() == [1.0] * 4
-    assert (line.averager.rounds, line.averager.missed) == (2, [0, 0, 0])
+    assert (line.averaging.rounds, line.averaging.missed) == (2, [0, 0, 0])
 
 
 def test_a_round_that_waited_for_a_lost_group_alone_is_over(averaging: Open) -> None:
     line = averaging(2)
     line.contribute(0, 3.0)
-    line.averager.turn()
-    line.averager.lose(2)
-    assert line.averager.turn()
+    line.averaging.turn()
+    line.averaging.lose(2)
+    assert line.averaging.turn()
     assert line.mean() == [3.0] * 4
 
 
 def test_values_that_are_not_finite_are_left_out_reported_and_keep_nobody_waiting(averaging: Open) -> None:
     line = averaging(2)
     line.contribute(1, [1.0, float("nan"), 1.0, 1.0])
-    line.averager.turn()
+    line.averaging.turn()
     told = line.latest(1)
     assert told is not None
     assert (told.taken.tolist(), told.contributors) == ([0, 1], 0)
     assert line.events == ["the parameters of group 1 are not finite: they are left out of the average"]
     line.contribute(0, 5.0)
-    line.averager.turn()
+    line.averaging.turn()
     line.contribute(1, 7.0, number=2)
-    line.averager.turn()
+    line.averaging.turn()
     assert line.mean() == [6.0] * 4
 
 
@@ -230,26 +230,26 @@ def test_a_second_contribution_in_one_round_is_refused(averaging: Open) -> None:
     line = averaging(3)
     line.contribute(0, 0.0)
     line.contribute(0, 100.0, number=2)
-    line.averager.turn()
-    assert line.averager.rejected.count == 1
-    assert "again in one round" in line.averager.rejected.first
+    line.averaging.turn()
+    assert line.averaging.rejected.count == 1
+    assert "again in one round" in line.averaging.rejected.first
     line.contribute(1, 0.0)
     line.contribute(2, 3.0)
-    line.averager.turn()
+    line.averaging.turn()
     assert line.mean() == [1.0] * 4
 
 
 def test_what_is_no_contribution_of_this_job_is_refused_and_counted(averaging: Open) -> None:
     line = averaging(2)
     line.push(0, b"too short")
-    line.averager.turn()
+    line.averaging.turn()
     line.contribute(0, 1.0, job=JOB + 1)
-    line.averager.turn()
-    assert line.averager.rejected.count == 2
+    line.averaging.turn()
+    assert line.averaging.rejected.count == 2
     assert line.latest() is None
     line.contribute(0, 1.0)
     line.contribute(1, 3.0)
-    line.averager.turn()
+    line.averaging.turn()
     assert line.mean() == [2.0] * 4
 
 
@@ -261,8 +261,8 @@ def test_a_round_takes_no_memory_of_the_size_of_a_contribution(averaging: Open) 
         for group in range(2):
             line.contribute(group, 1.0, number=number)
         tracemalloc.start()
-        line.averager.turn()
+        line.averaging.turn()
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert max(peaks) < values, "a quarter of a contribution's bytes"
-    assert line.averager.rounds == 4
+    assert line.averaging.rounds == 4
