@@ -15,9 +15,9 @@ from pydantic import Field
 
 from tianji_algos.fields import FieldSpec
 from tianji_algos.settings import Settings
-from tianji_cli.data.fragment import Fragment, FragmentLayout
 from tianji_cli.errors import RunFailed
 from tianji_cli.roles.user_role import RoleContext, UserRole
+from tianji_cli.wire.fragment import Fragment, FragmentLayout
 
 
 class RecorderSettings(Settings):
