@@ -6,6 +6,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import metadata
 from typing import Any, Final
 
 import gymnasium
@@ -76,11 +77,22 @@ def missing(what: str, cause: Exception) -> MissingExtraError:
     library = cause.name if isinstance(cause, ModuleNotFoundError) else text.partition(" is not installed")[0]
     extra = re.search(r"gymnasium\[([\w-]+)\]", text)
     if extra is not None:
-        package = "tianji" if extra[1] in _OWN_EXTRAS else "gymnasium"
-        return MissingExtraError(f"{what} needs {library}: pip install '{package}[{extra[1]}]'")
+        own = extra[1] in _OWN_EXTRAS
+        needed = f"tianji[{extra[1]}]" if own else f"gymnasium[{_as_gymnasium_names(extra[1])}]"
+        return MissingExtraError(f"{what} needs {library}: pip install '{needed}'")
     if isinstance(cause, ModuleNotFoundError):
         return MissingExtraError(f"{what} needs {library!r}: pip install {library}")
     return MissingExtraError(f"{what} needs more than is installed: {text}")
+
+
+def _as_gymnasium_names(extra: str) -> str:
+    """Name an extra as gymnasium's package does.
+
+    Its messages say ``classic_control`` where the package has ``classic-control``. A pip before 23.3 takes
+    these for two extras, and installs nothing.
+    """
+    extras = metadata("gymnasium").get_all("Provides-Extra") or []
+    return next((one for one in extras if one.replace("_", "-") == extra.replace("_", "-")), extra)
 
 
 def not_five(name: str, result: Any) -> str:

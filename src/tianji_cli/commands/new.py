@@ -15,7 +15,7 @@ from tianji_cli.telemetry.report import print_lines
 PROJECT: Final = Path(__file__).with_name("project")
 """The files as they are copied; NAME in them stands for the project's name."""
 
-FILES: Final = ("README.md", "config.toml", "my_env.py", "test_training.py")
+FILES: Final = ("README.md", "config.toml", "my_env.py", "pytest.ini", "test_training.py")
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="To be made; it may be there if it is empty.")]
 

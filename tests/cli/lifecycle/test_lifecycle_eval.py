@@ -134,7 +134,7 @@ def test_eval_names_the_library_that_a_film_needs_before_it_plays(workplace: Any
         ("av", "play.mp4", (), "--render: a film as .mp4 needs PyAV: pip install 'tianji[video]'"),
         ("PIL", "play.gif", (), "--render: a film as .gif needs Pillow: pip install 'tianji[video]'"),
         ("PIL", "play.mp4", ("--overlay",), "needs Pillow: pip install 'tianji[video]'"),
-        ("pygame", "play.gif", (), "needs pygame: pip install 'gymnasium[classic_control]'"),
+        ("pygame", "play.gif", (), "needs pygame: pip install 'gymnasium[classic-control]'"),
     ):
         workplace.environment = {"PYTHONPATH": str(place), "ABSENT": absent}
         command = workplace.command("eval", str(run.path), "--episodes", "1", "--render", name, *options)

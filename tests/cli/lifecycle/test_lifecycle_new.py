@@ -15,6 +15,7 @@ def test_a_new_projects_own_test_passes_at_once(workplace: Any) -> None:
         "README.md",
         "config.toml",
         "my_env.py",
+        "pytest.ini",
         "test_training.py",
     }
     assert "NAME" not in "".join(path.read_text() for path in project.iterdir())
@@ -22,6 +23,10 @@ def test_a_new_projects_own_test_passes_at_once(workplace: Any) -> None:
     shown.wait(0)
     assert 'name = "my_project"' in shown.stdout
 
+    # As in a checkout: what is above the project says how other tests are run.
+    (workplace.place / "pyproject.toml").write_text(
+        "[tool.pytest.ini_options]\naddopts = ['--strict-config']\nof_others = 1\n"
+    )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(
         command,
