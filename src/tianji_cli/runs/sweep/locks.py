@@ -142,8 +142,8 @@ class SharedLock:
     def _signed(self) -> tuple[str, int]:
         """Read whose it is, a machine's and with a number of its own, and when it was written.
 
-        The first is empty if its owner could not write that, both are if there is none. It is opened for that: what
-        a name alone shows of a file NFS may have kept from before.
+        The first is empty if its owner could not write that, both are if there is none. It is opened for that:
+        what a name alone shows of a file NFS may have kept from before.
         """
         try:
             with self._owner.open("rb") as file:
