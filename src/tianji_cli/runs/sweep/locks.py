@@ -114,10 +114,8 @@ class SharedLock:
         try:
             descriptor = os.open(self._owner, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         except OSError as cause:
-            if cause.errno in {
-                errno.EEXIST,
-                errno.EPERM,
-            }:  # SFTP cannot say the first, and sshfs says the other.
+            # SFTP has no word for a file that is there, and sshfs says that it is not permitted.
+            if cause.errno in {errno.EEXIST, errno.EPERM}:
                 return False
             raise
         try:
@@ -142,8 +140,8 @@ class SharedLock:
     def _signed(self) -> tuple[str, int]:
         """Read whose it is, a machine's and with a number of its own, and when it was written.
 
-        The first is empty if its owner could not write that, both are if there is none. It is opened for that:
-        what a name alone shows of a file NFS may have kept from before.
+        The first is empty if its owner could not write that, both are if there is none. It is opened for
+        that: what a name alone shows of a file NFS may have kept from before.
         """
         try:
             with self._owner.open("rb") as file:
