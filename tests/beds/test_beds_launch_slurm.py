@@ -25,7 +25,7 @@ def launch(slurm: Slurm, place: Path, config: Path, *options: str) -> int:
     return int(done.stdout.split()[2].rstrip(":"))
 
 
-def ended(slurm: Slurm, job: int) -> str:
+def ended(slurm: Slurm, job: int | str) -> str:
     """Wait for a job's end."""
     deadline = time.monotonic() + 90
     while (state := slurm.job_state(job)) in {"PENDING", "RUNNING", "COMPLETING"}:
@@ -105,18 +105,44 @@ def test_a_job_that_slurm_refuses_leaves_no_run(slurm: Slurm, tmp_path: Path) ->
     assert not list((tmp_path / "out/run").iterdir())
 
 
-def launch_sweep(slurm: Slurm, place: Path, trials: int, *options: str) -> tuple[int, int]:
+SLOW_AT_FIRST = """
+import time
+from pathlib import Path
+
+import gymnasium
+
+class SlowAtFirst(gymnasium.Wrapper):
+    def __init__(self, go):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self._go = Path(go)
+
+    def step(self, action):
+        if not self._go.exists():
+            time.sleep(0.005)
+        return super().step(action)
+
+def make(go: str):
+    return SlowAtFirst(go)
+"""
+
+
+def launch_sweep(slurm: Slurm, place: Path, trials: int, *options: str) -> tuple[str, str]:
     """Submit two jobs that share trials, in ``sw``; each takes all CPUs of a node, so they are on both."""
+    (place / "slow_at_first.py").write_text(SLOW_AT_FIRST)
     config = write_config(place, "inproc")
     config.write_text(
         f"{config.read_text()}\n[sweep]\nmetric = 'mean_100'\nsampler = 'random'\ntrials = {trials}\n"
         "[sweep.parameters]\ntraining.learning_rate = { low = 1e-4, high = 1e-2, log = true }\n"
     )
     asked = ("--sweep", "--array=2", f"--cpus-per-node={CPUS}", "--out=sw")
-    done = slurm.run(TIANJI, "launch", "slurm", config, *asked, *options, cwd=place)
+    command = (TIANJI, "launch", "slurm", config, *asked, *options)
+    done = slurm.run(*command, cwd=place, environment={"PYTHONPATH": str(place)})
     assert done.returncode == 0, done.stderr
-    job = int(done.stdout.split()[2].rstrip(":"))
-    return job, job + 1
+    return tasks(done.stdout.split()[2].rstrip(":"))
+
+
+def tasks(array: str) -> tuple[str, str]:
+    return f"{array}_0", f"{array}_1"
 
 
 def journal(sweep: Path) -> list[dict[str, Any]]:
@@ -147,9 +173,9 @@ def test_the_jobs_of_an_array_share_the_trials_of_a_sweep(slurm: Slurm, tmp_path
 def test_of_an_array_that_was_killed_and_cancelled_another_job_does_the_rest(
     slurm: Slurm, tmp_path: Path
 ) -> None:
-    # As many steps as a trial has only when it was trained on: what was done before the kill counts.
-    longer = "experiment.stop={env_steps=200000}"
-    first, second = launch_sweep(slurm, tmp_path, 2, "--set", longer)
+    go = tmp_path / "go"
+    slow = (f'environment={{type="slow_at_first:make",num_envs=8,options={{go="{go}"}}}}',)
+    first, second = launch_sweep(slurm, tmp_path, 2, "--set", *slow)
     place = tmp_path / "sw"
     deadline = time.monotonic() + 60
     while not all(trained(place / f"trials/{trial}/1") for trial in (0, 1)):
@@ -158,12 +184,14 @@ def test_of_an_array_that_was_killed_and_cancelled_another_job_does_the_rest(
     assert {tuple(took) for took in owners(place).values()} == {("n1",), ("n2",)}
     kill(first)
     assert ended(slurm, first) == "FAILED"
-    slurm.run("scancel", str(second))
+    slurm.run("scancel", second)
     assert ended(slurm, second) == "CANCELLED"
     assert "0 of 2 trials are over" in log(place)
     # One on each node again: what was killed is known to be dead on its own node at once.
-    job = int(slurm.run("sbatch", "--parsable", place / "job.sbatch", cwd=tmp_path).stdout)
-    assert {ended(slurm, one) for one in (job, job + 1)} == {"COMPLETED"}, log(place)
+    go.touch()
+    search = {"PYTHONPATH": str(tmp_path)}
+    again = slurm.run("sbatch", "--parsable", place / "job.sbatch", cwd=tmp_path, environment=search)
+    assert {ended(slurm, one) for one in tasks(again.stdout.strip())} == {"COMPLETED"}, log(place)
     with (place / "trials.csv").open() as file:
         assert [row["status"] for row in csv.DictReader(file)] == ["finished"] * 2
     ends = [one["trial_id"] for one in journal(place) if one["op_code"] == 6 and one["state"] in {1, 2, 3}]
@@ -173,10 +201,11 @@ def test_of_an_array_that_was_killed_and_cancelled_another_job_does_the_rest(
     assert list((place / "workers").iterdir()) == []
 
 
-def kill(job: int) -> None:
-    """SIGKILL all processes of a job, as a node that loses its power does."""
-    said = f"SLURM_JOB_ID={job}".encode()
+def kill(task: str) -> None:
+    """SIGKILL all processes of a job in an array, as a node that loses its power does."""
+    array, _, place = task.partition("_")
+    said = {f"SLURM_ARRAY_JOB_ID={array}".encode(), f"SLURM_ARRAY_TASK_ID={place}".encode()}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # It has ended meanwhile.
-            if said in (process / "environ").read_bytes().split(b"\0"):
+            if said <= set((process / "environ").read_bytes().split(b"\0")):
                 os.kill(int(process.name), signal.SIGKILL)
