@@ -136,7 +136,7 @@ class Slurm:
         )
 
     def job_state(self, job: int | str) -> str:
-        """Slurm's word for how a job, or one of an array such as ``7_0``, is doing: RUNNING, COMPLETED, ..."""
+        """Slurm's word for how a job, or one of an array as ``7_0``, is doing: RUNNING, FAILED, ..."""
         return self._field(job, "JobState")
 
     def exit_status(self, job: int) -> int:
