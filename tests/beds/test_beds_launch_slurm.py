@@ -174,8 +174,9 @@ def test_of_an_array_that_was_killed_and_cancelled_another_job_does_the_rest(
     slurm: Slurm, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
-    slow = (f'environment={{type="slow_at_first:make",num_envs=8,options={{go="{go}"}}}}',)
-    first, second = launch_sweep(slurm, tmp_path, 2, "--set", *slow)
+    slow = f'environment={{type="slow_at_first:make",num_envs=8,options={{go="{go}"}}}}'
+    one_at_once = f"distribution.learner.cores={len(os.sched_getaffinity(0))}"
+    first, second = launch_sweep(slurm, tmp_path, 2, "--set", slow, "--set", one_at_once)
     place = tmp_path / "sw"
     deadline = time.monotonic() + 60
     while not all(trained(place / f"trials/{trial}/1") for trial in (0, 1)):
