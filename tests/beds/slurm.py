@@ -135,8 +135,8 @@ class Slurm:
             env=self.environment | dict(environment or {}),
         )
 
-    def job_state(self, job: int) -> str:
-        """Slurm's word for how a job is doing: RUNNING, COMPLETED, FAILED, TIMEOUT, ..."""
+    def job_state(self, job: int | str) -> str:
+        """Slurm's word for how a job, or one of an array as ``7_0``, is doing: RUNNING, FAILED, ..."""
         return self._field(job, "JobState")
 
     def exit_status(self, job: int) -> int:
@@ -148,7 +148,7 @@ class Slurm:
         self.run("scancel", "--user=root")
         self._wait_for_nodes()
 
-    def _field(self, job: int, name: str) -> str:
+    def _field(self, job: int | str, name: str) -> str:
         shown = self.run("scontrol", "show", "job", "--oneliner", str(job)).stdout
         return dict(word.partition("=")[::2] for word in shown.split())[name]
 

@@ -1,13 +1,17 @@
 """`tianji launch slurm` on a real Slurm: it trains over both nodes, stops in order, says what is wrong."""
 
+import contextlib
+import csv
 import json
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from beds.slurm import Slurm
+from beds.slurm import CPUS, Slurm
 from beds.training import TIANJI, finished_summary, hosts_of, write_config
 
 MPI = pytest.param("mpi", marks=pytest.mark.alone)  # MPI's own start and end keep a core busy for each rank.
@@ -21,7 +25,7 @@ def launch(slurm: Slurm, place: Path, config: Path, *options: str) -> int:
     return int(done.stdout.split()[2].rstrip(":"))
 
 
-def ended(slurm: Slurm, job: int) -> str:
+def ended(slurm: Slurm, job: int | str) -> str:
     """Wait for a job's end."""
     deadline = time.monotonic() + 90
     while (state := slurm.job_state(job)) in {"PENDING", "RUNNING", "COMPLETING"}:
@@ -101,22 +105,108 @@ def test_a_job_that_slurm_refuses_leaves_no_run(slurm: Slurm, tmp_path: Path) ->
     assert not list((tmp_path / "out/run").iterdir())
 
 
-def test_the_jobs_of_an_array_share_the_trials_of_a_sweep(slurm: Slurm, tmp_path: Path) -> None:
-    config = write_config(tmp_path, "inproc")
+SLOW_AT_FIRST = """
+import time
+from pathlib import Path
+
+import gymnasium
+
+class SlowAtFirst(gymnasium.Wrapper):
+    def __init__(self, go):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self._go = Path(go)
+
+    def step(self, action):
+        if not self._go.exists():
+            time.sleep(0.005)
+        return super().step(action)
+
+def make(go: str):
+    return SlowAtFirst(go)
+"""
+
+
+def launch_sweep(slurm: Slurm, place: Path, trials: int, *options: str) -> tuple[str, str]:
+    """Submit two jobs that share trials, in ``sw``; each takes all CPUs of a node, so they are on both."""
+    (place / "slow_at_first.py").write_text(SLOW_AT_FIRST)
+    config = write_config(place, "inproc")
     config.write_text(
-        f"{config.read_text()}\n[sweep]\nmetric = 'mean_100'\nsampler = 'random'\ntrials = 6\n"
+        f"{config.read_text()}\n[sweep]\nmetric = 'mean_100'\nsampler = 'random'\ntrials = {trials}\n"
         "[sweep.parameters]\ntraining.learning_rate = { low = 1e-4, high = 1e-2, log = true }\n"
     )
-    command = (TIANJI, "launch", "slurm", config, "--sweep", "--array=2", "--cpus-per-node=8", "--out=sw")
-    done = slurm.run(*command, cwd=tmp_path)
+    asked = ("--sweep", "--array=2", f"--cpus-per-node={CPUS}", "--out=sw")
+    command = (TIANJI, "launch", "slurm", config, *asked, *options)
+    done = slurm.run(*command, cwd=place, environment={"PYTHONPATH": str(place)})
     assert done.returncode == 0, done.stderr
+    return tasks(done.stdout.split()[2].rstrip(":"))
+
+
+def tasks(array: str) -> tuple[str, str]:
+    return f"{array}_0", f"{array}_1"
+
+
+def journal(sweep: Path) -> list[dict[str, Any]]:
+    lines = (sweep / "journal.log").read_bytes().split(b"\n")[:-1]
+    return [json.loads(line) for line in lines]
+
+
+def owners(sweep: Path) -> dict[int, list[str]]:
+    """The nodes that took each trial, in that order."""
+    found: dict[int, list[str]] = {}
+    for line in journal(sweep):
+        if "worker" in line.get("user_attr", {}):
+            found.setdefault(line["trial_id"], []).append(line["user_attr"]["worker"].partition("-")[0])
+    return found
+
+
+def test_the_jobs_of_an_array_share_the_trials_of_a_sweep(slurm: Slurm, tmp_path: Path) -> None:
+    jobs = launch_sweep(slurm, tmp_path, 6)
     place = tmp_path / "sw"
-    job = int(done.stdout.split()[2].rstrip(":"))
-    # Each node has eight CPUs, all of which a job asks for, so the two are on a node each.
-    states = {ended(slurm, task) for task in (job, job + 1)}
+    states = {ended(slurm, job) for job in jobs}
     assert states == {"COMPLETED"}, log(place)
     summary = json.loads((place / "summary.json").read_text())
     assert (summary["status"], summary["trials"]) == ("finished", 6)
-    lines = [json.loads(line) for line in (place / "journal.log").read_text().splitlines()]
-    owners = {line["user_attr"]["worker"] for line in lines if "worker" in line.get("user_attr", {})}
-    assert {owner.partition("-")[0] for owner in owners} == {"n1", "n2"}
+    assert {node for took in owners(place).values() for node in took} == {"n1", "n2"}
+
+
+@pytest.mark.timeout(120)
+def test_of_an_array_that_was_killed_and_cancelled_another_job_does_the_rest(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    slow = f'environment={{type="slow_at_first:make",num_envs=8,options={{go="{go}"}}}}'
+    one_at_once = f"distribution.learner.cores={len(os.sched_getaffinity(0))}"
+    first, second = launch_sweep(slurm, tmp_path, 2, "--set", slow, "--set", one_at_once)
+    place = tmp_path / "sw"
+    deadline = time.monotonic() + 60
+    while not all(trained(place / f"trials/{trial}/1") for trial in (0, 1)):
+        assert time.monotonic() < deadline, log(place)
+        time.sleep(0.1)
+    assert {tuple(took) for took in owners(place).values()} == {("n1",), ("n2",)}
+    kill(first)
+    assert ended(slurm, first) == "FAILED"
+    slurm.run("scancel", second)
+    assert ended(slurm, second) == "CANCELLED"
+    assert "0 of 2 trials are over" in log(place)
+    # One on each node again: what was killed is known to be dead on its own node at once.
+    go.touch()
+    search = {"PYTHONPATH": str(tmp_path)}
+    again = slurm.run("sbatch", "--parsable", place / "job.sbatch", cwd=tmp_path, environment=search)
+    assert {ended(slurm, one) for one in tasks(again.stdout.strip())} == {"COMPLETED"}, log(place)
+    with (place / "trials.csv").open() as file:
+        assert [row["status"] for row in csv.DictReader(file)] == ["finished"] * 2
+    ends = [one["trial_id"] for one in journal(place) if one["op_code"] == 6 and one["state"] in {1, 2, 3}]
+    assert sorted(ends) == [0, 1], "none counts twice"
+    assert {len(took) for took in owners(place).values()} == {2}
+    assert (place / "best.toml").exists()
+    assert list((place / "workers").iterdir()) == []
+
+
+def kill(task: str) -> None:
+    """SIGKILL all processes of a job in an array, as a node that loses its power does."""
+    array, _, place = task.partition("_")
+    said = {f"SLURM_ARRAY_JOB_ID={array}".encode(), f"SLURM_ARRAY_TASK_ID={place}".encode()}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # It has ended meanwhile.
+            if said <= set((process / "environ").read_bytes().split(b"\0")):
+                os.kill(int(process.name), signal.SIGKILL)

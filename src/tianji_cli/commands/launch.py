@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ import typer
 
 from tianji_cli.commands.options import Config, Name, Override
 from tianji_cli.commands.sweep import begin, check_installed, tree_of
-from tianji_cli.config.loader import dump_config, load_config
+from tianji_cli.config.loader import dump_config, resolve
 from tianji_cli.errors import UsageError
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, write_whole
 from tianji_cli.files.sweeps import SweepDirectory
@@ -56,9 +55,9 @@ def slurm(  # noqa: PLR0913 - the options of a command are its parameters
         return _launch_sweep(config, overrides or (), name, out, array, request, print_only=print_only)
     if array > 1:
         raise UsageError("--array goes with --sweep, whose jobs share the trials")
-    settings = [*(overrides or ()), f"distribution.hosts={request.nodes}"]
-    settings += [f"experiment.name={json.dumps(name)}"] if name else []
-    job = load_config(config, settings, request.cpus_per_node)
+    tree = tree_of(config, overrides or (), name)
+    tree.assign(("distribution", "hosts"), request.nodes, "--nodes")
+    job = resolve(tree, request.cpus_per_node)
     place = (DEFAULT_OUT if out is None else out).absolute()
     tianji = Path(sys.executable).with_name("tianji")
     if print_only:

@@ -14,7 +14,7 @@ from tianji_cli.commands.board import WAITING, Board, Member
 from tianji_cli.commands.options import Config, Json, Name, Override, Quiet
 from tianji_cli.config.checks import check_devices
 from tianji_cli.config.loader import SWEEP
-from tianji_cli.config.source import Tree, apply_override, read
+from tianji_cli.config.source import Tree, read
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe, one_line, printable
 from tianji_cli.files.regular import check_trusted
 from tianji_cli.files.rundir import write_whole
@@ -84,10 +84,10 @@ def sweep(
 
 
 def tree_of(config: str, overrides: Sequence[str], name: str | None) -> Tree:
-    """Read a config that has ``[sweep]``."""
+    """Read a config, and give it a name."""
     tree = read(config, overrides)
     if name is not None:
-        apply_override(tree, f"experiment.name={name}")
+        tree.assign(("experiment", "name"), name, "--name")
     return tree
 
 

@@ -242,7 +242,7 @@ def _check_hosts(tree: Tree, distribution: Distribution) -> None:
     keys = ["distribution.transport", "distribution.hosts"]
     right = 'transport = { local = "shm", remote = "zmq" } would be right'
     if not crosses_hosts(transport.remote):
-        what = f"{transport.remote!r} does not reach from one host to another"
+        what = f"{transport.remote!r} does not reach from one host to another, as zmq, mpi and ucx do"
         tree.conflict(keys, f"{what}, and distribution.hosts is {distribution.hosts}", right)
         return
     try:

@@ -118,11 +118,16 @@ class Tree:
     def conflict(self, keys: Sequence[str], what: str, remedy: str = "") -> None:
         """Note that values do not fit one another, at the one of them that was set last.
 
-        That is by ``--set``, or else nearest to the config asked for; the first of those set together.
+        That is by an option, or else nearest to the config asked for; the first of those set together.
         """
-        order = ["--set", *(shown(file) for file in self.files)]
+        order = [shown(file) for file in self.files]
         written = [key for key in keys if self.was_set(tuple(key.split(".")))] or keys
-        self.problem(min(written, key=lambda key: order.index(self.origin(key.split(".")))), what, remedy)
+
+        def layer(key: str) -> int:
+            origin = self.origin(key.split("."))
+            return order.index(origin) if origin in order else -1
+
+        self.problem(min(written, key=layer), what, remedy)
 
     def merge(self, table: Mapping[str, Any], origin: str, at: KeyPath = ()) -> None:
         """Lay a table over what is there.

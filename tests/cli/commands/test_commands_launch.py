@@ -104,7 +104,9 @@ def test_a_config_that_cannot_run_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert launch(tmp_path, monkeypatch, "--nodes=2", "--print") == 2
-    assert "'shm' does not reach from one host to another" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--nodes: distribution.hosts: 'shm' does not reach from one host to another" in said
+    assert "as zmq, mpi and ucx do, and distribution.hosts is 2" in said
 
 
 def test_without_sbatch_the_error_says_where_to_launch(

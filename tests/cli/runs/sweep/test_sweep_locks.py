@@ -1,5 +1,7 @@
 """The lock that those share who take part in a sweep: from whom it is taken, and when."""
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,10 +29,11 @@ class WaitedError(Exception):
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise instead of waiting."""
+    """Raise instead of waiting, but for others who may take over what is a dead owner's."""
 
-    def refuse(_seconds: float) -> None:
-        raise WaitedError
+    def refuse(seconds: float) -> None:
+        if seconds != locks.SETTLE_S:
+            raise WaitedError
 
     monkeypatch.setattr("time.sleep", refuse)
 
@@ -71,6 +74,25 @@ def test_one_that_has_lost_it_does_not_release_that_of_the_next(tmp_path: Path) 
 @pytest.mark.parametrize("owner", ["another-12345678", ""])
 def test_what_may_be_another_machines_is_waited_for(tmp_path: Path, owner: str) -> None:
     (tmp_path / "it.lock").write_text(owner)
+    with pytest.raises(WaitedError):
+        SharedLock(tmp_path / "it").acquire()
+
+
+@pytest.mark.usefixtures("at_once")
+def test_it_is_waited_for_where_a_file_that_is_there_may_not_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As sshfs does of a file that is there, since SFTP has no word for that."""
+    make = os.open
+
+    def not_permitted(path: Path, flags: int, *mode: int, **options: int) -> int:
+        try:
+            return make(path, flags, *mode, **options)
+        except FileExistsError as cause:
+            raise PermissionError(errno.EPERM, "Operation not permitted") from cause
+
+    monkeypatch.setattr("os.open", not_permitted)
+    (tmp_path / "it.lock").write_text("another-12345678 0123")
     with pytest.raises(WaitedError):
         SharedLock(tmp_path / "it").acquire()
 
