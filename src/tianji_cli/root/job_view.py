@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.files.counters import Production, ProductionFile
@@ -50,6 +50,9 @@ from tianji_cli.wire.reports import (
 
 R = TypeVar("R", bound=RoleReport)
 
+RATES_S: Final = 5.0
+"""Which a snapshot's rates are over: a rollout comes all at once, and a second has it whole or not at all."""
+
 
 class Overview:
     """Everything the root knows, as snapshots while a run goes and as a summary when it is over.
@@ -73,7 +76,7 @@ class Overview:
         self._production = production
         self.earlier_env_steps = earlier_env_steps
         self._began = time.monotonic()
-        self._last: tuple[float, int, int, int] = (self._began, 0, 0, 0)
+        self._counted: deque[tuple[float, int, int, int]] = deque()
         self._local_actors = [
             actor for process in plan.processes if plan.is_local(process.rank) for actor in process.actors
         ]
@@ -270,18 +273,13 @@ class Overview:
         return {part for _, said in self._reports(ActorReport) for part in said.left_out}
 
     def snapshot(self) -> Snapshot:
-        """Describe the present moment; rates are over the time since the last snapshot."""
+        """Describe the present moment; rates are over the last ``RATES_S``."""
         learner, made = self._learner(), self.produced
-        now = time.monotonic()
-        then, *before = self._last
-        interval = max(now - then, 1e-9)
-        counts = made, learner.env_steps - self.earlier_env_steps, learner.session_consumed
-        self._last = (now, *counts)
         train_s, elapsed_s = self.session_train_s, self.elapsed_s
         state = self._state(
             elapsed_s,
             made,
-            [(count - earlier) / interval for count, earlier in zip(counts, before, strict=True)],
+            self._rates(made, learner.env_steps - self.earlier_env_steps, learner.session_consumed),
             self._work.current(elapsed_s),
         )
         values = {
@@ -296,6 +294,19 @@ class Overview:
             roles=role_states(self._plan, self.workers, elapsed_s, self._work.window_began(elapsed_s)),
             stop=self._forecast.update(train_s, values),
         )
+
+    def _rates(self, produced: int, received: int, consumed: int) -> list[float]:
+        """Take the rates over ``RATES_S``, which begin no earlier than a snapshot before the first step."""
+        now = time.monotonic()
+        if not produced:
+            self._counted.clear()
+        self._counted.append((now, produced, received, consumed))
+        while len(self._counted) > 2 and self._counted[1][0] <= now - RATES_S:
+            self._counted.popleft()
+        then, *before = self._counted[0]
+        interval = max(now - then, 1e-9)
+        counts = produced, received, consumed
+        return [(count - earlier) / interval for count, earlier in zip(counts, before, strict=True)]
 
     def summary(self, status: Status, reason: str, account: Account, rejected_frames: int) -> Summary:
         """Describe the whole session after everything stopped."""

@@ -128,6 +128,23 @@ def test_a_learner_of_rollouts_has_the_ratio_of_all_that_was_produced() -> None:
         assert (state.learner.age, state.buffer.uses, state.buffer.replay, state.staleness_p) == (None,) * 4
 
 
+def test_rates_are_over_seconds_and_not_over_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = overview(PPOSettings(), colocate=True)
+    now_s = 100.0
+    monkeypatch.setattr(overview_module.time, "monotonic", lambda: now_s)
+    assert view._rates(0, 0, 0) == [0.0, 0.0, 0.0]
+    now_s += 60.0  # Building takes as long as it takes.
+    assert view._rates(0, 0, 0) == [0.0, 0.0, 0.0]
+    for second in range(1, 13):  # 1,000 env steps a second, received and used once in four seconds
+        now_s += 1.0
+        received = 4000 * (second // 4)
+        rates = view._rates(1000 * second, received, 2 * received)
+        assert rates[0] == pytest.approx(1000.0)
+        if second > 4:
+            assert round(rates[1]) in {800, 1600}
+            assert rates[2] == pytest.approx(2 * rates[1])
+
+
 def test_the_actors_say_how_many_frames_a_step_takes() -> None:
     view = overview(ReplayRule(), colocate=True)
     unknown = view.summary("failed", "nobody lived", ACCOUNT, 0)
