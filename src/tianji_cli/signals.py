@@ -88,13 +88,14 @@ def held_back() -> Iterator[None]:
 
 @contextmanager
 def alarm(after_s: float) -> Iterator[None]:
-    """Interrupt what is within, as Ctrl-C does, after so many seconds.
+    """Interrupt what is within, as Ctrl-C does, after so many seconds; one alarm at a time.
 
     Raises:
         HangsError: the time is up.
     """
 
     def ring(_number: int, _frame: object) -> NoReturn:
+        faulthandler.cancel_dump_traceback_later()  # Of ``limit``: it was heard, and ends in order.
         raise_swallowed()
         raise HangsError
 
@@ -111,7 +112,8 @@ def alarm(after_s: float) -> Iterator[None]:
 def limit(after_s: float) -> Iterator[None]:
     """``alarm``, and ``DEAF_S`` later the end of the command, with status 1 and where it was.
 
-    Python hears of a signal between two of its own instructions: no exception ends code in C that hangs.
+    Python hears of a signal between two of its own instructions: no exception ends code in C that hangs. The
+    time in which the command is suspended counts.
 
     Raises:
         HangsError: the time is up.

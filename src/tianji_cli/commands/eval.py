@@ -224,7 +224,7 @@ def _begin_film(film: Callable[[Evaluator], Filming], evaluator: Evaluator) -> F
 
 
 def _close(evaluator: Evaluator) -> None:
-    """Close the environments; what was played is shown though closing them hangs."""
+    """Close the environments; what was played is shown though closing them hangs, unless code in C does."""
     try:
         with limit(CLOSE_S):
             evaluator.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +24,10 @@ from tianji_cli.wire.address import write_new_key
 def slurm(  # noqa: PLR0913 - the options of a command are its parameters
     config: Config,
     *,
-    nodes: Annotated[int, typer.Option(min=1, help="How many nodes to ask for.")] = 1,
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many nodes to ask for; distribution.hosts by default."),
+    ] = None,
     sweep: Annotated[bool, typer.Option("--sweep", help="Do the sweep that CONFIG describes.")] = False,
     array: Annotated[int, typer.Option(min=1, help="With --sweep: how many jobs, on a node each.")] = 1,
     print_only: Annotated[bool, typer.Option("--print", help="Print the script, and make nothing.")] = False,
@@ -50,14 +54,16 @@ def slurm(  # noqa: PLR0913 - the options of a command are its parameters
         UsageError: the command does not fit together; ConfigError: the config cannot be run.
         SlurmError: Slurm is not there, or does not take the job.
     """
-    request = Request(nodes, partition, time, account, cpus_per_node)
+    request = Request(nodes or 1, partition, time, account, cpus_per_node)
     if sweep:
         return _launch_sweep(config, overrides or (), name, out, array, request, print_only=print_only)
     if array > 1:
         raise UsageError("--array goes with --sweep, whose jobs share the trials")
     tree = tree_of(config, overrides or (), name)
-    tree.assign(("distribution", "hosts"), request.nodes, "--nodes")
-    job = resolve(tree, request.cpus_per_node)
+    if nodes is not None:
+        tree.assign(("distribution", "hosts"), nodes, "--nodes")
+    job = resolve(tree, cpus_per_node)
+    request = replace(request, nodes=job.distribution.hosts)
     place = (DEFAULT_OUT if out is None else out).absolute()
     tianji = Path(sys.executable).with_name("tianji")
     if print_only:

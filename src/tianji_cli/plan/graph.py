@@ -29,10 +29,10 @@ ARRIVALS: Final = "arrivals"
 PRIORITIES: Final = "priorities"
 """Channel to where a replay is: one message for each batch that was used."""
 
-HEADERS: Final = "deals"
+HEADERS: Final = "headers"
 """Channel from the learner to its followers: one message for each round of updates."""
 
-SHARDS: Final = "shares"
+SHARDS: Final = "shards"
 """Channel from the learner to its followers: what they learn from in a round."""
 
 CONTRIBUTIONS: Final = "contributions"

@@ -39,7 +39,7 @@ class Exchange(Protocol):
         """Note in the overview how far it is."""
 
 
-Builder = Callable[[Transport, Mapping[int, int], int], Exchange]
+ExchangeFactory = Callable[[Transport, Mapping[int, int], int], Exchange]
 """Builds what uses the endpoint: of the group of each learner, by its rank, and the job's number."""
 
 
@@ -54,7 +54,7 @@ class RootEndpoint:
         failure: why the root has nothing to do with the groups any more; empty while nothing has failed.
     """
 
-    def __init__(self, plan: Plan, options: EngineOptions, build: Builder) -> None:
+    def __init__(self, plan: Plan, options: EngineOptions, build: ExchangeFactory) -> None:
         self._plan = plan
         self._options = options
         self._build = build

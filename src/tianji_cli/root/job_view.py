@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from operator import lt
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -51,7 +52,7 @@ from tianji_cli.wire.reports import (
 R = TypeVar("R", bound=RoleReport)
 
 RATES_S: Final = 5.0
-"""Which a snapshot's rates are over: a rollout comes all at once, and a second has it whole or not at all."""
+"""Seconds that rates are over: a rollout comes all at once, and a second has it whole or not at all."""
 
 
 class Overview:
@@ -297,15 +298,14 @@ class Overview:
 
     def _rates(self, produced: int, received: int, consumed: int) -> list[float]:
         """Take the rates over ``RATES_S``, which begin no earlier than a snapshot before the first step."""
-        now = time.monotonic()
-        if not produced:
-            self._counted.clear()
-        self._counted.append((now, produced, received, consumed))
+        now, counts = time.monotonic(), (produced, received, consumed)
+        if not any(counts) or (self._counted and any(map(lt, counts, self._counted[-1][1:]))):
+            self._counted.clear()  # A learner that was replaced goes on from its checkpoint.
+        self._counted.append((now, *counts))
         while len(self._counted) > 2 and self._counted[1][0] <= now - RATES_S:
             self._counted.popleft()
         then, *before = self._counted[0]
         interval = max(now - then, 1e-9)
-        counts = produced, received, consumed
         return [(count - earlier) / interval for count, earlier in zip(counts, before, strict=True)]
 
     def summary(self, status: Status, reason: str, account: Account, rejected_frames: int) -> Summary:

@@ -29,7 +29,7 @@ from tianji_cli.launch.worker_pool import NodeAgent, NodeLauncher, WorkerPool, r
 from tianji_cli.plan.plan import Host, Plan, files_elsewhere, make_plan, plan_for_ranks, this_host
 from tianji_cli.plan.spec import JobSpec
 from tianji_cli.root.averaging import ParameterAveraging
-from tianji_cli.root.endpoint import Builder, RootEndpoint
+from tianji_cli.root.endpoint import ExchangeFactory, RootEndpoint
 from tianji_cli.root.job_view import Overview
 from tianji_cli.root.population import Comparison, Standings, members_of
 from tianji_cli.root.root import GroupLosses, Root
@@ -191,7 +191,7 @@ def _standings(
     return Standings(request.job, plan, spec.members, lineage, control, telemetry.event)
 
 
-def _exchange(job: JobConfig, standings: Standings | None, telemetry: Telemetry) -> Builder:
+def _exchange(job: JobConfig, standings: Standings | None, telemetry: Telemetry) -> ExchangeFactory:
     """Say what the root does with several groups: it compares the members of a population, or averages."""
     if standings is not None:
         return partial(Comparison, standings=standings)

@@ -237,7 +237,7 @@ class JobState:
         learner: what the learners reported; ``env_steps`` is no less than after the session before.
         buffer: what the buffers reported.
         produced: environment steps made by the actors.
-        produced_per_s: environment steps made per second, over the last seconds or the session.
+        produced_per_s: environment steps made per second, over five seconds or the session.
         received_per_s: environment steps received per second.
         consumed_per_s: sample uses per second.
         replay_ratio: sample uses for each environment step so far (with a replay, since the warm-up); None

@@ -3,7 +3,7 @@
 Then comes what samples go through between actors and update rule. A learner of rollouts has a buffer beside
 it that holds claims or copies of fragments. A learner of a replay has one beside it, or in a process of its
 own that assembles batches ahead. At the end are the channels and slots of a job, as large as its parts ask
-for, and the endpoint of a process. ``builder.py`` makes single builder.
+for, and the endpoint of a process. ``builder.py`` makes what they are built from.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Built:
             self.rho = prepared.rho
 
 
-class Builder:
+class ProbeBuilds:
     """Has probes build parts when they are needed, and keep as few as possible.
 
     Environments may be many and large, and so may replays: each probe keeps the configured actor, with which

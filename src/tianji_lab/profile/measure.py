@@ -26,7 +26,7 @@ from tianji_lab.bench.contents import LEAST_BYTES, WORD
 from tianji_lab.bench.record import KB, ExperimentName, Store
 from tianji_lab.environment import busy_share, describe
 from tianji_lab.model.costs import powers_of_two
-from tianji_lab.profile.building import SHARES, Builder, Built, Room, Subject, all_phases
+from tianji_lab.profile.building import SHARES, Built, ProbeBuilds, Room, Subject, all_phases
 from tianji_lab.profile.measurements import (
     AveragingFigures,
     Measured,
@@ -209,7 +209,7 @@ def measure(
         averaging = [size for size in powers_of_two(most) if size > 1]
         progress.total = len(phases) * LEAST_ROUNDS + len(averaging) + 2
         progress.begin(f"starting {len(pool)} processes and building what they run")
-        builder = Builder(pool, subject, Path(directory))
+        builder = ProbeBuilds(pool, subject, Path(directory))
         builder.start()
         progress.done(f"{time.monotonic() - began:.1f} s")
         rounds, built = Schedule(builder, room, progress), builder.built

@@ -452,7 +452,7 @@ class MeasuredCosts:
         )
 
     def _gradients_s(self, split: Split) -> float:
-        """Average gradients over L learners: as measured, or a ring in which each sends 2 (L - 1) learner."""
+        """Average gradients over L learners: as measured, or a ring where each sends 2 (L - 1) of L parts."""
         learners = split.learners
         if learners == 1:
             return 0.0

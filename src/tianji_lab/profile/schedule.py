@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from tianji_cli.quantities import duration, rate
 from tianji_cli.telemetry.progress import Progress
-from tianji_lab.profile.building import LEARNER, Builder, Part, Phase, Place, Room
+from tianji_lab.profile.building import LEARNER, Part, Phase, Place, ProbeBuilds, Room
 from tianji_lab.profile.measurements import ActorFigures, LearnerFigures, Repeated, SharingFigures
 from tianji_lab.profile.probe.pool import ProbeFailed
 from tianji_lab.profile.probe.protocol import Acted, ActedWindow, Answer, Learned, LearnedWindow, Run
@@ -196,7 +196,7 @@ class Pauses(NamedTuple):
 class Schedule:
     """Runs phases, and keeps what probes did in them, and which phases there was no time for."""
 
-    def __init__(self, builder: Builder, room: Room, progress: Progress) -> None:
+    def __init__(self, builder: ProbeBuilds, room: Room, progress: Progress) -> None:
         self.notebook = Notebook()
         self.unmeasured: list[Phase] = []
         self._builder = builder

@@ -85,6 +85,13 @@ def test_options_reach_slurm(
     }
 
 
+def test_without_nodes_as_many_are_asked_for_as_the_config_has_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch(tmp_path, monkeypatch, "--print", "--set", ZMQ, "--set", "distribution.hosts=3") == 0
+    assert "#SBATCH --nodes=3\n" in capsys.readouterr().out
+
+
 def test_what_the_config_leaves_to_the_machine_is_chosen_for_the_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

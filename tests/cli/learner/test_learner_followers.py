@@ -210,7 +210,7 @@ def test_what_is_no_header_or_shard_is_refused_and_nothing_else_happens(
 
     crew.run(lead)
     check_same(crew)
-    count, why = crew.followed[1].report.rejected["shares"]
+    count, why = crew.followed[1].report.rejected["shards"]
     assert count == 1
     assert "16 bytes" in why
 

@@ -39,7 +39,7 @@ def test_a_replay_in_a_process_of_its_own_talks_with_the_learner() -> None:
 def test_followers_are_dealt_shares_and_answer_only_with_priorities(sampler: str, answers: bool) -> None:
     overrides = ["distribution.learner.num=2", f"distribution.buffer.sampler={sampler}"]
     graph = graph_of(load_config("configs/dqn_cartpole.toml", overrides))
-    assert {("learner", "follower", "deals"), ("learner", "follower", "shares")} <= edges(graph)
+    assert {("learner", "follower", "headers"), ("learner", "follower", "shards")} <= edges(graph)
     assert (("follower", "learner", "priorities") in edges(graph)) == answers
 
 
@@ -58,15 +58,15 @@ def test_a_graph_becomes_a_wiring_of_ranks() -> None:
     ]
     job = load_config("configs/ppo_cartpole.toml", overrides)
     plan = make_plan(job, HERE)
-    sizes = {name: ChannelSize(64, 3) for name in ("fragments", "deals", "shares", "contributions")}
+    sizes = {name: ChannelSize(64, 3) for name in ("fragments", "headers", "shards", "contributions")}
     wiring = graph_of(job).wiring("job", plan, sizes, {"policy": 8, "average": 16})
     assert {(c.name, c.senders, c.receiver) for c in wiring.channels} == {
         ("fragments", (4, 5), 1),
         ("fragments", (9, 10), 6),
-        *(("deals", (1,), rank) for rank in (2, 3)),
-        *(("deals", (6,), rank) for rank in (7, 8)),
-        *(("shares", (1,), rank) for rank in (2, 3)),
-        *(("shares", (6,), rank) for rank in (7, 8)),
+        *(("headers", (1,), rank) for rank in (2, 3)),
+        *(("headers", (6,), rank) for rank in (7, 8)),
+        *(("shards", (1,), rank) for rank in (2, 3)),
+        *(("shards", (6,), rank) for rank in (7, 8)),
         ("contributions", (1, 6), 0),
     }
     assert {(slot.name, slot.writer, slot.readers, slot.max_bytes) for slot in wiring.slots} == {

@@ -143,6 +143,10 @@ def test_rates_are_over_seconds_and_not_over_a_burst(monkeypatch: pytest.MonkeyP
         if second > 4:
             assert round(rates[1]) in {800, 1600}
             assert rates[2] == pytest.approx(2 * rates[1])
+    now_s += 1.0  # The learner was replaced by one that goes on from a checkpoint.
+    assert view._rates(13_000, 11_000, 22_000) == [0.0, 0.0, 0.0]
+    now_s += 1.0
+    assert view._rates(14_000, 13_000, 26_000) == pytest.approx([1000.0, 2000.0, 4000.0])
 
 
 def test_the_actors_say_how_many_frames_a_step_takes() -> None:

@@ -13,7 +13,7 @@ from lab.profile.probing import PPO, write_config
 from tianji_cli.config.loader import load_config
 from tianji_cli.telemetry.progress import Progress
 from tianji_lab.profile import building, schedule
-from tianji_lab.profile.building import Builder, Phase, Room, Subject, all_phases
+from tianji_lab.profile.building import Phase, ProbeBuilds, Room, Subject, all_phases
 from tianji_lab.profile.probe.pool import ProbeFailed, ProbePool
 from tianji_lab.profile.probe.protocol import (
     Acted,
@@ -177,7 +177,7 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
         monkeypatch.setattr(schedule, "time", clock)
         monkeypatch.setattr(building, "time", clock)
         pool = MadeUpPool(clock, speed, room.probes)
-        builder = Builder(pool, subject, tmp_path)
+        builder = ProbeBuilds(pool, subject, tmp_path)
         builder.start()
         began = clock.now
         with Progress(2 * len(phases), quiet=True) as progress:

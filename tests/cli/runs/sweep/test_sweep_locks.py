@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,39 @@ def test_what_may_be_another_machines_is_waited_for(tmp_path: Path, owner: str) 
     (tmp_path / "it.lock").write_text(owner)
     with pytest.raises(WaitedError):
         SharedLock(tmp_path / "it").acquire()
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_file_that_the_disk_has_no_room_to_sign_is_a_lock_all_the_same(tmp_path: Path) -> None:
+    lock, before = SharedLock(tmp_path / "it"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        lock.acquire()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (tmp_path / "it.lock").read_bytes() == b""
+    with pytest.raises(WaitedError):
+        SharedLock(tmp_path / "it").acquire()
+    lock.release()
+    SharedLock(tmp_path / "it").acquire()
+
+
+@pytest.mark.usefixtures("at_once")
+def test_one_that_was_held_up_while_it_took_over_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, replace = [0.0], Path.replace
+
+    def late(path: Path, target: Path) -> Path:
+        now_s[0] += locks.SETTLE_S
+        return replace(path, target)
+
+    (tmp_path / "it.lock").write_text(f"{locks.this_machine()} 0123")
+    monkeypatch.setattr(locks.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(Path, "replace", late)
+    with pytest.raises(WaitedError):
+        SharedLock(tmp_path / "it").acquire()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["it.here", "it.lock"]
 
 
 @pytest.mark.usefixtures("at_once")

@@ -56,7 +56,7 @@ class FollowerSource(ABC):
     def report(self) -> FollowerReport:
         """What the root is told: messages that were refused, how many, and why the first."""
         return FollowerReport(
-            rejected={"shares": self._rejected.reported, "endpoint": rejected_by(self._transport)}
+            rejected={"shards": self._rejected.reported, "endpoint": rejected_by(self._transport)}
         )
 
     @abstractmethod
