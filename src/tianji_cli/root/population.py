@@ -1,8 +1,8 @@
 """A population at the root: compares members round by round, and lets the worst take over the best.
 
 A round begins with the first member that shows what it has learnt, and ends when all that live have. What
-comes of it follows from the seed, the number of the round and the scores. No member waits for it, unless actors
-and learners are in step: members train on, and take over what the root sends when they have it.
+comes of it follows from the seed, the number of the round and the scores. No member waits for it, unless
+actors and learners are in step: members train on, and take over what the root sends when they have it.
 """
 
 from __future__ import annotations
