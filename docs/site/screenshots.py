@@ -52,7 +52,7 @@ class Screen:
 
 
 SCREENS = {
-    "train": Screen("tianji train configs/ppo_lunarlander.toml", (106, 30), "return", 6.0),
+    "train": Screen("tianji train configs/ppo_lunarlander.toml", (106, 30), "return", 3.5),
     "doctor": Screen("tianji doctor", (106, 90), rows=26),
     "check": Screen("tianji check my_env:Docking", (106, 24), before="tianji new . >/dev/null"),
     "profile": Screen("tianji profile configs/ppo_lunarlander.toml", (120, 70)),
