@@ -104,7 +104,7 @@ class LearntValues:
         self.units = ValueUnits.of(self._normalizer)
 
     def note(self, target: Floats | torch.Tensor) -> None:
-        """Note the targets ``[K]`` of an update, as returns, in memory that nobody else writes to."""
+        """Note the targets ``[K]`` of an update, as returns, in memory that stays as it is."""
         self._noted.append(target)
 
     def end_pass(self, learners: AllReduce) -> None:
