@@ -221,6 +221,12 @@ def peers_sample_factory(session: nox.Session) -> None:
     train_peer(session, "requirements-sample-factory.txt", "sample_factory_peer.py")
 
 
+@nox.session(name="peers-cleanrl", python="3.11", reuse_venv=True)
+def peers_cleanrl(session: nox.Session) -> None:
+    """Train CartPole with CleanRL, in an environment of its own; `-- --script PATH` names its ppo.py."""
+    train_peer(session, "requirements-cleanrl.txt", "cleanrl_peer.py")
+
+
 def train_peer(session: nox.Session, requirements: str, script: str) -> None:
     session.install("-r", str(PEERS / requirements))
     session.run("python", str(PEERS / script), *session.posargs)
@@ -233,8 +239,10 @@ def peers_compare(session: nox.Session) -> None:
     environments = Path(session.virtualenv.location).parent
     command = ["python", str(PEERS / "compare.py"), "--tianji", f"{session.bin}/tianji"]
     command += ["--serial", f"{session.bin}/python"]
-    by_ours = "ours" in session.posargs  # --recipe ours, which the other two do not take
-    for peer in ("sb3", "sbx") if by_ours else ("sb3", "sbx", "rllib", "sample-factory"):
+    peers = ["sb3", "sbx", "rllib", "sample-factory"]
+    if "--cleanrl-script" in session.posargs:
+        peers.append("cleanrl")
+    for peer in peers:
         python = environments / f"peers-{peer}" / "bin" / "python"
         if not python.exists():
             session.error(f"first: nox --install-only -s peers-{peer}")

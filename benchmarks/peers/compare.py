@@ -42,6 +42,7 @@ PEERS = {
     "sbx": ("sbx_peer.py", "SBX"),
     "rllib": ("rllib.py", "RLlib"),
     "sample-factory": ("sample_factory_peer.py", "Sample Factory"),
+    "cleanrl": ("cleanrl_peer.py", "CleanRL's ppo.py, which --cleanrl-script names"),
     "serial": ("serial.py", "the plain serial loop"),
     "envpool": ("envpool_ppo.py", "a plain loop over EnvPool"),
 }
@@ -52,12 +53,10 @@ CONFIGS = {
 }
 THRESHOLDS = {"ppo": "475", "dqn": "475", "pong": "18"}
 TAKE_PART = {
-    "ppo": ("sb3", "sbx", "rllib", "sample-factory", "serial"),
+    "ppo": ("sb3", "sbx", "rllib", "sample-factory", "cleanrl", "serial"),
     "dqn": ("rllib",),
     "pong": ("envpool",),
 }
-TAKES_RECIPE = ("sb3", "sbx", "serial")
-"""Peers that train PPO by a recipe that is not their own."""
 RECIPE = "recipe.json"
 HAS_ALGORITHM = ("rllib",)
 """Peers that are told which algorithm to train."""
@@ -283,6 +282,8 @@ def _contenders(options: argparse.Namespace, directory: Path) -> list[Callable[[
         python = getattr(options, peer.replace("-", "_"))
         if python:
             more = ["--algorithm", algorithm] if peer in HAS_ALGORITHM else []
+            if peer == "cleanrl":
+                more += ["--script", str(options.cleanrl_script)]
             if options.recipe == "ours":
                 more += ["--recipe", str(directory / RECIPE)]
             contenders.append(functools.partial(run_peer, peer, python, more, directory))
@@ -299,18 +300,23 @@ def main() -> None:
     parser.add_argument("--config", help="what tianji trains (default: that algorithm's)")
     for peer, (script, title) in PEERS.items():
         parser.add_argument(f"--{peer}", metavar="PYTHON", help=f"runs {title} ({script}); left out: not run")
+    parser.add_argument(
+        "--cleanrl-script", type=Path, metavar="PATH", help="cleanrl/ppo.py of a checkout of CleanRL"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--cores", type=int, default=2, help="cores that every contender may use")
     parser.add_argument("--out", type=Path, help="keeps logs and results here (default: a temporary folder)")
     parser.add_argument("--json", metavar="PATH", help="also writes all runs and the table to this file")
     options = parser.parse_args()
+    if options.cleanrl and options.cleanrl_script is None:
+        parser.error(
+            "--cleanrl goes with --cleanrl-script: cleanrl/ppo.py of its repository, which is run as it is"
+        )
     if options.recipe == "ours" and options.algorithm != "ppo":
         parser.error(f"--recipe ours is for --algorithm ppo, not {options.algorithm}")
     for peer in PEERS:
         if not getattr(options, peer.replace("-", "_")):
             continue
-        if options.recipe == "ours" and peer not in TAKES_RECIPE:
-            parser.error(f"--{peer} trains by its own recipe alone; by ours do {', '.join(TAKES_RECIPE)}")
         if peer not in TAKE_PART[options.algorithm]:
             own = [algorithm for algorithm, peers in TAKE_PART.items() if peer in peers]
             parser.error(

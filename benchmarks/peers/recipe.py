@@ -6,7 +6,10 @@ import argparse
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+UNLIMITED: Final = 1e9
+"""For a peer that cannot be told not to clip a value's change: none is as large."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,8 @@
 PPO: the example's four environment runners of 16 environments and its learner process share the two cores.
 DQN: the example's main process learns and steps its one environment; with ``--env-runners 1`` a process of
 its own, on the other core, steps it. The two take turns either way.
+
+With ``--recipe`` PPO trains as that says, in the example's processes.
 """
 
 from __future__ import annotations
@@ -12,24 +14,30 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 # Ray does so for all its processes but the main one, which is several times faster at DQN with one thread.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import gymnasium
 import ray
+from logged import Logged
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
-from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-from record import EpisodeLog, arguments, read_logs, report, write
+from ray.tune.registry import register_env
+from recipe import UNLIMITED, Recipe, add_recipe
+from record import arguments, read_logs, report, write
+
+ENV: Final = "LoggedCartPole"
+ADAM_EPS: Final = 1e-8
 
 
 @dataclass(frozen=True)
 class Example:
-    """One of RLlib's examples.
+    """One of RLlib's examples, or what a recipe makes of it.
 
     Attributes:
         config: builds what trains it.
@@ -40,6 +48,8 @@ class Example:
         training: what the example sets of the algorithm.
         model: what it sets of the network.
         reported: further settings worth knowing, which the example leaves as they are.
+        reward_scale: of what the algorithm sees.
+        differs: how training is not what the recipe says.
     """
 
     config: Callable[[], AlgorithmConfig]
@@ -50,6 +60,8 @@ class Example:
     training: dict[str, Any]
     model: dict[str, Any]
     reported: tuple[str, ...]
+    reward_scale: float = 1.0
+    differs: tuple[str, ...] = ()
 
 
 EXAMPLES = {
@@ -98,28 +110,62 @@ USED = ("learners", "default_policy", "num_module_steps_trained_lifetime")
 """Where the samples that updates have used are counted."""
 
 
-class Watch(RLlibCallback):
-    """Logs the episodes of one environment runner."""
-
-    directory = ""
-
-    def __init__(self) -> None:
-        self.log: EpisodeLog | None = None
-
-    def on_episode_start(self, **_kwargs: Any) -> None:
-        if self.log is None:
-            self.log = EpisodeLog(self.directory)
-            self.log.started()
-
-    def on_episode_end(self, *, episode: Any, prev_episode_chunks: list[Any], **_kwargs: Any) -> None:
-        # An episode is cut wherever a sampling round ends; only all its chunks make its return.
-        chunks = [*prev_episode_chunks, episode]
-        assert self.log is not None
-        self.log.ended(sum(chunk.get_return() for chunk in chunks), sum(len(chunk) for chunk in chunks))
+def of_recipe(recipe: Recipe) -> Example:
+    """Train PPO by a recipe, as far as RLlib can, in the processes of its example."""
+    example = EXAMPLES["ppo"]
+    each, rest = divmod(recipe.num_envs, example.env_runners)
+    if rest:
+        raise SystemExit(
+            f"{recipe.num_envs} environments are no equal parts for {example.env_runners} runners"
+        )
+    rate: Any = recipe.learning_rate
+    training = {
+        "lr": [[0, rate], [recipe.schedule_steps, 0.0]]
+        if recipe.learning_rate_schedule == "linear"
+        else rate,
+        "train_batch_size_per_learner": recipe.rollout_steps,
+        "minibatch_size": recipe.minibatch_size,
+        "num_epochs": recipe.epochs,
+        "gamma": recipe.gamma,
+        "lambda_": recipe.gae_lambda,
+        "clip_param": recipe.clip_range,
+        "vf_clip_param": UNLIMITED,
+        "vf_loss_coeff": recipe.value_coef / 2,  # It weighs the squared error, not half of it.
+        "entropy_coeff": recipe.entropy_coef,
+        "use_kl_loss": False,
+        "grad_clip": recipe.max_grad_norm,
+        "grad_clip_by": "global_norm",
+    }
+    model = {
+        "fcnet_hiddens": list(recipe.hidden),
+        "fcnet_activation": recipe.activation,
+        "vf_share_layers": recipe.shared,
+        "fcnet_kernel_initializer": "orthogonal_",
+        "fcnet_kernel_initializer_kwargs": {"gain": 2**0.5},
+        "fcnet_bias_initializer": "zeros_",
+    }
+    differs = ["acts and learns in turn", "initial weights of both outputs are torch's own"]
+    if recipe.normalize_advantage != "rollout":
+        differs.append("advantages are normalised over each rollout")
+    if recipe.clip_range_schedule != "constant":
+        differs.append("the clip range does not change")
+    if recipe.clip_value:
+        differs.append("the value's change is not clipped")
+    if recipe.adam_eps != ADAM_EPS:
+        differs.append(f"Adam's epsilon is {ADAM_EPS:g}")
+    return replace(
+        example,
+        max_env_steps=recipe.env_steps,
+        envs_per_runner=each,
+        training=training,
+        model=model,
+        reward_scale=recipe.reward_scale,
+        differs=(*differs, *recipe.left_out),
+    )
 
 
 def options_of_this_run() -> argparse.Namespace:
-    parser = arguments(__doc__)
+    parser = add_recipe(arguments(__doc__))
     parser.add_argument("--algorithm", choices=EXAMPLES, default="ppo")
     parser.add_argument(
         "--env-runners", type=int, help="processes that step environments, if not the example's"
@@ -140,19 +186,23 @@ def used_by(result: dict[str, Any]) -> int:
 
 def main() -> None:
     options = options_of_this_run()
-    example = EXAMPLES[options.algorithm]
+    example = EXAMPLES[options.algorithm] if options.recipe is None else of_recipe(options.recipe)
     env_runners = example.env_runners if options.env_runners is None else options.env_runners
     with tempfile.TemporaryDirectory() as directory:
+
+        def logged(_context: Any) -> Logged:
+            return Logged(gymnasium.make("CartPole-v1"), directory, example.reward_scale)
+
+        register_env(ENV, logged)
         # Logical CPUs: an example may ask for more processes than there are cores.
         ray.init(num_cpus=env_runners + example.learners + 1, include_dashboard=False)
         config = (
             example.config()
-            .environment("CartPole-v1")
+            .environment(ENV)
             .env_runners(num_env_runners=env_runners, num_envs_per_env_runner=example.envs_per_runner)
             .learners(num_learners=example.learners)
             .training(**example.training)
             .rl_module(model_config=DefaultModelConfig(**example.model))
-            .callbacks(type("WatchHere", (Watch,), {"directory": directory}))
             .debugging(seed=options.seed)
         )
         algorithm = config.build_algo()
@@ -170,7 +220,7 @@ def main() -> None:
         written = report("rllib", options.seed, first_step_s, window, env_steps, settings, packages, used)
         algorithm.stop()
         ray.shutdown()
-    write(written | {"algorithm": options.algorithm}, options.json)
+    write(written | {"algorithm": options.algorithm, "differs": example.differs}, options.json)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,32 @@
 """Sample Factory's asynchronous PPO on CartPole-v1 with the command line of its CartPole example.
 
 The example names no number of workers; Sample Factory starts one for each core.
+With ``--recipe`` it trains as that says.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import tempfile
-from typing import Any
+from typing import Any, Final
 
 import gymnasium
-from record import EpisodeLog, arguments, read_logs, report, write
+from logged import Logged
+from recipe import UNLIMITED, Recipe, add_recipe
+from record import arguments, read_logs, report, write
 from sample_factory.algo.runners.runner import AlgoObserver, Runner
 from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
 from sample_factory.envs.env_utils import register_env
 from sample_factory.train import make_runner
 
-MAX_ENV_STEPS = 4_000_000
-SETTINGS = {
-    "algo": "APPO",
-    "use_rnn": False,
+MAX_ENV_STEPS: Final = 4_000_000
+FALLING: Final = "linear_decay"
+"""A schedule that it has, to 0 at the end of training, and that its command line does not take."""
+COMMON: Final = {"algo": "APPO", "use_rnn": False, "recurrence": 1, "with_vtrace": False}
+OF_EXAMPLE: Final = COMMON | {
     "num_envs_per_worker": 20,
     "policy_workers_per_policy": 2,
-    "recurrence": 1,
-    "with_vtrace": False,
     "batch_size": 512,
     "reward_scale": 0.1,
     "save_every_sec": 10,
@@ -31,32 +34,71 @@ SETTINGS = {
 }
 
 
-class Logged(gymnasium.Wrapper):  # type: ignore[type-arg]
-    """Logs the episodes of one environment."""
+def of_recipe(recipe: Recipe) -> dict[str, Any]:
+    """Say a recipe in Sample Factory's options, with a worker for each core."""
+    workers = len(os.sched_getaffinity(0))
+    each, rest = divmod(recipe.num_envs, 2 * workers)
+    if rest:
+        raise SystemExit(
+            f"{recipe.num_envs} environments are no two equal parts for each of {workers} workers"
+        )
+    return COMMON | {
+        "num_workers": workers,
+        "num_envs_per_worker": 2 * each,
+        "rollout": recipe.steps,
+        "batch_size": recipe.minibatch_size,
+        "num_batches_per_epoch": round(recipe.rollout_steps / recipe.minibatch_size),
+        "num_epochs": recipe.epochs,
+        "shuffle_minibatches": True,
+        "learning_rate": recipe.learning_rate,
+        "gamma": recipe.gamma,
+        "gae_lambda": recipe.gae_lambda,
+        "value_bootstrap": True,
+        "ppo_clip_ratio": recipe.clip_range,
+        "ppo_clip_value": recipe.clip_range if recipe.clip_value else UNLIMITED,
+        "value_loss_coeff": recipe.value_coef / 2,  # It weighs the squared error, not half of it.
+        "exploration_loss": "entropy",
+        "exploration_loss_coeff": recipe.entropy_coef,
+        "max_grad_norm": recipe.max_grad_norm,
+        "adam_eps": recipe.adam_eps,
+        "normalize_input": False,
+        "normalize_returns": False,
+        "encoder_mlp_layers": list(recipe.hidden),
+        "nonlinearity": recipe.activation,
+        "actor_critic_share_weights": recipe.shared,
+    }
 
-    def __init__(self, env: gymnasium.Env[Any, Any], directory: str) -> None:
-        super().__init__(env)
-        self.directory = directory
-        self.log: EpisodeLog | None = None
-        self.total, self.steps = 0.0, 0
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        if self.log is None:
-            self.log = EpisodeLog(self.directory)
-            self.log.started()
-        seen, reward, terminated, truncated, info = super().step(action)
-        self.total += float(reward)
-        self.steps += 1
-        if terminated or truncated:
-            self.log.ended(self.total, self.steps)
-            self.total, self.steps = 0.0, 0
-        return seen, reward, terminated, truncated, info
+def differences(recipe: Recipe) -> list[str]:
+    """Say what Sample Factory does otherwise."""
+    differs = ["a ratio is clipped to 1 / (1 + epsilon) from below", "initial weights are of other scales"]
+    if recipe.normalize_advantage != "minibatch":
+        differs.append("advantages are normalised over each minibatch")
+    if recipe.learning_rate_schedule == "linear" and recipe.schedule_steps != recipe.env_steps:
+        differs.append(f"the learning rate falls to 0 at {recipe.env_steps} env steps")
+    if recipe.clip_range_schedule != "constant":
+        differs.append("the clip range does not change")
+    return [*differs, *recipe.left_out]
+
+
+def command_line(settings: dict[str, Any]) -> list[str]:
+    """Write settings as Sample Factory takes them: the parts of a list follow its name."""
+    words = []
+    for name, value in settings.items():
+        words += [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={value}"]
+    return words
 
 
 def make_env(
-    directory: str, name: str, _cfg: Any = None, _env_config: Any = None, render_mode: str | None = None
+    directory: str,
+    reward_scale: float,
+    name: str,
+    _cfg: Any = None,
+    _env_config: Any = None,
+    render_mode: str | None = None,
 ) -> gymnasium.Env[Any, Any]:
-    return Logged(gymnasium.make(name, render_mode=render_mode), directory)
+    """Build an environment as Sample Factory asks for it."""
+    return Logged(gymnasium.make(name, render_mode=render_mode), directory, reward_scale)
 
 
 class StopWhenReached(AlgoObserver):
@@ -71,23 +113,30 @@ class StopWhenReached(AlgoObserver):
 
 
 def main() -> None:
-    options = arguments(__doc__).parse_args()
+    options = add_recipe(arguments(__doc__)).parse_args()
+    recipe: Recipe | None = options.recipe
+    settings = OF_EXAMPLE if recipe is None else of_recipe(recipe)
+    reward_scale = 1.0 if recipe is None else recipe.reward_scale
+    env_steps = MAX_ENV_STEPS if recipe is None else recipe.env_steps
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as train_dir:
-        register_env("CartPole-v1", functools.partial(make_env, directory))
-        argv = [f"--{name}={value}" for name, value in SETTINGS.items()]
+        register_env("CartPole-v1", functools.partial(make_env, directory, reward_scale))
+        argv = command_line(settings)
         argv += ["--env=CartPole-v1", "--experiment=cartpole", f"--train_dir={train_dir}", "--device=cpu"]
-        argv += [f"--seed={options.seed}", f"--train_for_env_steps={MAX_ENV_STEPS}"]
+        argv += [f"--seed={options.seed}", f"--train_for_env_steps={env_steps}"]
         parser, _ = parse_sf_args(argv=argv)
-        _, runner = make_runner(parse_full_cfg(parser, argv))
+        config = parse_full_cfg(parser, argv)
+        if recipe is not None and recipe.learning_rate_schedule == "linear":
+            config.lr_schedule = FALLING
+        _, runner = make_runner(config)
         runner.register_observer(StopWhenReached(directory))
         runner.init()
         runner.run()
         first_step_s, window = read_logs(directory)
-        settings = SETTINGS | {"num_workers": runner.cfg.num_workers}
-        env_steps = sum(runner.env_steps.values())
+        made = sum(runner.env_steps.values())
         packages = ("sample-factory", "torch", "gymnasium", "numpy")
-        result = report("sample-factory", options.seed, first_step_s, window, env_steps, settings, packages)
-    write(result, options.json)
+        settings = settings | {"num_workers": runner.cfg.num_workers}
+        result = report("sample-factory", options.seed, first_step_s, window, made, settings, packages)
+    write(result | {"differs": [] if recipe is None else differences(recipe)}, options.json)
 
 
 if __name__ == "__main__":

@@ -40,9 +40,9 @@ ROOT = Path(__file__).parents[3]
             "--envpool takes no part in --algorithm ppo; it does in pong",
         ),
         (
-            ["peers/compare.py", "--recipe", "ours", "--rllib", "python"],
+            ["peers/compare.py", "--tianji", "tianji", "--cleanrl", "python"],
             2,
-            "--rllib trains by its own recipe alone; by ours do sb3, sbx, serial",
+            "--cleanrl goes with --cleanrl-script: cleanrl/ppo.py of its repository, which is run as it is",
         ),
         (
             [
@@ -126,6 +126,17 @@ def test_peers_are_handed_the_config_and_told_what_they_cannot_be(
     assert (told.num_envs, told.steps, told.env_steps) == (64, 64, 500_000)
     assert told.left_out == ("without target_kl = 0.02",)
     assert [told.remaining(steps) for steps in (0, 125_000, 600_000)] == [1.0, 0.75, 0.0]
+
+
+def test_cleanrl_is_told_the_recipe_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = _program("peers/compare.py", monkeypatch).recipe_of(str(ROOT / "configs" / "ppo_cartpole.toml"))
+    peer = _program("peers/cleanrl_peer.py", monkeypatch)
+    words = peer.command_line(peer.options_of(recipe))
+    told = dict(pairwise(words))
+    assert (told["--num-envs"], told["--num-steps"], told["--num-minibatches"]) == ("64", "64", "8")
+    assert (told["--total-timesteps"], told["--learning-rate"]) == ("500000", "0.002")
+    assert {"--anneal-lr", "--norm-adv", "--no-clip-vloss"} < set(words)
+    assert "two networks of 64 and 64 with tanh" in peer.differences(recipe)
 
 
 @pytest.fixture

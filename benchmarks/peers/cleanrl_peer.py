@@ -1,0 +1,160 @@
+"""CleanRL's ppo.py on CartPole-v1 with its own settings, or by ``--recipe``.
+
+    git clone https://github.com/vwxyzjn/cleanrl
+    python benchmarks/peers/cleanrl_peer.py --script cleanrl/cleanrl/ppo.py
+
+The script runs as it is, from top to bottom; its episodes are counted in the environments that it makes.
+Its networks cannot be set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import gymnasium
+from recipe import Recipe, add_recipe
+from record import Episode, Window, arguments, report, write
+
+HIDDEN: Final = (64, 64)
+ACTIVATION: Final = "tanh"
+POLICY_GAIN: Final = 0.01
+ADAM_EPS: Final = 1e-5
+"""What stands in the script and is no option of it."""
+
+
+class Reached(Exception):  # noqa: N818 - it is none
+    """The last 100 episodes average 475."""
+
+
+class Watch:
+    """What all environments of the script have made."""
+
+    def __init__(self) -> None:
+        self.window = Window()
+        self.env_steps = 0
+        self.first_step_s = 0.0
+
+
+class Watched(gymnasium.Wrapper):  # type: ignore[type-arg]
+    """Counts the steps and episodes of one environment, and scales the rewards that the script sees."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], watch: Watch, reward_scale: float) -> None:
+        super().__init__(env)
+        self._watch = watch
+        self._scale = reward_scale
+        self._total, self._steps = 0.0, 0
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step; ends the script with the episode that reaches the mean return."""
+        watch = self._watch
+        if not watch.env_steps:
+            watch.first_step_s = time.monotonic()
+        seen, reward, terminated, truncated, info = super().step(action)
+        watch.env_steps += 1
+        self._total += float(reward)
+        self._steps += 1
+        if terminated or truncated:
+            reached = watch.window.add(Episode(time.monotonic(), self._total, self._steps))
+            self._total, self._steps = 0.0, 0
+            if reached:
+                raise Reached
+        return seen, self._scale * float(reward), terminated, truncated, info
+
+
+def options_of(recipe: Recipe) -> dict[str, Any]:
+    """Say a recipe in the script's options."""
+    falls = recipe.learning_rate_schedule == "linear"
+    steps = recipe.schedule_steps if falls and recipe.schedule_steps is not None else recipe.env_steps
+    return {
+        "total-timesteps": steps,  # What falls is at 0 there.
+        "learning-rate": recipe.learning_rate,
+        "anneal-lr": falls,
+        "num-envs": recipe.num_envs,
+        "num-steps": recipe.steps,
+        "num-minibatches": round(recipe.rollout_steps / recipe.minibatch_size),
+        "update-epochs": recipe.epochs,
+        "gamma": recipe.gamma,
+        "gae-lambda": recipe.gae_lambda,
+        "norm-adv": recipe.normalize_advantage != "none",
+        "clip-coef": recipe.clip_range,
+        "clip-vloss": recipe.clip_value,
+        "ent-coef": recipe.entropy_coef,
+        "vf-coef": recipe.value_coef,  # Of half the squared error, as here.
+        "max-grad-norm": recipe.max_grad_norm,
+    }
+
+
+def differences(recipe: Recipe) -> list[str]:
+    """Say what the script does otherwise."""
+    differs = ["acts and learns in turn", "nothing follows where an episode was cut off"]
+    if recipe.shared or (recipe.hidden, recipe.activation) != (HIDDEN, ACTIVATION):
+        differs.append(f"two networks of {' and '.join(map(str, HIDDEN))} with {ACTIVATION}")
+    if recipe.normalize_advantage == "rollout":
+        differs.append("advantages are normalised over each minibatch, not over each rollout")
+    if recipe.clip_range_schedule != "constant":
+        differs.append("the clip range does not change")
+    if recipe.policy_gain != POLICY_GAIN:
+        differs.append(f"the policy output's initial weights are scaled by {POLICY_GAIN:g}")
+    if recipe.adam_eps != ADAM_EPS:
+        differs.append(f"Adam's epsilon is {ADAM_EPS:g}")
+    return [*differs, *recipe.left_out]
+
+
+def command_line(options: dict[str, Any]) -> list[str]:
+    """Write options as the script takes them: a switch that is off begins with "no"."""
+    words = []
+    for name, value in options.items():
+        if isinstance(value, bool):
+            words.append(f"--{'' if value else 'no-'}{name}")
+        else:
+            words += [f"--{name}", str(value)]
+    return words
+
+
+def run(script: Path, options: dict[str, Any], watch: Watch, reward_scale: float) -> None:
+    """Run the script to its end, or until the mean return is reached."""
+    make = gymnasium.make
+
+    def watched(*args: Any, **keywords: Any) -> Watched:
+        return Watched(make(*args, **keywords), watch, reward_scale)
+
+    gymnasium.make = watched  # type: ignore[assignment] # The script asks gymnasium itself.
+    sys.argv = [str(script), *command_line(options)]
+    with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(sys.stderr):
+        os.chdir(directory)  # It leaves its logs where it stands.
+        with contextlib.suppress(Reached):
+            runpy.run_path(str(script), run_name="__main__")
+        os.chdir(script.parent)
+
+
+def main() -> None:
+    parser = add_recipe(arguments(__doc__))
+    parser.add_argument("--script", type=Path, required=True, help="cleanrl/ppo.py of a checkout")
+    options = parser.parse_args()
+    script, json_to = (
+        options.script.resolve(),
+        options.json if options.json == "-" else os.path.abspath(options.json),
+    )
+    recipe: Recipe | None = options.recipe
+    told = {"env-id": "CartPole-v1", "seed": options.seed, "cuda": False}
+    told |= {} if recipe is None else options_of(recipe)
+    watch = Watch()
+    run(script, told, watch, 1.0 if recipe is None else recipe.reward_scale)
+    settings = told if recipe is None else asdict(recipe)
+    packages = ("torch", "gymnasium", "numpy")
+    record = report(
+        "cleanrl", options.seed, watch.first_step_s, watch.window, watch.env_steps, settings, packages
+    )
+    write(record | {"differs": () if recipe is None else differences(recipe)}, json_to)
+
+
+if __name__ == "__main__":
+    main()
