@@ -78,11 +78,11 @@ def soak(session: nox.Session) -> None:
     session.run("pytest", "-m", "soak", "--timeout=1800", *session.posargs)
 
 
-@nox.session
+@nox.session(venv_params=["--system-site-packages"])
 def gpu(session: nox.Session) -> None:
     """Test and measure on a machine with a GPU, in parts of at most nine minutes; arguments go to gpu.py.
 
-    torch is the one that the machine has: a pinned one would be without CUDA.
+    torch is the one of the machine's Python, or the newest where it has none: a pinned one is without CUDA.
     """
     session.install("--no-compile", "-e", ".[dev]")
     session.run("python", "benchmarks/gpu.py", *session.posargs)

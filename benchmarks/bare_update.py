@@ -44,7 +44,7 @@ def updates_per_s(builder: Builder, config: JobConfig, seconds: float) -> float:
     ready = [BatchArrays(BatchLayout.of(builder.layout, training.batch_size, fields)) for _ in range(READY)]
     for arrays in ready:
         replay.sample(arrays)
-    embryo = builder.embryo(builder.model())
+    embryo = builder.trained_embryo()  # Where the config has it compute.
     assert isinstance(embryo, ReplayEmbryo)
     batches = itertools.cycle([arrays.batch for arrays in ready])
     for batch in itertools.islice(batches, ROUND):
@@ -54,6 +54,8 @@ def updates_per_s(builder: Builder, config: JobConfig, seconds: float) -> float:
         for batch in itertools.islice(batches, ROUND):
             embryo.update(batch)
         updates += ROUND
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         taken = time.perf_counter() - began
     return updates / taken
 

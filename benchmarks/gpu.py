@@ -5,8 +5,8 @@
     python benchmarks/gpu.py --list
 
 A part is a command; what it prints goes to OUT/PART.log, and its figures beside that. OUT/gpu.md is a table
-of all parts that were run so far, OUT/gpu.json the same. A part that fails or takes too long does not keep
-the next from being run, and the exit status says how many did.
+of all parts that were run so far, with their figures beside what they should be; OUT/gpu.json is the same. A
+part that fails or takes too long does not keep the next from being run, and the exit status says how many did.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from statistics import median
+from typing import Any, Final
 
 LIMIT_S: Final = 540.0
 ROOT: Final = Path(__file__).parents[1]
@@ -36,11 +37,15 @@ class Part:
 
     Attributes:
         words: its words after the interpreter.
-        what: that it measures.
+        what: that it measures, and what it should come to.
+        report: where it leaves its figures, as JSON; None: what it prints last says them.
+        figures: says them in a few words.
     """
 
     words: tuple[str, ...]
     what: str
+    report: Path | None = None
+    figures: Callable[[Any], str] = str
 
 
 @dataclass(frozen=True)
@@ -49,14 +54,48 @@ class Outcome:
 
     Attributes:
         status: exit status; None: it took too long and was killed.
-        last: what it printed last.
+        came_to: its figures; what it printed last, where it has left none.
     """
 
     part: str
     what: str
     seconds: float
     status: int | None
-    last: str
+    came_to: str
+
+
+def of_updates(report: Any) -> str:
+    """Say what `updates.py` has measured."""
+    flowing, bare, share = (
+        median(row[name] for row in report["rows"]) for name in ("flowing", "bare_idle", "of_idle")
+    )
+    return f"{flowing:.1f} a second, bare {bare:.1f}: {share:.0%}"
+
+
+def of_ppo(report: Any) -> str:
+    """Say what `ppo_update.py` has measured."""
+    return ", ".join(f"{name} {row['median']:.1f}" for name, row in report["rows"].items())
+
+
+def of_pong(summary: Any) -> str:
+    """Say when a training was at 18, or how far it came."""
+    at, returns = summary["time_to"]["18"], summary["returns"]
+    how_far = f"best mean return {returns['best_mean_100']} after {summary['train_s']:.0f} s: missed"
+    return how_far if at is None else f"18 after {at:.1f} s"
+
+
+def of_scaling(report: Any) -> str:
+    """Say how many env steps each setting makes a second."""
+    rows = ((row["setting"], row["produced_per_s"]["median"]) for row in report["rows"])
+    return ", ".join(f"{setting} {steps:,.0f}" for setting, steps in rows)
+
+
+def of_profile(report: Any) -> str:
+    """Say which split is recommended, and what came of those that were trained."""
+    split = report["recommended"]
+    chosen = f"{split['learners']} learners of {split['learner_cores']} cores, {split['actors']} actors"
+    checks = ", ".join(f"{one['predicted']:,.0f}/{one['measured']:,.0f}" for one in report["verify"])
+    return f"{chosen} of {split['num_envs']} environments; uses a second, predicted/measured: {checks}"
 
 
 def parts(out: Path) -> dict[str, Part]:
@@ -65,27 +104,43 @@ def parts(out: Path) -> dict[str, Part]:
 
     def scaling(figure: str, *more: str) -> Part:
         words = ("bench", "scaling", PONG, "--figure", figure, "--repeats", "1", "--seconds", "15", *more)
-        return Part((*tianji, *words, "--out", str(out / figure)), f"throughput, Figure {figure}")
+        command = (*tianji, *words, "--out", str(out / figure))
+        report = out / figure / f"figure-{figure}.json"
+        return Part(command, f"env steps a second, Figure {figure}", report, of_scaling)
 
-    run_of_pong = ("--out", str(out / "runs"), "--json", str(out / "pong.json"), "--quiet")
-    limit = ("--set", "experiment.stop.wall_s=480")
+    updates, ppo, pong, profile = (out / f"{name}.json" for name in ("updates", "ppo", "pong", "profile"))
+    run_of_pong = ("--out", str(out / "runs"), "--json", str(pong), "--quiet")
+    # Training and evaluation fit the limit together; 18 is a mean over 100 games already.
+    limits = ("stop.wall_s=420", "eval_episodes=10", "eval_max_s=60", "plots=false")
+    in_time = tuple(word for limit in limits for word in ("--set", f"experiment.{limit}"))
     return {
         "tests": Part(("-m", "pytest", "-m", "gpu", "-q", str(ROOT / "tests")), "pytest -m gpu"),
-        "updates": Part((UPDATES, "--config", REPLAYED), "DQN's updates a second, in a training and bare"),
+        "updates": Part(
+            (UPDATES, "--config", REPLAYED, "--json", str(updates)),
+            "DQN's updates a second in a training, at least 85 % of a bare loop's",
+            updates,
+            of_updates,
+        ),
         "ppo": Part(
-            (PPO_UPDATE, "--config", PONG, "--json", str(out / "ppo.json")),
+            (PPO_UPDATE, "--config", PONG, "--json", str(ppo)),
             "PPO's updates a second beside plain, compiled and captured loops",
+            ppo,
+            of_ppo,
         ),
         "pong": Part(
-            (*tianji, "train", PONG, *run_of_pong, *limit),
-            "ppo_pong_gpu to a mean return of 18, target 100 s",
+            (*tianji, "train", PONG, *run_of_pong, *in_time),
+            "ppo_pong_gpu to a mean return of 18 in 100 s",
+            pong,
+            of_pong,
         ),
         "6a": scaling("6a", "--actors", "1", "--actors", "4", "--actors", "8", "--actors", "14"),
         "6b": scaling("6b", "--actors", "1", "--actors", "4", "--actors", "8", "--actors", "14"),
         "6c": scaling("6c", "--groups", "1", "--groups", "2"),
         "profile": Part(
-            (*tianji, "profile", PONG, "--verify", "--json", str(out / "profile.json")),
+            (*tianji, "profile", PONG, "--verify", "--json", str(profile)),
             "the best split of 16 cores, and what comes of it",
+            profile,
+            of_profile,
         ),
     }
 
@@ -93,6 +148,8 @@ def parts(out: Path) -> dict[str, Part]:
 def run(name: str, part: Part, out: Path) -> Outcome:
     """Run a part to its end, or to its limit."""
     log, began = out / f"{name}.log", time.monotonic()
+    if part.report is not None:
+        part.report.unlink(missing_ok=True)
     with log.open("w") as file:
         child = subprocess.Popen(
             [sys.executable, *part.words], stdout=file, stderr=subprocess.STDOUT, start_new_session=True
@@ -103,8 +160,11 @@ def run(name: str, part: Part, out: Path) -> Outcome:
             os.killpg(child.pid, 15)
             child.wait()
             status = None
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return Outcome(name, part.what, time.monotonic() - began, status, lines[-1] if lines else "")
+    if part.report is not None and part.report.exists():
+        came_to = part.figures(json.loads(part.report.read_text()))
+    else:
+        came_to = next(reversed(log.read_text(errors="replace").strip().splitlines()), "")
+    return Outcome(name, part.what, time.monotonic() - began, status, came_to)
 
 
 def write(outcomes: Sequence[Outcome], out: Path) -> None:
@@ -113,9 +173,9 @@ def write(outcomes: Sequence[Outcome], out: Path) -> None:
     rows = []
     for one in outcomes:
         status = "too long" if one.status is None else one.status
-        last = one.last.replace("|", "/")[:120]
-        rows.append(f"| {one.part} | {one.what} | {one.seconds:.0f} s | {status} | {last} |")
-    head = ["| part | measures | took | exit status | last line |", "|---|---|---|---|---|"]
+        came_to = one.came_to.replace("|", "/")[:240]
+        rows.append(f"| {one.part} | {one.what} | {one.seconds:.0f} s | {status} | {came_to} |")
+    head = ["| part | measures | took | exit status | came to |", "|---|---|---|---|---|"]
     (out / "gpu.md").write_text("\n".join([*head, *rows]) + "\n")
 
 
@@ -150,7 +210,7 @@ def main() -> None:
     for name in options.parts or known:
         print(f"{name}: {known[name].what}", flush=True)
         outcomes[name] = run(name, known[name], options.out.absolute())
-        print(f"    {outcomes[name].last}", flush=True)
+        print(f"    {outcomes[name].came_to}", flush=True)
         write(list(outcomes.values()), options.out)
     print((options.out / "gpu.md").read_text())
     sys.exit(sum(outcome.status != 0 for outcome in outcomes.values()))

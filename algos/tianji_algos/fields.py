@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 
 ACTION_MASK: Final = "action_mask"
 """Part of an observation that says which actions there are; networks are not shown it."""
@@ -19,6 +20,13 @@ def sizes_of_choices(action: gym.Space[Any]) -> tuple[int, ...]:
     if isinstance(action, gym.spaces.MultiDiscrete) and action.nvec.ndim == 1:
         return tuple(action.nvec.tolist())
     return ()
+
+
+def leaves_choices(mask: npt.NDArray[Any], action: gym.Space[Any]) -> npt.NDArray[np.bool_]:
+    """Whether action masks ``[..., actions]`` allow an action of every choice: ``[...]``."""
+    starts = np.cumsum((0, *sizes_of_choices(action)[:-1]))
+    allowed: npt.NDArray[np.bool_] = np.logical_or.reduceat(mask != 0, starts, axis=-1)
+    return allowed.all(axis=-1)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import typer
 from gymnasium.utils.env_checker import check_env
 
-from tianji_algos.fields import ACTION_MASK
+from tianji_algos.fields import ACTION_MASK, leaves_choices, sizes_of_choices
 from tianji_cli.commands.completion import configs
 from tianji_cli.commands.doctor import Finding, Grade, show_findings
 from tianji_cli.commands.options import Json, Override
@@ -247,6 +247,16 @@ class _Play:
         """Which copies' episodes ended with the step."""
         return self.terminated | self.truncated
 
+    @property
+    def masks_choices(self) -> bool:
+        """Whether observations say which actions there are."""
+        sizes = sizes_of_choices(self.environment.action_space)
+        return (
+            ACTION_MASK in (self.observation.dtype.names or ())
+            and bool(sizes)
+            and self.observation[ACTION_MASK].shape[1:] == (sum(sizes),)
+        )
+
     def draw(self) -> Array:
         """Draw actions, of those that there are where the observation says so."""
         names = self.observation.dtype.names or ()
@@ -281,11 +291,13 @@ def _played(_section: Environment, environment: VectorEnvironment) -> Iterator[F
     steps, episodes, ended, low, high = 0, 0, play.ended, np.inf, -np.inf
     until_s = time.monotonic() + PLAY_S
     _look_at(play, "reset()", note)
+    _look_at_choices(play, "reset()", note)
     while steps < PLAY_STEPS and (steps == 0 or time.monotonic() < until_s):
         play.step(play.draw())
         steps += environment.num_envs
         where = f"step {steps // environment.num_envs}"
         _look_at(play, where, note)
+        _look_at_choices(play, where, note)
         if not np.isfinite(play.reward).all():
             note("rewards", f"{where} gave {play.reward[~np.isfinite(play.reward)][0]}", "give finite ones")
         if (ended & (play.ended | (play.reward != 0))).any():
@@ -308,6 +320,8 @@ def _played(_section: Environment, environment: VectorEnvironment) -> Iterator[F
         "episodes": f"{several(episodes, 'episode')} {of_all}",
         "autoreset": "the step after an episode's end begins another",
     }
+    if play.masks_choices:
+        fine[ACTION_MASK] = f"leaves something to choose, {of_all}"
     yield from (faults.get(subject, Finding(subject, found)) for subject, found in fine.items())
 
 
@@ -324,6 +338,15 @@ def _look_at(play: _Play, where: str, note: Callable[..., None]) -> None:
             grade = "warning" if isinstance(space, gymnasium.spaces.Box) else "problem"
             what = f"{where} showed {one_line(str(wrong))}{part}, which is not in {space}"
             note("observations", what, "make observation_space as wide as what is shown", grade)
+
+
+def _look_at_choices(play: _Play, where: str, note: Callable[..., None]) -> None:
+    """Note a mask that leaves nothing to choose from; with the end of an episode it may."""
+    if not play.masks_choices:
+        return
+    without = ~leaves_choices(play.observation[ACTION_MASK], play.environment.action_space) & ~play.ended
+    if without.any():
+        note(ACTION_MASK, f"{where} forbade every action", "allow one at least unless the episode is over")
 
 
 def _seeding(section: Environment, _environment: VectorEnvironment) -> Iterator[Finding]:

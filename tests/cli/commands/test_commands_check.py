@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,25 @@ def test_a_fault_is_named_with_what_to_do(check: Any, old: str, new: str, subjec
     assert said in findings[subject]["found"]
     assert findings[subject]["remedy"]
     assert f"problem: {subject}: " in check.said
+
+
+BOX = "spaces.Box(-20.0, 20.0, (2,), np.float32)"
+SHOWN = "np.array([self.at, self.left], np.float32)"
+MASK = "np.array([1, self.at < 0], np.int8)"
+
+
+def test_a_mask_that_forbids_every_action_is_found(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    masked = GOOD.replace(BOX, f"spaces.Dict({{'at': {BOX}, 'action_mask': spaces.MultiBinary(2)}})")
+    masked = masked.replace(f"return {SHOWN}", f"return {{'at': {SHOWN}, 'action_mask': {MASK}}}")
+    monkeypatch.setattr(sys.modules[__name__], "GOOD", masked)
+    _, findings = check()
+    assert findings["action_mask"]["grade"] == "ok"
+    assert findings["action_mask"]["found"].startswith("leaves something to choose")
+    status, findings = check(MASK, f"{MASK} * (self.left != 17)")
+    assert (status, findings["action_mask"]["grade"]) == (1, "problem")
+    assert findings["action_mask"]["found"] == "step 3 forbade every action"
+    check(MASK, f"{MASK} * (self.left != 0)")
+    assert "forbade" not in check.said, "an episode is over there"
 
 
 ONE_PROCESS = (

@@ -172,3 +172,18 @@ def test_a_wrapper_that_raises_is_refused_before_anything_is_trained(workplace: 
     command.wait(2)
     assert "environment.wrappers[1] (RescaleObservation) cannot wrap" in command.stderr
     assert command.stdout == ""
+
+
+def test_a_mask_that_forbids_every_action_ends_the_run_and_is_named(workplace: Any) -> None:
+    forbids = 'info = {"action_mask": np.full(2, self.steps != 5, np.int8), "success": there'
+    begins = 'return np.zeros(1, np.float32), {"action_mask": np.ones(2, np.int8)}'
+    workplace.module(
+        WALK.replace('info = {"success": there', forbids).replace(
+            "return np.zeros(1, np.float32), {}", begins
+        )
+    )
+    masked = {"environment": {"wrappers": ["ActionMask"], "metrics": []}}
+    run = workplace.train(WALKS, masked)
+    run.finish(1)
+    assert "gave an action_mask that forbids all actions of its step " in run.command.last_words
+    assert "one at least would be right" in run.command.last_words

@@ -214,14 +214,36 @@ def test_parts_for_a_gpu_are_run_by_themselves_and_stand_in_a_table(
     monkeypatch.setattr(gpu, "LIMIT_S", 1.0)
     endless = "import signal; print('begun', flush=True); signal.pause()"
     codes = {"good": "print('a | b')", "slow": endless, "bad": "raise SystemExit(3)"}
-    outcomes = [gpu.run(name, gpu.Part(("-c", code), f"is {name}"), tmp_path) for name, code in codes.items()]
-    assert [outcome.status for outcome in outcomes] == [0, None, 3]
+    parts = {name: gpu.Part(("-c", code), f"is {name}") for name, code in codes.items()}
+    report = tmp_path / "report.json"
+    report.write_text("[1]")
+    parts["silent"] = gpu.Part(("-c", "print('nothing was written')"), "is silent", report, str)
+    parts["measures"] = gpu.Part(("-c", f"open({str(report)!r}, 'w').write('[2]')"), "measures", report, str)
+    outcomes = [gpu.run(name, part, tmp_path) for name, part in parts.items()]
+    assert [outcome.status for outcome in outcomes] == [0, None, 3, 0, 0]
     gpu.write(outcomes, tmp_path)
     assert gpu.earlier(tmp_path) == {outcome.part: outcome for outcome in outcomes}
     rows = (tmp_path / "gpu.md").read_text().splitlines()[2:]
     assert rows[0].startswith("| good | is good |")
     assert rows[0].endswith("| 0 | a / b |")
     assert rows[1].endswith("| too long | begun |")
+    assert rows[3].endswith("| 0 | nothing was written |"), "what an earlier run has left is not taken"
+    assert rows[4].endswith("| 0 | [2] |")
+
+
+def test_parts_for_a_gpu_say_their_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = _program("gpu.py", monkeypatch)
+    returns = {"best_mean_100": 3.5}
+    assert gpu.of_pong({"time_to": {"18": 93.21}, "returns": returns, "train_s": 99.0}) == "18 after 93.2 s"
+    late = {"time_to": {"18": None}, "returns": returns, "train_s": 420.4}
+    assert gpu.of_pong(late) == "best mean return 3.5 after 420 s: missed"
+    rows = [{"flowing": 90.0, "bare_idle": 100.0, "of_idle": 0.9}]
+    assert gpu.of_updates({"rows": rows}) == "90.0 a second, bare 100.0: 90%"
+    assert (
+        gpu.of_ppo({"rows": {"tianji": {"median": 2.0}, "plain": {"median": 1.0}}}) == "tianji 2.0, plain 1.0"
+    )
+    scaling = json.loads((ROOT / "docs" / "figures" / "figure-6a.json").read_text())
+    assert gpu.of_scaling(scaling).startswith("L1A1 466,045, L1A2 ")
 
 
 def test_commands_for_a_gpu_are_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -230,6 +252,7 @@ def test_commands_for_a_gpu_are_there(monkeypatch: pytest.MonkeyPatch, tmp_path:
         files = [word for word in part.words if word.endswith((".toml", ".py"))]
         assert all(Path(file).is_file() for file in files)
         assert files or part.words[:2] == ("-m", "pytest")
+        assert files == [] or part.report is not None
 
 
 def test_a_plain_loop_makes_the_update_that_ppo_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tianji_algos.fields import ACTION_MASK, sizes_of_choices
+from tianji_algos.fields import ACTION_MASK, leaves_choices
 from tianji_cli.files.counters import ProductionPage
 from tianji_cli.roles.role import Role, Trigger, rejected_by
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
@@ -198,9 +198,8 @@ class Actor(Role):
         shown = fields["observation"]
         if ACTION_MASK not in (shown.dtype.names or ()):
             return
-        starts = np.cumsum((0, *sizes_of_choices(self._environment.action_space)[:-1]))
-        available = np.logical_or.reduceat(shown[ACTION_MASK][: self._step] != 0, starts, axis=-1)
-        without = fields["mask"] & ~available.all(axis=-1)
+        leaves = leaves_choices(shown[ACTION_MASK][: self._step], self._environment.action_space)
+        without = fields["mask"] & ~leaves
         if without.any():
             row, number = np.argwhere(without)[0].tolist()
             step = self._sequence * self._layout.steps + row + 1
