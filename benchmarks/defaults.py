@@ -8,7 +8,8 @@ when --minutes are over.
     python benchmarks/defaults.py --only CartPole-v1 --seeds 1 --minutes 0.3
     python benchmarks/defaults.py --sb3 ENV/bin/python           # Stable-Baselines3's defaults beside them
 
-The table is Markdown. A row whose package is missing, or that is refused, says so.
+The table is Markdown. A row whose package is missing, or that is refused, says so. Each training stays in --out and
+is not repeated: what was interrupted goes on. The two sides take turns; the peer's torch has one thread.
 """
 
 from __future__ import annotations
@@ -152,8 +153,8 @@ class Bench:
         return [self._options.tianji, "train", "--env", outcome.env, "--agent", outcome.row.agent]
 
     def _one(self, outcome: Outcome, seed: int, log: Path) -> dict[str, Any]:
-        runs = self._directory / f"{log.stem}-{seed}"
-        training, playing = runs.with_suffix(".train.json"), runs.with_suffix(".eval.json")
+        runs = self._directory / f"{log.stem}-{seed}-{self._options.minutes:g}min"
+        training, playing = Path(f"{runs}.train.json"), Path(f"{runs}.{self._options.checkpoint}.json")
         command = [*self._train(outcome), "--quiet", "--out", str(runs), "--json", str(training)]
         for setting in (
             f"experiment.seed={seed}",
@@ -163,10 +164,10 @@ class Bench:
             "experiment.plots=false",
         ):
             command += ["--set", setting]
-        self._succeed(command, log)
+        self._succeed(command, log, training)
         command = [self._options.tianji, "eval", str(runs / "run" / "1"), "--json", str(playing)]
         command += ["--checkpoint", self._options.checkpoint, "--episodes", str(outcome.row.episodes)]
-        self._succeed([*command, "--seed", str(EVAL_SEED), "--max-s", str(EVAL_S)], log)
+        self._succeed([*command, "--seed", str(EVAL_SEED), "--max-s", str(EVAL_S)], log, playing)
         summary, evaluation = json.loads(training.read_text()), json.loads(playing.read_text())
         if evaluation["cut_off"]:
             sys.exit(f"{outcome.env}, seed {seed}: the evaluation was cut off after {evaluation['cut_off']}")
@@ -174,17 +175,19 @@ class Bench:
         return {"seed": seed, "mean": evaluation["mean"], "episodes": evaluation["episodes"], **run}
 
     def _of_peer(self, outcome: Outcome, seed: int, log: Path) -> dict[str, Any]:
-        report = self._directory / f"{log.stem}-{seed}.sb3.json"
-        command = [self._options.sb3, str(HERE / "peers" / "sb3_defaults.py"), "--json", str(report)]
+        report = self._directory / f"{log.stem}-{seed}-{self._options.minutes:g}min.sb3.json"
+        command = ["env", "OMP_NUM_THREADS=1", self._options.sb3, str(HERE / "peers" / "sb3_defaults.py")]
+        command += ["--json", str(report)]
         command += ["--env", outcome.env, "--agent", outcome.row.agent, "--seed", str(seed)]
         command += ["--minutes", str(self._options.minutes), "--env-steps", str(ENV_STEPS)]
         command += ["--episodes", str(outcome.row.episodes), "--eval-seed", str(EVAL_SEED)]
-        self._succeed(command, log)
+        self._succeed(command, log, report)
         return {"seed": seed, **json.loads(report.read_text())}
 
     @staticmethod
-    def _succeed(command: Sequence[str], log: Path) -> None:
-        failed = execute(command, log)
+    def _succeed(command: Sequence[str], log: Path, report: Path) -> None:
+        """Run a command that writes a report, unless it did before."""
+        failed = "" if report.exists() else execute(command, log)
         if failed:
             sys.exit(f"{' '.join(command)}\nfailed: {failed}\nits output: {log}")
 

@@ -6,7 +6,7 @@
 
 A part is a command; what it prints goes to OUT/PART.log, and its figures beside that. OUT/gpu.md is a table
 of all parts that were run so far, with their figures beside what they should be; OUT/gpu.json is the same. A
-part that fails or takes too long does not keep the next from being run, and the exit status says how many did.
+part that fails or takes too long does not keep the next from being run; the exit status says how many did.
 """
 
 from __future__ import annotations

@@ -76,7 +76,9 @@ def train_peer(options: argparse.Namespace, seed: int) -> Run:
     words = [str(word) for pair in told.items() for word in pair]
     with tempfile.TemporaryDirectory() as place:
         result = Path(place) / "result.json"  # MuJoCo may have something to say on standard output
-        subprocess.run([options.sb3, str(PEER), *words, "--json", str(result)], check=True)
+        command = [options.sb3, str(PEER), *words, "--json", str(result)]
+        threads = os.environ | {"OMP_NUM_THREADS": str(options.sb3_threads)}
+        subprocess.run(command, check=True, env=threads)
         found: Run = json.loads(result.read_text())
     return found | {"mean": float(np.mean(found["returns"]))}
 
@@ -84,6 +86,7 @@ def train_peer(options: argparse.Namespace, seed: int) -> Run:
 def once(options: argparse.Namespace, contender: str, seed: int) -> Run:
     """Train, unless that was done before."""
     asked = {name: getattr(options, name) for name in ("config", "set", "env_steps", "episodes")}
+    asked |= {"sb3_threads": options.sb3_threads} if contender == "sb3" else {}
     path: Path = options.out / f"{Path(options.config).stem}-{contender}-{seed}.json"
     if not path.exists():
         busy, began_s = busy_share(), time.monotonic()
@@ -180,6 +183,7 @@ def main() -> None:
     parser.add_argument(
         "--sb3", metavar="PYTHON", help="has Stable-Baselines3 and gymnasium[mujoco]; left out: not run"
     )
+    parser.add_argument("--sb3-threads", type=int, default=1, metavar="N", help="of its torch")
     parser.add_argument("--out", type=Path, required=True, help="where each training stays")
     parser.add_argument("--json", metavar="PATH")
     options = parser.parse_args()
