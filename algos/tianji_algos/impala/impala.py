@@ -1,4 +1,4 @@
-"""IMPALA (Espeholt et al., 2018): agent, V-trace, loss and update rule. ``rollout.py`` has the minibatches.
+"""IMPALA (Espeholt et al., 2018): V-trace, loss, update rule and agent. ``rollout.py`` has the minibatches.
 
 Sequences may have auto-reset steps.
 """
@@ -21,15 +21,6 @@ from tianji_algos.optim import Diagnostics
 from tianji_algos.rollout_observations import Observations
 
 DIAGNOSTICS: Final = ("policy_loss", "value_loss", "entropy", "approx_kl", "rho", "clip_fraction")
-
-
-class IMPALAAgent(PolicyAgent):
-    """Acts by sampling; records action and log-probability. Values are the learner's to compute."""
-
-    algorithm: ClassVar[str] = "IMPALA"
-    settings_type: ClassVar[type[IMPALAAgentSettings]] = IMPALAAgentSettings
-    default_model: ClassVar[str] = "mlp_actor_critic"
-    default_embryo: ClassVar[str] = "impala"
 
 
 @torch.no_grad()
@@ -165,3 +156,12 @@ class IMPALAEmbryo(PolicyEmbryo):
     ) -> IMPALARollout:
         """Build what shuffles sequences."""
         return IMPALARollout(self.settings, observations, memory, is_recurrent=is_recurrent)
+
+
+class IMPALAAgent(PolicyAgent):
+    """Acts by sampling; records action and log-probability. Values are the learner's to compute."""
+
+    algorithm: ClassVar[str] = "IMPALA"
+    settings_type: ClassVar[type[IMPALAAgentSettings]] = IMPALAAgentSettings
+    default_model: ClassVar[str] = "mlp_actor_critic"
+    default_embryo: ClassVar[str] = "impala"

@@ -43,6 +43,156 @@ Floats = npt.NDArray[np.float32]
 DIAGNOSTICS: Final = ("critic_loss", "policy_loss", "mean_q", "td_error", "entropy")
 
 
+class MADDPGEmbryo(ActorEmbryo, ReplayEmbryo):
+    """Trains critics towards what target networks make of the next records, and actors to please them.
+
+    Both gradients are taken at the same parameters; those of an actor's loss reach no critic.
+
+    Args:
+        model: trained in place, on its final device; its parameters move into one flat tensor.
+        seed: of the actions that policies draw in updates.
+
+    Raises:
+        UnsupportedSpaceError: the environment has no team, or actions are not bounded.
+        UnsuitableModelError: the model is no ``TeamDeterministic``.
+    """
+
+    algorithm: ClassVar[str] = "MADDPG"
+    settings_type: ClassVar[type[MADDPGSettings]] = MADDPGSettings
+    settings: MADDPGSettings
+
+    def __init__(self, spaces: Spaces, model: TeamDeterministic, settings: MADDPGSettings, seed: int) -> None:
+        require_model(model, TeamDeterministic, "MADDPG", "team_deterministic")
+        flat = flatten_parameters(model)
+        actors = model.actor_parameter_count
+        means = Means((*DIAGNOSTICS, "critic_gradient_norm", "actor_gradient_norm"))
+        critics_adam, actors_adam = (
+            adam_of(flat, which, settings) for which in (slice(actors, None), slice(None, actors))
+        )
+        super().__init__(settings, critics_adam, actors_adam, means, np.random.default_rng(seed))
+        self.model: TeamDeterministic = model
+        self._target = TargetNetwork(model, flat)
+        assert flat.grad is not None
+        self._gradient = flat.grad
+        self._exchange = Exchange(flat.device)
+        self._reads_norms = on_host(flat.device)
+        self._actions = team_actions(spaces, settings.temperature, self._rng, flat.device)
+        self.schedule(0)
+
+    def update(self, batch: Batch) -> UpdateResult:
+        """Make one step of critics and one of actors, and let the target networks follow.
+
+        A sample's priority is a mean over critics.
+        """
+        to_device = self._exchange.to_device
+        seen, weight = self._seen(batch.observation), to_device(batch.weight)
+        done = self._actions.done(to_device(batch.fields["action"])) * seen.alive[..., None]
+        self._gradient.zero_()
+        critic_loss, values, errors = self._critic_loss(seen, done, self._targets(batch), weight)
+        policy_loss, entropy = self._policy_loss(seen, done, weight)
+        torch.autograd.backward((critic_loss, policy_loss))  # They have no parameter in common.
+        diagnostics = torch.stack((critic_loss, policy_loss, values.mean(), errors.mean(), entropy)).detach()
+        if self._learners.number > 1:
+            self._learners.add_up(self._gradient.mul_(1.0 / self._learners.number))
+        self._means.add(diagnostics, self._step(self._optimizer), self._step(self._actor_adam))
+        self._target.follow(self.settings.target_tau)
+        priorities = self._exchange.to_host_if(errors, asked=self.prioritised)
+        return UpdateResult(len(batch.reward) * self._learners.number, priorities)
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
+        """Continue from what ``state`` returned; see ``OptimizedEmbryo``."""
+        super().load_state(tensors, rest)
+        self._actor_adam.steps = self._optimizer.steps
+
+    def _seen(self, records: Records) -> _Seen:
+        to_device = self._exchange.to_device
+        available = None
+        if self.model.team.discrete:
+            available = to_device(records["available"]).transpose(0, 1)
+        return _Seen(
+            observation=to_device(records["observation"]).transpose(0, 1),
+            state=to_device(self.model.team.state_of(records)),
+            alive=to_device(records["alive"]).T.float(),
+            available=available,
+        )
+
+    @torch.no_grad()
+    def _targets(self, batch: Batch) -> torch.Tensor:
+        """Compute ``reward + discount * Q'(next state, target policies' actions)``: ``[M, B]`` or ``[1, B]``.
+
+        For an agent that is not alive any more there is nothing to come, where its rewards are its own.
+        """
+        to_device, records = self._exchange.to_device, batch.next_observation
+        after, networks = self._seen(records), self._target.model
+        alive = after.alive[..., None]
+        chosen = self._actions.chosen(networks.act(after.observation), after.available) * alive
+        target = networks.value(after.state, _joint(chosen)) * to_device(batch.discount)
+        if self.model.has_team_critic:
+            return target + to_device(batch.reward) * self.settings.reward_scale
+        return target * after.alive + to_device(records["reward"]).T * self.settings.reward_scale
+
+    def _critic_loss(
+        self, seen: _Seen, done: torch.Tensor, target: torch.Tensor, weight: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the critics' loss (equation 6), the values ``[M, B]`` and absolute errors ``[B]``.
+
+        An agent's own critic learns nothing from where the agent is not alive.
+        """
+        values = self.model.value(seen.state, _joint(done))
+        counts = torch.ones_like(values) if self.model.has_team_critic else seen.alive
+        errors = (values - target) * counts
+        loss = 0.5 * (errors.square() * weight).sum(dim=0).mean()
+        magnitude = errors.detach().abs().sum(dim=0) / counts.sum(dim=0).clamp_min(1.0)
+        return loss, values.detach(), magnitude
+
+    def _policy_loss(
+        self, seen: _Seen, done: torch.Tensor, weight: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the actors' loss, whose gradient is that of equation 5, and their mean entropy.
+
+        Each agent does what its policy says, and the others what they did; those not alive do not count.
+        """
+        outputs = self.model.act(seen.observation)
+        chosen = self._actions.chosen(outputs, seen.available)
+        own = torch.eye(len(done), dtype=torch.bool, device=done.device)[:, None, :, None]
+        actions = torch.where(own, chosen[:, :, None], done.transpose(0, 1))
+        values = self.model.value(seen.state, actions.flatten(2), frozen=True)
+        penalty = self.settings.logits_penalty * outputs.square().mean(dim=2)
+        loss = ((penalty - values) * seen.alive * weight).sum(dim=0).mean()
+        entropy = (self._actions.entropy(outputs, seen.available) * seen.alive).sum()
+        return loss, entropy / seen.alive.sum().clamp_min(1.0)
+
+    def _networks(self) -> dict[str, torch.Tensor]:
+        """Name every tensor of all networks, in place."""
+        return tensors_of("model", self.model) | tensors_of("target", self._target.model)
+
+    def _optimizers(self) -> Mapping[str, Optimizer]:
+        """Name both optimizers."""
+        return {"actors": self._actor_adam, "critics": self._optimizer}
+
+
+def _joint(actions: torch.Tensor) -> torch.Tensor:
+    """Put what all agents do, ``[M, B, A]``, side by side: ``[B, M * A]``."""
+    return actions.transpose(0, 1).flatten(1)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a batch of records shows, agent by agent, where the networks are.
+
+    Attributes:
+        observation: ``[M, B, O]``.
+        state: ``[B, S]``.
+        alive: 1 or 0, ``[M, B]``.
+        available: ``[M, B, A]``; None: actions are continuous.
+    """
+
+    observation: torch.Tensor
+    state: torch.Tensor
+    alive: torch.Tensor
+    available: torch.Tensor | None
+
+
 class MADDPGAgent(Agent):
     """Acts for all agents of a team, each by its own observation; records the actions.
 
@@ -306,153 +456,3 @@ def gumbel(rng: np.random.Generator, into: Floats) -> Floats:
 
 def _masked(logits: torch.Tensor, available: torch.Tensor | None) -> torch.Tensor:
     return logits if available is None else logits.masked_fill(~available, UNAVAILABLE)
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """What a batch of records shows, agent by agent, where the networks are.
-
-    Attributes:
-        observation: ``[M, B, O]``.
-        state: ``[B, S]``.
-        alive: 1 or 0, ``[M, B]``.
-        available: ``[M, B, A]``; None: actions are continuous.
-    """
-
-    observation: torch.Tensor
-    state: torch.Tensor
-    alive: torch.Tensor
-    available: torch.Tensor | None
-
-
-class MADDPGEmbryo(ActorEmbryo, ReplayEmbryo):
-    """Trains critics towards what target networks make of the next records, and actors to please them.
-
-    Both gradients are taken at the same parameters; those of an actor's loss reach no critic.
-
-    Args:
-        model: trained in place, on its final device; its parameters move into one flat tensor.
-        seed: of the actions that policies draw in updates.
-
-    Raises:
-        UnsupportedSpaceError: the environment has no team, or actions are not bounded.
-        UnsuitableModelError: the model is no ``TeamDeterministic``.
-    """
-
-    algorithm: ClassVar[str] = "MADDPG"
-    settings_type: ClassVar[type[MADDPGSettings]] = MADDPGSettings
-    settings: MADDPGSettings
-
-    def __init__(self, spaces: Spaces, model: TeamDeterministic, settings: MADDPGSettings, seed: int) -> None:
-        require_model(model, TeamDeterministic, "MADDPG", "team_deterministic")
-        flat = flatten_parameters(model)
-        actors = model.actor_parameter_count
-        means = Means((*DIAGNOSTICS, "critic_gradient_norm", "actor_gradient_norm"))
-        critics_adam, actors_adam = (
-            adam_of(flat, which, settings) for which in (slice(actors, None), slice(None, actors))
-        )
-        super().__init__(settings, critics_adam, actors_adam, means, np.random.default_rng(seed))
-        self.model: TeamDeterministic = model
-        self._target = TargetNetwork(model, flat)
-        assert flat.grad is not None
-        self._gradient = flat.grad
-        self._exchange = Exchange(flat.device)
-        self._reads_norms = on_host(flat.device)
-        self._actions = team_actions(spaces, settings.temperature, self._rng, flat.device)
-        self.schedule(0)
-
-    def update(self, batch: Batch) -> UpdateResult:
-        """Make one step of critics and one of actors, and let the target networks follow.
-
-        A sample's priority is a mean over critics.
-        """
-        to_device = self._exchange.to_device
-        seen, weight = self._seen(batch.observation), to_device(batch.weight)
-        done = self._actions.done(to_device(batch.fields["action"])) * seen.alive[..., None]
-        self._gradient.zero_()
-        critic_loss, values, errors = self._critic_loss(seen, done, self._targets(batch), weight)
-        policy_loss, entropy = self._policy_loss(seen, done, weight)
-        torch.autograd.backward((critic_loss, policy_loss))  # They have no parameter in common.
-        diagnostics = torch.stack((critic_loss, policy_loss, values.mean(), errors.mean(), entropy)).detach()
-        if self._learners.number > 1:
-            self._learners.add_up(self._gradient.mul_(1.0 / self._learners.number))
-        self._means.add(diagnostics, self._step(self._optimizer), self._step(self._actor_adam))
-        self._target.follow(self.settings.target_tau)
-        priorities = self._exchange.to_host_if(errors, asked=self.prioritised)
-        return UpdateResult(len(batch.reward) * self._learners.number, priorities)
-
-    def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
-        """Continue from what ``state`` returned; see ``OptimizedEmbryo``."""
-        super().load_state(tensors, rest)
-        self._actor_adam.steps = self._optimizer.steps
-
-    def _seen(self, records: Records) -> _Seen:
-        to_device = self._exchange.to_device
-        available = None
-        if self.model.team.discrete:
-            available = to_device(records["available"]).transpose(0, 1)
-        return _Seen(
-            observation=to_device(records["observation"]).transpose(0, 1),
-            state=to_device(self.model.team.state_of(records)),
-            alive=to_device(records["alive"]).T.float(),
-            available=available,
-        )
-
-    @torch.no_grad()
-    def _targets(self, batch: Batch) -> torch.Tensor:
-        """Compute ``reward + discount * Q'(next state, target policies' actions)``: ``[M, B]`` or ``[1, B]``.
-
-        For an agent that is not alive any more there is nothing to come, where its rewards are its own.
-        """
-        to_device, records = self._exchange.to_device, batch.next_observation
-        after, networks = self._seen(records), self._target.model
-        alive = after.alive[..., None]
-        chosen = self._actions.chosen(networks.act(after.observation), after.available) * alive
-        target = networks.value(after.state, _joint(chosen)) * to_device(batch.discount)
-        if self.model.has_team_critic:
-            return target + to_device(batch.reward) * self.settings.reward_scale
-        return target * after.alive + to_device(records["reward"]).T * self.settings.reward_scale
-
-    def _critic_loss(
-        self, seen: _Seen, done: torch.Tensor, target: torch.Tensor, weight: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the critics' loss (equation 6), the values ``[M, B]`` and absolute errors ``[B]``.
-
-        An agent's own critic learns nothing from where the agent is not alive.
-        """
-        values = self.model.value(seen.state, _joint(done))
-        counts = torch.ones_like(values) if self.model.has_team_critic else seen.alive
-        errors = (values - target) * counts
-        loss = 0.5 * (errors.square() * weight).sum(dim=0).mean()
-        magnitude = errors.detach().abs().sum(dim=0) / counts.sum(dim=0).clamp_min(1.0)
-        return loss, values.detach(), magnitude
-
-    def _policy_loss(
-        self, seen: _Seen, done: torch.Tensor, weight: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the actors' loss, whose gradient is that of equation 5, and their mean entropy.
-
-        Each agent does what its policy says, and the others what they did; those not alive do not count.
-        """
-        outputs = self.model.act(seen.observation)
-        chosen = self._actions.chosen(outputs, seen.available)
-        own = torch.eye(len(done), dtype=torch.bool, device=done.device)[:, None, :, None]
-        actions = torch.where(own, chosen[:, :, None], done.transpose(0, 1))
-        values = self.model.value(seen.state, actions.flatten(2), frozen=True)
-        penalty = self.settings.logits_penalty * outputs.square().mean(dim=2)
-        loss = ((penalty - values) * seen.alive * weight).sum(dim=0).mean()
-        entropy = (self._actions.entropy(outputs, seen.available) * seen.alive).sum()
-        return loss, entropy / seen.alive.sum().clamp_min(1.0)
-
-    def _networks(self) -> dict[str, torch.Tensor]:
-        """Name every tensor of all networks, in place."""
-        return tensors_of("model", self.model) | tensors_of("target", self._target.model)
-
-    def _optimizers(self) -> Mapping[str, Optimizer]:
-        """Name both optimizers."""
-        return {"actors": self._actor_adam, "critics": self._optimizer}
-
-
-def _joint(actions: torch.Tensor) -> torch.Tensor:
-    """Put what all agents do, ``[M, B, A]``, side by side: ``[B, M * A]``."""
-    return actions.transpose(0, 1).flatten(1)

@@ -1,4 +1,4 @@
-"""MAPPO (Yu et al., 2022): agent, distribution, rollout and update rule.
+"""MAPPO (Yu et al., 2022): update rule, rollout, distribution and agent.
 
 The update departs from the paper's in two things. Values are normalised only where ``normalize_values`` asks
 for it, by statistics of all agents together; else ``reward_scale`` brings returns to a size that networks
@@ -37,83 +37,37 @@ from tianji_algos.team import Team
 Floats = npt.NDArray[np.float32]
 
 
-class TeamDistribution(Distribution):
-    """The distribution of one agent's actions, for each of M agents.
+class MAPPOEmbryo(PPOEmbryo):
+    """Trains the policies of a team with PPO's loss, each on its agent's own steps.
 
-    A policy's output has M rows for each of N environments, ``[N * M, outputs]``. Actions that an agent has
-    not, or may not choose, are the network's business: it makes them impossible, or constant.
-
-    Attributes:
-        of_agent: the distribution of one agent's actions.
-
-    Raises:
-        UnsupportedSpaceError: the environment shows no team.
+    Values are of the state of the whole, which policies do not see.
     """
-
-    def __init__(self, spaces: Spaces) -> None:
-        team = Team.of(spaces)
-        most = team.most_actions
-        recorded = team.action_field()
-        self._space = spaces.action
-        if team.discrete:
-            self.of_agent: Distribution = Categorical((most,), (0,), scalar=True, dtype=recorded.dtype)
-        else:
-            self.of_agent = Gaussian(gym.spaces.Box(-np.inf, np.inf, (most,), np.float32))
-        self.agents = (team.agents,)
-        self.outputs = self.of_agent.outputs
-        self.action_shape = recorded.shape
-        self.action_dtype = recorded.dtype
-        self._log_prob = np.empty(0, np.float32)
-        self._given = np.empty(0, self._space.dtype)
-
-    def sample(self, policy: Floats, rng: np.random.Generator, action: Actions, log_prob: Floats) -> None:
-        """Draw ``action [N, M, ...]`` and write its ``log_prob [N, M]``; ``action`` is contiguous."""
-        if len(self._log_prob) != len(policy):
-            self._log_prob = np.empty(len(policy), np.float32)
-        self.of_agent.sample(policy, rng, _of_agents(action), self._log_prob)
-        log_prob[...] = self._log_prob.reshape(log_prob.shape)
-
-    def mode(self, policy: Floats) -> Actions:
-        """Return the likeliest actions ``[N, M, ...]``."""
-        return self.of_agent.mode(policy).reshape(-1, *self.action_shape)
-
-    def for_environment(self, action: Actions) -> Actions:
-        """Return actions as the space's type, within each agent's own bounds; reused by the next call."""
-        if self._given.shape != action.shape:
-            self._given = np.empty(action.shape, self._space.dtype)
-        if isinstance(self._space, gym.spaces.Box):
-            np.clip(action, self._space.low, self._space.high, out=self._given)
-        else:
-            np.copyto(self._given, action)
-        return self._given
-
-    def evaluate(self, policy: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-probabilities and entropies of actions of any agents, ``[rows]``."""
-        return self.of_agent.evaluate(policy, action)
-
-    def rule(self) -> ActionRule:
-        """Choose for all agents."""
-        if isinstance(self._space, gym.spaces.Box):
-            return GaussianRule(self._space, self.agents)
-        assert isinstance(self.of_agent, Categorical)
-        dtype = np.dtype(self._space.dtype)
-        return CategoricalRule(self.of_agent.sets, (0,), self.action_shape, dtype, self.agents)
-
-
-class MAPPOAgent(PPOAgent):
-    """Acts by sampling for every agent of a team; records action, log-probability and value of each."""
 
     algorithm: ClassVar[str] = "MAPPO"
     contract: ClassVar[type[torch.nn.Module]] = TeamActorCritic
-    settings_type: ClassVar[type[MAPPOAgentSettings]] = MAPPOAgentSettings  # type: ignore[assignment]
-    default_model: ClassVar[str] = "team_actor_critic"
-    default_embryo: ClassVar[str] = "mappo"
-    plays_in_team: ClassVar[bool] = True
+    example_model: ClassVar[str] = "team_actor_critic"
+    settings_type: ClassVar[type[MAPPOSettings]] = MAPPOSettings
+    settings: MAPPOSettings
 
-    @classmethod
-    def distribution(cls, spaces: Spaces) -> TeamDistribution:
-        """Return the distribution of each agent's actions."""
-        return TeamDistribution(spaces)
+    def update(self, batch: PolicyMinibatch) -> UpdateResult:
+        """Make one step of the optimizer; each env step is a use."""
+        assert isinstance(batch, TeamMinibatch), "minibatches come from minibatches()"
+        super().update(batch)
+        return UpdateResult(batch.env_steps)
+
+    def _distribution(self, spaces: Spaces) -> Distribution:
+        """Return the distribution of one agent's actions: samples are those of agents."""
+        return TeamDistribution(spaces).of_agent
+
+    def _build_rollout(
+        self,
+        observations: Observations,
+        memory: Arrays,
+        *,
+        is_recurrent: bool,  # noqa: ARG002 - none is
+    ) -> TeamRollout:
+        """Build what shuffles env steps."""
+        return TeamRollout(self.settings, observations, memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,34 +154,80 @@ def _of_agents(rows: Any) -> Any:
     return rows.reshape(-1, *rows.shape[2:])
 
 
-class MAPPOEmbryo(PPOEmbryo):
-    """Trains the policies of a team with PPO's loss, each on its agent's own steps.
+class TeamDistribution(Distribution):
+    """The distribution of one agent's actions, for each of M agents.
 
-    Values are of the state of the whole, which policies do not see.
+    A policy's output has M rows for each of N environments, ``[N * M, outputs]``. Actions that an agent has
+    not, or may not choose, are the network's business: it makes them impossible, or constant.
+
+    Attributes:
+        of_agent: the distribution of one agent's actions.
+
+    Raises:
+        UnsupportedSpaceError: the environment shows no team.
     """
+
+    def __init__(self, spaces: Spaces) -> None:
+        team = Team.of(spaces)
+        most = team.most_actions
+        recorded = team.action_field()
+        self._space = spaces.action
+        if team.discrete:
+            self.of_agent: Distribution = Categorical((most,), (0,), scalar=True, dtype=recorded.dtype)
+        else:
+            self.of_agent = Gaussian(gym.spaces.Box(-np.inf, np.inf, (most,), np.float32))
+        self.agents = (team.agents,)
+        self.outputs = self.of_agent.outputs
+        self.action_shape = recorded.shape
+        self.action_dtype = recorded.dtype
+        self._log_prob = np.empty(0, np.float32)
+        self._given = np.empty(0, self._space.dtype)
+
+    def sample(self, policy: Floats, rng: np.random.Generator, action: Actions, log_prob: Floats) -> None:
+        """Draw ``action [N, M, ...]`` and write its ``log_prob [N, M]``; ``action`` is contiguous."""
+        if len(self._log_prob) != len(policy):
+            self._log_prob = np.empty(len(policy), np.float32)
+        self.of_agent.sample(policy, rng, _of_agents(action), self._log_prob)
+        log_prob[...] = self._log_prob.reshape(log_prob.shape)
+
+    def mode(self, policy: Floats) -> Actions:
+        """Return the likeliest actions ``[N, M, ...]``."""
+        return self.of_agent.mode(policy).reshape(-1, *self.action_shape)
+
+    def for_environment(self, action: Actions) -> Actions:
+        """Return actions as the space's type, within each agent's own bounds; reused by the next call."""
+        if self._given.shape != action.shape:
+            self._given = np.empty(action.shape, self._space.dtype)
+        if isinstance(self._space, gym.spaces.Box):
+            np.clip(action, self._space.low, self._space.high, out=self._given)
+        else:
+            np.copyto(self._given, action)
+        return self._given
+
+    def evaluate(self, policy: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return log-probabilities and entropies of actions of any agents, ``[rows]``."""
+        return self.of_agent.evaluate(policy, action)
+
+    def rule(self) -> ActionRule:
+        """Choose for all agents."""
+        if isinstance(self._space, gym.spaces.Box):
+            return GaussianRule(self._space, self.agents)
+        assert isinstance(self.of_agent, Categorical)
+        dtype = np.dtype(self._space.dtype)
+        return CategoricalRule(self.of_agent.sets, (0,), self.action_shape, dtype, self.agents)
+
+
+class MAPPOAgent(PPOAgent):
+    """Acts by sampling for every agent of a team; records action, log-probability and value of each."""
 
     algorithm: ClassVar[str] = "MAPPO"
     contract: ClassVar[type[torch.nn.Module]] = TeamActorCritic
-    example_model: ClassVar[str] = "team_actor_critic"
-    settings_type: ClassVar[type[MAPPOSettings]] = MAPPOSettings
-    settings: MAPPOSettings
+    settings_type: ClassVar[type[MAPPOAgentSettings]] = MAPPOAgentSettings  # type: ignore[assignment]
+    default_model: ClassVar[str] = "team_actor_critic"
+    default_embryo: ClassVar[str] = "mappo"
+    plays_in_team: ClassVar[bool] = True
 
-    def update(self, batch: PolicyMinibatch) -> UpdateResult:
-        """Make one step of the optimizer; each env step is a use."""
-        assert isinstance(batch, TeamMinibatch), "minibatches come from minibatches()"
-        super().update(batch)
-        return UpdateResult(batch.env_steps)
-
-    def _distribution(self, spaces: Spaces) -> Distribution:
-        """Return the distribution of one agent's actions: samples are those of agents."""
-        return TeamDistribution(spaces).of_agent
-
-    def _build_rollout(
-        self,
-        observations: Observations,
-        memory: Arrays,
-        *,
-        is_recurrent: bool,  # noqa: ARG002 - none is
-    ) -> TeamRollout:
-        """Build what shuffles env steps."""
-        return TeamRollout(self.settings, observations, memory)
+    @classmethod
+    def distribution(cls, spaces: Spaces) -> TeamDistribution:
+        """Return the distribution of each agent's actions."""
+        return TeamDistribution(spaces)

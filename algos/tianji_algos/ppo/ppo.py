@@ -1,4 +1,4 @@
-"""Proximal policy optimisation (Schulman et al., 2017): agent, loss and update rule.
+"""Proximal policy optimisation (Schulman et al., 2017): loss, update rule and agent.
 
 ``rollout.py`` has the advantages and the minibatches; those of a network that remembers are whole sequences.
 """
@@ -30,49 +30,6 @@ DIAGNOSTICS: Final = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip
 DIVERGENCE: Final = DIAGNOSTICS.index("approx_kl")
 FACTOR: Final = 1.5
 """How much an adaptive learning rate changes at a time."""
-
-
-class PPOAgent(PolicyAgent):
-    """Acts by sampling; records action, log-probability and value.
-
-    Values are recorded here because an actor's core has time to spare and the learner's has not.
-    """
-
-    algorithm: ClassVar[str] = "PPO"
-    settings_type: ClassVar[type[PPOAgentSettings]] = PPOAgentSettings
-    default_model: ClassVar[str] = "mlp_actor_critic"
-    default_embryo: ClassVar[str] = "ppo"
-
-    def __init__(
-        self, spaces: Spaces, model: ActorCritic, settings: BaseModel, num_envs: int, seed: int
-    ) -> None:
-        super().__init__(spaces, model, settings, num_envs, seed)
-        self._values = RecordedValues.of(model)
-
-    @classmethod
-    def fields(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:
-        """Record ``action`` as drawn (not clipped), ``log_prob`` and, with a bootstrap row, ``value``."""
-        agents = cls.distribution(spaces).agents
-        value = FieldSpec("value", np.dtype(np.float32), agents, bootstrap=True)
-        return (*super().fields(spaces, settings), value)
-
-    def record_value(self, value: npt.NDArray[np.float32], into: Fields) -> None:
-        """Write ``value [N]``, as returns have it where the network gives normalised ones."""
-        into["value"][...] = value.reshape(into["value"].shape)
-        if self._values is not None:
-            self._values.restore(into["value"])
-
-    def adopt(self, parameters: npt.NDArray[np.float32]) -> None:
-        """Act with these parameters from now on, and with the statistics of values among them."""
-        super().adopt(parameters)
-        if self._values is not None:
-            self._values.adopt(parameters)
-
-    def finish(self, fields: Fields, observation: npt.NDArray[Any]) -> None:
-        """Write the value of the observation after the last step."""
-        super().finish(fields, observation)
-        _, value = self._executor.preview(observation)
-        self.record_value(value, {"value": fields["value"][-1]})
 
 
 class PPOLoss:
@@ -228,3 +185,46 @@ class PPOEmbryo(PolicyEmbryo):
         divergence = torch.tensor([own * batch.samples / batch.total], dtype=torch.float64)
         self._learners.add_up(divergence)
         return float(divergence)
+
+
+class PPOAgent(PolicyAgent):
+    """Acts by sampling; records action, log-probability and value.
+
+    Values are recorded here because an actor's core has time to spare and the learner's has not.
+    """
+
+    algorithm: ClassVar[str] = "PPO"
+    settings_type: ClassVar[type[PPOAgentSettings]] = PPOAgentSettings
+    default_model: ClassVar[str] = "mlp_actor_critic"
+    default_embryo: ClassVar[str] = "ppo"
+
+    def __init__(
+        self, spaces: Spaces, model: ActorCritic, settings: BaseModel, num_envs: int, seed: int
+    ) -> None:
+        super().__init__(spaces, model, settings, num_envs, seed)
+        self._values = RecordedValues.of(model)
+
+    @classmethod
+    def fields(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:
+        """Record ``action`` as drawn (not clipped), ``log_prob`` and, with a bootstrap row, ``value``."""
+        agents = cls.distribution(spaces).agents
+        value = FieldSpec("value", np.dtype(np.float32), agents, bootstrap=True)
+        return (*super().fields(spaces, settings), value)
+
+    def record_value(self, value: npt.NDArray[np.float32], into: Fields) -> None:
+        """Write ``value [N]``, as returns have it where the network gives normalised ones."""
+        into["value"][...] = value.reshape(into["value"].shape)
+        if self._values is not None:
+            self._values.restore(into["value"])
+
+    def adopt(self, parameters: npt.NDArray[np.float32]) -> None:
+        """Act with these parameters from now on, and with the statistics of values among them."""
+        super().adopt(parameters)
+        if self._values is not None:
+            self._values.adopt(parameters)
+
+    def finish(self, fields: Fields, observation: npt.NDArray[Any]) -> None:
+        """Write the value of the observation after the last step."""
+        super().finish(fields, observation)
+        _, value = self._executor.preview(observation)
+        self.record_value(value, {"value": fields["value"][-1]})

@@ -1,4 +1,4 @@
-"""QMIX (Rashid et al., 2018, section 4), and with other mixers VDN and IQL: agent, targets and update rule.
+"""QMIX (Rashid et al., 2018, section 4), and with other mixers VDN and IQL: targets, update rule and agent.
 
 Episodes have different lengths: they are packed step by step, without what follows their ends.
 """
@@ -37,99 +37,6 @@ Indices = npt.NDArray[np.intp]
 Counts = npt.NDArray[np.bool_]
 
 Actions = npt.NDArray[np.int64]
-
-
-class QMIXAgent(Agent):
-    """Acts epsilon-greedily for all agents of a team; records what each does.
-
-    Raises:
-        UnsupportedSpaceError: the environment has no team, or actions are continuous.
-        UnsuitableModelError: the model is no ``TeamQ``.
-    """
-
-    settings_type: ClassVar[type[QMIXAgentSettings]] = QMIXAgentSettings
-    default_model: ClassVar[str] = "team_q"
-    default_embryo: ClassVar[str] = "qmix"
-    plays_in_team: ClassVar[bool] = True
-
-    def __init__(
-        self, spaces: Spaces, model: TeamQ, settings: QMIXAgentSettings, num_envs: int, seed: int
-    ) -> None:
-        require_model(model, TeamQ, "QMIX", "team_q")
-        self.settings = settings
-        team = team_that_chooses(spaces)
-        self._executor = model.executor(num_envs)
-        self._rng = np.random.default_rng(seed)
-        self._draws = np.empty((2, num_envs, team.agents), np.float32)
-        self._masked = np.empty((num_envs, team.agents, team.most_actions), np.float32)
-        self._number = np.empty(self._masked.shape, np.int32)
-        self._beyond = np.empty(self._masked.shape, np.bool_)
-        self._action = np.empty((num_envs, team.agents), np.int64)
-        self.schedule(0)
-
-    @classmethod
-    def fields(cls, spaces: Spaces, settings: QMIXAgentSettings) -> tuple[FieldSpec, ...]:  # noqa: ARG003 - always the same
-        """Record ``action [M]``, counted from 0."""
-        return (team_that_chooses(spaces).action_field(),)
-
-    @classmethod
-    def rule(cls, spaces: Spaces, settings: QMIXAgentSettings) -> ActionRule:  # noqa: ARG003 - always the same
-        """Choose the best available actions."""
-        team = team_that_chooses(spaces)
-        values, meaning = (
-            (team.agents, team.most_actions),
-            "of each agent's actions, as its network gives them",
-        )
-        return BestActionRule(Port("action_values", np.dtype(np.float32), values, meaning))
-
-    def act(self, observation: Records, into: Fields) -> Actions:
-        """Choose the best available actions, each with probability epsilon any; write ``action [N, M]``."""
-        actions = self._act(observation, self._epsilon)
-        into["action"][...] = actions
-        return actions
-
-    def act_greedily(self, observation: Records) -> Actions:
-        """Choose the best available actions, or each with probability ``eval_epsilon`` any."""
-        return self._act(observation, self.settings.eval_epsilon)
-
-    def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
-        """Forget what was seen and done before."""
-        self._executor.forget(where)
-
-    def schedule(self, env_steps: int) -> None:
-        """Set epsilon."""
-        settings = self.settings
-        self._epsilon = falling(
-            settings.epsilon_start, settings.epsilon_end, settings.epsilon_steps, env_steps
-        )
-
-    def adopt(self, parameters: npt.NDArray[np.float32]) -> None:
-        """Act with these parameters from now on."""
-        self._executor.adopt(parameters)
-
-    def reseed(self, seed: int) -> None:
-        """Begin the exploration's random stream anew."""
-        self._rng = np.random.default_rng(seed)
-
-    def _act(self, observation: Records, epsilon: float) -> Actions:
-        available: npt.NDArray[np.bool_] = observation["available"]
-        (q,) = self._executor(observation)
-        self._masked.fill(UNAVAILABLE)
-        np.copyto(self._masked, q, where=available)
-        self._masked.argmax(axis=2, out=self._action)
-        if epsilon > 0.0:
-            self._explore(available, epsilon)
-        self._executor.note(self._action)
-        return self._action
-
-    def _explore(self, available: npt.NDArray[np.bool_], epsilon: float) -> None:
-        """Replace actions by random available ones, each with probability epsilon."""
-        self._rng.random(dtype=np.float32, out=self._draws)
-        luck, choice = self._draws
-        np.cumsum(available, axis=2, dtype=np.int32, out=self._number)  # of each available action, from 1
-        choice *= self._number[..., -1]
-        np.greater(self._number, choice[..., None], out=self._beyond)
-        np.copyto(self._action, self._beyond.argmax(axis=2), where=luck < epsilon)
 
 
 def value_of(q: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
@@ -178,52 +85,6 @@ def lambda_targets(
         target[steps].addcmul_(gain, discount[steps], value=td_lambda)
         stop = begin
     return target
-
-
-class PackedEpisodes:
-    """The rows and steps of a batch, in the order of time; at each time the longest episodes come first.
-
-    A row is what a team saw, R in all; a step leads from a row to another, U in all, in the order in which
-    rows have them. Rows of the same episodes follow one another in the same order, so the first B rows are
-    first observations, and step i leads to row B + i.
-
-    Attributes:
-        sizes: how many episodes have a row at each time, from 0 to the longest episode's length.
-        seen: records ``[R]``.
-        last_action: what was done before each row, ``[R, M]``; ``NO_ACTION`` in the first.
-        origin: the row that each step begins in, ``[U]``.
-        action: of the step that begins in each row, ``[R, M]``; 0 where none does.
-        reward: the team's for each step, ``[U, 1]``.
-        goes_on: 0 for steps that terminated an episode, else 1; ``[U, 1]``.
-    """
-
-    def __init__(self, batch: SequenceBatch) -> None:
-        episodes, most = batch.reward.shape
-        order = np.argsort(-batch.length, kind="stable")
-        length = batch.length[order]
-        times = np.arange(length[0] + 1)[:, None]
-        time, place = np.nonzero(times <= length)
-        leads_on = time < length[place]
-        self.sizes: list[int] = np.count_nonzero(times <= length, axis=1).tolist()
-        self.seen: Records = batch.observation.reshape(-1).take(order[place] * (most + 1) + time, mode="clip")
-        self.origin: Indices = np.flatnonzero(leads_on)
-        time, place = time[self.origin], place[self.origin]
-        steps = order[place] * most + time
-        action = _steps_of(batch.fields["action"], steps)
-        self.action = np.zeros((len(self.seen), *action.shape[1:]), np.int64)
-        self.action[self.origin] = action
-        self.reward: Floats = _steps_of(batch.reward, steps)[:, None]
-        is_last = time == length[place] - 1
-        self.goes_on: Floats = np.where(is_last & batch.terminated[order][place], 0.0, 1.0)[:, None].astype(
-            np.float32
-        )
-        self.last_action = np.full_like(self.action, NO_ACTION)
-        self.last_action[episodes:] = action
-
-
-def _steps_of(field: npt.NDArray[Any], steps: Indices) -> npt.NDArray[Any]:
-    """Take steps from a field ``[B, L, ...]``."""
-    return field.reshape(-1, *field.shape[2:]).take(steps, axis=0, mode="clip")
 
 
 class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
@@ -337,3 +198,142 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
     def _networks(self) -> dict[str, torch.Tensor]:
         """Name every tensor of all networks, in place."""
         return tensors_of("model", self.model) | tensors_of("target", self._target.model)
+
+
+class PackedEpisodes:
+    """The rows and steps of a batch, in the order of time; at each time the longest episodes come first.
+
+    A row is what a team saw, R in all; a step leads from a row to another, U in all, in the order in which
+    rows have them. Rows of the same episodes follow one another in the same order, so the first B rows are
+    first observations, and step i leads to row B + i.
+
+    Attributes:
+        sizes: how many episodes have a row at each time, from 0 to the longest episode's length.
+        seen: records ``[R]``.
+        last_action: what was done before each row, ``[R, M]``; ``NO_ACTION`` in the first.
+        origin: the row that each step begins in, ``[U]``.
+        action: of the step that begins in each row, ``[R, M]``; 0 where none does.
+        reward: the team's for each step, ``[U, 1]``.
+        goes_on: 0 for steps that terminated an episode, else 1; ``[U, 1]``.
+    """
+
+    def __init__(self, batch: SequenceBatch) -> None:
+        episodes, most = batch.reward.shape
+        order = np.argsort(-batch.length, kind="stable")
+        length = batch.length[order]
+        times = np.arange(length[0] + 1)[:, None]
+        time, place = np.nonzero(times <= length)
+        leads_on = time < length[place]
+        self.sizes: list[int] = np.count_nonzero(times <= length, axis=1).tolist()
+        self.seen: Records = batch.observation.reshape(-1).take(order[place] * (most + 1) + time, mode="clip")
+        self.origin: Indices = np.flatnonzero(leads_on)
+        time, place = time[self.origin], place[self.origin]
+        steps = order[place] * most + time
+        action = _steps_of(batch.fields["action"], steps)
+        self.action = np.zeros((len(self.seen), *action.shape[1:]), np.int64)
+        self.action[self.origin] = action
+        self.reward: Floats = _steps_of(batch.reward, steps)[:, None]
+        is_last = time == length[place] - 1
+        self.goes_on: Floats = np.where(is_last & batch.terminated[order][place], 0.0, 1.0)[:, None].astype(
+            np.float32
+        )
+        self.last_action = np.full_like(self.action, NO_ACTION)
+        self.last_action[episodes:] = action
+
+
+def _steps_of(field: npt.NDArray[Any], steps: Indices) -> npt.NDArray[Any]:
+    """Take steps from a field ``[B, L, ...]``."""
+    return field.reshape(-1, *field.shape[2:]).take(steps, axis=0, mode="clip")
+
+
+class QMIXAgent(Agent):
+    """Acts epsilon-greedily for all agents of a team; records what each does.
+
+    Raises:
+        UnsupportedSpaceError: the environment has no team, or actions are continuous.
+        UnsuitableModelError: the model is no ``TeamQ``.
+    """
+
+    settings_type: ClassVar[type[QMIXAgentSettings]] = QMIXAgentSettings
+    default_model: ClassVar[str] = "team_q"
+    default_embryo: ClassVar[str] = "qmix"
+    plays_in_team: ClassVar[bool] = True
+
+    def __init__(
+        self, spaces: Spaces, model: TeamQ, settings: QMIXAgentSettings, num_envs: int, seed: int
+    ) -> None:
+        require_model(model, TeamQ, "QMIX", "team_q")
+        self.settings = settings
+        team = team_that_chooses(spaces)
+        self._executor = model.executor(num_envs)
+        self._rng = np.random.default_rng(seed)
+        self._draws = np.empty((2, num_envs, team.agents), np.float32)
+        self._masked = np.empty((num_envs, team.agents, team.most_actions), np.float32)
+        self._number = np.empty(self._masked.shape, np.int32)
+        self._beyond = np.empty(self._masked.shape, np.bool_)
+        self._action = np.empty((num_envs, team.agents), np.int64)
+        self.schedule(0)
+
+    @classmethod
+    def fields(cls, spaces: Spaces, settings: QMIXAgentSettings) -> tuple[FieldSpec, ...]:  # noqa: ARG003 - always the same
+        """Record ``action [M]``, counted from 0."""
+        return (team_that_chooses(spaces).action_field(),)
+
+    @classmethod
+    def rule(cls, spaces: Spaces, settings: QMIXAgentSettings) -> ActionRule:  # noqa: ARG003 - always the same
+        """Choose the best available actions."""
+        team = team_that_chooses(spaces)
+        values, meaning = (
+            (team.agents, team.most_actions),
+            "of each agent's actions, as its network gives them",
+        )
+        return BestActionRule(Port("action_values", np.dtype(np.float32), values, meaning))
+
+    def act(self, observation: Records, into: Fields) -> Actions:
+        """Choose the best available actions, each with probability epsilon any; write ``action [N, M]``."""
+        actions = self._act(observation, self._epsilon)
+        into["action"][...] = actions
+        return actions
+
+    def act_greedily(self, observation: Records) -> Actions:
+        """Choose the best available actions, or each with probability ``eval_epsilon`` any."""
+        return self._act(observation, self.settings.eval_epsilon)
+
+    def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
+        """Forget what was seen and done before."""
+        self._executor.forget(where)
+
+    def schedule(self, env_steps: int) -> None:
+        """Set epsilon."""
+        settings = self.settings
+        self._epsilon = falling(
+            settings.epsilon_start, settings.epsilon_end, settings.epsilon_steps, env_steps
+        )
+
+    def adopt(self, parameters: npt.NDArray[np.float32]) -> None:
+        """Act with these parameters from now on."""
+        self._executor.adopt(parameters)
+
+    def reseed(self, seed: int) -> None:
+        """Begin the exploration's random stream anew."""
+        self._rng = np.random.default_rng(seed)
+
+    def _act(self, observation: Records, epsilon: float) -> Actions:
+        available: npt.NDArray[np.bool_] = observation["available"]
+        (q,) = self._executor(observation)
+        self._masked.fill(UNAVAILABLE)
+        np.copyto(self._masked, q, where=available)
+        self._masked.argmax(axis=2, out=self._action)
+        if epsilon > 0.0:
+            self._explore(available, epsilon)
+        self._executor.note(self._action)
+        return self._action
+
+    def _explore(self, available: npt.NDArray[np.bool_], epsilon: float) -> None:
+        """Replace actions by random available ones, each with probability epsilon."""
+        self._rng.random(dtype=np.float32, out=self._draws)
+        luck, choice = self._draws
+        np.cumsum(available, axis=2, dtype=np.int32, out=self._number)  # of each available action, from 1
+        choice *= self._number[..., -1]
+        np.greater(self._number, choice[..., None], out=self._beyond)
+        np.copyto(self._action, self._beyond.argmax(axis=2), where=luck < epsilon)

@@ -25,71 +25,6 @@ Floats = npt.NDArray[np.float32]
 DIAGNOSTICS: Final = ("critic_loss", "policy_loss", "mean_q", "td_error", "entropy", "temperature")
 
 
-class SACAgent(ContinuousAgent):
-    """Draws actions from the policy."""
-
-    algorithm: ClassVar[str] = "SAC"
-    contract: ClassVar[type[GaussianActorQ]] = GaussianActorQ
-    settings_type: ClassVar[type[SACAgentSettings]] = SACAgentSettings
-    default_model: ClassVar[str] = "mlp_gaussian_q"
-    default_embryo: ClassVar[str] = "sac"
-
-    @classmethod
-    def rule(cls, spaces: Spaces, settings: Any) -> ActionRule:  # noqa: ARG003 - always the same
-        """Take the middle of the policy, or draw from it."""
-        return SquashedNormalRule(spaces.action)
-
-    def _explore(self, outputs: Floats, actions: Floats) -> None:
-        size = self._bounds.size
-        self._rng.standard_normal(dtype=np.float32, out=self._noise)
-        np.clip(outputs[:, size:], LEAST_LOG_STD, MOST_LOG_STD, out=actions)
-        np.exp(actions, out=actions)
-        actions *= self._noise
-        actions += outputs[:, :size]
-        np.tanh(actions, out=actions)
-
-
-class SquashedNormalRule(SquashedRule):
-    """What ``SACAgent`` does."""
-
-    def __init__(self, space: gym.Space[Any]) -> None:
-        super().__init__(space)
-        self.noise = normal_noise(self.action_shape)
-        self.outputs = (
-            self.action("action", "tanh of the mean, scaled to the bounds"),
-            self.action("sampled_action", "tanh of mean + std * noise, scaled to the bounds"),
-            self.number("mean", "of the normal distribution whose tanh is scaled to the bounds"),
-            self.number("std", "its standard deviation"),
-        )
-
-    def forward(self, given: Sequence[torch.Tensor], noise: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """Choose all numbers of an action."""
-        assert noise is not None
-        mean, log_std = (half.reshape(-1, *self.action_shape) for half in given[0].chunk(2, dim=1))
-        std = log_std.clamp(LEAST_LOG_STD, MOST_LOG_STD).exp()
-        return self.scaled(mean), self.scaled(mean + std * noise), mean, std
-
-    def draw(self, rng: np.random.Generator, number: int) -> Floats:
-        """Draw all numbers of an action after the other."""
-        return rng.standard_normal((number, *self.action_shape), dtype=np.float32)
-
-
-def squashed_draw(outputs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return actions ``[B, A]`` and their log-probabilities ``[B]``, differentiably.
-
-    Args:
-        outputs: means and logarithms of standard deviations ``[B, 2 A]``.
-        noise: standard normal, ``[B, A]``.
-    """
-    mean, log_std = outputs.chunk(2, dim=1)
-    log_std = log_std.clamp(LEAST_LOG_STD, MOST_LOG_STD)
-    drawn = torch.addcmul(mean, log_std.exp(), noise)
-    normal = -0.5 * noise.square() - log_std - HALF_LOG_2PI
-    # log(1 - tanh(u)^2), which is that of tanh's derivative, without the square that rounds to 1.
-    slope = 2.0 * (math.log(2.0) - drawn - torch.nn.functional.softplus(-2.0 * drawn))
-    return drawn.tanh(), (normal - slope).sum(dim=1)
-
-
 class SACEmbryo(ActorQEmbryo):
     """Trains by the losses of SAC: of the Q functions, of the policy, and of the temperature."""
 
@@ -176,3 +111,68 @@ class SACEmbryo(ActorQEmbryo):
     def _optimizers(self) -> dict[str, Adam]:
         """Name the optimizers."""
         return super()._optimizers() | {"temperature": self._temperature_adam}
+
+
+def squashed_draw(outputs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return actions ``[B, A]`` and their log-probabilities ``[B]``, differentiably.
+
+    Args:
+        outputs: means and logarithms of standard deviations ``[B, 2 A]``.
+        noise: standard normal, ``[B, A]``.
+    """
+    mean, log_std = outputs.chunk(2, dim=1)
+    log_std = log_std.clamp(LEAST_LOG_STD, MOST_LOG_STD)
+    drawn = torch.addcmul(mean, log_std.exp(), noise)
+    normal = -0.5 * noise.square() - log_std - HALF_LOG_2PI
+    # log(1 - tanh(u)^2), which is that of tanh's derivative, without the square that rounds to 1.
+    slope = 2.0 * (math.log(2.0) - drawn - torch.nn.functional.softplus(-2.0 * drawn))
+    return drawn.tanh(), (normal - slope).sum(dim=1)
+
+
+class SACAgent(ContinuousAgent):
+    """Draws actions from the policy."""
+
+    algorithm: ClassVar[str] = "SAC"
+    contract: ClassVar[type[GaussianActorQ]] = GaussianActorQ
+    settings_type: ClassVar[type[SACAgentSettings]] = SACAgentSettings
+    default_model: ClassVar[str] = "mlp_gaussian_q"
+    default_embryo: ClassVar[str] = "sac"
+
+    @classmethod
+    def rule(cls, spaces: Spaces, settings: Any) -> ActionRule:  # noqa: ARG003 - always the same
+        """Take the middle of the policy, or draw from it."""
+        return SquashedNormalRule(spaces.action)
+
+    def _explore(self, outputs: Floats, actions: Floats) -> None:
+        size = self._bounds.size
+        self._rng.standard_normal(dtype=np.float32, out=self._noise)
+        np.clip(outputs[:, size:], LEAST_LOG_STD, MOST_LOG_STD, out=actions)
+        np.exp(actions, out=actions)
+        actions *= self._noise
+        actions += outputs[:, :size]
+        np.tanh(actions, out=actions)
+
+
+class SquashedNormalRule(SquashedRule):
+    """What ``SACAgent`` does."""
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        super().__init__(space)
+        self.noise = normal_noise(self.action_shape)
+        self.outputs = (
+            self.action("action", "tanh of the mean, scaled to the bounds"),
+            self.action("sampled_action", "tanh of mean + std * noise, scaled to the bounds"),
+            self.number("mean", "of the normal distribution whose tanh is scaled to the bounds"),
+            self.number("std", "its standard deviation"),
+        )
+
+    def forward(self, given: Sequence[torch.Tensor], noise: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        """Choose all numbers of an action."""
+        assert noise is not None
+        mean, log_std = (half.reshape(-1, *self.action_shape) for half in given[0].chunk(2, dim=1))
+        std = log_std.clamp(LEAST_LOG_STD, MOST_LOG_STD).exp()
+        return self.scaled(mean), self.scaled(mean + std * noise), mean, std
+
+    def draw(self, rng: np.random.Generator, number: int) -> Floats:
+        """Draw all numbers of an action after the other."""
+        return rng.standard_normal((number, *self.action_shape), dtype=np.float32)

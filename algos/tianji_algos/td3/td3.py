@@ -23,57 +23,6 @@ Floats = npt.NDArray[np.float32]
 DIAGNOSTICS: Final = ("critic_loss", "policy_loss", "mean_q", "td_error")
 
 
-class TD3Agent(ContinuousAgent):
-    """Adds noise to what the policy says."""
-
-    algorithm: ClassVar[str] = "TD3"
-    contract: ClassVar[type[DeterministicActorQ]] = DeterministicActorQ
-    settings_type: ClassVar[type[TD3AgentSettings]] = TD3AgentSettings
-    default_model: ClassVar[str] = "mlp_deterministic_q"
-    default_embryo: ClassVar[str] = "td3"
-
-    def __init__(
-        self,
-        spaces: Spaces,
-        model: DeterministicActorQ,
-        settings: TD3AgentSettings,
-        num_envs: int,
-        seed: int,
-    ) -> None:
-        super().__init__(spaces, model, settings, num_envs, seed)
-        self._settings = settings
-        self._deviation: Floats = np.full((num_envs, 1), settings.noise_start, np.float32)
-
-    def schedule(self, env_steps: int) -> None:
-        """Set the deviation of the noise, where it changes over training."""
-        super().schedule(env_steps)
-        settings = self._settings
-        if settings.noise_schedule == "linear":
-            self._deviation[:] = falling(
-                settings.noise_start, settings.noise_end, settings.noise_steps, env_steps
-            )
-
-    def explore_as(self, first: int, of: int) -> None:
-        """Spread the deviations over the environments of the job, where each has its own."""
-        settings = self._settings
-        if settings.noise_schedule == "per_actor":
-            share = (first + np.arange(len(self._deviation))) / max(1, of - 1)
-            ratio = settings.noise_end / settings.noise_start
-            self._deviation[:, 0] = settings.noise_start * ratio**share
-
-    @classmethod
-    def rule(cls, spaces: Spaces, settings: Any) -> ActionRule:  # noqa: ARG003 - always the same
-        """Take what the policy says."""
-        return DeterministicRule(spaces.action)
-
-    def _explore(self, outputs: Floats, actions: Floats) -> None:
-        self._rng.standard_normal(dtype=np.float32, out=self._noise)
-        self._noise *= self._deviation
-        np.tanh(outputs, out=actions)
-        actions += self._noise
-        np.clip(actions, -1.0, 1.0, out=actions)
-
-
 class TD3Embryo(ActorQEmbryo):
     """Trains by the losses of TD3: of the Q functions and, every few updates, of the policy."""
 
@@ -147,3 +96,54 @@ class TD3Embryo(ActorQEmbryo):
     def _networks(self) -> dict[str, torch.Tensor]:
         """Name every tensor of all networks, in place."""
         return super()._networks() | tensors_of("target_actor", self._target_actor.model)
+
+
+class TD3Agent(ContinuousAgent):
+    """Adds noise to what the policy says."""
+
+    algorithm: ClassVar[str] = "TD3"
+    contract: ClassVar[type[DeterministicActorQ]] = DeterministicActorQ
+    settings_type: ClassVar[type[TD3AgentSettings]] = TD3AgentSettings
+    default_model: ClassVar[str] = "mlp_deterministic_q"
+    default_embryo: ClassVar[str] = "td3"
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        model: DeterministicActorQ,
+        settings: TD3AgentSettings,
+        num_envs: int,
+        seed: int,
+    ) -> None:
+        super().__init__(spaces, model, settings, num_envs, seed)
+        self._settings = settings
+        self._deviation: Floats = np.full((num_envs, 1), settings.noise_start, np.float32)
+
+    def schedule(self, env_steps: int) -> None:
+        """Set the deviation of the noise, where it changes over training."""
+        super().schedule(env_steps)
+        settings = self._settings
+        if settings.noise_schedule == "linear":
+            self._deviation[:] = falling(
+                settings.noise_start, settings.noise_end, settings.noise_steps, env_steps
+            )
+
+    def explore_as(self, first: int, of: int) -> None:
+        """Spread the deviations over the environments of the job, where each has its own."""
+        settings = self._settings
+        if settings.noise_schedule == "per_actor":
+            share = (first + np.arange(len(self._deviation))) / max(1, of - 1)
+            ratio = settings.noise_end / settings.noise_start
+            self._deviation[:, 0] = settings.noise_start * ratio**share
+
+    @classmethod
+    def rule(cls, spaces: Spaces, settings: Any) -> ActionRule:  # noqa: ARG003 - always the same
+        """Take what the policy says."""
+        return DeterministicRule(spaces.action)
+
+    def _explore(self, outputs: Floats, actions: Floats) -> None:
+        self._rng.standard_normal(dtype=np.float32, out=self._noise)
+        self._noise *= self._deviation
+        np.tanh(outputs, out=actions)
+        actions += self._noise
+        np.clip(actions, -1.0, 1.0, out=actions)
