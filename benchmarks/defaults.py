@@ -8,8 +8,9 @@ when --minutes are over.
     python benchmarks/defaults.py --only CartPole-v1 --seeds 1 --minutes 0.3
     python benchmarks/defaults.py --sb3 ENV/bin/python           # Stable-Baselines3's defaults beside them
 
-The table is Markdown. A row whose package is missing, or that is refused, says so. Each training stays in --out
-and is not repeated: what was interrupted goes on. The two sides take turns; the peer's torch has one thread.
+The table is Markdown. A row whose package is missing, or that is refused, says so. Each training stays in
+--out and is not repeated: what was interrupted goes on. The two sides take turns; the peer's torch has one
+thread.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from tianji_algos.optim import (
     flatten_parameters,
     tensors_of,
 )
-from tianji_algos.rollout_observations import Indices, Observations
+from tianji_algos.rollout_observations import Observations
 from tianji_algos.rules import ActionRule
 from tianji_algos.settings import PolicySettings
 
@@ -164,8 +164,8 @@ class Arrays:
         """Return the array itself."""
         return array
 
-    def take(self, rows: Any, numbers: Indices, axis: int = 0) -> Any:
-        """Take what has those ``numbers [K]`` along an axis."""
+    def take(self, rows: Any, numbers: Any, axis: int = 0) -> Any:
+        """Take what has those ``numbers [K]``, as ``put`` gave them, along an axis."""
         return np.take(rows, numbers, axis=axis)
 
 
@@ -179,9 +179,9 @@ class Tensors(Arrays):
         """Return a copy of an array, which may change as soon as this returns, on the device."""
         return self._upload(array)
 
-    def take(self, rows: Any, numbers: Indices, axis: int = 0) -> Any:
-        """Take what has those ``numbers [K]`` along an axis, on the device."""
-        return rows.index_select(axis, self.put(numbers))
+    def take(self, rows: Any, numbers: Any, axis: int = 0) -> Any:
+        """Take what has those ``numbers [K]``, as ``put`` gave them, along an axis, on the device."""
+        return rows.index_select(axis, numbers)
 
 
 class PolicyRollout(ABC):

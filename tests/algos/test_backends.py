@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from tianji_algos import registry
 from tianji_algos.batch import Batch
 from tianji_algos.core import Embryo, Model, Spaces, build_model, complete_results
+from tianji_algos.device import Uploads
 from tianji_algos.errors import DivergedError, UnsuitableModelError
 
 NOWHERE = torch.device("meta")
@@ -154,6 +155,46 @@ def test_nothing_is_read_to_the_host_inside_an_update(build: Any, batches: Any) 
     assert updates > 1
     with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
         embryo.metrics()
+
+
+@pytest.mark.parametrize(
+    ("case", "once", "each"),
+    [
+        # The columns but advantages; by epoch the order and the advantages in it.
+        ("ppo, discrete", ["action", "log_prob", "value", "target"], ["order", "advantage"]),
+        ("ppo, cnn_actor_critic", ["action", "log_prob", "value", "target"], ["order", "advantage"]),
+        # By minibatch which sequences, and which of their steps are samples.
+        ("impala, discrete", ["action", "log_prob", "reward", "terminated", "mask"], ["columns", "samples"]),
+    ],
+)
+@pytest.mark.parametrize("device", ["cpu", NOWHERE], ids=str)
+def test_a_rollout_goes_to_the_device_once(
+    case: str, once: list[str], each: list[str], device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies: list[int] = []
+    stage = Uploads._stage
+
+    def counted(uploads: Uploads, array: Any) -> Any:
+        copies.append(array.size)
+        return stage(uploads, array)
+
+    monkeypatch.setattr(Uploads, "_stage", counted)
+    build, batches = CASES[case]
+    embryo = build(device, backend="torch")
+    before: list[int] = []
+    for batch in batches(embryo):
+        before.append(len(copies))
+        copies.clear()
+        embryo.update(batch)
+        assert copies == [], "nothing goes up inside an update"
+    # Elsewhere each fragment's observations go there, too, and the rows of each minibatch.
+    fragments, rows = (0, 0) if device == "cpu" else (2, 1)
+    first = fragments + len(once) + len(each) + rows
+    if case.startswith("ppo"):
+        a_minibatch = [rows] * 2
+        assert before == [first, *a_minibatch, len(each) + rows, *a_minibatch]
+    else:
+        assert before == [first, *[len(each) + rows] * (len(before) - 1)]
 
 
 @EVERY

@@ -90,8 +90,9 @@ class IMPALARollout(PolicyRollout):
     def _minibatch(self, columns: Indices, total: int) -> IMPALAMinibatch:
         """Put some of the sequences side by side."""
         memory = self._memory
-        part = {name: memory.take(field, columns, axis=1) for name, field in self._held.items()}
-        experience = np.flatnonzero(self._recorded["mask"][:, columns])
+        chosen = memory.put(columns)
+        part = {name: memory.take(field, chosen, axis=1) for name, field in self._held.items()}
+        experience = memory.put(np.flatnonzero(self._recorded["mask"][:, columns]))
         rows = self._columns.rows(columns, self._columns.steps + 1)
         observation: Any
         if self._is_recurrent:
@@ -104,7 +105,7 @@ class IMPALARollout(PolicyRollout):
         )
         return IMPALAMinibatch(
             observation=observation,
-            experience=memory.put(experience),
+            experience=experience,
             action=action,
             log_prob=log_prob,
             reward=part["reward"],

@@ -111,9 +111,8 @@ class TeamRollout(SampleRollout):
         parts = {name: _of_agents(rows[samples]) for name, rows in self._epoch.items() if name != "alive"}
         is_alive, outputs = _of_agents(self._ordered["alive"][samples]), None
         if not is_alive.all():
-            living = np.flatnonzero(is_alive)
-            parts = {name: self._memory.take(rows, living) for name, rows in parts.items()}
-            outputs = self._memory.put(living)
+            outputs = self._memory.put(np.flatnonzero(is_alive))
+            parts = {name: self._memory.take(rows, outputs) for name, rows in parts.items()}
         env_steps = self._env_steps[number]
         return TeamMinibatch(
             observation=observation, total=total, outputs=outputs, env_steps=env_steps, **parts

@@ -161,7 +161,8 @@ class PPORollout(PolicyRollout):
             self._normalize(self._ordered, edges, totals)
         self._epoch = self._ordered
         if self._resident:
-            resident = {name: self._memory.take(rows, order) for name, rows in self._resident.items()}
+            there = self._memory.put(order)
+            resident = {name: self._memory.take(rows, there) for name, rows in self._resident.items()}
             advantage = self._memory.put(self._ordered["advantage"][: self._size])
             self._epoch = {**resident, "advantage": advantage}
         for number, (samples, total) in enumerate(zip(self._own(edges), totals.tolist(), strict=True)):
