@@ -26,7 +26,8 @@ def leaves_choices(mask: npt.NDArray[Any], action: gym.Space[Any]) -> npt.NDArra
     """Whether action masks ``[..., actions]`` allow an action of every choice: ``[...]``."""
     starts = np.cumsum((0, *sizes_of_choices(action)[:-1]))
     allowed: npt.NDArray[np.bool_] = np.logical_or.reduceat(mask != 0, starts, axis=-1)
-    return allowed.all(axis=-1)  # type: ignore[no-any-return]
+    every: npt.NDArray[np.bool_] = np.logical_and.reduce(allowed, axis=-1)
+    return every
 
 
 @dataclass(frozen=True)
