@@ -240,7 +240,7 @@ def peers_compare(session: nox.Session) -> None:
     command = ["python", str(PEERS / "compare.py"), "--tianji", f"{session.bin}/tianji"]
     command += ["--serial", f"{session.bin}/python"]
     peers = ["sb3", "sbx", "rllib", "sample-factory"]
-    if "--cleanrl-script" in session.posargs:
+    if any(word.startswith("--cleanrl-script") for word in session.posargs):
         peers.append("cleanrl")
     for peer in peers:
         python = environments / f"peers-{peer}" / "bin" / "python"

@@ -10,7 +10,6 @@ Its networks cannot be set.
 from __future__ import annotations
 
 import contextlib
-import os
 import runpy
 import sys
 import tempfile
@@ -128,32 +127,30 @@ def run(script: Path, options: dict[str, Any], watch: Watch, reward_scale: float
 
     gymnasium.make = watched  # type: ignore[assignment] # The script asks gymnasium itself.
     sys.argv = [str(script), *command_line(options)]
-    with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(sys.stderr):
-        os.chdir(directory)  # It leaves its logs where it stands.
-        with contextlib.suppress(Reached):
-            runpy.run_path(str(script), run_name="__main__")
-        os.chdir(script.parent)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        contextlib.chdir(directory),  # It leaves its logs where it stands.
+        contextlib.redirect_stdout(sys.stderr),
+        contextlib.suppress(Reached),
+    ):
+        runpy.run_path(str(script), run_name="__main__")
 
 
 def main() -> None:
     parser = add_recipe(arguments(__doc__))
     parser.add_argument("--script", type=Path, required=True, help="cleanrl/ppo.py of a checkout")
     options = parser.parse_args()
-    script, json_to = (
-        options.script.resolve(),
-        options.json if options.json == "-" else os.path.abspath(options.json),
-    )
     recipe: Recipe | None = options.recipe
     told = {"env-id": "CartPole-v1", "seed": options.seed, "cuda": False}
     told |= {} if recipe is None else options_of(recipe)
     watch = Watch()
-    run(script, told, watch, 1.0 if recipe is None else recipe.reward_scale)
+    run(options.script.resolve(), told, watch, 1.0 if recipe is None else recipe.reward_scale)
     settings = told if recipe is None else asdict(recipe)
     packages = ("torch", "gymnasium", "numpy")
     record = report(
         "cleanrl", options.seed, watch.first_step_s, watch.window, watch.env_steps, settings, packages
     )
-    write(record | {"differs": () if recipe is None else differences(recipe)}, json_to)
+    write(record | {"differs": () if recipe is None else differences(recipe)}, options.json)
 
 
 if __name__ == "__main__":

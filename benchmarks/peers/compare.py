@@ -161,6 +161,8 @@ def recipe_of(config: str) -> Recipe:
     learners = job.distribution.groups * job.distribution.learner.num
     if (job.agent.type, job.model.type, learners) != ("ppo", "mlp_actor_critic", 1):
         sys.exit(f"{config}: --recipe ours takes PPO with mlp_actor_critic and one learner")
+    if not {training.learning_rate_schedule, training.clip_range_schedule} <= {"constant", "linear"}:
+        sys.exit(f"{config}: --recipe ours takes schedules that are constant or linear")
     if job.experiment.stop.env_steps is None:
         sys.exit(f"{config}: --recipe ours takes an experiment.stop with env_steps, for peers to end at")
     told = {**training.model_dump(), **model.model_dump()}
@@ -308,7 +310,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="keeps logs and results here (default: a temporary folder)")
     parser.add_argument("--json", metavar="PATH", help="also writes all runs and the table to this file")
     options = parser.parse_args()
-    if options.cleanrl and options.cleanrl_script is None:
+    if options.cleanrl and (options.cleanrl_script is None or not options.cleanrl_script.is_file()):
         parser.error(
             "--cleanrl goes with --cleanrl-script: cleanrl/ppo.py of its repository, which is run as it is"
         )

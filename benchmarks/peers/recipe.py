@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 UNLIMITED: Final = 1e9
-"""For a peer that cannot be told not to clip a value's change: none is as large."""
+"""For a peer that cannot be told not to clip a value's change, or its error: none is as large."""
 
 
 @dataclass(frozen=True, kw_only=True)

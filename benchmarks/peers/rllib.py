@@ -144,7 +144,12 @@ def of_recipe(recipe: Recipe) -> Example:
         "fcnet_kernel_initializer_kwargs": {"gain": 2**0.5},
         "fcnet_bias_initializer": "zeros_",
     }
-    differs = ["acts and learns in turn", "initial weights of both outputs are torch's own"]
+    differs = [
+        "acts and learns in turn",
+        "initial weights of both outputs are torch's own",
+        "minibatches of a rollout's first epoch are not shuffled",
+        "a step is added to each episode, which counts in minibatches and in the spread of advantages",
+    ]
     if recipe.normalize_advantage != "rollout":
         differs.append("advantages are normalised over each rollout")
     if recipe.clip_range_schedule != "constant":
@@ -173,7 +178,12 @@ def options_of_this_run() -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=float, default=float("inf"), help="end after so long, reached or not"
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.recipe is not None and (options.algorithm != "ppo" or options.env_runners is not None):
+        parser.error(
+            "--recipe is for PPO in its example's processes: without --algorithm dqn and --env-runners"
+        )
+    return options
 
 
 def used_by(result: dict[str, Any]) -> int:
@@ -214,7 +224,7 @@ def main() -> None:
             first_step_s, window = read_logs(directory)
             if window.reached_at is not None:
                 break
-        settings = example.training | example.model
+        settings = example.training | example.model | {"reward_scale": example.reward_scale}
         settings |= {name: getattr(config, name) for name in (*PROCESSES, *example.reported)}
         packages = ("ray", "torch", "gymnasium", "numpy")
         written = report("rllib", options.seed, first_step_s, window, env_steps, settings, packages, used)

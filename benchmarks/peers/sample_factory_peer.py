@@ -53,7 +53,9 @@ def of_recipe(recipe: Recipe) -> dict[str, Any]:
         "learning_rate": recipe.learning_rate,
         "gamma": recipe.gamma,
         "gae_lambda": recipe.gae_lambda,
+        "reward_scale": recipe.reward_scale,
         "value_bootstrap": True,
+        "decorrelate_envs_on_one_worker": False,  # It would begin with random steps.
         "ppo_clip_ratio": recipe.clip_range,
         "ppo_clip_value": recipe.clip_range if recipe.clip_value else UNLIMITED,
         "value_loss_coeff": recipe.value_coef / 2,  # It weighs the squared error, not half of it.
@@ -71,7 +73,12 @@ def of_recipe(recipe: Recipe) -> dict[str, Any]:
 
 def differences(recipe: Recipe) -> list[str]:
     """Say what Sample Factory does otherwise."""
-    differs = ["a ratio is clipped to 1 / (1 + epsilon) from below", "initial weights are of other scales"]
+    differs = [
+        "a ratio is clipped to 1 / (1 + epsilon) from below",
+        "where an episode was cut off, what follows has the value of the last state but one",
+        "weights go out after each minibatch, so a rollout is of several policies",
+        "all layers' initial weights are orthogonal with a gain of 1",
+    ]
     if recipe.normalize_advantage != "minibatch":
         differs.append("advantages are normalised over each minibatch")
     if recipe.learning_rate_schedule == "linear" and recipe.schedule_steps != recipe.env_steps:
@@ -91,14 +98,13 @@ def command_line(settings: dict[str, Any]) -> list[str]:
 
 def make_env(
     directory: str,
-    reward_scale: float,
     name: str,
     _cfg: Any = None,
     _env_config: Any = None,
     render_mode: str | None = None,
 ) -> gymnasium.Env[Any, Any]:
     """Build an environment as Sample Factory asks for it."""
-    return Logged(gymnasium.make(name, render_mode=render_mode), directory, reward_scale)
+    return Logged(gymnasium.make(name, render_mode=render_mode), directory)
 
 
 class StopWhenReached(AlgoObserver):
@@ -116,10 +122,9 @@ def main() -> None:
     options = add_recipe(arguments(__doc__)).parse_args()
     recipe: Recipe | None = options.recipe
     settings = OF_EXAMPLE if recipe is None else of_recipe(recipe)
-    reward_scale = 1.0 if recipe is None else recipe.reward_scale
     env_steps = MAX_ENV_STEPS if recipe is None else recipe.env_steps
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as train_dir:
-        register_env("CartPole-v1", functools.partial(make_env, directory, reward_scale))
+        register_env("CartPole-v1", functools.partial(make_env, directory))
         argv = command_line(settings)
         argv += ["--env=CartPole-v1", "--experiment=cartpole", f"--train_dir={train_dir}", "--device=cpu"]
         argv += [f"--seed={options.seed}", f"--train_for_env_steps={env_steps}"]
@@ -134,7 +139,7 @@ def main() -> None:
         first_step_s, window = read_logs(directory)
         made = sum(runner.env_steps.values())
         packages = ("sample-factory", "torch", "gymnasium", "numpy")
-        settings = settings | {"num_workers": runner.cfg.num_workers}
+        settings = settings | {name: getattr(config, name) for name in ("num_workers", "lr_schedule")}
         result = report("sample-factory", options.seed, first_step_s, window, made, settings, packages)
     write(result | {"differs": [] if recipe is None else differences(recipe)}, options.json)
 

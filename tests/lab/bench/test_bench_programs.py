@@ -135,6 +135,7 @@ def test_cleanrl_is_told_the_recipe_in_its_own_words(monkeypatch: pytest.MonkeyP
     told = dict(pairwise(words))
     assert (told["--num-envs"], told["--num-steps"], told["--num-minibatches"]) == ("64", "64", "8")
     assert (told["--total-timesteps"], told["--learning-rate"]) == ("500000", "0.002")
+    assert told["--vf-coef"] == "0.5", "of half the squared error, in both"
     assert {"--anneal-lr", "--norm-adv", "--no-clip-vloss"} < set(words)
     assert "two networks of 64 and 64 with tanh" in peer.differences(recipe)
 
