@@ -133,7 +133,7 @@ def test_no_source_file_unpickles_swallows_everything_or_exits_at_once(path: Pat
 
 DOCUMENTS = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 WRITTEN_BY_READERS = {"act.py", "my_grid.py", "my_networks.py", "plain_q.py"}
-OF_CLEANRL = {"cleanrl/dqn.py", "cleanrl/ppo.py"}
+OF_CLEANRL = {"cleanrl/dqn.py", "cleanrl/ppo.py", "cleanrl/cleanrl/ppo.py"}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
