@@ -160,7 +160,7 @@ def run(name: str, part: Part, out: Path) -> Outcome:
             os.killpg(child.pid, 15)
             child.wait()
             status = None
-    if part.report is not None and part.report.exists():
+    if status is not None and part.report is not None and part.report.exists():
         came_to = part.figures(json.loads(part.report.read_text()))
     else:
         came_to = next(reversed(log.read_text(errors="replace").strip().splitlines()), "")

@@ -21,6 +21,7 @@ from typing import Any, Final
 import gymnasium
 from recipe import Recipe, add_recipe
 from record import Episode, Window, arguments, report, write
+from watched import Watched
 
 HIDDEN: Final = (64, 64)
 ACTIVATION: Final = "tanh"
@@ -34,38 +35,26 @@ class Reached(Exception):  # noqa: N818 - it is none
 
 
 class Watch:
-    """What all environments of the script have made."""
+    """Notes the episodes of all environments of the script, and ends it when they reach the mean return."""
 
     def __init__(self) -> None:
         self.window = Window()
-        self.env_steps = 0
-        self.first_step_s = 0.0
+        self.first_step_s: float | None = None
+        self.environments: list[Watched] = []
 
+    def started(self) -> None:
+        """Note the time of the first step."""
+        if self.first_step_s is None:
+            self.first_step_s = time.monotonic()
 
-class Watched(gymnasium.Wrapper):  # type: ignore[type-arg]
-    """Counts the steps and episodes of one environment, and scales the rewards that the script sees."""
+    def ended(self, total: float, steps: int) -> None:
+        """Note an episode.
 
-    def __init__(self, env: gymnasium.Env[Any, Any], watch: Watch, reward_scale: float) -> None:
-        super().__init__(env)
-        self._watch = watch
-        self._scale = reward_scale
-        self._total, self._steps = 0.0, 0
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step; ends the script with the episode that reaches the mean return."""
-        watch = self._watch
-        if not watch.env_steps:
-            watch.first_step_s = time.monotonic()
-        seen, reward, terminated, truncated, info = super().step(action)
-        watch.env_steps += 1
-        self._total += float(reward)
-        self._steps += 1
-        if terminated or truncated:
-            reached = watch.window.add(Episode(time.monotonic(), self._total, self._steps))
-            self._total, self._steps = 0.0, 0
-            if reached:
-                raise Reached
-        return seen, self._scale * float(reward), terminated, truncated, info
+        Raises:
+            Reached: it is the one that reaches the mean return.
+        """
+        if self.window.add(Episode(time.monotonic(), total, steps)):
+            raise Reached
 
 
 def options_of(recipe: Recipe) -> dict[str, Any]:
@@ -123,7 +112,8 @@ def run(script: Path, options: dict[str, Any], watch: Watch, reward_scale: float
     make = gymnasium.make
 
     def watched(*args: Any, **keywords: Any) -> Watched:
-        return Watched(make(*args, **keywords), watch, reward_scale)
+        watch.environments.append(Watched(make(*args, **keywords), watch, reward_scale))
+        return watch.environments[-1]
 
     gymnasium.make = watched  # type: ignore[assignment] # The script asks gymnasium itself.
     sys.argv = [str(script), *command_line(options)]
@@ -147,9 +137,9 @@ def main() -> None:
     run(options.script.resolve(), told, watch, 1.0 if recipe is None else recipe.reward_scale)
     settings = told if recipe is None else asdict(recipe)
     packages = ("torch", "gymnasium", "numpy")
-    record = report(
-        "cleanrl", options.seed, watch.first_step_s, watch.window, watch.env_steps, settings, packages
-    )
+    assert watch.first_step_s is not None
+    made = sum(environment.env_steps for environment in watch.environments)
+    record = report("cleanrl", options.seed, watch.first_step_s, watch.window, made, settings, packages)
     write(record | {"differs": () if recipe is None else differences(recipe)}, options.json)
 
 

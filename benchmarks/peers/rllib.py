@@ -22,16 +22,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import gymnasium
 import ray
-from logged import Logged
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.tune.registry import register_env
 from recipe import UNLIMITED, Recipe, add_recipe
-from record import arguments, read_logs, report, write
+from record import EpisodeLog, arguments, read_logs, report, write
+from watched import Watched
 
-ENV: Final = "LoggedCartPole"
+ENV: Final = "WatchedCartPole"
 ADAM_EPS: Final = 1e-8
 
 
@@ -200,10 +200,10 @@ def main() -> None:
     env_runners = example.env_runners if options.env_runners is None else options.env_runners
     with tempfile.TemporaryDirectory() as directory:
 
-        def logged(_context: Any) -> Logged:
-            return Logged(gymnasium.make("CartPole-v1"), directory, example.reward_scale)
+        def watched(_context: Any) -> Watched:
+            return Watched(gymnasium.make("CartPole-v1"), EpisodeLog(directory), example.reward_scale)
 
-        register_env(ENV, logged)
+        register_env(ENV, watched)
         # Logical CPUs: an example may ask for more processes than there are cores.
         ray.init(num_cpus=env_runners + example.learners + 1, include_dashboard=False)
         config = (

@@ -12,13 +12,13 @@ import tempfile
 from typing import Any, Final
 
 import gymnasium
-from logged import Logged
 from recipe import UNLIMITED, Recipe, add_recipe
-from record import arguments, read_logs, report, write
+from record import EpisodeLog, arguments, read_logs, report, write
 from sample_factory.algo.runners.runner import AlgoObserver, Runner
 from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
 from sample_factory.envs.env_utils import register_env
 from sample_factory.train import make_runner
+from watched import Watched
 
 MAX_ENV_STEPS: Final = 4_000_000
 FALLING: Final = "linear_decay"
@@ -104,7 +104,7 @@ def make_env(
     render_mode: str | None = None,
 ) -> gymnasium.Env[Any, Any]:
     """Build an environment as Sample Factory asks for it."""
-    return Logged(gymnasium.make(name, render_mode=render_mode), directory)
+    return Watched(gymnasium.make(name, render_mode=render_mode), EpisodeLog(directory))
 
 
 class StopWhenReached(AlgoObserver):

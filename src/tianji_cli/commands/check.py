@@ -291,13 +291,11 @@ def _played(_section: Environment, environment: VectorEnvironment) -> Iterator[F
     steps, episodes, ended, low, high = 0, 0, play.ended, np.inf, -np.inf
     until_s = time.monotonic() + PLAY_S
     _look_at(play, "reset()", note)
-    _look_at_choices(play, "reset()", note)
     while steps < PLAY_STEPS and (steps == 0 or time.monotonic() < until_s):
         play.step(play.draw())
         steps += environment.num_envs
         where = f"step {steps // environment.num_envs}"
         _look_at(play, where, note)
-        _look_at_choices(play, where, note)
         if not np.isfinite(play.reward).all():
             note("rewards", f"{where} gave {play.reward[~np.isfinite(play.reward)][0]}", "give finite ones")
         if (ended & (play.ended | (play.reward != 0))).any():
@@ -338,14 +336,10 @@ def _look_at(play: _Play, where: str, note: Callable[..., None]) -> None:
             grade = "warning" if isinstance(space, gymnasium.spaces.Box) else "problem"
             what = f"{where} showed {one_line(str(wrong))}{part}, which is not in {space}"
             note("observations", what, "make observation_space as wide as what is shown", grade)
-
-
-def _look_at_choices(play: _Play, where: str, note: Callable[..., None]) -> None:
-    """Note a mask that leaves nothing to choose from; with the end of an episode it may."""
     if not play.masks_choices:
         return
-    without = ~leaves_choices(play.observation[ACTION_MASK], play.environment.action_space) & ~play.ended
-    if without.any():
+    leaves = leaves_choices(play.observation[ACTION_MASK], play.environment.action_space)
+    if not (leaves | play.ended).all():
         note(ACTION_MASK, f"{where} forbade every action", "allow one at least unless the episode is over")
 
 
