@@ -86,6 +86,8 @@ class Line:
             in_step=in_step,
         )
         self.learner = RemoteReplayClient(self.ends[LEARNER], BUFFER, JOB, self.batches, EACH)
+        # Before they have met, priorities would wait for the learner's next turn, which a test may not give.
+        self.loan(LEARNER, BUFFER, PRIORITIES, priorities).abandon()
 
     def loan(self, sender: int, dest: int, channel: str, nbytes: int) -> Loan:
         """Get memory as soon as both ends have met."""
