@@ -220,7 +220,7 @@ class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
 
     def update(self, batch: Batch) -> UpdateResult:
         """Take all gradients, and make a step of each optimizer; priorities are means over critics."""
-        self._drawn.take_in(batch, self._learners)
+        self._drawn.take_in(batch.observation, self._learners)
         if self._by_hand:
             batch = self._drawn.arrays(batch)
         diagnostics, errors = self._differentiate(batch)

@@ -76,6 +76,16 @@ def part_of_records(records: torch.Tensor | RecordParts, dtype: np.dtype[Any], n
     return flat.view(torch_type(part.base)).view(len(records), *part.shape)
 
 
+def replace_part_of_records(
+    records: torch.Tensor, dtype: np.dtype[Any], name: str, part: torch.Tensor
+) -> None:
+    """Write one part ``[N, *shape]`` into the bytes of records ``[N, size]``, where they are."""
+    assert dtype.fields is not None
+    described, start = dtype.fields[name][:2]
+    flat = part.reshape(len(records), -1).contiguous().view(torch.uint8)
+    records[:, start : start + described.itemsize] = flat
+
+
 def own_stream(device: torch.device) -> torch.cuda.Stream | None:
     """Make a stream for copies; None where the device is a CPU, which copies while one waits."""
     if device.type != "cuda":

@@ -8,6 +8,7 @@ are computed anew with every draw. So a fragment need not say what its policy sa
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +16,8 @@ import torch
 
 from tianji_algos.batch import Batch
 from tianji_algos.core import AllReduce, Model
-from tianji_algos.normalization import MOST, SMALL, normalize, normalizer_of
-
-Floats = npt.NDArray[np.float32]
+from tianji_algos.normalizable import SMALL
+from tianji_algos.normalization import Normalizer, normalizer_of
 
 
 class DrawnObservations:
@@ -28,36 +28,35 @@ class DrawnObservations:
     """
 
     def __init__(self, model: Model) -> None:
-        self._normalizer = normalizer_of(model)
-        self._moments = None if self._normalizer is None else self._normalizer.observations
-        self._seen: Floats = np.empty(0, np.float32)
+        self._normalizer: Normalizer | None = None
+        if (normalizer := normalizer_of(model)) is not None and normalizer.numbers is not None:
+            self._normalizer = normalizer
+        self._seen: npt.NDArray[Any] = np.empty(0, np.float32)
 
-    def take_in(self, batch: Batch, learners: AllReduce) -> None:
-        """Count a batch, of which other learners have other shares: all get the same bits."""
+    def take_in(self, observation: npt.NDArray[Any], learners: AllReduce) -> None:
+        """Count those of a batch, ``[B, ...]``, of which other learners have others: all get equal bits."""
         if self._normalizer is not None:
-            self._normalizer.update_drawn(batch.observation, learners)
+            self._normalizer.update_drawn(observation, learners)
 
     def arrays(self, batch: Batch) -> Batch:
         """Return a batch as networks on a CPU see it, in memory that the next call reuses."""
-        if self._moments is None:
+        if self._normalizer is None:
             return batch
+        numbers, moments = self._normalizer.numbers, self._normalizer.observations
+        assert numbers is not None
+        assert moments is not None
         shape = (2, *batch.observation.shape)
         if self._seen.shape != shape:
-            self._seen = np.empty(shape, np.float32)
-        by = torch.stack(self._filter()).numpy()
+            self._seen = numbers.empty(shape, batch.observation)
+        by = torch.stack((moments.mean.float(), (moments.variance.float() + SMALL).rsqrt())).numpy()
         for observation, seen in zip((batch.observation, batch.next_observation), self._seen, strict=True):
-            normalize(observation, by, seen)
+            numbers.normalize(observation, by, seen)
         return dataclasses.replace(batch, observation=self._seen[0], next_observation=self._seen[1])
 
     def tensor(self, observation: torch.Tensor) -> torch.Tensor:
-        """Return observations ``[B, ...]`` as networks see them, where they are."""
-        if self._moments is None:
+        """Return observations ``[B, ...]``, records as bytes, as networks see them, where they are."""
+        if self._normalizer is None:
             return observation
-        mean, scale = self._filter()
-        flat = (observation.reshape(len(observation), -1) - mean) * scale
-        return flat.clamp(-float(MOST), float(MOST)).view(observation.shape)
-
-    def _filter(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the mean of each number ``[F]``, and one over its standard deviation."""
-        assert self._moments is not None
-        return self._moments.mean.float(), (self._moments.variance.float() + SMALL).rsqrt()
+        seen = self._normalizer.seen(observation)
+        assert isinstance(seen, torch.Tensor)
+        return seen

@@ -24,7 +24,8 @@ from tianji_algos.errors import NotExportableError
 from tianji_algos.models.recurrent import RecurrentModel
 from tianji_algos.models.teams.q_network import NO_ACTION, TeamQ
 from tianji_algos.models.torch_backend import MixedPrecision
-from tianji_algos.normalization import MOST, normalize_in_torch, normalizer_of
+from tianji_algos.normalizable import MOST
+from tianji_algos.normalization import normalizer_of
 from tianji_algos.rules import ActionRule, Port
 
 Array = npt.NDArray[Any]
@@ -63,8 +64,7 @@ class ExportedPolicy(nn.Module):
                 part.compute_in_float32()
         self.model = model.eval().requires_grad_(False)
         self.rule = rule
-        normalizer = normalizer_of(model)
-        self._moments = None if normalizer is None else normalizer.observations
+        self._normalizer = normalizer_of(model)
         self._mask = MaskReader.of(spaces)
         self._space = spaces.observation
         self._parts = _parts_of(spaces.observation)
@@ -127,21 +127,23 @@ class ExportedPolicy(nn.Module):
 
     def _as_the_network_takes_it(self, given: Mapping[str, torch.Tensor]) -> Any:
         if not self._parts:
-            seen = given[OBSERVATION]
-            return seen if self._moments is None else normalize_in_torch(seen, self._moments)
+            return self._as_seen(given[OBSERVATION])
         parts = self._records_of(given)
         if not isinstance(self._space, gym.spaces.Dict):  # A network of a team also values what it sees.
             number = parts[OBSERVATION].shape[0]
             for name, part in _fields_of(self._space).items():
                 if name not in parts:
                     parts[name] = torch.zeros(number, *part.shape, dtype=torch_type(part.base))
-        return RecordParts(parts)
+        return self._as_seen(RecordParts(parts))
+
+    def _as_seen(self, observation: torch.Tensor | RecordParts) -> torch.Tensor | RecordParts:
+        return observation if self._normalizer is None else self._normalizer.seen(observation)
 
     def _whole_observation(self, stack: int) -> Port:
         meaning = _as_given(self._space)
         if stack > 1:
             meaning += f"; {stack} in a row, oldest first, zeros from before the episode"
-        if self._moments is not None:
+        if self._normalizer is not None and self._normalizer.numbers is not None:
             meaning += "; it is normalised within"
         return Port(OBSERVATION, np.dtype(self._space.dtype), tuple(self._space.shape or ()), meaning)
 

@@ -6,7 +6,8 @@ the learner shows the network the same numbers, however old the policy is.
 
 - An actor: ``NormalizingExecutor`` between agent and network, ``DiscountedReturns`` beside them.
 - A learner: ``Normalizer.update`` with every rollout, ``Normalizer.recorded`` for its observations.
-- Both: ``normalized_values.py`` for values, whose statistics are kept here.
+- Both: ``normalizable.py`` for the numbers of an observation, ``normalized_values.py`` for values, whose
+  statistics are kept here.
 """
 
 from __future__ import annotations
@@ -24,17 +25,16 @@ import torch
 from torch import nn
 
 from tianji_algos.core import AllReduce, Executor, Fields, Model, Spaces
-from tianji_algos.errors import AlgorithmError, DivergedError, UnsuitableModelError, UnsupportedSpaceError
+from tianji_algos.device import RecordParts
+from tianji_algos.errors import AlgorithmError, DivergedError, UnsuitableModelError
 from tianji_algos.fields import FieldSpec
+from tianji_algos.models.images import is_picture
+from tianji_algos.normalizable import MOST, SMALL, Numbers
 from tianji_algos.settings import ObservationSettings, PolicySettings
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
-MOST: Final = np.float32(10.0)
-"""What is normalised is clipped to this many standard deviations."""
-SMALL: Final = 1e-8
-"""Added to a variance, which may be 0."""
 FILTER: Final = "observation_filter"
 """Field: mean, and one over the standard deviation, of each number of an observation, ``[2, F]``."""
 RETURNS: Final = "discounted_returns"
@@ -58,16 +58,20 @@ class Normalization:
     values: bool = False
 
     @classmethod
-    def of(cls, settings: object) -> Normalization | None:
-        """Read the settings of an update rule; None if they ask for nothing."""
+    def of(cls, settings: object, spaces: Spaces, *, able: bool = True) -> Normalization | None:
+        """Read the settings of an update rule; None if they ask for nothing.
+
+        Args:
+            able: the update rule can normalise, so what its settings leave open is decided by the spaces.
+        """
         asked: Normalization | None = None
         if isinstance(settings, PolicySettings):
-            asked = cls(
-                settings.normalize_observations,
-                settings.normalize_rewards,
-                settings.gamma,
-                settings.normalize_values,
-            )
+            observations, rewards = settings.normalize_observations, settings.normalize_rewards
+            if observations is None:
+                observations = able and _has_floats(spaces)
+            if rewards is None:
+                rewards = able and settings.has_free_rewards and not _has_pictures(spaces)
+            asked = cls(observations, rewards, settings.gamma, settings.normalize_values)
         elif isinstance(settings, ObservationSettings):
             asked = cls(settings.normalize_observations, rewards=False, gamma=0.0)
         return asked if asked is not None and (asked.observations or asked.rewards or asked.values) else None
@@ -77,28 +81,22 @@ class Normalization:
         single = np.dtype(np.float32)
         described: tuple[FieldSpec, ...] = ()
         if self.observations:  # Others, such as images, have no numbers to be counted.
-            described += (FieldSpec(FILTER, single, (2, count_numbers(spaces)), once=True),)
+            described += (FieldSpec(FILTER, single, (2, Numbers.of(spaces).count), once=True),)
         if self.rewards:
             described += (FieldSpec(RETURNS, single, (3,), once=True),)
         return described
 
 
-def count_numbers(spaces: Spaces) -> int:
-    """Count the numbers F of an observation that can be normalised.
+def _has_floats(spaces: Spaces) -> bool:
+    """Whether observations have numbers without a scale of their own."""
+    numbers = Numbers.find(spaces)
+    return numbers is not None and numbers.floats
 
-    Raises:
-        UnsupportedSpaceError: it has no mean (a choice), or is an image, whose scale is known, or a stack.
-    """
+
+def _has_pictures(spaces: Spaces) -> bool:
+    """Whether observations are images, or have some among their parts."""
     space = spaces.observation
-    if spaces.stack > 1:
-        what = f"stacks of {spaces.stack} observations are not normalised"
-        raise UnsupportedSpaceError(f"{what}; training.normalize_observations = false would be right")
-    if isinstance(space, gym.spaces.Box) and (space.dtype.kind == "f" or len(space.shape) == 1):
-        return math.prod(space.shape)
-    raise UnsupportedSpaceError(
-        f"observations of {space} cannot be normalised: a Box of floats has means and variances; "
-        "training.normalize_observations = false would be right"
-    )
+    return any(map(is_picture, space.spaces.values() if isinstance(space, gym.spaces.Dict) else (space,)))
 
 
 class Moments(nn.Module):
@@ -148,6 +146,7 @@ class Normalizer(nn.Module):
 
     Attributes:
         asked: what there is to normalise.
+        numbers: of an observation, that are normalised; None where observations are left as they are.
         observations: of each number of an observation; None where they are left as they are.
         returns: of discounted returns; None where rewards are left as they are.
         values: of value targets; None where values are left as they are.
@@ -156,10 +155,11 @@ class Normalizer(nn.Module):
     def __init__(self, spaces: Spaces, asked: Normalization) -> None:
         super().__init__()
         self.asked = asked
-        self.observations = Moments(count_numbers(spaces)) if asked.observations else None
+        self.numbers = Numbers.of(spaces) if asked.observations else None
+        self.observations = None if self.numbers is None else Moments(self.numbers.count)
         self.returns = Moments(1) if asked.rewards else None
         self.values = Moments(1) if asked.values else None
-        self._normalized: Floats = np.empty(0, np.float32)
+        self._normalized: npt.NDArray[Any] = np.empty(0, np.float32)
         self._contributed: list[nn.Module] = []
 
     @property
@@ -184,16 +184,17 @@ class Normalizer(nn.Module):
 
     def update(self, fragments: Sequence[Fields], learners: AllReduce) -> None:
         """Take in a rollout, of which other learners may have other fragments: all get the same bits."""
-        if self.observations is not None:
-            self._merge(self.observations, _SumsOfObservations(experience_of(fragments)), learners)
+        if self.observations is not None and self.numbers is not None:
+            seen = experience_of(fragments, self.numbers)
+            self._merge(self.observations, _SumsOfObservations(seen), learners)
         if self.returns is not None:
             self._merge(self.returns, _SumsOfReturns(fragments), learners)
 
     def update_drawn(self, observation: npt.NDArray[Any], learners: AllReduce) -> None:
         """Take in the observations ``[B, ...]`` of a batch that a replay has drawn, likewise."""
-        if self.observations is not None:
-            rows = observation.reshape(len(observation), -1)
-            self._merge(self.observations, _SumsOfObservations([rows]), learners)
+        if self.observations is not None and self.numbers is not None:
+            seen = [self.numbers.rows(observation)]
+            self._merge(self.observations, _SumsOfObservations(seen), learners)
 
     def update_values(self, targets: Floats, learners: AllReduce) -> None:
         """Take in value targets ``[K]``, of which other learners may have others: all get the same bits."""
@@ -245,14 +246,15 @@ class Normalizer(nn.Module):
         """Return the observations of fragments as the policies that acted saw them, ``[rows, N, ...]`` each.
 
         Returns:
-            float32, in memory that the next call reuses; as they are, if they are not to be normalised.
+            As ``Numbers.normalize`` gives them, in memory that the next call reuses; as they are, if they
+            are not to be normalised.
         """
         observations = [fragment["observation"] for fragment in fragments]
-        if self.observations is None:
+        if self.numbers is None:
             return observations
         shape = (len(observations), *observations[0].shape)
         if self._normalized.shape != shape:
-            self._normalized = np.empty(shape, np.float32)
+            self._normalized = self.numbers.empty(shape, observations[0])
         for fragment, observation, into in zip(fragments, observations, self._normalized, strict=True):
             seen_through = fragment[FILTER][0, 0]
             if not seen_through[1].all():
@@ -260,8 +262,15 @@ class Normalizer(nn.Module):
                     f"a fragment does not say what its observations were normalised with ({FILTER}): "
                     "begin() of an agent of your own calls super().begin(), and finish() super().finish()"
                 )
-            normalize(observation, seen_through, into)
+            self.numbers.normalize(observation, seen_through, into)
         return list(self._normalized)
+
+    def seen(self, observation: torch.Tensor | RecordParts) -> torch.Tensor | RecordParts:
+        """Return observations ``[N, ...]`` where they are, as networks see them by the statistics of now."""
+        if self.observations is None or self.numbers is None:
+            return observation
+        scale = (self.observations.variance.float() + SMALL).rsqrt()
+        return self.numbers.normalize_in_torch(observation, self.observations.mean.float(), scale)
 
     def rewards(self, reward: Floats) -> Floats:
         """Scale rewards by the standard deviation of discounted returns, and clip them."""
@@ -270,30 +279,6 @@ class Normalizer(nn.Module):
         scale = 1.0 / math.sqrt(float(self.returns.variance) + SMALL)
         normalized: Floats = reward * np.float32(scale)
         return np.clip(normalized, -MOST, MOST, out=normalized)
-
-
-def normalize(observation: npt.NDArray[Any], by: Floats, into: Floats) -> None:
-    """Shift, scale and clip observations ``[..., *shape]`` of F numbers each.
-
-    Args:
-        by: mean of each number, and one over its standard deviation, ``[2, F]``.
-        into: ``[..., *shape]``, written.
-    """
-    mean, scale = by
-    flat = into.reshape(-1, len(mean))
-    np.subtract(observation.reshape(flat.shape), mean, out=flat, casting="same_kind")
-    flat *= scale
-    # At so few numbers np.clip costs more than the rest.
-    np.minimum(flat, MOST, out=flat)
-    np.maximum(flat, -MOST, out=flat)
-
-
-def normalize_in_torch(observation: torch.Tensor, by: Moments) -> torch.Tensor:
-    """Return observations ``[N, *shape]`` shifted, scaled and clipped as an actor sees them."""
-    rows = observation.reshape(observation.shape[0], -1)
-    scale = 1.0 / (by.variance.float() + SMALL).sqrt()
-    normal = (rows - by.mean.float()).float() * scale
-    return normal.clamp(-float(MOST), float(MOST)).reshape(observation.shape)
 
 
 class _Sums:
@@ -339,12 +324,12 @@ class _SumsOfObservations(_Sums):
         return total
 
 
-def experience_of(fragments: Sequence[Fields]) -> Iterator[npt.NDArray[Any]]:
-    """Yield the observations ``[K, F]`` of each fragment that its policy acted on."""
+def experience_of(fragments: Sequence[Fields], numbers: Numbers) -> Iterator[npt.NDArray[Any]]:
+    """Yield the numbers ``[K, F]`` of the observations of each fragment that its policy acted on."""
     for fragment in fragments:
         mask = fragment["mask"].astype(bool, copy=False)
         seen = fragment["observation"][: len(mask)]
-        rows = seen.reshape(mask.size, -1)
+        rows = numbers.rows(seen.reshape(mask.size, *seen.shape[2:]))
         yield rows if mask.all() else rows[mask.reshape(-1)]
 
 
@@ -396,18 +381,19 @@ class NormalizingExecutor(Executor):
     """
 
     def __init__(self, executor: Executor, normalizer: Normalizer) -> None:
-        assert normalizer.observations is not None, "there is something to normalise"
+        moments, numbers = normalizer.observations, normalizer.numbers
+        assert moments is not None, "there is something to normalise"
+        assert numbers is not None, "there is something to normalise"
         self._executor = executor
-        moments = normalizer.observations
-        self._place, self._numbers = normalizer.place(moments), len(moments.mean)
-        self._filter = np.empty((2, self._numbers), np.float32)
+        self._place, self._numbers = normalizer.place(moments), numbers
+        self._filter = np.empty((2, numbers.count), np.float32)
         self._see_through(moments.mean.float().cpu().numpy(), moments.variance.float().cpu().numpy())
-        self._seen: Floats = np.empty(0, np.float32)
+        self._seen: npt.NDArray[Any] = np.empty(0, np.float32)
 
     def adopt(self, parameters: Floats) -> None:
         """Copy new parameters in, with the statistics that are among the last of them."""
         self._executor.adopt(parameters)
-        mean, variance = parameters[self._place].reshape(2, self._numbers)
+        mean, variance = parameters[self._place].reshape(2, -1)
         self._see_through(mean, variance)
 
     def _see_through(self, mean: Floats, variance: Floats) -> None:
@@ -432,10 +418,10 @@ class NormalizingExecutor(Executor):
         """Let the network forget."""
         self._executor.forget(where)
 
-    def _normalized(self, observation: npt.NDArray[Any]) -> Floats:
+    def _normalized(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if self._seen.shape != observation.shape:
-            self._seen = np.empty(observation.shape, np.float32)
-        normalize(observation, self._filter, self._seen)
+            self._seen = self._numbers.empty(observation.shape, observation)
+        self._numbers.normalize(observation, self._filter, self._seen)
         return self._seen
 
 

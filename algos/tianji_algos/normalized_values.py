@@ -18,7 +18,8 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import AllReduce, Model
-from tianji_algos.normalization import SMALL, Normalizer, normalizer_of
+from tianji_algos.normalizable import SMALL
+from tianji_algos.normalization import Normalizer, normalizer_of
 
 Floats = npt.NDArray[np.float32]
 

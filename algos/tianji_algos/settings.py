@@ -169,7 +169,7 @@ class ActorQSettings(ActorSettings, ObservationSettings):
     publish_every: int = Field(10, ge=1)
 
 
-class PolicySettings(AnyOptimizerSettings, ObservationSettings):
+class PolicySettings(AnyOptimizerSettings):
     """Hyperparameters beside those of the loss.
 
     Attributes:
@@ -180,8 +180,10 @@ class PolicySettings(AnyOptimizerSettings, ObservationSettings):
         reward_scale: rewards are multiplied by it.
         value_coef: weight of the value loss, half the squared error.
         entropy_coef: weight of the entropy bonus.
+        normalize_observations: shift and scale each number of an observation by its running mean and standard
+            deviation, and clip it to 10 of these; None: where there are floats among them.
         normalize_rewards: scale rewards by the running standard deviation of discounted returns, likewise,
-            before ``reward_scale``.
+            before ``reward_scale``; None: unless that is set, or observations are images.
         normalize_values: the network gives values shifted and scaled by the running mean and standard
             deviation of their targets; the loss compares these, and advantages are in these deviations, too.
     """
@@ -201,7 +203,8 @@ class PolicySettings(AnyOptimizerSettings, ObservationSettings):
     reward_scale: float = Field(1.0, gt=0)
     value_coef: float = Field(0.5, ge=0)
     entropy_coef: float = Field(0.0, ge=0)
-    normalize_rewards: bool = False
+    normalize_observations: bool | None = None
+    normalize_rewards: bool | None = None
     normalize_values: bool = False
     adam_eps: float = Field(1e-5, gt=0)
     max_grad_norm: float = Field(0.5, gt=0)
@@ -214,3 +217,8 @@ class PolicySettings(AnyOptimizerSettings, ObservationSettings):
                 f"a rollout has rollout_steps = {self.rollout_steps} samples"
             )
         return self
+
+    @property
+    def has_free_rewards(self) -> bool:
+        """Rewards are normalised where ``normalize_rewards`` leaves it open: else their scale is known."""
+        return self.reward_scale == 1.0

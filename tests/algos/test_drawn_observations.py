@@ -36,7 +36,7 @@ def build(rule: str, backend: str = "auto", *, normalizes: bool = True) -> Any:
     )
     model_type = registry.load("model", registry.agent_defaults(rule).model)
     model: Model = build_model(model_type, spaces, model_type.settings_type(hidden=(8,)), 3)
-    build_normalizer(model, spaces, Normalization.of(chosen))
+    build_normalizer(model, spaces, Normalization.of(chosen, spaces))
     return registry.load("embryo", rule)(spaces, model, chosen, 5)
 
 
@@ -151,7 +151,7 @@ def test_what_is_not_finite_ends_the_training_with_its_cause() -> None:
 
 def test_fragments_of_a_replay_say_nothing_of_it() -> None:
     settings = registry.settings_type("embryo", "dqn")(normalize_observations=True)
-    asked = Normalization.of(settings)
+    asked = Normalization.of(settings, dqn_batches.SPACES)
     assert asked is not None
     assert (asked.observations, asked.rewards, asked.values) == (True, False, False)
     assert FILTER not in [
@@ -168,4 +168,4 @@ def test_images_are_refused() -> None:
     model_type = registry.load("model", "cnn_q")
     model = build_model(model_type, spaces, model_type.settings_type(hidden=16), 0)
     with pytest.raises(UnsupportedSpaceError, match="normalize_observations = false would be right"):
-        build_normalizer(model, spaces, Normalization.of(settings))
+        build_normalizer(model, spaces, Normalization.of(settings, spaces))

@@ -169,6 +169,7 @@ def collect(
     fields["reward"] = np.zeros((steps, ENVS), np.float32)
     for name in ("terminated", "truncated", "mask"):
         fields[name] = np.zeros((steps, ENVS), np.bool_)
+    agent.begin(fields)
     for t in range(steps):
         fields["observation"][t] = seen = world.observe()
         fields["mask"][t] = ~seen["observation"][:, 0, 3].astype(bool)
@@ -189,13 +190,15 @@ def collect(
         (True, {"rewards": "team", "reward_scale": 1000.0, "normalize_values": True}),
         (True, {"rewards": "individual", "reward_scale": 1000.0, "normalize_values": True}),
         (True, {"rewards": "team", "normalize_rewards": True}),
+        (True, {"rewards": "team", "reward_scale": 0.1, "normalize_observations": True}),
+        (False, {"rewards": "individual", "reward_scale": 0.1, "normalize_observations": True}),
     ],
 )
 def test_a_team_learns_a_game_of_two_steps(share_parameters: bool, scale: dict[str, Any]) -> None:
     spaces = team_spaces((2, 2), observation=4)
     settings: dict[str, Any] = {"rollout_steps": 192, "minibatch_size": 64, "epochs": 4}
     chosen = MAPPOSettings(**settings, **scale, learning_rate=3e-3, entropy_coef=0.01)
-    asked = Normalization.of(chosen)
+    asked = Normalization.of(chosen, spaces, able=False)
     model, agent = build(spaces, asked=asked, policy_gain=0.01, share_parameters=share_parameters)
     embryo = MAPPOEmbryo(spaces, model, chosen, seed=0)
     world, flat, returns = TwoStep(spaces), np.empty(model.parameter_count, np.float32), []

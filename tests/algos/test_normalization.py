@@ -11,6 +11,8 @@ import pytest
 import torch
 from algos.fragments import Fragment, random_rollout
 from algos.in_step import in_step
+from algos.teams import team_spaces
+from algos.test_observations import Records
 from algos.tiny_gru import TinyGRU
 from algos.training import flat_of, train
 from hypothesis import given
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tianji_algos.core import ALONE, AllReduce, Spaces, build_model
+from tianji_algos.dqn.settings import DQNSettings
 from tianji_algos.errors import AlgorithmError, DivergedError, UnsuitableModelError, UnsupportedSpaceError
 from tianji_algos.impala.impala import IMPALAAgent, IMPALAEmbryo
 from tianji_algos.impala.settings import IMPALAAgentSettings, IMPALASettings
@@ -273,18 +276,46 @@ def test_rewards_alone_are_normalised_whatever_is_seen(space: gym.Space[Any], st
     assert [field.name for field in rewards.fields(spaces)] == [RETURNS]
 
 
+def test_rewards_of_each_agent_are_refused_with_the_way_out() -> None:
+    with pytest.raises(ValidationError, match='rewards = "team" would be right'):
+        MAPPOSettings.model_validate({"normalize_rewards": True, "rewards": "individual"})
+
+
+TWO = gym.spaces.Discrete(2)
+PICTURE = gym.spaces.Box(0, 255, (36, 36), np.uint8)
+FLOATS = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+
+
 @pytest.mark.parametrize(
-    ("settings", "what"),
+    ("spaces", "settings", "decided"),
     [
-        ({"normalize_observations": True}, "normalize_observations is for a single agent"),
-        ({"normalize_rewards": True, "rewards": "individual"}, 'rewards = "team" would be right'),
+        (Spaces(FLOATS, TWO), PPOSettings(), {"observations", "rewards"}),
+        (Spaces(FLOATS, TWO), IMPALASettings(), {"observations", "rewards"}),
+        (Spaces(FLOATS, TWO), PPOSettings(reward_scale=0.1), {"observations"}),
+        (Spaces(FLOATS, TWO), PPOSettings(normalize_observations=False), {"rewards"}),
+        (Spaces(FLOATS, TWO), PPOSettings(normalize_rewards=False, normalize_observations=False), set()),
+        (Spaces(FLOATS, TWO), PPOSettings(normalize_values=True), {"observations", "rewards", "values"}),
+        (Spaces(FLOATS, TWO, stack=2), PPOSettings(), {"rewards"}),
+        (Spaces(gym.spaces.Box(0, 9, (3,), np.int64), TWO), PPOSettings(), {"rewards"}),
+        (Spaces(gym.spaces.Discrete(16), TWO), PPOSettings(), {"rewards"}),
+        (Spaces(PICTURE, TWO), PPOSettings(), set()),
+        (Spaces(PICTURE, TWO), PPOSettings(normalize_rewards=True), {"rewards"}),
+        (Spaces(Records({"eye": PICTURE, "speed": FLOATS}), TWO), PPOSettings(), {"observations"}),
+        (Spaces(Records({"mode": TWO, "speed": FLOATS}), TWO), PPOSettings(), {"observations", "rewards"}),
+        (team_spaces(), MAPPOSettings(), {"observations", "rewards"}),
+        (team_spaces(), MAPPOSettings(rewards="individual"), {"observations"}),
+        (Spaces(FLOATS, TWO), DQNSettings(), set()),
     ],
-)
-def test_what_is_not_normalised_of_a_team_is_refused_with_the_way_out(
-    settings: dict[str, Any], what: str
+)  # fmt: skip
+def test_what_settings_leave_open_goes_by_what_is_seen(
+    spaces: Spaces, settings: Any, decided: set[str]
 ) -> None:
-    with pytest.raises(ValidationError, match=what):
-        MAPPOSettings.model_validate(settings)
+    asked = Normalization.of(settings, spaces)
+    names = ("observations", "rewards", "values")
+    assert {name for name in names if asked is not None and getattr(asked, name)} == decided
+    of_an_unable_rule = Normalization.of(settings, spaces, able=False)
+    said = {name for name in names if getattr(settings, f"normalize_{name}", False)}
+    assert {name for name in names if of_an_unable_rule and getattr(of_an_unable_rule, name)} == said
 
 
 def test_numbers_too_large_to_be_squared_end_the_training_with_a_reason(cartpole_spaces: Spaces) -> None:

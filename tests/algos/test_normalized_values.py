@@ -47,7 +47,7 @@ FAR: dict[str, Any] = {
 def model_of(spaces: Spaces, settings: Any) -> ActorCritic:
     made = build_model(MLPActorCritic, spaces, MLPActorCriticSettings(hidden=(8,)), 0)
     assert isinstance(made, ActorCritic)
-    build_normalizer(made, spaces, Normalization.of(settings))
+    build_normalizer(made, spaces, Normalization.of(settings, spaces, able=False))
     return made
 
 
@@ -65,7 +65,7 @@ def mappo(spaces: Spaces, **settings: Any) -> MAPPOEmbryo:
     model = build_model(TeamActorCritic, spaces, TeamActorCriticSettings(hidden=(8,)), 0)
     assert isinstance(model, TeamActorCritic)
     chosen = MAPPOSettings(**(FAR | settings))
-    build_normalizer(model, spaces, Normalization.of(chosen))
+    build_normalizer(model, spaces, Normalization.of(chosen, spaces, able=False))
     return MAPPOEmbryo(spaces, model, chosen, 0)
 
 

@@ -22,6 +22,7 @@ from tianji_algos.errors import UnsuitableModelError, UnsupportedSpaceError
 from tianji_algos.models.mlp import MLPQ
 from tianji_algos.models.recurrent import GatedQ
 from tianji_algos.models.settings import MLPQSettings, RecurrentQSettings
+from tianji_algos.normalization import Normalization, normalizer_of
 from tianji_algos.r2d2.r2d2 import R2D2Agent, R2D2Embryo, rescale, restore
 from tianji_algos.r2d2.settings import R2D2AgentSettings, R2D2Settings
 
@@ -105,6 +106,27 @@ def test_the_loss_is_the_weighted_mean_over_all_steps_that_are_learnt_from() -> 
         number += len(errors)
     embryo.update(batch)
     assert embryo.metrics()["loss"] == pytest.approx(total / number, rel=1e-3)
+
+
+def test_an_update_is_that_of_observations_normalised_by_what_was_drawn() -> None:
+    asked = Normalization.of(R2D2Settings(normalize_observations=True), SPACES)
+    ours, plain = build(asked=asked), build()
+    drawn = []
+    for seed in range(3):
+        batch = make_batch(seed)
+        shift, scale = np.array([-500, 0, 3, 700]), np.array([0.1, 1.0, 30.0, 300.0])
+        far = (batch.observation * scale + shift).astype(np.float32)
+        drawn.append(far.reshape(-1, 4).astype(np.float64))
+        so_far = np.concatenate(drawn)
+        seen = ((far - so_far.mean(axis=0)) / so_far.std(axis=0)).astype(np.float32)
+        found = ours.update(dataclasses.replace(batch, observation=far))
+        expected = plain.update(dataclasses.replace(batch, observation=seen))
+        np.testing.assert_allclose(found.priorities, expected.priorities, rtol=1e-2, atol=1e-3)
+    normalizer = normalizer_of(ours.model)
+    assert normalizer is not None
+    learnt = parameters(ours)[: -normalizer.size]
+    np.testing.assert_allclose(learnt, parameters(plain), rtol=2e-2, atol=2e-3)
+    assert np.abs(learnt - parameters(build())).max() > 5e-3
 
 
 def test_the_burn_in_is_not_learnt_from() -> None:

@@ -11,6 +11,7 @@ from tianji_algos.batch import UnrollBatch
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.models.recurrent import GatedQ
 from tianji_algos.models.settings import RecurrentQSettings
+from tianji_algos.normalization import Normalization, build_normalizer
 from tianji_algos.r2d2.r2d2 import R2D2Embryo
 from tianji_algos.r2d2.settings import R2D2Settings
 
@@ -26,10 +27,16 @@ SMALL: dict[str, Any] = {
 }
 
 
-def build(core: str = "lstm", network: dict[str, Any] | None = None, **settings: Any) -> R2D2Embryo:
+def build(
+    core: str = "lstm",
+    network: dict[str, Any] | None = None,
+    asked: Normalization | None = None,
+    **settings: Any,
+) -> R2D2Embryo:
     chosen = RecurrentQSettings(**{"hidden": 5, "width": 4, "core": core, **(network or {})})
     model = build_model(GatedQ, SPACES, chosen, 3)
     assert isinstance(model, GatedQ)
+    build_normalizer(model, SPACES, asked)
     return R2D2Embryo(SPACES, model, R2D2Settings(**(SMALL | settings)), 0)
 
 

@@ -343,7 +343,7 @@ class DQNEmbryo(QEmbryo[QNetwork], ReplayEmbryo):
 
     def update(self, batch: Batch) -> UpdateResult:
         """Make one step of Adam, and let the target network follow when it is time."""
-        self._drawn.take_in(batch, self._learners)
+        self._drawn.take_in(batch.observation, self._learners)
         if self._by_hand:
             batch = self._drawn.arrays(batch)
         diagnostics, errors = self._differentiate(batch)

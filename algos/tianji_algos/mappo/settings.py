@@ -28,18 +28,18 @@ class MAPPOSettings(PPOSettings):
     rewards: Literal["team", "individual"] = "team"
 
     @model_validator(mode="after")
-    def _not_of_teams(self) -> Self:
-        if self.normalize_observations:
-            raise ValueError(
-                "normalize_observations is for a single agent, and what a team sees is shown as it is; "
-                "false would be right"
-            )
+    def _of_the_team(self) -> Self:
         if self.normalize_rewards and self.rewards == "individual":
             raise ValueError(
                 'normalize_rewards scales by the returns of the team; rewards = "team" would be right, or '
                 "normalize_values in its place"
             )
         return self
+
+    @property
+    def has_free_rewards(self) -> bool:
+        """Only the team's are normalised."""
+        return super().has_free_rewards and self.rewards == "team"
 
 
 class TeamActorCriticSettings(Settings):

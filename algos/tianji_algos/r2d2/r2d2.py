@@ -15,6 +15,7 @@ from tianji_algos.batch import UnrollBatch
 from tianji_algos.core import Spaces, UnrollEmbryo, UpdateResult
 from tianji_algos.device import device_of, on_host
 from tianji_algos.dqn.dqn import DIAGNOSTICS, EpsilonGreedyAgent, QEmbryo, bootstrap, td_loss
+from tianji_algos.drawn_observations import DrawnObservations
 from tianji_algos.models.recurrent import RecurrentQNetwork
 from tianji_algos.r2d2.settings import R2D2AgentSettings, R2D2Settings
 
@@ -70,15 +71,18 @@ class R2D2Embryo(QEmbryo[RecurrentQNetwork], UnrollEmbryo):
     example: ClassVar[str] = "recurrent_q"
     settings_type: ClassVar[type[R2D2Settings]] = R2D2Settings
     settings: R2D2Settings
+    normalizes: ClassVar[bool] = True
 
     def __init__(self, spaces: Spaces, model: RecurrentQNetwork, settings: R2D2Settings, seed: int) -> None:
         super().__init__(spaces, model, settings, seed)
         device = device_of(model)
         self._reads_norms = on_host(device)
         self._nothing = torch.zeros(len(DIAGNOSTICS), device=device)
+        self._drawn = DrawnObservations(model)
 
     def update(self, batch: UnrollBatch) -> UpdateResult:
         """Make one step of Adam, and let the target network follow when it is time."""
+        self._drawn.take_in(batch.observation.reshape(-1, *batch.observation.shape[2:]), self._learners)
         own = np.count_nonzero(batch.mask[:, self.settings.burn_in :])
         total = int(self._learners.compare(np.array([own]))[:, 0].sum())
         self._optimizer.gradient.zero_()
@@ -123,7 +127,8 @@ class R2D2Embryo(QEmbryo[RecurrentQNetwork], UnrollEmbryo):
             network, ``[L + 1, B, A]``; and the observations ``[L + 1, B, ...]``.
         """
         burn_in = self.settings.burn_in
-        observation = self._exchange.to_device(batch.observation).transpose(0, 1)
+        seen = self._exchange.to_device(batch.observation)
+        observation = self._drawn.tensor(seen.flatten(0, 1)).view(seen.shape).transpose(0, 1)
         state = self._exchange.to_device(batch.fields["state"])
         first = torch.zeros(observation.shape[:2], dtype=torch.bool)
         first[1:] = torch.from_numpy(~batch.mask.T)

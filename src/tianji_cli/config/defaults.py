@@ -68,12 +68,6 @@ class Seen:
         return min(min(image.height, image.width) for image in images if image is not None)
 
     @property
-    def has_measurements(self) -> bool:
-        """Observations are numbers without a scale of their own."""
-        space = self.observation
-        return isinstance(space, gym.spaces.Box) and space.dtype.kind == "f" and self.stack == 1
-
-    @property
     def is_steered(self) -> bool:
         """Actions are real numbers."""
         return isinstance(self.action, gym.spaces.Box) and np.issubdtype(self.action.dtype, np.floating)
@@ -156,8 +150,7 @@ def _ppo(seen: Seen, cores: int, env_steps: int | None) -> Table:
         "gae_lambda": 0.95,
         "clip_range": 0.2,
         "entropy_coef": 0.0 if seen.is_steered else 0.01,
-        "normalize_observations": seen.has_measurements,
-        "normalize_rewards": True,
+        "normalize_rewards": True,  # of images, too
     }
     if seen.has_pictures:
         training |= {"epochs": 3, "learning_rate": 3e-4, "clip_range": 0.1, "minibatch_size": 256}

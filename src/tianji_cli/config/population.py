@@ -100,7 +100,7 @@ def _check_perturbed(tree: Tree, key: str, perturbed: Perturbed, found: Mapping[
     elif name not in adjustable(component):
         what = f"{component.type!r} cannot change it while it trains"
         tree.problem(_path(key), what, these)
-    elif key == "training.gamma" and getattr(component.settings, "normalize_rewards", False):
+    elif key == "training.gamma" and _may_normalize_rewards(component.settings):
         what = "actors scale rewards by returns of this discount, and it stays theirs"
         tree.problem(_path(key), what, "training.normalize_rewards = false would be right")
     else:
@@ -108,6 +108,12 @@ def _check_perturbed(tree: Tree, key: str, perturbed: Perturbed, found: Mapping[
             if (wrong := _objection(component, name, value)) is not None:
                 tree.problem(_path(key), f"{value!r} is out of its range: {wrong}")
                 return
+
+
+def _may_normalize_rewards(settings: Any) -> bool:
+    """Whether an update rule's settings ask for it, or leave it to what observations are."""
+    asked = getattr(settings, "normalize_rewards", False)
+    return bool(settings.has_free_rewards if asked is None else asked)
 
 
 def _path(key: str) -> tuple[str, ...]:

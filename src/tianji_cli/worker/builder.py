@@ -186,8 +186,9 @@ class Builder:
             UsageError: the update rule would leave the statistics as they begin.
         """
         section = self.config.training
-        asked = Normalization.of(section.settings)
-        if asked is not None and not algorithms.load("embryo", section.type).normalizes:
+        able = algorithms.load("embryo", section.type).normalizes
+        asked = Normalization.of(section.settings, self.spaces, able=able)
+        if asked is not None and not able:
             names = ("observations", "rewards", "values")
             key = "normalize_" + next(name for name in names if getattr(asked, name))
             raise UsageError(

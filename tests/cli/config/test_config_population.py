@@ -23,6 +23,8 @@ type = "gym"
 id = "CartPole-v1"
 [agent]
 type = "ppo"
+[training]
+normalize_rewards = false
 [distribution]
 groups = 3
 [population]

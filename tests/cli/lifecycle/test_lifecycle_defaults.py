@@ -6,6 +6,7 @@ import tomllib
 from typing import Any
 
 from cli.lifecycle.conftest import Run
+from safetensors.numpy import load_file
 
 
 def test_defaults_train_save_their_whole_config_and_are_resumed(workplace: Any) -> None:
@@ -26,7 +27,10 @@ def test_defaults_train_save_their_whole_config_and_are_resumed(workplace: Any) 
     config = tomllib.loads((run.path / "config.toml").read_text())
     assert config["environment"]["id"] == "CartPole-v1"
     assert config["training"]["rollout_steps"] == 512
-    assert config["training"]["normalize_observations"] is True
+    assert "normalize_observations" not in config["training"], "what is seen decides"
+    saved = load_file(run.path / "checkpoints/last/training.safetensors")
+    assert saved["model.normalizer.observations.count"] > 500
+    assert saved["model.normalizer.returns.count"] > 500
 
     resumed = workplace.resume(run, "--set", "experiment.stop.env_steps=1_900").finish()
     assert resumed["env_steps"] >= 1900

@@ -32,7 +32,12 @@ COMPONENTS: dict[str, dict[str, Any]] = {
     "ppo": {
         "agent": Component(type="ppo", settings=PPOAgentSettings()),
         "model": Component(type="mlp_actor_critic", settings=MLPActorCriticSettings(hidden=(8,))),
-        "training": Component(type="ppo", settings=PPOSettings(rollout_steps=64, minibatch_size=32)),
+        "training": Component(
+            type="ppo",
+            settings=PPOSettings(
+                rollout_steps=64, minibatch_size=32, normalize_observations=False, normalize_rewards=False
+            ),
+        ),
     },
     "dqn": {
         "agent": Component(type="dqn", settings=DQNAgentSettings()),

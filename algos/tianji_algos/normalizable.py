@@ -1,0 +1,157 @@
+"""Which numbers of an observation can be normalised, where they are, and how it is done.
+
+An array is normalised as a whole. Of records (Dict and Tuple observations, what a team sees) the parts that
+are floats are; images, choices and masks beside them stay as they are, and so does the record's dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tianji_algos.core import Spaces
+from tianji_algos.device import RecordParts, part_of_records, replace_part_of_records
+from tianji_algos.errors import UnsupportedSpaceError
+from tianji_algos.fields import ACTION_MASK
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
+
+MOST: Final = np.float32(10.0)
+"""What is normalised is clipped to this many standard deviations."""
+SMALL: Final = 1e-8
+"""Added to a variance, which may be 0."""
+OF_A_TEAM: Final = ("observation", "state")
+"""Parts of a team's records that are numbers; rewards and masks are none of what networks see."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The F numbers of an observation that have a mean and a variance.
+
+    Attributes:
+        count: F.
+        floats: they are floats, which have no scale that a network could count on, and not integers.
+        record: dtype of records; None where observations are arrays.
+        parts: which of the F numbers each part of a record has, by its name.
+    """
+
+    count: int
+    floats: bool = True
+    record: np.dtype[Any] | None = None
+    parts: Mapping[str, slice] = field(default_factory=dict)
+
+    @classmethod
+    def find(cls, spaces: Spaces) -> Self | None:
+        """Find them; None if an observation has none, or policies see stacks."""
+        space = spaces.observation
+        if spaces.stack > 1 or space.dtype is None:
+            return None
+        if isinstance(space, gym.spaces.Dict):
+            sizes = {
+                name: math.prod(part.shape)
+                for name, part in space.spaces.items()
+                if isinstance(part, gym.spaces.Box) and part.dtype.kind == "f" and name != ACTION_MASK
+            }
+            return cls._of_record(space.dtype, sizes)
+        if space.dtype.fields is not None:
+            parts = {name: space.dtype.fields[name][0] for name in OF_A_TEAM if name in space.dtype.fields}
+            return cls._of_record(space.dtype, {name: math.prod(part.shape) for name, part in parts.items()})
+        if isinstance(space, gym.spaces.Box) and (space.dtype.kind == "f" or len(space.shape) == 1):
+            return cls(math.prod(space.shape), space.dtype.kind == "f")
+        return None
+
+    @classmethod
+    def of(cls, spaces: Spaces) -> Self:
+        """Find them.
+
+        Raises:
+            UnsupportedSpaceError: there are none: choices have no mean, images have a scale that is known.
+        """
+        if (found := cls.find(spaces)) is not None:
+            return found
+        what = f"observations of {spaces.observation} cannot be normalised: floats have means and variances"
+        if spaces.stack > 1:
+            what = f"stacks of {spaces.stack} observations are not normalised"
+        raise UnsupportedSpaceError(f"{what}; training.normalize_observations = false would be right")
+
+    @classmethod
+    def _of_record(cls, record: np.dtype[Any], sizes: Mapping[str, int]) -> Self | None:
+        parts, count = {}, 0
+        for name, size in sizes.items():
+            parts[name] = slice(count, count + size)
+            count += size
+        return cls(count, record=record, parts=parts) if count else None
+
+    def rows(self, observation: Array) -> Array:
+        """Return the numbers of observations ``[K, ...]``: ``[K, F]``."""
+        if self.record is None:
+            return observation.reshape(len(observation), -1)
+        return np.concatenate(
+            [observation[name].reshape(len(observation), -1) for name in self.parts], axis=1
+        )
+
+    def empty(self, shape: tuple[int, ...], observation: Array) -> Array:
+        """Allocate memory for normalised observations, of ``shape`` and like ``observation`` otherwise."""
+        return np.empty(shape, np.dtype(np.float32) if self.record is None else observation.dtype)
+
+    def normalize(self, observation: Array, by: Floats, into: Array) -> None:
+        """Shift, scale and clip observations ``[..., *shape]``.
+
+        Args:
+            by: mean of each number, and one over its standard deviation, ``[2, F]``.
+            into: ``[..., *shape]``, contiguous, as ``empty`` gives it; written.
+        """
+        if self.record is None:
+            _normalize(observation, by, into)
+            return
+        into[...] = observation
+        for name, which in self.parts.items():
+            _normalize(observation[name], by[:, which], into[name])
+
+    def normalize_in_torch(
+        self, observation: torch.Tensor | RecordParts, mean: torch.Tensor, scale: torch.Tensor
+    ) -> torch.Tensor | RecordParts:
+        """Return observations ``[N, *shape]``, or the bytes of records ``[N, size]``, as ``normalize`` does.
+
+        Args:
+            mean: of each number, ``[F]``; of any type.
+            scale: one over its standard deviation, ``[F]`` float32.
+        """
+        if self.record is None:
+            assert isinstance(observation, torch.Tensor)
+            return _normalized_in_torch(observation, mean, scale)
+        parts = {
+            name: _normalized_in_torch(part, mean[which], scale[which]).to(part.dtype)
+            for name, which in self.parts.items()
+            if (part := part_of_records(observation, self.record, name)) is not None
+        }
+        if isinstance(observation, RecordParts):
+            return RecordParts({**observation.parts, **parts})
+        seen = observation.clone()
+        for name, part in parts.items():
+            replace_part_of_records(seen, self.record, name, part)
+        return seen
+
+
+def _normalize(observation: Array, by: Floats, into: Array) -> None:
+    mean, scale = by
+    flat = into.reshape(-1, len(mean))
+    np.subtract(observation.reshape(flat.shape), mean, out=flat, casting="same_kind")
+    flat *= scale
+    # At so few numbers np.clip costs more than the rest.
+    np.minimum(flat, MOST, out=flat)
+    np.maximum(flat, -MOST, out=flat)
+
+
+def _normalized_in_torch(observation: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    rows = observation.reshape(observation.shape[0], -1)  # which tracing follows, and len() it does not
+    normal = (rows - mean).float() * scale
+    return normal.clamp(-float(MOST), float(MOST)).reshape(observation.shape)
