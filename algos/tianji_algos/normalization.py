@@ -67,9 +67,9 @@ class Normalization:
         asked: Normalization | None = None
         if isinstance(settings, PolicySettings):
             observations, rewards = settings.normalize_observations, settings.normalize_rewards
-            if observations is None:
+            if observations == "auto":
                 observations = able and _has_floats(spaces)
-            if rewards is None:
+            if rewards == "auto":
                 rewards = able and settings.has_free_rewards and not _has_pictures(spaces)
             asked = cls(observations, rewards, settings.gamma, settings.normalize_values)
         elif isinstance(settings, ObservationSettings):

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from tianji_algos.schedules import Schedule
 
 Backend = Literal["auto", "torch", "numpy"]
+Switch = bool | Literal["auto"]
 """What differentiates the losses of an update: see ``OptimizerSettings``."""
 
 
@@ -181,9 +182,9 @@ class PolicySettings(AnyOptimizerSettings):
         value_coef: weight of the value loss, half the squared error.
         entropy_coef: weight of the entropy bonus.
         normalize_observations: shift and scale each number of an observation by its running mean and standard
-            deviation, and clip it to 10 of these; None: where there are floats among them.
+            deviation, and clip it to 10 of these; "auto": where there are floats among them.
         normalize_rewards: scale rewards by the running standard deviation of discounted returns, likewise,
-            before ``reward_scale``; None: unless that is set, or observations are images.
+            before ``reward_scale``; "auto": unless that is set, or observations are images.
         normalize_values: the network gives values shifted and scaled by the running mean and standard
             deviation of their targets; the loss compares these, and advantages are in these deviations, too.
     """
@@ -203,8 +204,8 @@ class PolicySettings(AnyOptimizerSettings):
     reward_scale: float = Field(1.0, gt=0)
     value_coef: float = Field(0.5, ge=0)
     entropy_coef: float = Field(0.0, ge=0)
-    normalize_observations: bool | None = None
-    normalize_rewards: bool | None = None
+    normalize_observations: Switch = "auto"
+    normalize_rewards: Switch = "auto"
     normalize_values: bool = False
     adam_eps: float = Field(1e-5, gt=0)
     max_grad_norm: float = Field(0.5, gt=0)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tianji_cli.config.loader import load_config
+from tianji_cli.config.loader import load_run_config
 from tianji_cli.errors import RunFailed, TianjiError, describe
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.files.saved import saved_progress
@@ -198,7 +198,7 @@ def load(
     directory = RunDirectory.find(os.fspath(run), Path(out))
     for warning in directory.check():  # Its config names modules that will run.
         warnings.warn(warning, stacklevel=2)
-    config = load_config(str(directory.config))
+    config = load_run_config(str(directory.config))
     name = directory.checkpoint(str(checkpoint))
     from tianji_cli.worker.builder import Builder  # noqa: PLC0415 - imports torch
 

@@ -314,7 +314,7 @@ def test_what_settings_leave_open_goes_by_what_is_seen(
     names = ("observations", "rewards", "values")
     assert {name for name in names if asked is not None and getattr(asked, name)} == decided
     of_an_unable_rule = Normalization.of(settings, spaces, able=False)
-    said = {name for name in names if getattr(settings, f"normalize_{name}", False)}
+    said = {name for name in names if getattr(settings, f"normalize_{name}", False) is True}
     assert {name for name in names if of_an_unable_rule and getattr(of_an_unable_rule, name)} == said
 
 

@@ -29,7 +29,7 @@ class MAPPOSettings(PPOSettings):
 
     @model_validator(mode="after")
     def _of_the_team(self) -> Self:
-        if self.normalize_rewards and self.rewards == "individual":
+        if self.normalize_rewards is True and self.rewards == "individual":
             raise ValueError(
                 'normalize_rewards scales by the returns of the team; rewards = "team" would be right, or '
                 "normalize_values in its place"

@@ -13,7 +13,7 @@ import typer
 
 from tianji_algos.errors import NotExportableError
 from tianji_cli.commands.options import Json, Run
-from tianji_cli.config.loader import load_config
+from tianji_cli.config.loader import load_run_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
 from tianji_cli.files.exported import CHECKED, FORMATS, ExportFormat, port_document, require
@@ -61,7 +61,7 @@ def export(
     require(file_format.writes_with, f"--format {kind}")
     if check:
         require(file_format.acts_with, "--check")
-    config = load_config(str(directory.config))
+    config = load_run_config(str(directory.config))
     name = directory.checkpoint(checkpoint or config.experiment.eval_checkpoint)
     try:
         with status("importing torch", quiet=json_to == "-") as progress:

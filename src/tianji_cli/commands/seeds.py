@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tianji_cli.commands.board import Board, Member
-from tianji_cli.config.loader import dump_config, load_config
+from tianji_cli.config.loader import dump_config, load_run_config
 from tianji_cli.config.schema import GREATEST_SEED, JobConfig
 from tianji_cli.errors import RunFailed, UsageError, cut, one_line, printable
 from tianji_cli.files.regular import check_trusted
@@ -53,7 +53,7 @@ def resume_seeds(
     from tianji_cli.runs.seeds import to_go_on  # noqa: PLC0415
 
     check_trusted(directory.config)  # It names modules that will run.
-    job = load_config(str(directory.config), settings)
+    job = load_run_config(str(directory.config), settings)
     check_one_host(job)
     with directory.alone():
         return _train(to_go_on(directory, settings), job, quiet=quiet, json_to=json_to)

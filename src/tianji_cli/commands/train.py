@@ -19,7 +19,7 @@ from tianji_cli.commands.options import Json, Name, Override, Quiet, Runs
 from tianji_cli.commands.seeds import numbers_of, resume_seeds, train_seeds
 from tianji_cli.commands.trace import check_seconds, leave, requested
 from tianji_cli.config.checks import check_devices, crosses_hosts
-from tianji_cli.config.loader import load_config
+from tianji_cli.config.loader import load_config, load_run_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, TianjiError, UsageError
 from tianji_cli.files.directories import is_occupied, remove_stale
@@ -146,11 +146,10 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         earlier = RunDirectory.find(resume, place) if resume is not None else None
         if earlier is not None:
             earlier.check()  # Its config names modules that will run.
-        job = (
-            load_config(str(earlier.config if earlier is not None else config), settings)
-            if env is None
-            else _by_defaults(env, agent, settings)
-        )
+        if earlier is not None:
+            job = load_run_config(str(earlier.config), settings)
+        else:
+            job = load_config(str(config), settings) if env is None else _by_defaults(env, agent, settings)
         if earlier is not None and not dry_run and _is_at_its_goal(job, earlier, json_to):
             return 0
         plan = make_plan(job, expected_hosts(job))

@@ -11,7 +11,9 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeGuard, TypeVar, get_args, get_origin
 
 import tomli_w
@@ -68,6 +70,23 @@ def load_config(path: str, overrides: Sequence[str] = (), cores: int | None = No
         ConfigError: with every problem that was found.
     """
     return resolve(read(path, overrides), cores)
+
+
+LATER: Final[Mapping[str, object]] = MappingProxyType(
+    {"normalize_observations": False, "normalize_rewards": False}
+)
+"""Keys of ``[training]`` that are on by themselves today, as runs that are older than they trained."""
+
+
+def load_run_config(path: str, overrides: Sequence[str] = ()) -> JobConfig:
+    """Read the config of a run, which may be older than some keys; raises as ``load_config`` does."""
+    tree = read(path, overrides)
+    training = tree.values.get("training")
+    if isinstance(training, dict):
+        with suppress(AlgorithmError):  # What is wrong with it is told below.
+            known = algorithms.settings_type("embryo", str(training.get("type"))).model_fields
+            training |= {key: value for key, value in LATER.items() if key in known and key not in training}
+    return resolve(tree)
 
 
 def resolve(tree: Tree, cores: int | None = None) -> JobConfig:

@@ -123,7 +123,7 @@ def test_networks_and_normalisation_follow_what_is_seen() -> None:
     assert encoders["small picture"] == "impala_large"
     assert encoders["picture"] == encoders["large picture"] == "impala_small"
     settings = {name: chosen("ppo", name, "one of").training.settings.model_dump() for name in OBSERVATIONS}
-    assert {one["normalize_observations"] for one in settings.values()} == {None}, "what is seen decides"
+    assert {one["normalize_observations"] for one in settings.values()} == {"auto"}
     assert {one["normalize_rewards"] for one in settings.values()} == {True}
 
 
@@ -266,4 +266,4 @@ def test_a_function_that_makes_a_base_env_needs_no_file() -> None:
 def test_observations_of_several_parts_have_defaults() -> None:
     config = config_without_file("Blackjack-v1", "ppo", (), 2)
     assert config.model.type == "mlp_actor_critic"
-    assert not config.training.settings.normalize_observations
+    assert config.training.settings.normalize_observations == "auto"

@@ -27,7 +27,7 @@ def test_defaults_train_save_their_whole_config_and_are_resumed(workplace: Any) 
     config = tomllib.loads((run.path / "config.toml").read_text())
     assert config["environment"]["id"] == "CartPole-v1"
     assert config["training"]["rollout_steps"] == 512
-    assert "normalize_observations" not in config["training"], "what is seen decides"
+    assert config["training"]["normalize_observations"] == "auto"
     saved = load_file(run.path / "checkpoints/last/training.safetensors")
     assert saved["model.normalizer.observations.count"] > 500
     assert saved["model.normalizer.returns.count"] > 500

@@ -89,3 +89,19 @@ def test_observations_of_a_replay_are_counted_as_they_are_drawn(workplace: Any) 
     assert (abs(mean - 5000) < 2000).all()
     again = workplace.resume(run, "--set", "experiment.stop.env_steps=5000").finish()
     assert drawn()[0] == count + again["consumed"]
+
+
+def test_a_run_that_is_older_than_the_keys_goes_on_without_normalisation(workplace: Any) -> None:
+    off = {"normalize_observations": False, "normalize_rewards": False}
+    run = workplace.train({"experiment": {"stop": {"env_steps": 1000}}, "training": off})
+    run.finish()
+    written = (run.path / "config.toml").read_text()
+    older = "".join(line for line in written.splitlines(True) if not line.startswith(tuple(off)))
+    assert older != written
+    (run.path / "config.toml").write_text(older)
+
+    workplace.command("eval", str(run.path), "--episodes", "1").wait(0)
+    workplace.resume(run, "--set", "experiment.stop.env_steps=2000").finish()
+
+    saved = load_file(run.path / "checkpoints/last/training.safetensors")
+    assert not [name for name in saved if "normalizer" in name]

@@ -259,7 +259,10 @@ def test_jaderbergs_toy_reaches_its_maximum_and_members_by_themselves_do_not(wor
             "training has no key 'learning_rte'; did you mean 'learning_rate'?",
         ),
         (
-            {"population": {"perturb": {"training.gamma": {"low": 0.5, "high": 1.5}}}},
+            {
+                "training": {"normalize_rewards": False},
+                "population": {"perturb": {"training.gamma": {"low": 0.5, "high": 1.5}}},
+            },
             "training.gamma: 1.5 is out of its range",
         ),
         ({"population": {"metric": "evaluation"}}, "nothing is evaluated while training"),
