@@ -23,6 +23,11 @@ Records = npt.NDArray[np.void]
 
 UNAVAILABLE: Final = float("-inf")
 """Value, or logit, of an action that is not available: the least of all."""
+IMPOSSIBLE: Final = -1e9
+"""Logit of an action that is not available, where it is learnt: its probability is 0, and no gradient flows.
+
+It is finite, since an entropy has products of probabilities with their logarithms.
+"""
 
 
 @dataclass(frozen=True)

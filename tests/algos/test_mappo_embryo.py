@@ -17,7 +17,8 @@ from tianji_algos.core import AllReduce, Spaces, build_model
 from tianji_algos.fast_cpu.ppo import PPOLossByHand
 from tianji_algos.mappo.mappo import MAPPOAgent, MAPPOEmbryo
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings, TeamActorCriticSettings
-from tianji_algos.models.teams.actor_critic import IMPOSSIBLE, TeamActorCritic
+from tianji_algos.models.teams.actor_critic import TeamActorCritic
+from tianji_algos.team import IMPOSSIBLE
 
 Floats = npt.NDArray[np.float32]
 

@@ -11,7 +11,8 @@ import torch
 
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.errors import UnsupportedSpaceError
-from tianji_algos.models.mlp import MLPActorCritic, MLPBackprop
+from tianji_algos.fast_cpu.networks import MLPBackprop
+from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.observations import observation_encoder
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.models.torch_backend import TorchBackprop, TorchExecutor

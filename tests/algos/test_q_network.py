@@ -12,7 +12,8 @@ from torch import nn
 
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.errors import UnsupportedSpaceError
-from tianji_algos.models.mlp import MLPQ, MLPQBackprop
+from tianji_algos.fast_cpu.networks import MLPQBackprop
+from tianji_algos.models.mlp import MLPQ
 from tianji_algos.models.q_network import LossGradient, QNetwork, count_actions
 from tianji_algos.models.settings import MLPQSettings
 from tianji_algos.models.torch_backend import TorchBackprop, TorchExecutor, TorchForward

@@ -14,9 +14,9 @@ from tianji_algos.core import Spaces, build_model
 from tianji_algos.device import as_numbers
 from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.mappo.settings import TeamActorCriticSettings
-from tianji_algos.models.teams.actor_critic import IMPOSSIBLE, TeamActorCritic
+from tianji_algos.models.teams.actor_critic import TeamActorCritic
 from tianji_algos.models.torch_backend import TorchBackprop, TorchExecutor
-from tianji_algos.team import Records
+from tianji_algos.team import IMPOSSIBLE, Records
 
 Floats = npt.NDArray[np.float32]
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from tianji_algos.batch import Batch
 from tianji_algos.distributions import normal_log_prob
+from tianji_algos.fast_cpu.layers import dense_network, gradient_views, select_layers, value_views
 from tianji_algos.models.actor_q import Actor, Critics, MLPActorQ, MLPDeterministicQ, MLPGaussianQ
-from tianji_algos.models.layers import dense_network, gradient_views, select_layers, value_views
 from tianji_algos.optim import Differentiated
 from tianji_algos.sac.settings import LEAST_LOG_STD, MOST_LOG_STD, SACSettings
 from tianji_algos.settings import ActorQSettings

@@ -12,7 +12,8 @@ from torch import nn
 from tianji_algos.bounds import ActionBounds
 from tianji_algos.core import Executor, Model, Spaces
 from tianji_algos.device import is_on_host
-from tianji_algos.models.layers import build_layers, dense_network, flat_views
+from tianji_algos.fast_cpu.layers import dense_network, flat_views
+from tianji_algos.models.layers import build_layers
 from tianji_algos.models.observations import observation_encoder
 from tianji_algos.models.settings import MLPActorQSettings
 from tianji_algos.models.torch_backend import TorchExecutor

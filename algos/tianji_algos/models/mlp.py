@@ -1,13 +1,13 @@
-"""Fully connected networks: an actor-critic and action values; numpy does the arithmetic on a CPU.
+"""Fully connected networks: an actor-critic and action values.
 
-Torch holds the parameters, and does the arithmetic on other devices.
+Torch holds the parameters. On a CPU numpy does the arithmetic (``fast_cpu/networks.py``), elsewhere torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +17,11 @@ from torch import nn
 from tianji_algos.core import Executor, Spaces
 from tianji_algos.device import is_on_host
 from tianji_algos.distributions import Gaussian, distribution_for
+from tianji_algos.fast_cpu.layers import NumpyExecutor, value_views
+from tianji_algos.fast_cpu.networks import MLPBackprop, MLPQBackprop, NumpyActorCritic, numpy_q
 from tianji_algos.models import q_network
-from tianji_algos.models.actor_critic import ActorCritic, Backprop, LossGradient
-from tianji_algos.models.layers import (
-    NumpyExecutor,
-    build_layers,
-    dense_network,
-    gradient_views,
-    select_layers,
-    value_views,
-)
+from tianji_algos.models.actor_critic import ActorCritic, Backprop
+from tianji_algos.models.layers import build_layers
 from tianji_algos.models.observations import observation_encoder
 from tianji_algos.models.q_network import Forward, QNetwork, count_actions
 from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
@@ -79,7 +74,7 @@ class MLPActorCritic(ActorCritic):
         """Act in numpy with a copy of the parameters on a CPU, in torch elsewhere."""
         if not is_on_host(self):
             return super().executor(batch_size)
-        return NumpyExecutor(self, partial(_NumpyActorCritic, self))
+        return NumpyExecutor(self, partial(NumpyActorCritic, self))
 
     def backprop(self) -> Backprop:
         """Train in numpy."""
@@ -88,61 +83,6 @@ class MLPActorCritic(ActorCritic):
     def _network(self, output_gains: Sequence[float]) -> nn.Sequential:
         settings = self.settings
         return build_layers(self.encoder.features, settings.hidden, settings.activation, output_gains)
-
-
-class _NumpyActorCritic:
-    """Both networks' forward pass over named arrays, with the outputs side by side in one array."""
-
-    def __init__(self, model: MLPActorCritic, arrays: Mapping[str, Floats]) -> None:
-        activation = model.settings.activation
-        self.encode = model.encoder
-        self.mean_outputs = model.policy_outputs
-        self.prefixes = ("policy",) if model.value is None else ("policy", "value")
-        self.networks = [dense_network(arrays, prefix, activation) for prefix in self.prefixes]
-        self.log_std = arrays.get("log_std")
-        self._gaussian = np.empty((0, 0), np.float32)
-
-    def __call__(self, observation: npt.NDArray[Any]) -> tuple[Floats, Floats]:
-        rows = self.encode(observation)
-        policy = self.networks[0].forward(rows)
-        value = policy[-1] if len(self.networks) == 1 else self.networks[1].forward(rows)[0]
-        policy = policy[: self.mean_outputs]
-        if self.log_std is not None:
-            if self._gaussian.shape[1] != len(rows):
-                self._gaussian = np.empty((2 * self.mean_outputs, len(rows)), np.float32)
-            self._gaussian[: self.mean_outputs] = policy
-            self._gaussian[self.mean_outputs :] = self.log_std[:, None]
-            policy = self._gaussian
-        return policy.T, value
-
-
-class MLPBackprop:
-    """Differentiates an ``MLPActorCritic`` by hand.
-
-    Args:
-        model: its parameters and their ``grad`` are read and written where they are now.
-    """
-
-    def __init__(self, model: MLPActorCritic) -> None:
-        gradients = gradient_views(model)
-        self._networks = _NumpyActorCritic(model, value_views(model))
-        self._gradients = [select_layers(gradients, prefix) for prefix in self._networks.prefixes]
-        self._d_log_std = gradients.get("log_std")
-
-    def __call__(self, observation: npt.NDArray[Any], loss_gradient: LossGradient) -> None:
-        """Write the gradient of a loss on ``observation [B, ...]``."""
-        policy, value = self._networks(observation)
-        d_policy, d_value = loss_gradient(policy, value)
-        means = self._networks.mean_outputs
-        if self._d_log_std is not None:
-            np.add.reduce(d_policy.T[means:], axis=1, out=self._d_log_std)
-        d_outputs = [d_policy.T[:means], d_value[None]]
-        if len(self._networks.networks) == 1:
-            d_outputs = [np.concatenate(d_outputs)]
-        for network, d_output, (d_weights, d_biases) in zip(
-            self._networks.networks, d_outputs, self._gradients, strict=True
-        ):
-            network.backward(d_output, d_weights, d_biases)
 
 
 class MLPQ(QNetwork):
@@ -187,122 +127,12 @@ class MLPQ(QNetwork):
         """Act in numpy with a copy of the parameters on a CPU, in torch elsewhere."""
         if not is_on_host(self):
             return super().executor(batch_size)
-        return NumpyExecutor(self, partial(_numpy_q, self))
+        return NumpyExecutor(self, partial(numpy_q, self))
 
     def evaluation(self) -> Forward:
         """Evaluate in numpy."""
-        return _numpy_q(self, value_views(self))
+        return numpy_q(self, value_views(self))
 
     def backprop(self) -> q_network.Backprop:
         """Train in numpy."""
         return MLPQBackprop(self)
-
-
-class _NumpyQ:
-    """The forward and backward pass over named arrays; ``q [A, N]`` is feature-major."""
-
-    prefixes: tuple[str, ...] = ("trunk",)
-
-    def __init__(self, model: MLPQ, arrays: Mapping[str, Floats]) -> None:
-        self.encode = model.encoder
-        self.trunk = dense_network(
-            arrays, "trunk", model.settings.activation, activate_output=bool(model.settings.stream_hidden)
-        )
-
-    def __call__(self, observation: npt.NDArray[Any]) -> tuple[Floats]:
-        return (self.forward(self.encode(observation)).T,)
-
-    def forward(self, rows: Floats) -> Floats:
-        """Compute ``q [A, N]`` for encoded observations ``rows [N, features]``; reused by the next call."""
-        return self.trunk.forward(rows)
-
-    def backward(self, d_q: Floats, gradients: list[tuple[list[Floats], list[Floats]]]) -> None:
-        """Write the gradients of the last ``forward``, given ``d_q [A, N]``.
-
-        Args:
-            gradients: weights and biases of the layers under each of ``prefixes``, written.
-        """
-        self.trunk.backward(d_q, *gradients[0])
-
-
-class _NumpyDuelingQ(_NumpyQ):
-    """Q = V + A - mean(A) (Wang et al., 2016, equation 9), where V and A are outputs of one layer."""
-
-    def __init__(self, model: MLPQ, arrays: Mapping[str, Floats]) -> None:
-        super().__init__(model, arrays)
-        self._q = np.empty((model.actions, 0), np.float32)
-
-    def forward(self, rows: Floats) -> Floats:
-        """Compute ``q [A, N]`` from V and A, which the trunk's last layer gives."""
-        outputs = self.trunk.forward(rows)
-        return self._combine(outputs[0], outputs[1:])
-
-    def backward(self, d_q: Floats, gradients: list[tuple[list[Floats], list[Floats]]]) -> None:
-        """Divide ``d_q [A, N]`` between V and A, and go back through the trunk."""
-        self.trunk.backward(np.concatenate(self._divide(d_q)), *gradients[0])
-
-    def _combine(self, value: Floats, advantage: Floats) -> Floats:
-        if self._q.shape != advantage.shape:
-            self._q = np.empty_like(advantage)
-        offset = value - np.add.reduce(advantage) / np.float32(len(advantage))
-        np.add(advantage, offset, out=self._q)
-        return self._q
-
-    def _divide(self, d_q: Floats) -> tuple[Floats, Floats]:
-        """Return the derivatives by V ``[1, N]`` and by A ``[A, N]``."""
-        d_value: Floats = np.add.reduce(d_q, keepdims=True)
-        d_advantage: Floats = d_q - d_value / np.float32(len(d_q))
-        return d_value, d_advantage
-
-
-class _NumpyStreams(_NumpyDuelingQ):
-    """V and A as networks of their own on top of the trunk."""
-
-    prefixes = ("trunk", "value", "advantage")
-
-    def __init__(self, model: MLPQ, arrays: Mapping[str, Floats]) -> None:
-        super().__init__(model, arrays)
-        activation = model.settings.activation
-        self.value = dense_network(arrays, "value", activation)
-        self.advantage = dense_network(arrays, "advantage", activation)
-        self._d_trunk = np.empty((2, model.settings.hidden[-1], 0), np.float32)
-
-    def forward(self, rows: Floats) -> Floats:
-        """Compute ``q [A, N]`` from V and A, which two networks make of the trunk's output."""
-        trunk = self.trunk.forward(rows).T
-        return self._combine(self.value.forward(trunk)[0], self.advantage.forward(trunk))
-
-    def backward(self, d_q: Floats, gradients: list[tuple[list[Floats], list[Floats]]]) -> None:
-        """Divide ``d_q [A, N]`` between the two networks, and add up what they give back to the trunk."""
-        if self._d_trunk.shape[2] != d_q.shape[1]:
-            self._d_trunk = np.empty((*self._d_trunk.shape[:2], d_q.shape[1]), np.float32)
-        d_value, d_advantage = self._divide(d_q)
-        by_value, by_advantage = self._d_trunk
-        self.value.backward(d_value, *gradients[1], d_input=by_value)
-        self.advantage.backward(d_advantage, *gradients[2], d_input=by_advantage)
-        by_value += by_advantage
-        self.trunk.backward(by_value, *gradients[0])
-
-
-def _numpy_q(model: MLPQ, arrays: Mapping[str, Floats]) -> _NumpyQ:
-    if model.settings.stream_hidden:
-        return _NumpyStreams(model, arrays)
-    return (_NumpyDuelingQ if model.settings.dueling else _NumpyQ)(model, arrays)
-
-
-class MLPQBackprop:
-    """Differentiates an ``MLPQ`` by hand.
-
-    Args:
-        model: its parameters and their ``grad`` are read and written where they are now.
-    """
-
-    def __init__(self, model: MLPQ) -> None:
-        gradients = gradient_views(model)
-        self._network = _numpy_q(model, value_views(model))
-        self._gradients = [select_layers(gradients, prefix) for prefix in self._network.prefixes]
-
-    def __call__(self, observation: npt.NDArray[Any], loss_gradient: q_network.LossGradient) -> None:
-        """Write the gradient of a loss on ``observation [B, ...]``."""
-        (d_q,) = loss_gradient(*self._network(observation))
-        self._network.backward(d_q.T, self._gradients)

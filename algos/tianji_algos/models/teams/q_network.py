@@ -15,7 +15,7 @@ from torch import nn
 from tianji_algos.core import Executor, Model, Spaces
 from tianji_algos.device import part_of_records
 from tianji_algos.errors import UnsupportedSpaceError
-from tianji_algos.models.layers import flat_views
+from tianji_algos.fast_cpu.layers import flat_views
 from tianji_algos.models.teams.networks import (
     BatchedGRU,
     BatchedLayers,
