@@ -48,6 +48,15 @@ DQN: dict[str, Any] = {
     "distribution": {"actor": {"send_size": 16}, "buffer": {"capacity": 5000}},
 }
 
+CONTROL: dict[str, Any] = {
+    "experiment": {"stop": {"env_steps": 10_000}},
+    "environment": {"type": "gym", "id": "Pendulum-v1", "num_envs": 4},
+    "agent": {"type": "sac"},
+    "model": {"hidden": [8], "critic_hidden": [8]},
+    "training": {"batch_size": 32, "replay_ratio": 32.0, "warmup_steps": 100, "publish_every": 5},
+    "distribution": {"actor": {"send_size": 4}, "buffer": {"capacity": 5000}},
+}
+
 SLOW = """
 import sys, threading, time
 import gymnasium, numpy as np

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from lab.profile.probing import DQN, PPO, write_config
+from lab.profile.probing import CONTROL, DQN, PPO, write_config
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.telemetry.progress import Progress
@@ -93,6 +93,16 @@ def test_dqn_on_one_core_is_measured_without_a_transport(tmp_path: Path) -> None
     assert found.sharing.actors.side_by_side == 1
     assert found.transport == found.weights == found.averaging == ()
     assert Measurements.model_validate_json(found.model_dump_json()) == found
+
+
+@pytest.mark.parametrize("agent", ["sac", "td3"])
+def test_sac_and_td3_are_measured_as_any_other_agent_with_a_replay(tmp_path: Path, agent: str) -> None:
+    config = write_config(tmp_path / "control.toml", CONTROL, agent={"type": agent})
+    found = measured(config, 1, [4], 'distribution.transport="inproc"')
+    (actor,), (learner,) = found.actors, found.learners
+    assert (found.rho, learner.uses_per_update, learner.updates_per_version) == (32.0, 32, 5)
+    assert actor.step_s.median > 0
+    assert learner.update_s.median > 0
 
 
 @pytest.mark.soak
