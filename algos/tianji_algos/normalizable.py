@@ -77,7 +77,7 @@ class Numbers:
         """
         if (found := cls.find(spaces)) is not None:
             return found
-        what = f"observations of {spaces.observation} cannot be normalised: floats have means and variances"
+        what = f"observations of {spaces.observation} cannot be normalised: there are no floats among them"
         if spaces.stack > 1:
             what = f"stacks of {spaces.stack} observations are not normalised"
         raise UnsupportedSpaceError(f"{what}; training.normalize_observations = false would be right")
