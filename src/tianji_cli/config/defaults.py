@@ -1,8 +1,8 @@
 """What `tianji train --env ID` trains with: settings that have to learn before anyone has tuned them.
 
-They follow from what an environment shows and takes, from the agent and from the number of cores, and never
-from the environment's id. ``docs/defaults.md`` has them in a table with their reasons; a key that is not
-here is as the schema has it.
+They follow from what an environment shows and takes, from the agent, from the number of cores and, where
+these are more than two, from how long a step takes; never from the environment's id. ``docs/defaults.md`` has them in
+a table with their reasons; a key that is not here is as the schema has it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,16 @@ REPLAY_BYTES: Final = 2**30
 SMALLEST_REPLAY: Final = 10_000
 """Env steps, of observations however large."""
 
+CORES_OF_ONE_ACTOR: Final = 2
+"""With so many there is one actor, however long steps take."""
+MOST_ACTORS: Final = 16
+
 _FRAGMENTS: Final = 4
-"""Of a rollout: 1, 2 or 4 actors share them evenly."""
+"""Of a rollout of PPO: 1, 2 or 4 actors share them evenly. More of them have fewer environments each."""
+_FOLLOWED_S: Final = {"ppo": 25e-6, "dqn": 45e-6, "sac": 6e-3, "td3": 6e-3}
+"""Seconds that a learner takes on one core for what it does with a step, about."""
+_FOLLOWED_S_OF_IMAGES: Final = 600e-6
+"""The same, where observations are images."""
 
 _NATURE_SIDE: Final = 36
 """Height and width, in pixels, from which the plain convolutions have something left to see at the end."""
@@ -45,11 +53,13 @@ class Seen:
 
     Attributes:
         stack: observations in a row that a policy sees as one.
+        step_s: seconds of a step, about; 0 if it was not looked at.
     """
 
     observation: gym.Space[Any]
     action: gym.Space[Any]
     stack: int = 1
+    step_s: float = 0.0
 
     @property
     def has_pictures(self) -> bool:
@@ -156,7 +166,9 @@ def _ppo(seen: Seen, cores: int, env_steps: int | None) -> Table:
         training |= {"epochs": 3, "learning_rate": 3e-4, "clip_range": 0.1, "minibatch_size": 256}
     num_envs = 16
     send_size = training["rollout_steps"] // (_FRAGMENTS * num_envs)
-    actors = max(actors for actors in (1, 2, 4) if actors <= max(1, cores - 1))
+    wanted = max(_FRAGMENTS, _actors_to_follow("ppo", seen, cores))
+    actors = max(actors for actors in (1, 2, 4, 8, 16) if actors <= min(wanted, max(1, cores - 1)))
+    num_envs = min(num_envs, _FRAGMENTS * num_envs // actors)
     return {
         "environment": {"num_envs": num_envs},
         "model": _image_model("cnn_actor_critic", seen) or {"type": "mlp_actor_critic"},
@@ -166,7 +178,6 @@ def _ppo(seen: Seen, cores: int, env_steps: int | None) -> Table:
 
 
 def _dqn(seen: Seen, cores: int, env_steps: int | None) -> Table:
-    del cores  # The learner is the slower side: one actor is enough.
     training: Table = {
         "replay_ratio": 16.0,
         "batch_size": 128,
@@ -198,20 +209,21 @@ def _dqn(seen: Seen, cores: int, env_steps: int | None) -> Table:
         },
         "model": _image_model("cnn_q", seen) or {"type": "mlp_q"},
         "training": training,
-        "distribution": _replay(seen, 200_000, send_size=16),
+        "distribution": _replay("dqn", seen, cores, 200_000, send_size=16),
     }
 
 
 def _sac(seen: Seen, cores: int, env_steps: int | None) -> Table:
-    return _actor_q("mlp_gaussian_q", seen, cores, env_steps)
+    del env_steps  # The papers' rates are constant.
+    return _actor_q("sac", "mlp_gaussian_q", seen, cores)
 
 
 def _td3(seen: Seen, cores: int, env_steps: int | None) -> Table:
-    return _actor_q("mlp_deterministic_q", seen, cores, env_steps)
+    del env_steps  # Likewise.
+    return _actor_q("td3", "mlp_deterministic_q", seen, cores)
 
 
-def _actor_q(model: str, seen: Seen, cores: int, env_steps: int | None) -> Table:
-    del cores, env_steps  # One actor is enough, and the papers' rates are constant.
+def _actor_q(agent: str, model: str, seen: Seen, cores: int) -> Table:
     return {
         "environment": {"num_envs": 4},
         "agent": {"warmup_hold": 16},
@@ -226,7 +238,7 @@ def _actor_q(model: str, seen: Seen, cores: int, env_steps: int | None) -> Table
             "target_tau": 0.005,
             "publish_every": 10,
         },
-        "distribution": _replay(seen, 1_000_000, send_size=4),
+        "distribution": _replay(agent, seen, cores, 1_000_000, send_size=4),
     }
 
 
@@ -251,9 +263,16 @@ def _falling_rate(env_steps: int | None) -> Table:
     return {"learning_rate_schedule": "linear", "schedule_steps": env_steps}
 
 
-def _replay(seen: Seen, most: int, send_size: int) -> Table:
-    """Have one actor, and a replay of so many env steps at most, fewer if observations are large."""
+def _actors_to_follow(agent: str, seen: Seen, cores: int) -> int:
+    """Count the actors that make as many steps as the learner can use, beside it."""
+    followed_s = _FOLLOWED_S_OF_IMAGES if seen.has_pictures else _FOLLOWED_S[agent]
+    return max(1, min(MOST_ACTORS, cores - 1, round(seen.step_s / followed_s)))
+
+
+def _replay(agent: str, seen: Seen, cores: int, most: int, send_size: int) -> Table:
+    """Have a replay of so many env steps at most, fewer if observations are large."""
     space = seen.observation
     bytes_of_one = math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize
     capacity = max(SMALLEST_REPLAY, min(most, REPLAY_BYTES // max(1, bytes_of_one)))
-    return {"actor": {"num": 1, "send_size": send_size}, "buffer": {"capacity": capacity}}
+    actors = _actors_to_follow(agent, seen, cores)
+    return {"actor": {"num": actors, "send_size": send_size}, "buffer": {"capacity": capacity}}

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import statistics
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import gymnasium
@@ -16,7 +19,7 @@ import numpy as np
 
 from tianji_algos.fields import ACTION_MASK
 from tianji_cli.config.checks import check_companions, wrong_agent
-from tianji_cli.config.defaults import Seen, check_agent, defaults, usual_steps
+from tianji_cli.config.defaults import CORES_OF_ONE_ACTOR, Seen, check_agent, defaults, usual_steps
 from tianji_cli.config.environment import build_environment
 from tianji_cli.config.loader import check_environment, find_extensions, known_sections, resolve, validated
 from tianji_cli.config.schema import Environment, JobConfig, Wrapper
@@ -28,6 +31,12 @@ from tianji_envs.errors import EnvironmentFailure, UnknownEnvironmentError
 
 ORIGIN: Final = "--env"
 """What messages name in place of a file."""
+
+STEPPED_S: Final = 0.1
+"""For so long an environment is stepped to see how long a step takes."""
+LEAST_STEPS: Final = 3
+LONGEST_S: Final = 1.0
+"""So often it is stepped at least, unless that takes longer than this."""
 
 _MASK: Final = Wrapper(type="ActionMask")
 
@@ -59,10 +68,10 @@ def config_without_file(
     named: dict[str, Any] = _named(environment)
     own: dict[str, Any] = {"environment": named, "experiment": {"name": _run_name(env, agent)}}
     said = lay_over([own], ORIGIN, overrides)
-    seen, tells_mask = _look(env, agent, environment)
+    seen, tells_mask = _look(env, agent, environment, cores)
     if tells_mask and said.origin(("environment", "wrappers")) != "--set":
         named["wrappers"] = [_MASK.type]
-        seen, _ = _look(env, agent, environment.model_copy(update={"wrappers": (_MASK,)}))
+        seen, _ = _look(env, agent, environment.model_copy(update={"wrappers": (_MASK,)}), cores)
 
     def tree_for(env_steps: int | None) -> Tree:
         chosen = defaults(agent, seen, cores, env_steps)
@@ -123,8 +132,10 @@ def _exists(kind: dict[str, str]) -> bool:
     return True
 
 
-def _look(env: str, agent: str, environment: Environment) -> tuple[Seen, bool]:
+def _look(env: str, agent: str, environment: Environment, cores: int) -> tuple[Seen, bool]:
     """Build one copy, and note what it shows and takes, and whether its info tells which actions there are.
+
+    How long a step takes is noted where there are cores for several actors.
 
     Raises:
         UsageError: it cannot be built or reset, or is a team's.
@@ -140,7 +151,10 @@ def _look(env: str, agent: str, environment: Environment) -> tuple[Seen, bool]:
             what, right = wrong_agent(agent, env, team=True)
             raise UsageError(f"{what}; a config with {right}")
         seen = Seen(vector.observation_space, vector.action_space, vector.stack)
-        return seen, _tells_mask(env, environment, vector)
+        tells_mask = _tells_mask(env, environment, vector)
+        if cores > CORES_OF_ONE_ACTOR:
+            seen = replace(seen, step_s=_time_of_a_step(vector))
+        return seen, tells_mask
     finally:
         vector.close()
 
@@ -163,6 +177,33 @@ def _tells_mask(env: str, environment: Environment, vector: VectorEnvironment) -
         raise UsageError(f"--env {env} cannot be reset: {describe(error)}") from error
     shows_mask = isinstance(space, gymnasium.spaces.Dict) and ACTION_MASK in space.spaces
     return ACTION_MASK in vector.info_keys and not shows_mask
+
+
+def _time_of_a_step(vector: VectorEnvironment) -> float:
+    """Step one environment at random for a moment; seconds of a step, their median.
+
+    Returns:
+        0 where it cannot be stepped so: an environment may refuse actions that its mask forbids, and what is
+        wrong with another is for the training to say.
+    """
+    space = vector.observation_space
+    times: list[float] = []
+    observation = np.zeros((1, *(space.shape or ())), space.dtype)
+    reward, (terminated, truncated) = np.zeros(1, np.float32), np.zeros((2, 1), np.bool_)
+    vector.action_space.seed(0)
+    try:
+        vector.reset(0, observation)
+        began_s = time.monotonic()
+        while (stepped_s := time.monotonic() - began_s) < STEPPED_S or (
+            len(times) < LEAST_STEPS and stepped_s < LONGEST_S
+        ):
+            action = np.asarray(vector.action_space.sample())[None]
+            began = time.perf_counter()
+            vector.step(action, observation, reward, terminated, truncated)
+            times.append(time.perf_counter() - began)
+    except Exception:  # noqa: BLE001 - of whatever kind the environment raises
+        return 0.0
+    return statistics.median(times)
 
 
 def _failed(env: str, error: EnvironmentFailure) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -49,6 +50,26 @@ class Shown(BaseEnv):
     def _zeros(self) -> Any:
         space = self.observation_space
         return np.zeros(space.shape or (), space.dtype)
+
+
+class Slow(Shown):
+    """Takes its time for a step."""
+
+    steps = 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool]:
+        """Wait two milliseconds."""
+        Slow.steps += 1
+        time.sleep(2e-3)
+        return super().step(action)
+
+
+class Strict(Shown):
+    """Takes no action that was drawn at random."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool]:
+        """Refuse it."""
+        raise ValueError(f"{action} is against the rules")
 
 
 class Other(Shown):

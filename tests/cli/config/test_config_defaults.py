@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.config.shown_spaces import ACTIONS, NOBODYS, OBSERVATIONS, Told
+from cli.config.shown_spaces import ACTIONS, NOBODYS, OBSERVATIONS, Slow, Told
 
 from tianji_algos import registry as algorithms
 from tianji_cli.config.defaults import AGENTS, REPLAY_BYTES, SMALLEST_REPLAY, Seen, defaults
@@ -108,6 +108,49 @@ def test_more_cores_get_more_actors_and_nothing_else(
     assert many["distribution"]["actor"].pop("num") == actors
     assert few["distribution"]["actor"].pop("num") == 1
     assert few == many
+
+
+@pytest.mark.parametrize(
+    ("agent", "observation", "action", "step_s", "cores", "actors", "num_envs"),
+    [
+        ("ppo", "numbers", "one of", 2e-5, 64, 4, 16),
+        ("ppo", "numbers", "one of", 3e-4, 64, 8, 8),
+        ("ppo", "numbers", "one of", 1e-2, 64, 16, 4),
+        ("ppo", "numbers", "one of", 1e-2, 12, 8, 8),
+        ("ppo", "numbers", "one of", 1e-2, 3, 2, 16),
+        ("ppo", "picture", "one of", 1e-3, 64, 4, 16),
+        ("dqn", "numbers", "one of", 2e-5, 64, 1, 8),
+        ("dqn", "numbers", "one of", 5e-4, 64, 11, 8),
+        ("dqn", "numbers", "one of", 1.0, 64, 16, 8),
+        ("dqn", "picture", "one of", 5e-4, 64, 1, 8),
+        ("sac", "numbers", "numbers", 1e-3, 64, 1, 4),
+        ("td3", "numbers", "numbers", 3e-2, 4, 3, 4),
+    ],
+)
+def test_actors_are_as_many_as_the_learner_can_follow(
+    agent: str, observation: str, action: str, step_s: float, cores: int, actors: int, num_envs: int
+) -> None:
+    seen = Seen(OBSERVATIONS[observation], ACTIONS[action], step_s=step_s)
+    table = defaults(agent, seen, cores, 10**6)
+    assert (table["distribution"]["actor"]["num"], table["environment"]["num_envs"]) == (actors, num_envs)
+    if agent == "ppo":
+        fragment = num_envs * table["distribution"]["actor"]["send_size"]
+        assert table["training"]["rollout_steps"] % (actors * fragment) == 0
+
+
+@pytest.mark.parametrize(("cores", "actors", "steps"), [(2, 1, False), (8, 7, True)])
+def test_an_environment_is_stepped_where_there_are_cores_for_several_actors(
+    cores: int, actors: int, steps: bool
+) -> None:
+    Slow.steps = 0
+    config = config_without_file("cli.config.shown_spaces:Slow", "dqn", (), cores)
+    assert config.distribution.actor.num == actors
+    assert (Slow.steps > 0) is steps
+    assert Slow.steps < 100
+
+
+def test_an_environment_that_refuses_random_actions_is_taken_to_be_quick() -> None:
+    assert config_without_file("cli.config.shown_spaces:Strict", "dqn", (), 8).distribution.actor.num == 1
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 4, 8, 64])
