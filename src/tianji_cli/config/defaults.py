@@ -1,8 +1,8 @@
 """What `tianji train --env ID` trains with: settings that have to learn before anyone has tuned them.
 
 They follow from what an environment shows and takes, from the agent, from the number of cores and, where
-these are more than two, from how long a step takes; never from the environment's id. ``docs/defaults.md`` has them in
-a table with their reasons; a key that is not here is as the schema has it.
+these are more than two, from how long a step takes; never from the environment's id. ``docs/defaults.md`` has
+them in a table with their reasons; a key that is not here is as the schema has it.
 """
 
 from __future__ import annotations
