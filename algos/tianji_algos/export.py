@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import gymnasium as gym
@@ -41,6 +42,7 @@ OF_A_TEAM: Final = {
     AVAILABLE: "which actions each agent may choose",
 }
 """Parts of a team's records that its policies act by; the others are for training."""
+_WITHIN: Final = "; it is normalised within"
 BATCHES: Final = (2, 3)
 """Observations that a policy is traced with, and that the trace is tried with."""
 CLOSE: Final = 1e-4
@@ -67,7 +69,7 @@ class ExportedPolicy(nn.Module):
         self._normalizer = normalizer_of(model)
         self._mask = MaskReader.of(spaces)
         self._space = spaces.observation
-        self._parts = _parts_of(spaces.observation)
+        self._parts = self._described(_parts_of(spaces.observation))
         seen = tuple(self._parts.values()) or (self._whole_observation(spaces.stack),)
         self.memory, next_state = _memory_of(model)
         noise = () if rule.noise is None else (rule.noise,)
@@ -139,12 +141,22 @@ class ExportedPolicy(nn.Module):
     def _as_seen(self, observation: torch.Tensor | RecordParts) -> torch.Tensor | RecordParts:
         return observation if self._normalizer is None else self._normalizer.seen(observation)
 
+    def _described(self, parts: dict[str, Port]) -> dict[str, Port]:
+        """Say of parts that are normalised that they are."""
+        numbers = None if self._normalizer is None else self._normalizer.numbers
+        return {
+            name: replace(port, meaning=port.meaning + _WITHIN)
+            if numbers is not None and name in numbers.parts
+            else port
+            for name, port in parts.items()
+        }
+
     def _whole_observation(self, stack: int) -> Port:
         meaning = _as_given(self._space)
         if stack > 1:
             meaning += f"; {stack} in a row, oldest first, zeros from before the episode"
         if self._normalizer is not None and self._normalizer.numbers is not None:
-            meaning += "; it is normalised within"
+            meaning += _WITHIN
         return Port(OBSERVATION, np.dtype(self._space.dtype), tuple(self._space.shape or ()), meaning)
 
 

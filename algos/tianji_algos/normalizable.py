@@ -86,8 +86,9 @@ class Numbers:
     def _of_record(cls, record: np.dtype[Any], sizes: Mapping[str, int]) -> Self | None:
         parts, count = {}, 0
         for name, size in sizes.items():
-            parts[name] = slice(count, count + size)
-            count += size
+            if size:
+                parts[name] = slice(count, count + size)
+                count += size
         return cls(count, record=record, parts=parts) if count else None
 
     def rows(self, observation: Array) -> Array:
@@ -128,11 +129,10 @@ class Numbers:
         if self.record is None:
             assert isinstance(observation, torch.Tensor)
             return _normalized_in_torch(observation, mean, scale)
-        parts = {
-            name: _normalized_in_torch(part, mean[which], scale[which]).to(part.dtype)
-            for name, which in self.parts.items()
-            if (part := part_of_records(observation, self.record, name)) is not None
-        }
+        parts = {}
+        for name, which in self.parts.items():
+            part = part_of_records(observation, self.record, name)
+            parts[name] = _normalized_in_torch(part, mean[which], scale[which]).to(part.dtype)
         if isinstance(observation, RecordParts):
             return RecordParts({**observation.parts, **parts})
         seen = observation.clone()

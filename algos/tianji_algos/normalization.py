@@ -70,7 +70,7 @@ class Normalization:
             if observations == "auto":
                 observations = able and _has_floats(spaces)
             if rewards == "auto":
-                rewards = able and settings.has_free_rewards and not _has_pictures(spaces)
+                rewards = able and settings.may_scale_rewards and not _has_pictures(spaces)
             asked = cls(observations, rewards, settings.gamma, settings.normalize_values)
         elif isinstance(settings, ObservationSettings):
             asked = cls(settings.normalize_observations, rewards=False, gamma=0.0)
@@ -188,7 +188,10 @@ class Normalizer(nn.Module):
             seen = experience_of(fragments, self.numbers)
             self._merge(self.observations, _SumsOfObservations(seen), learners)
         if self.returns is not None:
-            self._merge(self.returns, _SumsOfReturns(fragments), learners)
+            returns = _SumsOfReturns(fragments)
+            if not returns.count and any(fragment["mask"].any() for fragment in fragments):
+                raise AlgorithmError(_unsaid("what its discounted returns are", RETURNS, "rewards"))
+            self._merge(self.returns, returns, learners)
 
     def update_drawn(self, observation: npt.NDArray[Any], learners: AllReduce) -> None:
         """Take in the observations ``[B, ...]`` of a batch that a replay has drawn, likewise."""
@@ -259,8 +262,7 @@ class Normalizer(nn.Module):
             seen_through = fragment[FILTER][0, 0]
             if not seen_through[1].all():
                 raise AlgorithmError(
-                    f"a fragment does not say what its observations were normalised with ({FILTER}): "
-                    "begin() of an agent of your own calls super().begin(), and finish() super().finish()"
+                    _unsaid("what its observations were normalised with", FILTER, "observations")
                 )
             self.numbers.normalize(observation, seen_through, into)
         return list(self._normalized)
@@ -279,6 +281,13 @@ class Normalizer(nn.Module):
         scale = 1.0 / math.sqrt(float(self.returns.variance) + SMALL)
         normalized: Floats = reward * np.float32(scale)
         return np.clip(normalized, -MOST, MOST, out=normalized)
+
+
+def _unsaid(what: str, field: str, normalized: str) -> str:
+    return (
+        f"a fragment does not say {what} ({field}): begin() of an agent of your own calls super().begin(), "
+        f"and finish() super().finish(); or training.normalize_{normalized} = false would be right"
+    )
 
 
 class _Sums:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticKnownError
 
 from tianji_algos.schedules import Schedule
 
 Backend = Literal["auto", "torch", "numpy"]
-Switch = bool | Literal["auto"]
 """What differentiates the losses of an update: see ``OptimizerSettings``."""
 
 
@@ -18,6 +18,15 @@ def _in_torch(backend: Backend) -> Backend:
         raise ValueError('these losses have no derivatives by hand; "auto" or "torch" would be right')
     return backend
 
+
+def _on_off_or_auto(value: Any) -> Any:
+    if isinstance(value, bool) or value == "auto":
+        return value
+    raise PydanticKnownError("literal_error", {"expected": "true, false or 'auto'"})
+
+
+Switch = Annotated[bool | Literal["auto"], BeforeValidator(_on_off_or_auto)]
+"""On, off, or as what is seen has it."""
 
 TorchAlone = Annotated[Backend, AfterValidator(_in_torch)]
 """For losses without derivatives by hand."""
@@ -184,7 +193,7 @@ class PolicySettings(AnyOptimizerSettings):
         normalize_observations: shift and scale each number of an observation by its running mean and standard
             deviation, and clip it to 10 of these; "auto": where there are floats among them.
         normalize_rewards: scale rewards by the running standard deviation of discounted returns, likewise,
-            before ``reward_scale``; "auto": unless that is set, or observations are images.
+            before ``reward_scale``; "auto": unless observations are images.
         normalize_values: the network gives values shifted and scaled by the running mean and standard
             deviation of their targets; the loss compares these, and advantages are in these deviations, too.
     """
@@ -220,6 +229,6 @@ class PolicySettings(AnyOptimizerSettings):
         return self
 
     @property
-    def has_free_rewards(self) -> bool:
-        """Rewards are normalised where ``normalize_rewards`` leaves it open: else their scale is known."""
-        return self.reward_scale == 1.0
+    def may_scale_rewards(self) -> bool:
+        """Rewards can be normalised where ``normalize_rewards`` leaves it open."""
+        return True

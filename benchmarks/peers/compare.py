@@ -167,6 +167,7 @@ def recipe_of(config: str) -> Recipe:
         sys.exit(f"{config}: --recipe ours takes an experiment.stop with env_steps, for peers to end at")
     told = {**training.model_dump(), **model.model_dump()}
     defaults = {**type(training)().model_dump(), **type(model)().model_dump()}
+    defaults |= {"normalize_observations": False, "normalize_rewards": False}  # As peers have it.
     known = {field.name for field in fields(Recipe)}
     left_out = sorted(
         f"without {name} = {told[name]!r}" for name in told.keys() - known if told[name] != defaults[name]

@@ -211,3 +211,28 @@ def test_a_team_learns_a_game_of_two_steps(share_parameters: bool, scale: dict[s
         agent.adopt(flat)
     assert returns[0] < 5.5
     assert returns[-1] > 6.5
+
+
+def test_the_learner_shows_the_networks_what_each_agent_saw() -> None:
+    spaces = team_spaces((2, 2), observation=4)
+    chosen = MAPPOSettings(
+        rollout_steps=192,
+        minibatch_size=192,
+        epochs=1,
+        clip_range=1e-5,
+        normalize_observations=True,
+        normalize_rewards=False,
+    )
+    asked = Normalization.of(chosen, spaces)
+    model, agent = build(spaces, asked=asked)
+    embryo, world = MAPPOEmbryo(spaces, model, chosen, seed=0), TwoStep(spaces)
+    flat = np.empty(model.parameter_count, np.float32)
+    for _ in range(3):
+        [minibatch] = embryo.minibatches([collect(agent, world, spaces, asked)])
+        embryo.metrics()
+        embryo.update(minibatch)
+        assert embryo.metrics()["clip_fraction"] == 0.0
+        before = flat.copy()
+        model.write_parameters(flat)
+        assert (flat != before).any()
+        agent.adopt(flat)

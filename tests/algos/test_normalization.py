@@ -40,6 +40,9 @@ from tianji_algos.on_policy import PolicyAgent, PolicyEmbryo
 from tianji_algos.ppo.ppo import PPOAgent, PPOEmbryo
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 
+TWO = gym.spaces.Discrete(2)
+PICTURE = gym.spaces.Box(0, 255, (36, 36), np.uint8)
+FLOATS = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
 STEPS, ENVS, GAMMA = 8, 4, 0.9
 CLOSE = 1e-5
 """How near to 1 ratios of a policy to itself have to be."""
@@ -68,7 +71,12 @@ def ppo(spaces: Spaces) -> PPOEmbryo:
 def play(agent: PolicyAgent, model: ActorCritic, spaces: Spaces, seed: int) -> Fragment:
     """A fragment as an actor fills it: observations that lie far from 0, and the agent's own fields."""
     [fragment] = random_rollout(spaces, seed, fragments=1, steps=STEPS, envs=ENVS)
-    fragment["observation"] = 50 + 20 * fragment["observation"]
+    if isinstance(spaces.observation, Records):
+        records = spaces.observation.draw((STEPS + 1) * ENVS, seed).reshape(STEPS + 1, ENVS)
+        records["speed"] = 50 + 20 * records["speed"]
+        fragment["observation"] = records
+    else:
+        fragment["observation"] = 50 + 20 * fragment["observation"]
     fragment["reward"] *= 30
     own = (*agent.fields(spaces, agent.settings), *ALL.fields(spaces))
     for spec in (*own, *model.recorded(spaces, NETWORK)):
@@ -135,6 +143,30 @@ def test_the_learner_shows_the_network_what_the_policy_saw_though_the_statistics
         assert not np.array_equal(fragment[FILTER], before), "what was received counts from now on"
     assert np.abs(fragment[FILTER][0, 0, 0] - 50).max() < 10
     assert np.abs(1 / fragment[FILTER][0, 0, 1] - 20).max() < 10
+
+
+def test_of_records_the_network_is_shown_what_the_policy_saw(records: Spaces) -> None:
+    learner, acting = build(records), build(records)
+    settings = PPOSettings(**SMALL, **ASKED, clip_range=CLOSE)
+    embryo = PPOEmbryo(records, learner, settings, 0)
+    agent = PPOAgent(records, acting, PPOAgentSettings(), ENVS, seed=0)
+    for seed in range(3):
+        agent.adopt(flat_of(learner))
+        [minibatch] = embryo.minibatches([play(agent, acting, records, seed)])
+        embryo.metrics()
+        embryo.update(minibatch)
+        assert embryo.metrics()["clip_fraction"] == 0.0
+    normalizer = normalizer_of(learner)
+    assert normalizer is not None
+    assert normalizer.observations is not None
+    assert (normalizer.observations.mean > 30).all()
+
+
+@pytest.fixture
+def records() -> Spaces:
+    """A number of a kind, and three that are measured."""
+    parts = {"mode": gym.spaces.Discrete(3), "none": gym.spaces.Box(-1.0, 1.0, (0,)), "speed": FLOATS}
+    return Spaces(Records(parts), TWO)
 
 
 @given(st.lists(st.integers(0, 2**31), min_size=1, max_size=4))
@@ -281,17 +313,11 @@ def test_rewards_of_each_agent_are_refused_with_the_way_out() -> None:
         MAPPOSettings.model_validate({"normalize_rewards": True, "rewards": "individual"})
 
 
-TWO = gym.spaces.Discrete(2)
-PICTURE = gym.spaces.Box(0, 255, (36, 36), np.uint8)
-FLOATS = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
-
-
 @pytest.mark.parametrize(
     ("spaces", "settings", "decided"),
     [
         (Spaces(FLOATS, TWO), PPOSettings(), {"observations", "rewards"}),
         (Spaces(FLOATS, TWO), IMPALASettings(), {"observations", "rewards"}),
-        (Spaces(FLOATS, TWO), PPOSettings(reward_scale=0.1), {"observations"}),
         (Spaces(FLOATS, TWO), PPOSettings(normalize_observations=False), {"rewards"}),
         (Spaces(FLOATS, TWO), PPOSettings(normalize_rewards=False, normalize_observations=False), set()),
         (Spaces(FLOATS, TWO), PPOSettings(normalize_values=True), {"observations", "rewards", "values"}),
@@ -332,7 +358,14 @@ def test_numbers_too_large_to_be_squared_end_the_training_with_a_reason(cartpole
 def test_an_agent_that_does_not_say_what_it_saw_through_is_refused(cartpole_spaces: Spaces) -> None:
     [fragment] = normalized(random_rollout(cartpole_spaces, 2, fragments=1, steps=STEPS, envs=ENVS))
     fragment[FILTER][...] = 0.0
-    with pytest.raises(AlgorithmError, match=r"calls super\(\).begin\(\)"):
+    with pytest.raises(AlgorithmError, match=r"calls super\(\).begin\(\).*normalize_observations = false"):
+        train(ppo(cartpole_spaces), [fragment])
+
+
+def test_an_agent_that_does_not_say_what_its_returns_are_is_refused(cartpole_spaces: Spaces) -> None:
+    [fragment] = normalized(random_rollout(cartpole_spaces, 2, fragments=1, steps=STEPS, envs=ENVS))
+    fragment[RETURNS][...] = 0.0
+    with pytest.raises(AlgorithmError, match=r"finish\(\); or training.normalize_rewards = false"):
         train(ppo(cartpole_spaces), [fragment])
 
 

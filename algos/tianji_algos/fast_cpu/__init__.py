@@ -1,1 +1,1 @@
-"""Derivatives found by hand, in numpy, for small networks on a CPU; tests hold them against the losses."""
+"""Small networks and losses in numpy, on a CPU, with derivatives by hand; tests hold them against torch."""

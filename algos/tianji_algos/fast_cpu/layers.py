@@ -22,8 +22,6 @@ from tianji_algos.core import Executor, Model
 Floats = npt.NDArray[np.float32]
 
 _THROUGH_TANH: Final = torch.ops.aten.tanh_backward.grad_input
-
-
 _THROUGH_RELU: Final = torch.ops.aten.threshold_backward.grad_input
 
 

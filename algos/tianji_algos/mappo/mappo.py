@@ -1,8 +1,8 @@
 """MAPPO (Yu et al., 2022): update rule, rollout, distribution and agent.
 
 The update departs from the paper's in two things. Values are normalised only where ``normalize_values`` asks
-for it, by statistics of all agents together; else ``reward_scale`` brings returns to a size that networks
-learn. And a dead agent's value is the mean of those of the living (see ``TeamRollout``).
+for it, by statistics of all agents together; else ``normalize_rewards`` or ``reward_scale`` brings returns to
+a size that networks learn. And a dead agent's value is the mean of those of the living (see ``TeamRollout``).
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ class MAPPOSettings(PPOSettings):
 
     Attributes:
         minibatch_size: env steps per gradient update, about: a rollout is cut into equal minibatches.
-        rewards: "team": every agent learns from the team's reward; "individual": each from its own.
+        rewards: "team": every agent learns from the team's reward; "individual": each from its own, which
+            is not normalised.
     """
 
     rewards: Literal["team", "individual"] = "team"
@@ -37,9 +38,9 @@ class MAPPOSettings(PPOSettings):
         return self
 
     @property
-    def has_free_rewards(self) -> bool:
-        """Only the team's are normalised."""
-        return super().has_free_rewards and self.rewards == "team"
+    def may_scale_rewards(self) -> bool:
+        """Only the team's can be normalised."""
+        return self.rewards == "team"
 
 
 class TeamActorCriticSettings(Settings):

@@ -12,7 +12,7 @@ import typer
 
 from tianji_cli.commands.completion import configs_and_runs
 from tianji_cli.commands.options import Json, Override, Runs
-from tianji_cli.config.loader import dump_config, resolve
+from tianji_cli.config.loader import dump_config, fill_in_later_keys, resolve
 from tianji_cli.config.source import KeyPath, Tree, find_config, read, shown
 from tianji_cli.errors import printable
 from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
@@ -125,5 +125,7 @@ def _read(name: str, overrides: Sequence[str], out: Path | None) -> Tree:
         except NoSuchRunError:
             return read(name, overrides)  # Its message names the nearest config.
         run.check()
-        name = str(run.config)
+        tree = read(str(run.config), overrides)
+        fill_in_later_keys(tree)
+        return tree
     return read(name, overrides)

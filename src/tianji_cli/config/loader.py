@@ -75,18 +75,24 @@ def load_config(path: str, overrides: Sequence[str] = (), cores: int | None = No
 LATER: Final[Mapping[str, object]] = MappingProxyType(
     {"normalize_observations": False, "normalize_rewards": False}
 )
-"""Keys of ``[training]`` that are on by themselves today, as runs that are older than they trained."""
+"""Keys of ``[training]`` that are newer than some runs, with the values that those runs trained with."""
 
 
 def load_run_config(path: str, overrides: Sequence[str] = ()) -> JobConfig:
     """Read the config of a run, which may be older than some keys; raises as ``load_config`` does."""
     tree = read(path, overrides)
+    fill_in_later_keys(tree)
+    return resolve(tree)
+
+
+def fill_in_later_keys(tree: Tree) -> None:
+    """Write keys into a run's config that are newer than it, with the values that it has trained with."""
+    find_extensions(tree)
     training = tree.values.get("training")
     if isinstance(training, dict):
-        with suppress(AlgorithmError):  # What is wrong with it is told below.
+        with suppress(AlgorithmError):  # What is wrong with it ``resolve`` tells.
             known = algorithms.settings_type("embryo", str(training.get("type"))).model_fields
             training |= {key: value for key, value in LATER.items() if key in known and key not in training}
-    return resolve(tree)
 
 
 def resolve(tree: Tree, cores: int | None = None) -> JobConfig:

@@ -113,7 +113,7 @@ def _check_perturbed(tree: Tree, key: str, perturbed: Perturbed, found: Mapping[
 def _may_normalize_rewards(settings: Any) -> bool:
     """Whether an update rule's settings ask for it, or leave it to what observations are."""
     asked = getattr(settings, "normalize_rewards", False)
-    return bool(settings.has_free_rewards if asked == "auto" else asked)
+    return bool(settings.may_scale_rewards if asked == "auto" else asked)
 
 
 def _path(key: str) -> tuple[str, ...]:

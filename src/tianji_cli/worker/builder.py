@@ -186,9 +186,11 @@ class Builder:
             UsageError: the update rule would leave the statistics as they begin.
         """
         section = self.config.training
-        able = algorithms.load("embryo", section.type).normalizes
-        asked = Normalization.of(section.settings, self.spaces, able=able)
-        if asked is not None and not able:
+        keeps_statistics = algorithms.load("embryo", section.type).normalizes
+        distribution = self.config.distribution
+        on_mps = "mps" in (distribution.device, distribution.actor.device)  # without double precision
+        asked = Normalization.of(section.settings, self.spaces, able=keeps_statistics and not on_mps)
+        if asked is not None and not keeps_statistics:
             names = ("observations", "rewards", "values")
             key = "normalize_" + next(name for name in names if getattr(asked, name))
             raise UsageError(

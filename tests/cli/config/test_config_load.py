@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tianji_cli.config.loader import dump_config, load_config
+from tianji_cli.config.loader import dump_config, load_config, load_run_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError
 
@@ -180,6 +180,7 @@ def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(
 @pytest.mark.parametrize(
     ("override", "right"),
     [
+        ("training.normalize_rewards=1", "true, false or 'auto'"),
         ('environment.num_envs="32"', "whole number"),
         ("environment.num_envs=1.5", "whole number"),
         ("environment.num_envs=true", "whole number"),
@@ -406,3 +407,29 @@ def test_a_resolved_config_has_the_numbers_of_the_machine_on_which_it_was_resolv
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
     assert load_config(str(resolved)) == here
     assert load_config(str(good), ROLLOUT) != here
+
+
+RULE = """
+from tianji_algos.ppo.ppo import PPOEmbryo
+from tianji_algos.ppo.settings import PPOSettings
+
+class Rule(PPOEmbryo):
+    settings_type = PPOSettings
+"""
+
+
+@pytest.mark.parametrize(("rule", "later"), [("ppo", True), ("rules_of_before:Rule", True), ("dqn", False)])
+def test_a_run_has_the_values_of_before_for_keys_that_came_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str, later: bool
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    write(tmp_path / "rules_of_before.py", RULE)
+    agent = "dqn" if rule == "dqn" else "ppo"
+    text = GOOD.replace("[experiment]", f'[experiment]\nextensions = ["{tmp_path}"]').replace("ppo", agent)
+    path = write(tmp_path / "config.toml", f'{text}\n[training]\ntype = "{rule}"\n')
+    today, then = load_config(str(path)), load_run_config(str(path))
+    names = ("normalize_observations", "normalize_rewards")
+    found = [[getattr(job.training.settings, name, None) for name in names] for job in (today, then)]
+    assert found == ([["auto", "auto"], [False, False]] if later else [[False, None], [False, None]])
+    path.write_text(path.read_text() + "normalize_observations = true\n")
+    assert load_run_config(str(path)).training.settings.normalize_observations is True
