@@ -18,6 +18,7 @@ LARGE: dict[str, Any] = {
         "epochs": 10,
         "learning_rate": 1e-3,
         "reward_scale": 100.0,
+        "normalize_rewards": False,
         "normalize_values": True,
     },
     "distribution": {"mode": "sync"},
