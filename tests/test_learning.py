@@ -38,6 +38,8 @@ epochs = 4
 learning_rate = 3e-3
 gae_lambda = 0.9
 normalize_advantage = "rollout"
+normalize_observations = false
+normalize_rewards = false
 reward_scale = 0.1
 
 [distribution]
