@@ -16,7 +16,6 @@ import torch
 
 from tianji_algos.batch import Batch
 from tianji_algos.core import AllReduce, Model
-from tianji_algos.normalizable import SMALL
 from tianji_algos.normalization import Normalizer, normalizer_of
 
 
@@ -42,13 +41,11 @@ class DrawnObservations:
         """Return a batch as networks on a CPU see it, in memory that the next call reuses."""
         if self._normalizer is None:
             return batch
-        numbers, moments = self._normalizer.numbers, self._normalizer.observations
-        assert numbers is not None
-        assert moments is not None
+        numbers, by = self._normalizer.numbers, self._normalizer.filter().numpy()
+        assert numbers is not None, "observations are normalised"
         shape = (2, *batch.observation.shape)
         if self._seen.shape != shape:
             self._seen = numbers.empty(shape, batch.observation)
-        by = torch.stack((moments.mean.float(), (moments.variance.float() + SMALL).rsqrt())).numpy()
         for observation, seen in zip((batch.observation, batch.next_observation), self._seen, strict=True):
             numbers.normalize(observation, by, seen)
         return dataclasses.replace(batch, observation=self._seen[0], next_observation=self._seen[1])

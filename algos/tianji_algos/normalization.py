@@ -269,10 +269,17 @@ class Normalizer(nn.Module):
 
     def seen(self, observation: torch.Tensor | RecordParts) -> torch.Tensor | RecordParts:
         """Return observations ``[N, ...]`` where they are, as networks see them by the statistics of now."""
-        if self.observations is None or self.numbers is None:
-            return observation
-        scale = (self.observations.variance.float() + SMALL).rsqrt()
-        return self.numbers.normalize_in_torch(observation, self.observations.mean.float(), scale)
+        return (
+            observation
+            if self.numbers is None
+            else self.numbers.normalize_in_torch(observation, *self.filter())
+        )
+
+    def filter(self) -> torch.Tensor:
+        """Return the mean of each number of an observation, and one over its standard deviation, ``[2, F]``."""
+        assert self.observations is not None, "observations are normalised"
+        moments = self.observations
+        return torch.stack((moments.mean.float(), (moments.variance.float() + SMALL).rsqrt()))
 
     def rewards(self, reward: Floats) -> Floats:
         """Scale rewards by the standard deviation of discounted returns, and clip them."""
