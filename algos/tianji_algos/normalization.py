@@ -269,14 +269,13 @@ class Normalizer(nn.Module):
 
     def seen(self, observation: torch.Tensor | RecordParts) -> torch.Tensor | RecordParts:
         """Return observations ``[N, ...]`` where they are, as networks see them by the statistics of now."""
-        return (
-            observation
-            if self.numbers is None
-            else self.numbers.normalize_in_torch(observation, *self.filter())
-        )
+        if self.numbers is None:
+            return observation
+        mean, scale = self.filter()
+        return self.numbers.normalize_in_torch(observation, mean, scale)
 
     def filter(self) -> torch.Tensor:
-        """Return the mean of each number of an observation, and one over its standard deviation, ``[2, F]``."""
+        """Return mean, and one over the standard deviation, of each number of an observation, ``[2, F]``."""
         assert self.observations is not None, "observations are normalised"
         moments = self.observations
         return torch.stack((moments.mean.float(), (moments.variance.float() + SMALL).rsqrt()))
