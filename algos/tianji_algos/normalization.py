@@ -188,10 +188,7 @@ class Normalizer(nn.Module):
             seen = experience_of(fragments, self.numbers)
             self._merge(self.observations, _SumsOfObservations(seen), learners)
         if self.returns is not None:
-            returns = _SumsOfReturns(fragments)
-            if not returns.count and any(fragment["mask"].any() for fragment in fragments):
-                raise AlgorithmError(_unsaid("what its discounted returns are", RETURNS, "rewards"))
-            self._merge(self.returns, returns, learners)
+            self._merge(self.returns, _SumsOfReturns(fragments), learners)
 
     def update_drawn(self, observation: npt.NDArray[Any], learners: AllReduce) -> None:
         """Take in the observations ``[B, ...]`` of a batch that a replay has drawn, likewise."""
@@ -262,7 +259,9 @@ class Normalizer(nn.Module):
             seen_through = fragment[FILTER][0, 0]
             if not seen_through[1].all():
                 raise AlgorithmError(
-                    _unsaid("what its observations were normalised with", FILTER, "observations")
+                    f"a fragment does not say what its observations were normalised with ({FILTER}): "
+                    "begin() of an agent of your own calls super().begin(), and finish() super().finish(); "
+                    "or training.normalize_observations = false would be right"
                 )
             self.numbers.normalize(observation, seen_through, into)
         return list(self._normalized)
@@ -287,13 +286,6 @@ class Normalizer(nn.Module):
         scale = 1.0 / math.sqrt(float(self.returns.variance) + SMALL)
         normalized: Floats = reward * np.float32(scale)
         return np.clip(normalized, -MOST, MOST, out=normalized)
-
-
-def _unsaid(what: str, field: str, normalized: str) -> str:
-    return (
-        f"a fragment does not say {what} ({field}): begin() of an agent of your own calls super().begin(), "
-        f"and finish() super().finish(); or training.normalize_{normalized} = false would be right"
-    )
 
 
 class _Sums:

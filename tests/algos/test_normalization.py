@@ -362,13 +362,6 @@ def test_an_agent_that_does_not_say_what_it_saw_through_is_refused(cartpole_spac
         train(ppo(cartpole_spaces), [fragment])
 
 
-def test_an_agent_that_does_not_say_what_its_returns_are_is_refused(cartpole_spaces: Spaces) -> None:
-    [fragment] = normalized(random_rollout(cartpole_spaces, 2, fragments=1, steps=STEPS, envs=ENVS))
-    fragment[RETURNS][...] = 0.0
-    with pytest.raises(AlgorithmError, match=r"finish\(\); or training.normalize_rewards = false"):
-        train(ppo(cartpole_spaces), [fragment])
-
-
 def test_stacks_are_refused() -> None:
     spaces = Spaces(gym.spaces.Box(-1, 1, (3, 4), np.float32), gym.spaces.Discrete(2), stack=3)
     with pytest.raises(UnsupportedSpaceError, match="stacks of 3 observations"):

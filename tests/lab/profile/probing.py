@@ -35,7 +35,13 @@ PPO: dict[str, Any] = {
     "environment": {"type": "gym", "id": "CartPole-v1", "num_envs": 8},
     "agent": {"type": "ppo"},
     "model": {"hidden": [8]},
-    "training": {"rollout_steps": 256, "minibatch_size": 64, "epochs": 2},
+    "training": {
+        "rollout_steps": 256,
+        "minibatch_size": 64,
+        "epochs": 2,
+        "normalize_observations": False,
+        "normalize_rewards": False,
+    },
     "distribution": {"actor": {"send_size": 16}},
 }
 
