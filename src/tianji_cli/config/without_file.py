@@ -68,10 +68,12 @@ def config_without_file(
     named: dict[str, Any] = _named(environment)
     own: dict[str, Any] = {"environment": named, "experiment": {"name": _run_name(env, agent)}}
     said = lay_over([own], ORIGIN, overrides)
-    seen, tells_mask = _look(env, agent, environment, cores)
-    if tells_mask and said.origin(("environment", "wrappers")) != "--set":
+    may_wrap = said.origin(("environment", "wrappers")) != "--set"
+    seen, wants_mask = _look(env, agent, environment, cores, may_wrap=may_wrap)
+    if wants_mask:
         named["wrappers"] = [_MASK.type]
-        seen, _ = _look(env, agent, environment.model_copy(update={"wrappers": (_MASK,)}), cores)
+        masked = environment.model_copy(update={"wrappers": (_MASK,)})
+        seen, _ = _look(env, agent, masked, cores, may_wrap=False)
 
     def tree_for(env_steps: int | None) -> Tree:
         chosen = defaults(agent, seen, cores, env_steps)
@@ -132,10 +134,10 @@ def _exists(kind: dict[str, str]) -> bool:
     return True
 
 
-def _look(env: str, agent: str, environment: Environment, cores: int) -> tuple[Seen, bool]:
-    """Build one copy, and note what it shows and takes, and whether its info tells which actions there are.
+def _look(env: str, agent: str, environment: Environment, cores: int, *, may_wrap: bool) -> tuple[Seen, bool]:
+    """Build one copy, and note what it shows and takes, and whether it is to be wrapped for its action mask.
 
-    How long a step takes is noted where there are cores for several actors.
+    How long a step takes is noted where there are cores for several actors, of what is not wrapped any more.
 
     Raises:
         UsageError: it cannot be built or reset, or is a team's.
@@ -151,10 +153,10 @@ def _look(env: str, agent: str, environment: Environment, cores: int) -> tuple[S
             what, right = wrong_agent(agent, env, team=True)
             raise UsageError(f"{what}; a config with {right}")
         seen = Seen(vector.observation_space, vector.action_space, vector.stack)
-        tells_mask = _tells_mask(env, environment, vector)
-        if cores > CORES_OF_ONE_ACTOR:
+        wants_mask = _tells_mask(env, environment, vector) and may_wrap
+        if cores > CORES_OF_ONE_ACTOR and not wants_mask:
             seen = replace(seen, step_s=_time_of_a_step(vector))
-        return seen, tells_mask
+        return seen, wants_mask
     finally:
         vector.close()
 
