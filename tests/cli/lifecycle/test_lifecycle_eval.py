@@ -93,10 +93,12 @@ def test_eval_films_all_episodes_one_after_the_other(workplace: Any) -> None:
         assert (figures["render"], figures["pictures"], figures["fps"]) == (name, len(pictures), 50)
         assert {picture.shape for picture in pictures} == {(400, 600, 3)}
         played[name] = figures["returns"]
-        # The pole falls, and stands again in the first picture of the second episode.
-        first, last, again = (pictures[n].astype(int) for n in (0, int(figures["returns"][0]), -1))
-        assert abs(first - last).mean() > 1
-        assert abs(again - last).mean() > 0
+        # An episode begins within 2.9 degrees of upright and ends beyond 12: a turn by 9, the least that
+        # there can be, changes a picture by 0.3 in the mean of all its pixels.
+        end = int(figures["returns"][0])
+        first, last, again = (pictures[n].astype(int) for n in (0, end, end + 1))
+        assert abs(first - last).mean() > 0.2
+        assert abs(again - last).mean() > 0.2
     assert played["play.mp4"] == played["play.gif"]
     said = workplace.command("eval", str(run.path), "--render", "again.MP4", "--overlay")
     said.wait(0)
