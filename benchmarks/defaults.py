@@ -204,7 +204,7 @@ class Bench:
 def table(outcomes: Sequence[Outcome], *, with_peer: bool) -> Iterator[str]:
     """Write the rows as Markdown."""
     heads = ["environment", "agent", "target", "tianji: each seed", "reached", "env steps", "train s"]
-    heads += ["Stable-Baselines3: each seed", "its env steps"] if with_peer else []
+    heads += ["Stable-Baselines3: each seed", "its env steps", "its train s"] if with_peer else []
     yield f"| {' | '.join(heads)} |"
     yield f"|{'---|' * len(heads)}"
     for outcome in outcomes:
@@ -215,9 +215,9 @@ def table(outcomes: Sequence[Outcome], *, with_peer: bool) -> Iterator[str]:
             cells += [outcome.missing.replace("|", "/")]
         else:
             reached = "-" if outcome.reached is None else f"{outcome.reached} of {len(outcome.runs)}"
-            train_s = statistics.median(run["train_s"] for run in outcome.runs)
-            cells += [_means(outcome.runs), reached, _steps(outcome.runs), f"{train_s:.0f}"]
-            cells += [_means(outcome.peer), _steps(outcome.peer)] if with_peer else []
+            cells += [_means(outcome.runs), reached, _steps(outcome.runs), _train_s(outcome.runs)]
+            if with_peer:
+                cells += [_means(outcome.peer), _steps(outcome.peer), _train_s(outcome.peer)]
         cells += [""] * (len(heads) - len(cells))
         yield f"| {' | '.join(cells)} |"
 
@@ -228,6 +228,10 @@ def _means(runs: Sequence[dict[str, Any]]) -> str:
 
 def _steps(runs: Sequence[dict[str, Any]]) -> str:
     return f"{statistics.median(run['env_steps'] for run in runs):,.0f}"
+
+
+def _train_s(runs: Sequence[dict[str, Any]]) -> str:
+    return f"{statistics.median(run['train_s'] for run in runs):.0f}"
 
 
 def main() -> int:

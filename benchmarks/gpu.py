@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -24,6 +25,8 @@ from statistics import median
 from typing import Any, Final
 
 LIMIT_S: Final = 540.0
+ENDS_S: Final = 20.0
+"""For a part that is told to end; then it is killed."""
 ROOT: Final = Path(__file__).parents[1]
 PONG: Final = str(ROOT / "configs" / "ppo_pong_gpu.toml")
 REPLAYED: Final = str(ROOT / "configs" / "dqn_pong_gpu.toml")
@@ -157,8 +160,12 @@ def run(name: str, part: Part, out: Path) -> Outcome:
         try:
             status: int | None = child.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
-            os.killpg(child.pid, 15)
-            child.wait()
+            os.killpg(child.pid, signal.SIGTERM)
+            try:
+                child.wait(ENDS_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
             status = None
     if status is not None and part.report is not None and part.report.exists():
         came_to = part.figures(json.loads(part.report.read_text()))

@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,11 @@ def seeds(text: str) -> list[int]:
     return list(range(int(first), int(last or first) + 1))
 
 
-def train(tianji: str, config: str, seed: int, out: Path) -> dict[str, Any]:
+def train(tianji: str, config: str, overrides: Sequence[str], seed: int, out: Path) -> dict[str, Any]:
     """The summary of one run."""
     summary = out / f"{config}-{seed}.json"
-    command = [tianji, "train", f"configs/{config}.toml", "--set", f"experiment.seed={seed}"]
+    settings = [word for setting in (*overrides, f"experiment.seed={seed}") for word in ("--set", setting)]
+    command = [tianji, "train", f"configs/{config}.toml", *settings]
     subprocess.run([*command, "--quiet", "--out", str(out), "--json", str(summary)],
                    check=True, stdout=subprocess.DEVNULL)  # fmt: skip
     result: dict[str, Any] = json.loads(summary.read_text())
@@ -59,6 +61,7 @@ def main() -> int:
     parser.add_argument(
         "--tianji", default=shutil.which("tianji", path=str(Path(sys.executable).parent)) or "tianji"
     )
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--json", metavar="PATH")
     arguments = parser.parse_args()
     print(f"# {platform.platform()}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
@@ -70,7 +73,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         for config in arguments.config:
             for seed in itertools.chain(*arguments.seeds):
-                run = train(arguments.tianji, config, seed, Path(directory))
+                run = train(arguments.tianji, config, arguments.set, seed, Path(directory))
                 mean, target = run["evaluation"]["mean"], TARGETS[config]
                 missed += mean < target
                 times = ", ".join(

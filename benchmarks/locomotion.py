@@ -2,11 +2,13 @@
 
     python benchmarks/locomotion.py --config configs/ppo_hopper.toml --seeds 5 --out runs/locomotion
     python benchmarks/locomotion.py --config CONFIG --env-steps N --sb3 ENV/bin/python --out DIR --json PATH
+    python benchmarks/locomotion.py --config CONFIG --recipe ours --sb3 ENV/bin/python --out DIR
 
-For each seed tianji trains the config to so many env steps, and Stable-Baselines3 the same task with the same
-algorithm (``peers/sb3_locomotion.py`` says with which settings); greedy episodes are played with both last
-policies. Results are interquartile means over seeds with 95 % bootstrap intervals. Each training stays in
-``--out`` and is not repeated: what was interrupted goes on. Leave the machine alone meanwhile.
+For each seed tianji trains the config to so many env steps, and Stable-Baselines3 the same task with the
+same algorithm: with its own settings (``peers/sb3_locomotion.py`` says which), or PPO with the config's, as
+``--recipe ours`` asks. Greedy episodes are played with both last policies. Results are interquartile means
+over seeds with 95 % bootstrap intervals. Each training stays in ``--out`` and is not repeated: what was
+interrupted goes on. Leave the machine alone meanwhile.
 
 How near does production come to what the cores can make? `tianji profile` measures the parts alone: seconds
 to step, to choose an action and to learn, each for one env step. M cores that are never idle make
@@ -29,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from peers.recipe import recipe_of
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.launch.children import python_command
@@ -65,6 +68,7 @@ def train_tianji(options: argparse.Namespace, seed: int) -> Run:
 
 def train_peer(options: argparse.Namespace, seed: int) -> Run:
     """Train the same task with Stable-Baselines3."""
+    goal = f"experiment.stop={{ env_steps = {options.env_steps} }}"
     job = load_config(options.config, options.set)
     told = {
         "--task": job.environment.id,
@@ -77,6 +81,10 @@ def train_peer(options: argparse.Namespace, seed: int) -> Run:
     with tempfile.TemporaryDirectory() as place:
         result = Path(place) / "result.json"  # MuJoCo may have something to say on standard output
         command = [options.sb3, str(PEER), *words, "--json", str(result)]
+        if options.recipe == "ours":
+            recipe = Path(place) / "recipe.json"
+            recipe_of(options.config, [*options.set, goal]).write(recipe)
+            command += ["--recipe", str(recipe)]
         threads = os.environ | {"OMP_NUM_THREADS": str(options.sb3_threads)}
         subprocess.run(command, check=True, env=threads)
         found: Run = json.loads(result.read_text())
@@ -86,7 +94,8 @@ def train_peer(options: argparse.Namespace, seed: int) -> Run:
 def once(options: argparse.Namespace, contender: str, seed: int) -> Run:
     """Train, unless that was done before."""
     asked = {name: getattr(options, name) for name in ("config", "set", "env_steps", "episodes")}
-    asked |= {"sb3_threads": options.sb3_threads} if contender == "sb3" else {}
+    if contender == "sb3":
+        asked |= {"sb3_threads": options.sb3_threads, "recipe": options.recipe}
     path: Path = options.out / f"{Path(options.config).stem}-{contender}-{seed}.json"
     if not path.exists():
         busy, began_s = busy_share(), time.monotonic()
@@ -183,6 +192,9 @@ def main() -> None:
     parser.add_argument(
         "--sb3", metavar="PYTHON", help="has Stable-Baselines3 and gymnasium[mujoco]; left out: not run"
     )
+    parser.add_argument(
+        "--recipe", choices=("ours", "theirs"), default="theirs", help="how Stable-Baselines3 trains PPO"
+    )
     parser.add_argument("--sb3-threads", type=int, default=1, metavar="N", help="of its torch")
     parser.add_argument("--out", type=Path, required=True, help="where each training stays")
     parser.add_argument("--json", metavar="PATH")
@@ -190,6 +202,8 @@ def main() -> None:
     algorithm = load_config(options.config, options.set).agent.type
     if options.sb3 and algorithm not in ALGORITHMS:
         parser.error(f"--sb3 takes part with agent.type {' or '.join(ALGORITHMS)}, not {algorithm}")
+    if options.recipe == "ours" and algorithm != "ppo":
+        parser.error(f"--recipe ours is for PPO, not {algorithm}")
     environment = {
         "machine": f"{cpu_model()}, {len(os.sched_getaffinity(0))} cores",
         "system": platform.platform(),

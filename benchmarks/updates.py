@@ -113,11 +113,14 @@ def measure(options: argparse.Namespace, cores: Sequence[int]) -> Row:
 
 
 def learner_cores(options: argparse.Namespace) -> list[int]:
-    """Cores that the plan gives the learner; all, if it pins none."""
+    """Cores that the plan gives the learner; all, if it pins none. Learners of rollouts are refused."""
     from tianji_cli.config.loader import load_config  # noqa: PLC0415
     from tianji_cli.plan.plan import make_plan  # noqa: PLC0415 - not for --help
 
-    plan = make_plan(load_config(options.config, options.set))
+    job = load_config(options.config, options.set)
+    if not job.learns_from_replay:
+        sys.exit(f"{options.config} learns from rollouts; a config of DQN, R2D2, SAC or TD3 would be right")
+    plan = make_plan(job)
     (learner,) = (process for process in plan.processes if "learner" in process.roles)
     return sorted(learner.cores or os.sched_getaffinity(0))
 

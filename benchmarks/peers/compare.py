@@ -30,11 +30,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from recipe import Recipe
+from recipe import recipe_of
 
 HERE = Path(__file__).resolve().parent
 PEERS = {
@@ -152,34 +152,6 @@ def run_peer(peer: str, python: str, more: Sequence[str], directory: Path, seed:
     return Run(peer, seed, report["seconds"], report["env_steps"], *rates, wall_s, busy, None, report)
 
 
-def recipe_of(config: str) -> Recipe:
-    """Read a config of PPO with fully connected layers; its defaults are those of tianji."""
-    from tianji_cli.config.loader import load_config  # noqa: PLC0415 - peers' own recipes need no tianji
-
-    job = load_config(config, ())
-    training, model = job.training.settings, job.model.settings
-    learners = job.distribution.groups * job.distribution.learner.num
-    if (job.agent.type, job.model.type, learners) != ("ppo", "mlp_actor_critic", 1):
-        sys.exit(f"{config}: --recipe ours takes PPO with mlp_actor_critic and one learner")
-    if not {training.learning_rate_schedule, training.clip_range_schedule} <= {"constant", "linear"}:
-        sys.exit(f"{config}: --recipe ours takes schedules that are constant or linear")
-    if job.experiment.stop.env_steps is None:
-        sys.exit(f"{config}: --recipe ours takes an experiment.stop with env_steps, for peers to end at")
-    told = {**training.model_dump(), **model.model_dump()}
-    defaults = {**type(training)().model_dump(), **type(model)().model_dump()}
-    defaults |= {"normalize_observations": False, "normalize_rewards": False}  # As peers have it.
-    known = {field.name for field in fields(Recipe)}
-    left_out = sorted(
-        f"without {name} = {told[name]!r}" for name in told.keys() - known if told[name] != defaults[name]
-    )
-    return Recipe(
-        env_steps=job.experiment.stop.env_steps,
-        num_envs=job.environment.num_envs * job.distribution.actor.num,
-        left_out=tuple(left_out),
-        **{name: value for name, value in told.items() if name in known},
-    )
-
-
 def _seconds(run: Run) -> float:
     return math.inf if run.seconds is None else run.seconds
 
@@ -277,7 +249,10 @@ def _contenders(options: argparse.Namespace, directory: Path) -> list[Callable[[
     algorithm = options.algorithm
     config = options.config or CONFIGS[algorithm]
     if options.recipe == "ours":
-        recipe_of(config).write(directory / RECIPE)
+        recipe = recipe_of(config)
+        if recipe.normalize_observations or recipe.normalize_rewards:
+            sys.exit(f"{config}: --recipe ours takes a config that normalises nothing: not every peer can")
+        recipe.write(directory / RECIPE)
     if options.tianji:
         threshold = THRESHOLDS[algorithm]
         contenders.append(functools.partial(run_tianji, options.tianji, config, threshold, directory))

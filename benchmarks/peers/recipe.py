@@ -1,10 +1,12 @@
-"""How PPO is to train, in words that every peer can read: what ``compare.py --recipe ours`` hands them."""
+"""How PPO is to train, in words that every peer can read: what a benchmark's ``--recipe ours`` hands them."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict, dataclass
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +26,7 @@ class Recipe:
         hidden: widths of the layers, followed by ``activation``.
         shared: one network with a policy and a value output in place of two networks.
         policy_gain: scale of the policy output's initial weights.
+        initial_log_std: of the Gaussian policy, for continuous actions.
         left_out: settings of the config that have no place here, as text.
     """
 
@@ -50,6 +53,9 @@ class Recipe:
     activation: str = "tanh"
     shared: bool = False
     policy_gain: float = 0.01
+    initial_log_std: float = 0.0
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
     left_out: tuple[str, ...] = ()
 
     @property
@@ -77,6 +83,34 @@ class Recipe:
         """Read what ``write`` wrote."""
         found: dict[str, Any] = json.loads(Path(path).read_text())
         return cls(**found | {"hidden": tuple(found["hidden"]), "left_out": tuple(found["left_out"])})
+
+
+def recipe_of(config: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a config of PPO with fully connected layers; its defaults are those of tianji."""
+    from tianji_cli.config.loader import load_config  # noqa: PLC0415 - peers, which read recipes, have no tianji
+
+    job = load_config(config, overrides)
+    training, model = job.training.settings, job.model.settings
+    learners = job.distribution.groups * job.distribution.learner.num
+    if (job.agent.type, job.model.type, learners) != ("ppo", "mlp_actor_critic", 1):
+        sys.exit(f"{config}: --recipe ours takes PPO with mlp_actor_critic and one learner")
+    if not {training.learning_rate_schedule, training.clip_range_schedule} <= {"constant", "linear"}:
+        sys.exit(f"{config}: --recipe ours takes schedules that are constant or linear")
+    if job.experiment.stop.env_steps is None:
+        sys.exit(f"{config}: --recipe ours takes an experiment.stop with env_steps, for peers to end at")
+    told = {**training.model_dump(), **model.model_dump()}
+    defaults = {**type(training)().model_dump(), **type(model)().model_dump()}
+    normalises = {name: bool(told[name]) for name in ("normalize_observations", "normalize_rewards")}
+    known = {field.name for field in fields(Recipe)}
+    left_out = sorted(
+        f"without {name} = {told[name]!r}" for name in told.keys() - known if told[name] != defaults[name]
+    )
+    return Recipe(
+        env_steps=job.experiment.stop.env_steps,
+        num_envs=job.environment.num_envs * job.distribution.actor.num,
+        left_out=tuple(left_out),
+        **{name: value for name, value in told.items() if name in known} | normalises,
+    )
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

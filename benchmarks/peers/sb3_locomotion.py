@@ -1,7 +1,7 @@
 """Stable-Baselines3 on a MuJoCo task for so many env steps, then greedy episodes with its last policy.
 
 PPO has rl-zoo's hyperparameters of that task (tuned for its v3) and normalised observations and rewards, in
-one environment; SAC has its defaults.
+one environment, or trains as ``--recipe`` says; SAC has its defaults.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
+from recipe import Recipe, add_recipe
 from record import arguments, write
+from sb3 import networks, of_recipe
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
@@ -74,21 +76,42 @@ EVALUATION_SEED = 10_000
 """And the training's: episodes that were not trained on."""
 
 
-def settings_of(algorithm: str, task: str) -> Mapping[str, Any]:
-    """Choose what is told to the algorithm."""
-    if algorithm == "sac":
-        return {}
+def of_zoo(task: str) -> Mapping[str, Any]:
+    """Train PPO as rl-zoo does."""
     name = task.partition("-")[0]
     if name not in ZOO:
         raise SystemExit(f"{task}: rl-zoo's hyperparameters are here for {', '.join(ZOO)}")
     return ZOO[name]
 
 
+def set_up(options: argparse.Namespace) -> tuple[VecEnv, Mapping[str, Any], Sequence[str]]:
+    """Make the environments; returns them, what is told to the algorithm, and how that is not the recipe."""
+    recipe: Recipe | None = options.recipe
+    num_envs = 1 if recipe is None else recipe.num_envs
+    environments: VecEnv = make_vec_env(options.task, n_envs=num_envs, seed=options.seed)
+    if options.algorithm == "sac":
+        return environments, {}, ()
+    if recipe is None:
+        told = of_zoo(options.task)
+        return VecNormalize(environments, gamma=told["gamma"]), told, ()
+    setup = of_recipe(recipe)
+    policy = networks(recipe) | {"log_std_init": recipe.initial_log_std}
+    environments = VecNormalize(
+        environments,
+        norm_obs=recipe.normalize_observations,
+        norm_reward=recipe.normalize_rewards,
+        gamma=recipe.gamma,
+    )
+    return environments, setup.told | {"policy_kwargs": policy}, setup.differs
+
+
 def evaluate(model: BaseAlgorithm, trained: VecEnv, options: argparse.Namespace) -> list[float]:
     """Returns of greedy episodes, seen as the policy saw its training."""
     environment: VecEnv = make_vec_env(options.task, seed=options.seed + EVALUATION_SEED)
     if isinstance(trained, VecNormalize):
-        shown = VecNormalize(environment, training=False, norm_reward=False, gamma=trained.gamma)
+        shown = VecNormalize(
+            environment, training=False, norm_obs=trained.norm_obs, norm_reward=False, gamma=trained.gamma
+        )
         shown.obs_rms = trained.obs_rms
         environment = shown
     returns, _ = evaluate_policy(
@@ -99,16 +122,13 @@ def evaluate(model: BaseAlgorithm, trained: VecEnv, options: argparse.Namespace)
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = add_recipe(arguments(__doc__))
     parser.add_argument("--task", default="Hopper-v5")
     parser.add_argument("--algorithm", choices=("ppo", "sac"), default="ppo")
     parser.add_argument("--env-steps", type=int, default=1_000_000)
     parser.add_argument("--episodes", type=int, default=100, help="of the evaluation")
     options = parser.parse_args()
-    told = settings_of(options.algorithm, options.task)
-    environment: VecEnv = make_vec_env(options.task, seed=options.seed)
-    if options.algorithm == "ppo":
-        environment = VecNormalize(environment, gamma=told["gamma"])
+    environment, told, differs = set_up(options)
     algorithm = {"ppo": PPO, "sac": SAC}[options.algorithm]
     model = algorithm("MlpPolicy", environment, seed=options.seed, device="cpu", **told)
     began_s = time.monotonic()
@@ -119,6 +139,7 @@ def main() -> None:
         "env_steps": model.num_timesteps,
         "train_s": train_s,
         "returns": evaluate(model, environment, options),
+        "differs": differs,
         "settings": {name: str(value) for name, value in told.items()},
         "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
     }

@@ -146,7 +146,6 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         earlier = RunDirectory.find(resume, place) if resume is not None else None
         if earlier is not None:
             earlier.check()  # Its config names modules that will run.
-        if earlier is not None:
             job = load_run_config(str(earlier.config), settings)
         else:
             job = load_config(str(config), settings) if env is None else _by_defaults(env, agent, settings)

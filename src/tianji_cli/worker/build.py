@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.core import Agent, Embryo, Model, RolloutEmbryo
+from tianji_algos.fields import ACTION_MASK, leaves_choices
 from tianji_cli.config.population import config_with
 from tianji_cli.config.schema import BATCHES_AHEAD
 from tianji_cli.errors import UsageError, describe
@@ -97,6 +98,7 @@ from tianji_cli.wire.members import member_layout
 from tianji_cli.wire.parameters import average_layout, contribution_layout, policy_layout
 from tianji_cli.worker.builder import Builder
 from tianji_envs.core import VectorEnvironment, derive_seed
+from tianji_envs.errors import BrokenEnvironmentError
 from tianji_transports.composite import edge_capabilities, open_endpoint
 from tianji_transports.core import Capabilities, EngineOptions, Transport
 from tianji_transports.wiring import Wiring
@@ -436,6 +438,36 @@ def _films(builder: Builder, model: Model, seed: int, limits: EvaluationLimits) 
 
     place = builder.job.run / VIDEOS
     return Films(place, pace.keep_videos, build, begin, overlay=pace.overlay, max_s=pace.max_s)
+
+
+def check_first_observation(builder: Builder) -> None:
+    """Make sure that an environment begins an episode, and that one can be acted in: a wrapper may lie.
+
+    Raises:
+        BrokenEnvironmentError: what it shows is none of its space, is not finite or forbids every action.
+    """
+    environment = builder.environment(1)
+    space = environment.observation_space
+    shown = np.zeros((1, *(space.shape or ())), space.dtype)
+    try:
+        sys.stderr.write("beginning an episode in it\n")  # Told if a signal ends it here.
+        sys.stderr.flush()
+        environment.reset(0, shown)
+        for name in shown.dtype.names or (None,):
+            values = shown if name is None else shown[name]
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                what = "observation" if name is None else f"observation[{name!r}]"
+                raise BrokenEnvironmentError(
+                    f"the environment's reset gave {what} {values[0].tolist()}: finite numbers would be right"
+                )
+        masks = shown[ACTION_MASK] if ACTION_MASK in (shown.dtype.names or ()) else None
+        if masks is not None and not leaves_choices(masks, environment.action_space).all():
+            raise BrokenEnvironmentError(
+                f"the environment's reset gave an {ACTION_MASK} that forbids all actions; one at least would "
+                "be right"
+            )
+    finally:
+        environment.close()
 
 
 def check_pictures(builder: Builder) -> None:

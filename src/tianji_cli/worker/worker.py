@@ -428,7 +428,11 @@ def check_build(job: JobSpec, output: BuildOutput, parent_pipe: int) -> None:
 
 def _build(job: JobSpec) -> None:
     # Imported here: a process started anew has its title and its output before the first slow import.
-    from tianji_cli.worker.build import check_pictures, check_replay_memory  # noqa: PLC0415
+    from tianji_cli.worker.build import (  # noqa: PLC0415
+        check_first_observation,
+        check_pictures,
+        check_replay_memory,
+    )
     from tianji_cli.worker.builder import Builder  # noqa: PLC0415
 
     config, plan = parse_config(job.config), job.plan
@@ -437,6 +441,7 @@ def _build(job: JobSpec) -> None:
     builder.agent(model, 1, seed=0)
     builder.embryo(model)
     _ = builder.layout  # It refuses a model that does not go with the update rule.
+    check_first_observation(builder)
     if config.experiment.evaluation is not None and config.experiment.evaluation.video:
         check_pictures(builder)
     if config.learns_from_replay:

@@ -174,6 +174,29 @@ def test_a_wrapper_that_raises_is_refused_before_anything_is_trained(workplace: 
     assert command.stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("begins", "why"),
+    [
+        ("np.full(1, np.nan, np.float32), {}", "the environment's reset gave observation [nan]: finite"),
+        ("np.zeros(2, np.float32), {}", "shape (2,)"),
+        (
+            'np.zeros(1, np.float32), {"action_mask": np.zeros(2, np.int8)}',
+            "the environment's reset gave an action_mask that forbids all actions",
+        ),
+    ],
+)
+def test_an_episode_that_cannot_be_acted_in_is_refused_before_there_is_a_run(
+    begins: str, why: str, workplace: Any
+) -> None:
+    workplace.module(WALK.replace("np.zeros(1, np.float32), {}", begins))
+    masked = {"environment": {"wrappers": ["ActionMask"] if "action_mask" in begins else [], "metrics": []}}
+    command = workplace.command("train", str(workplace.config(WALKS, masked)))
+    command.wait(2)
+    assert why in command.last_words
+    assert "Traceback" not in command.stderr
+    assert not (workplace.place / "experiments").exists()
+
+
 def test_a_mask_that_forbids_every_action_ends_the_run_and_is_named(workplace: Any) -> None:
     forbids = 'info = {"action_mask": np.full(2, self.steps != 5, np.int8), "success": there'
     begins = 'return np.zeros(1, np.float32), {"action_mask": np.ones(2, np.int8)}'

@@ -110,26 +110,29 @@ def _program(script: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_peers_are_handed_the_config_and_told_what_they_cannot_be(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    compare = _program("peers/compare.py", monkeypatch)
+    program = _program("peers/recipe.py", monkeypatch)
     shipped = (ROOT / "configs" / "ppo_cartpole.toml").read_text()
     config, handed = tmp_path / "config.toml", tmp_path / "recipe.json"
     config.write_text(shipped.replace("[training]", "[training]\ntarget_kl = 0.02\nentropy_coef = 0.003"))
-    recipe = compare.recipe_of(str(config))
+    recipe = program.recipe_of(str(config))
     recipe.write(handed)
-    told = compare.Recipe.read(str(handed))
+    told = program.Recipe.read(str(handed))
     assert told == recipe
     sections = tomllib.loads(config.read_text())
     for section in (sections["training"], sections["model"]):
         for name, value in section.items():
-            if name not in {"target_kl", "type", "normalize_observations", "normalize_rewards"}:
+            if name not in {"target_kl", "type"}:
                 assert getattr(told, name) == (tuple(value) if isinstance(value, list) else value)
     assert (told.num_envs, told.steps, told.env_steps) == (64, 64, 500_000)
     assert told.left_out == ("without target_kl = 0.02",)
     assert [told.remaining(steps) for steps in (0, 125_000, 600_000)] == [1.0, 0.75, 0.0]
+    cheetah = program.recipe_of(str(ROOT / "configs" / "ppo_halfcheetah.toml"), ["model.initial_log_std=-2"])
+    assert (cheetah.normalize_observations, cheetah.normalize_rewards) == (True, True)
+    assert (cheetah.initial_log_std, cheetah.num_envs, cheetah.left_out) == (-2.0, 32, ())
 
 
 def test_cleanrl_is_told_the_recipe_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = _program("peers/compare.py", monkeypatch).recipe_of(str(ROOT / "configs" / "ppo_cartpole.toml"))
+    recipe = _program("peers/recipe.py", monkeypatch).recipe_of(str(ROOT / "configs" / "ppo_cartpole.toml"))
     peer = _program("peers/cleanrl_peer.py", monkeypatch)
     words = peer.command_line(peer.options_of(recipe))
     told = dict(pairwise(words))
