@@ -277,7 +277,8 @@ class LearnerReport(RoleReport):
         session_consumed: those of this session.
         updates: gradient updates.
         version: newest policy version.
-        train_s: seconds since the first environment step (0 before it), without interruptions.
+        train_s: seconds since the first environment step (0 before it), until training ends; without
+            interruptions.
         session_train_s: those of this session.
         rho: sample uses for each environment step that the job is to hold.
         lag: policy lag of the samples used, in versions; None before the first update.

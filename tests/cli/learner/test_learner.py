@@ -167,6 +167,25 @@ def test_fragments_are_released_once_a_round_has_begun(begin: Callable[..., Trai
     assert one.progress.version > 10, "a claim kept back would have used the loans up"
 
 
+def test_what_is_received_after_the_end_takes_no_time_of_training(
+    begin: Callable[..., Training], work: Work
+) -> None:
+    one = begin(Stop(env_steps=10**9), window=PER_ROLLOUT)
+
+    def train() -> tuple[int, float]:
+        work(one.stage.actor, 100)
+        work(one.buffer)
+        work(one.learner, 30)
+        return one.progress.env_steps, one.progress.train_s
+
+    first, trained = train(), train()
+    one.buffer.wind_down()
+    one.learner.wind_down()
+    received = train()
+    assert 0 < first[0] < trained[0] < received[0]
+    assert 0 < first[1] < trained[1] == received[1]
+
+
 def test_winding_down_counts_whatever_still_comes_and_updates_no_more(
     begin: Callable[..., Training], work: Work
 ) -> None:

@@ -311,9 +311,11 @@ class Learner(Role):
         """Count steps and episodes in the order of the arrivals."""
         if not arrivals:
             return
+        is_first = self._started_ns is None
         if self._started_ns is None:
             self._started_ns = min(arrival.started_ns for arrival in arrivals)
-        self._progress.train_s = self._earlier_train_s + (time.monotonic_ns() - self._started_ns) / 1e9
+        if is_first or not (self._winding_down or self._finished):  # What comes after it was made before it.
+            self._progress.train_s = self._earlier_train_s + (time.monotonic_ns() - self._started_ns) / 1e9
         for arrival in arrivals:
             self._progress.env_steps += arrival.samples
             episodes = arrival.returns, self._progress.train_s, arrival.wins, arrival.metrics
