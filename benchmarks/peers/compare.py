@@ -34,7 +34,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from recipe import recipe_of
+from recipe import Recipe, ReplayRecipe, recipe_of, replay_recipe_of
 
 HERE = Path(__file__).resolve().parent
 PEERS = {
@@ -244,15 +244,21 @@ def _environment(cores: Sequence[int]) -> dict[str, Any]:
     }
 
 
+def _recipe_of(config: str, algorithm: str) -> Recipe | ReplayRecipe:
+    if algorithm == "dqn":
+        return replay_recipe_of(config)
+    recipe = recipe_of(config)
+    if recipe.normalize_observations or recipe.normalize_rewards:
+        sys.exit(f"{config}: --recipe ours takes a config that normalises nothing: not every peer can")
+    return recipe
+
+
 def _contenders(options: argparse.Namespace, directory: Path) -> list[Callable[[int], Run]]:
     contenders: list[Callable[[int], Run]] = []
     algorithm = options.algorithm
     config = options.config or CONFIGS[algorithm]
     if options.recipe == "ours":
-        recipe = recipe_of(config)
-        if recipe.normalize_observations or recipe.normalize_rewards:
-            sys.exit(f"{config}: --recipe ours takes a config that normalises nothing: not every peer can")
-        recipe.write(directory / RECIPE)
+        _recipe_of(config, algorithm).write(directory / RECIPE)
     if options.tianji:
         threshold = THRESHOLDS[algorithm]
         contenders.append(functools.partial(run_tianji, options.tianji, config, threshold, directory))
@@ -274,7 +280,7 @@ def main() -> None:
     )
     parser.add_argument("--tianji", metavar="COMMAND", help="the tianji command; left out: not run")
     parser.add_argument("--algorithm", choices=CONFIGS, default="ppo")
-    parser.add_argument("--recipe", choices=("ours", "theirs"), default="theirs", help="how peers train PPO")
+    parser.add_argument("--recipe", choices=("ours", "theirs"), default="theirs", help="how peers train")
     parser.add_argument("--config", help="what tianji trains (default: that algorithm's)")
     for peer, (script, title) in PEERS.items():
         parser.add_argument(f"--{peer}", metavar="PYTHON", help=f"runs {title} ({script}); left out: not run")
@@ -290,8 +296,8 @@ def main() -> None:
         parser.error(
             "--cleanrl goes with --cleanrl-script: cleanrl/ppo.py of its repository, which is run as it is"
         )
-    if options.recipe == "ours" and options.algorithm != "ppo":
-        parser.error(f"--recipe ours is for --algorithm ppo, not {options.algorithm}")
+    if options.recipe == "ours" and options.algorithm == "pong":
+        parser.error("--recipe ours is for --algorithm ppo and dqn, not pong")
     for peer in PEERS:
         if not getattr(options, peer.replace("-", "_")):
             continue

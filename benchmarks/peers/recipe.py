@@ -1,72 +1,42 @@
-"""How PPO is to train, in words that every peer can read: what a benchmark's ``--recipe ours`` hands them."""
+"""How PPO or DQN is to train, in words that peers can read: what ``--recipe ours`` hands them."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 UNLIMITED: Final = 1e9
 """For a peer that cannot be told not to clip a value's change, or its error: none is as large."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """Settings of PPO as tianji's configs name them.
+class Handed:
+    """What recipes have in common.
 
     Attributes:
         env_steps: after which training ends, all environments together.
-        rollout_steps: of all environments together.
         schedule_steps: env steps after which what falls linearly is at 0.
-        value_coef: weight of half the squared error.
         hidden: widths of the layers, followed by ``activation``.
-        shared: one network with a policy and a value output in place of two networks.
-        policy_gain: scale of the policy output's initial weights.
-        initial_log_std: of the Gaussian policy, for continuous actions.
         left_out: settings of the config that have no place here, as text.
     """
 
     env_steps: int
     num_envs: int
-    rollout_steps: int
-    minibatch_size: int
-    epochs: int
     learning_rate: float
     learning_rate_schedule: str = "constant"
     schedule_steps: int | None = None
     gamma: float
-    gae_lambda: float
-    clip_range: float
-    clip_range_schedule: str = "constant"
-    clip_value: bool = False
-    normalize_advantage: str = "minibatch"
-    value_coef: float
-    entropy_coef: float = 0.0
-    max_grad_norm: float = 0.5
-    adam_eps: float = 1e-5
+    max_grad_norm: float
+    adam_eps: float
     reward_scale: float = 1.0
     hidden: tuple[int, ...]
     activation: str = "tanh"
-    shared: bool = False
-    policy_gain: float = 0.01
-    initial_log_std: float = 0.0
-    normalize_observations: bool = False
-    normalize_rewards: bool = False
     left_out: tuple[str, ...] = ()
-
-    @property
-    def steps(self) -> int:
-        """Of each environment in a rollout."""
-        steps, rest = divmod(self.rollout_steps, self.num_envs)
-        if rest:
-            raise SystemExit(
-                f"{self.rollout_steps} steps of a rollout are no multiple of {self.num_envs} environments"
-            )
-        return steps
 
     def remaining(self, env_steps: int) -> float:
         """How much is left after so many env steps of what falls linearly."""
@@ -79,38 +49,133 @@ class Recipe:
         path.write_text(json.dumps(asdict(self), indent=2) + "\n")
 
     @classmethod
-    def read(cls, path: str) -> Recipe:
+    def read(cls, path: str) -> Self:
         """Read what ``write`` wrote."""
         found: dict[str, Any] = json.loads(Path(path).read_text())
         return cls(**found | {"hidden": tuple(found["hidden"]), "left_out": tuple(found["left_out"])})
 
 
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Handed):
+    """Settings of PPO as tianji's configs name them.
+
+    Attributes:
+        rollout_steps: of all environments together.
+        value_coef: weight of half the squared error.
+        shared: one network with a policy and a value output in place of two networks.
+        policy_gain: scale of the policy output's initial weights.
+        initial_log_std: of the Gaussian policy, for continuous actions.
+    """
+
+    rollout_steps: int
+    minibatch_size: int
+    epochs: int
+    gae_lambda: float
+    clip_range: float
+    clip_range_schedule: str = "constant"
+    clip_value: bool = False
+    normalize_advantage: str = "minibatch"
+    value_coef: float
+    entropy_coef: float = 0.0
+    max_grad_norm: float = 0.5
+    adam_eps: float = 1e-5
+    shared: bool = False
+    policy_gain: float = 0.01
+    initial_log_std: float = 0.0
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
+
+    @property
+    def steps(self) -> int:
+        """Of each environment in a rollout."""
+        steps, rest = divmod(self.rollout_steps, self.num_envs)
+        if rest:
+            raise SystemExit(
+                f"{self.rollout_steps} steps of a rollout are no multiple of {self.num_envs} environments"
+            )
+        return steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayRecipe(Handed):
+    """Settings of DQN as tianji's configs name them.
+
+    Attributes:
+        replay_ratio: samples that updates use for each env step.
+        capacity: of the replay, in env steps.
+        target_every: updates from one copy of the target network to the next.
+    """
+
+    replay_ratio: float
+    batch_size: int
+    warmup_steps: int
+    capacity: int
+    n_step: int
+    double: bool
+    dueling: bool
+    target_every: int
+    epsilon_start: float
+    epsilon_end: float
+    epsilon_steps: int
+
+
 def recipe_of(config: str, overrides: Sequence[str] = ()) -> Recipe:
     """Read a config of PPO with fully connected layers; its defaults are those of tianji."""
+    job, told, defaults = _read(config, overrides, "ppo", "mlp_actor_critic")
+    if not {told["learning_rate_schedule"], told["clip_range_schedule"]} <= {"constant", "linear"}:
+        sys.exit(f"{config}: --recipe ours takes schedules that are constant or linear")
+    told |= {name: bool(told[name]) for name in ("normalize_observations", "normalize_rewards")}
+    return Recipe(**_common(job), **_known(Recipe, told, defaults))
+
+
+def replay_recipe_of(config: str, overrides: Sequence[str] = ()) -> ReplayRecipe:
+    """Read a config of DQN with fully connected layers and a uniform replay."""
+    job, told, defaults = _read(config, overrides, "dqn", "mlp_q")
+    if not isinstance(told["learning_rate_schedule"], str):
+        sys.exit(f"{config}: --recipe ours takes a learning rate that is constant or falls linearly")
+    if (told["epsilon_schedule"], told["target_update"], told["loss"]) != ("linear", "hard", "huber"):
+        sys.exit(f"{config}: --recipe ours takes a linear epsilon, hard copies and a Huber loss")
+    if job.distribution.buffer.sampler != "uniform":
+        sys.exit(f"{config}: --recipe ours takes a uniform replay")
+    told["capacity"] = job.distribution.buffer.capacity
+    return ReplayRecipe(**_common(job), **_known(ReplayRecipe, told, defaults))
+
+
+def _read(
+    config: str, overrides: Sequence[str], agent: str, model: str
+) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Read a config; returns the job, the settings of its parts, and what these are if nothing is said."""
     from tianji_cli.config.loader import load_config  # noqa: PLC0415 - peers, which read recipes, have no tianji
 
     job = load_config(config, overrides)
-    training, model = job.training.settings, job.model.settings
     learners = job.distribution.groups * job.distribution.learner.num
-    if (job.agent.type, job.model.type, learners) != ("ppo", "mlp_actor_critic", 1):
-        sys.exit(f"{config}: --recipe ours takes PPO with mlp_actor_critic and one learner")
-    if not {training.learning_rate_schedule, training.clip_range_schedule} <= {"constant", "linear"}:
-        sys.exit(f"{config}: --recipe ours takes schedules that are constant or linear")
+    if (job.agent.type, job.model.type, learners) != (agent, model, 1):
+        sys.exit(f"{config}: --recipe ours takes {agent} with {model} and one learner")
     if job.experiment.stop.env_steps is None:
         sys.exit(f"{config}: --recipe ours takes an experiment.stop with env_steps, for peers to end at")
-    told = {**training.model_dump(), **model.model_dump()}
-    defaults = {**type(training)().model_dump(), **type(model)().model_dump()}
-    normalises = {name: bool(told[name]) for name in ("normalize_observations", "normalize_rewards")}
-    known = {field.name for field in fields(Recipe)}
+    told: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
+    for part in (job.agent.settings, job.training.settings, job.model.settings):
+        told |= part.model_dump()
+        defaults |= type(part)().model_dump()
+    return job, told, defaults
+
+
+def _common(job: Any) -> dict[str, Any]:
+    num_envs = job.environment.num_envs * job.distribution.actor.num
+    return {"env_steps": job.experiment.stop.env_steps, "num_envs": num_envs}
+
+
+def _known(kind: type[Handed], told: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Choose the settings that a recipe has; the others are named where they are not the defaults."""
+    names = {field.name for field in fields(kind)}
     left_out = sorted(
-        f"without {name} = {told[name]!r}" for name in told.keys() - known if told[name] != defaults[name]
+        f"without {name} = {value!r}"
+        for name, value in told.items()
+        if name not in names and value != defaults[name]
     )
-    return Recipe(
-        env_steps=job.experiment.stop.env_steps,
-        num_envs=job.environment.num_envs * job.distribution.actor.num,
-        left_out=tuple(left_out),
-        **{name: value for name, value in told.items() if name in known} | normalises,
-    )
+    known = {name: value for name, value in told.items() if name in names}
+    return known | {"left_out": tuple(left_out)}
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -4,7 +4,7 @@ PPO: the example's four environment runners of 16 environments and its learner p
 DQN: the example's main process learns and steps its one environment; with ``--env-runners 1`` a process of
 its own, on the other core, steps it. The two take turns either way.
 
-With ``--recipe`` PPO trains as that says, in the example's processes.
+With ``--recipe`` they train as that says, in the example's processes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.tune.registry import register_env
-from recipe import UNLIMITED, Recipe, add_recipe
+from recipe import UNLIMITED, Recipe, ReplayRecipe
 from record import EpisodeLog, arguments, read_logs, report, write
 from watched import Watched
 
@@ -48,6 +48,7 @@ class Example:
         training: what the example sets of the algorithm.
         model: what it sets of the network.
         reported: further settings worth knowing, which the example leaves as they are.
+        fragment_steps: of each environment, from one update, or round of them, to the next.
         reward_scale: of what the algorithm sees.
         differs: how training is not what the recipe says.
     """
@@ -60,6 +61,7 @@ class Example:
     training: dict[str, Any]
     model: dict[str, Any]
     reported: tuple[str, ...]
+    fragment_steps: int | str = "auto"
     reward_scale: float = 1.0
     differs: tuple[str, ...] = ()
 
@@ -169,8 +171,54 @@ def of_recipe(recipe: Recipe) -> Example:
     )
 
 
+def of_replay_recipe(recipe: ReplayRecipe) -> Example:
+    """Train DQN by a recipe, as far as RLlib can, with one process for everything, as in its example."""
+    env_steps_per_update = recipe.batch_size / recipe.replay_ratio
+    each, rest = divmod(env_steps_per_update, recipe.num_envs)
+    if rest or not each:
+        raise SystemExit(
+            f"an update every {env_steps_per_update:g} env steps goes with {recipe.num_envs} environments "
+            "if it is a multiple of them"
+        )
+    rate: Any = recipe.learning_rate
+    training = {
+        "lr": [[0, rate], [recipe.schedule_steps, 0.0]]
+        if recipe.learning_rate_schedule == "linear"
+        else rate,
+        "gamma": recipe.gamma,
+        "train_batch_size_per_learner": recipe.batch_size,
+        "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": recipe.capacity},
+        "num_steps_sampled_before_learning_starts": recipe.warmup_steps,
+        "n_step": recipe.n_step,
+        "double_q": recipe.double,
+        "dueling": recipe.dueling,
+        "target_network_update_freq": round(recipe.target_every * env_steps_per_update),
+        "epsilon": [(0, recipe.epsilon_start), (recipe.epsilon_steps, recipe.epsilon_end)],
+        "grad_clip": recipe.max_grad_norm,
+        "grad_clip_by": "global_norm",
+    }
+    model = {
+        "fcnet_hiddens": list(recipe.hidden[:-1]),
+        "fcnet_activation": recipe.activation,
+        "head_fcnet_hiddens": list(recipe.hidden[-1:]),
+        "head_fcnet_activation": recipe.activation,
+    }
+    differs = ["acts and learns in turn", "initial weights are torch's own"]
+    return replace(
+        EXAMPLES["dqn"],
+        max_env_steps=recipe.env_steps,
+        envs_per_runner=recipe.num_envs,
+        fragment_steps=int(each),
+        training=training,
+        model=model,
+        reward_scale=recipe.reward_scale,
+        differs=(*differs, *recipe.left_out),
+    )
+
+
 def options_of_this_run() -> argparse.Namespace:
-    parser = add_recipe(arguments(__doc__))
+    parser = arguments(__doc__)
+    parser.add_argument("--recipe", metavar="PATH", help="trains by this one, not its own")
     parser.add_argument("--algorithm", choices=EXAMPLES, default="ppo")
     parser.add_argument(
         "--env-runners", type=int, help="processes that step environments, if not the example's"
@@ -179,11 +227,18 @@ def options_of_this_run() -> argparse.Namespace:
         "--seconds", type=float, default=float("inf"), help="end after so long, reached or not"
     )
     options = parser.parse_args()
-    if options.recipe is not None and (options.algorithm != "ppo" or options.env_runners is not None):
-        parser.error(
-            "--recipe is for PPO in its example's processes: without --algorithm dqn and --env-runners"
-        )
+    if options.recipe is not None and options.env_runners is not None:
+        parser.error("--recipe trains in the example's processes: without --env-runners")
     return options
+
+
+def example_of(options: argparse.Namespace) -> Example:
+    """Choose what trains: RLlib's own example, or what a recipe makes of it."""
+    if options.recipe is None:
+        return EXAMPLES[options.algorithm]
+    if options.algorithm == "dqn":
+        return of_replay_recipe(ReplayRecipe.read(options.recipe))
+    return of_recipe(Recipe.read(options.recipe))
 
 
 def used_by(result: dict[str, Any]) -> int:
@@ -196,7 +251,7 @@ def used_by(result: dict[str, Any]) -> int:
 
 def main() -> None:
     options = options_of_this_run()
-    example = EXAMPLES[options.algorithm] if options.recipe is None else of_recipe(options.recipe)
+    example = example_of(options)
     env_runners = example.env_runners if options.env_runners is None else options.env_runners
     with tempfile.TemporaryDirectory() as directory:
 
@@ -209,7 +264,11 @@ def main() -> None:
         config = (
             example.config()
             .environment(ENV)
-            .env_runners(num_env_runners=env_runners, num_envs_per_env_runner=example.envs_per_runner)
+            .env_runners(
+                num_env_runners=env_runners,
+                num_envs_per_env_runner=example.envs_per_runner,
+                rollout_fragment_length=example.fragment_steps,
+            )
             .learners(num_learners=example.learners)
             .training(**example.training)
             .rl_module(model_config=DefaultModelConfig(**example.model))

@@ -55,7 +55,7 @@ ROOT = Path(__file__).parents[3]
                 "configs/dqn_cartpole.toml",
             ],
             1,
-            "configs/dqn_cartpole.toml: --recipe ours takes PPO with mlp_actor_critic and one learner",
+            "configs/dqn_cartpole.toml: --recipe ours takes ppo with mlp_actor_critic and one learner",
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
@@ -129,6 +129,22 @@ def test_peers_are_handed_the_config_and_told_what_they_cannot_be(
     cheetah = program.recipe_of(str(ROOT / "configs" / "ppo_halfcheetah.toml"), ["model.initial_log_std=-2"])
     assert (cheetah.normalize_observations, cheetah.normalize_rewards) == (True, True)
     assert (cheetah.initial_log_std, cheetah.num_envs, cheetah.left_out) == (-2.0, 32, ())
+
+
+def test_a_recipe_of_dqn_has_all_that_its_config_sets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = _program("peers/recipe.py", monkeypatch)
+    config, handed = ROOT / "configs" / "dqn_cartpole.toml", tmp_path / "recipe.json"
+    program.replay_recipe_of(str(config), ["training.huber_delta=2.0"]).write(handed)
+    told = program.ReplayRecipe.read(str(handed))
+    sections = tomllib.loads(config.read_text())
+    for section in ("agent", "model", "training"):
+        for name, value in sections[section].items():
+            if name not in {"type", "publish_every"}:
+                assert getattr(told, name) == (tuple(value) if isinstance(value, list) else value)
+    assert (told.capacity, told.num_envs, told.env_steps) == (100_000, 32, 650_000)
+    assert told.left_out == ("without huber_delta = 2.0", "without publish_every = 20")
 
 
 def test_cleanrl_is_told_the_recipe_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
