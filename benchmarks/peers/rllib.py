@@ -10,6 +10,7 @@ With ``--recipe`` they train as that says, in the example's processes.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import tempfile
 import time
@@ -180,12 +181,14 @@ def of_replay_recipe(recipe: ReplayRecipe) -> Example:
             f"an update every {env_steps_per_update:g} env steps goes with {recipe.num_envs} environments "
             "if it is a multiple of them"
         )
+    updates = math.ceil(recipe.n_step / each)  # It wants n steps at least from one round to the next.
     rate: Any = recipe.learning_rate
     training = {
         "lr": [[0, rate], [recipe.schedule_steps, 0.0]]
         if recipe.learning_rate_schedule == "linear"
         else rate,
         "gamma": recipe.gamma,
+        "training_intensity": recipe.replay_ratio,
         "train_batch_size_per_learner": recipe.batch_size,
         "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": recipe.capacity},
         "num_steps_sampled_before_learning_starts": recipe.warmup_steps,
@@ -203,12 +206,15 @@ def of_replay_recipe(recipe: ReplayRecipe) -> Example:
         "head_fcnet_hiddens": list(recipe.hidden[-1:]),
         "head_fcnet_activation": recipe.activation,
     }
-    differs = ["acts and learns in turn", "initial weights are torch's own"]
+    differs = [
+        f"makes {updates} updates after each {updates * each:g} steps",
+        "initial weights are torch's own",
+    ]
     return replace(
         EXAMPLES["dqn"],
         max_env_steps=recipe.env_steps,
         envs_per_runner=recipe.num_envs,
-        fragment_steps=int(each),
+        fragment_steps=updates * int(each),
         training=training,
         model=model,
         reward_scale=recipe.reward_scale,
