@@ -12,6 +12,7 @@ part that fails or takes too long does not keep the next from being run; the exi
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -161,11 +162,11 @@ def run(name: str, part: Part, out: Path) -> Outcome:
             status: int | None = child.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGTERM)
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(ENDS_S)
-            except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):  # Whatever is left of it would keep the GPU busy.
                 os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+            child.wait()
             status = None
     if status is not None and part.report is not None and part.report.exists():
         came_to = part.figures(json.loads(part.report.read_text()))

@@ -65,6 +65,8 @@ def main() -> int:
     parser.add_argument("--json", metavar="PATH")
     arguments = parser.parse_args()
     print(f"# {platform.platform()}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
+    if arguments.set:
+        print(f"# with {', '.join(arguments.set)}")
     print(
         f"{'config':<21} {'seed':>4} {'evaluation':>10} {'target':>7} {'env steps':>9} {'train s':>8} "
         f"{'wall s':>7}  time to"
@@ -95,7 +97,7 @@ def main() -> int:
                 f"train_s median {statistics.median(train_s):.2f} ({min(train_s):.2f} to {max(train_s):.2f})"
             )
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+        Path(arguments.json).write_text(json.dumps({"set": arguments.set, "rows": rows}, indent=1) + "\n")
     return 1 if missed else 0
 
 

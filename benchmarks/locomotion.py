@@ -95,7 +95,8 @@ def once(options: argparse.Namespace, contender: str, seed: int) -> Run:
     """Train, unless that was done before."""
     asked = {name: getattr(options, name) for name in ("config", "set", "env_steps", "episodes")}
     if contender == "sb3":
-        asked |= {"sb3_threads": options.sb3_threads, "recipe": options.recipe}
+        asked |= {"sb3_threads": options.sb3_threads}
+        asked |= {"recipe": "ours"} if options.recipe == "ours" else {}
     path: Path = options.out / f"{Path(options.config).stem}-{contender}-{seed}.json"
     if not path.exists():
         busy, began_s = busy_share(), time.monotonic()
@@ -187,7 +188,11 @@ def main() -> None:
     parser.add_argument("--env-steps", type=int, default=1_000_000)
     parser.add_argument("--episodes", type=int, default=100, help="of each evaluation")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="for tianji's trainings"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="of tianji's trainings, and of our recipe",
     )
     parser.add_argument(
         "--sb3", metavar="PYTHON", help="has Stable-Baselines3 and gymnasium[mujoco]; left out: not run"

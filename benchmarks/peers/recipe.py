@@ -124,7 +124,9 @@ def recipe_of(config: str, overrides: Sequence[str] = ()) -> Recipe:
     job, told, defaults = _read(config, overrides, "ppo", "mlp_actor_critic")
     if not {told["learning_rate_schedule"], told["clip_range_schedule"]} <= {"constant", "linear"}:
         sys.exit(f"{config}: --recipe ours takes schedules that are constant or linear")
-    told |= {name: bool(told[name]) for name in ("normalize_observations", "normalize_rewards")}
+    normalises = {name: told[name] for name in ("normalize_observations", "normalize_rewards")}
+    if "auto" in normalises.values():
+        sys.exit(f"{config}: --recipe ours takes {' and '.join(normalises)} that are true or false")
     return Recipe(**_common(job), **_known(Recipe, told, defaults))
 
 
@@ -145,7 +147,7 @@ def _read(
     config: str, overrides: Sequence[str], agent: str, model: str
 ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Read a config; returns the job, the settings of its parts, and what these are if nothing is said."""
-    from tianji_cli.config.loader import load_config  # noqa: PLC0415 - peers, which read recipes, have no tianji
+    from tianji_cli.config.loader import load_config  # noqa: PLC0415 - peers have no tianji
 
     job = load_config(config, overrides)
     learners = job.distribution.groups * job.distribution.learner.num

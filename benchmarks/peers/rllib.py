@@ -207,9 +207,11 @@ def of_replay_recipe(recipe: ReplayRecipe) -> Example:
         "head_fcnet_activation": recipe.activation,
     }
     differs = [
-        f"makes {updates} updates after each {updates * each:g} steps",
+        f"acts and learns in turn, {updates} updates after {round(updates * env_steps_per_update)} env steps",
         "initial weights are torch's own",
     ]
+    if recipe.adam_eps != ADAM_EPS:
+        differs.append(f"Adam's epsilon is {ADAM_EPS:g}")
     return replace(
         EXAMPLES["dqn"],
         max_env_steps=recipe.env_steps,

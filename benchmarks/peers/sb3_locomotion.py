@@ -90,11 +90,14 @@ def set_up(options: argparse.Namespace) -> tuple[VecEnv, Mapping[str, Any], Sequ
     num_envs = 1 if recipe is None else recipe.num_envs
     environments: VecEnv = make_vec_env(options.task, n_envs=num_envs, seed=options.seed)
     if options.algorithm == "sac":
+        if recipe is not None:
+            raise SystemExit("--recipe is for --algorithm ppo")
         return environments, {}, ()
     if recipe is None:
         told = of_zoo(options.task)
         return VecNormalize(environments, gamma=told["gamma"]), told, ()
     setup = of_recipe(recipe)
+    scaled = (f"rewards are not multiplied by {recipe.reward_scale:g}",) * (recipe.reward_scale != 1.0)
     policy = networks(recipe) | {"log_std_init": recipe.initial_log_std}
     environments = VecNormalize(
         environments,
@@ -102,7 +105,7 @@ def set_up(options: argparse.Namespace) -> tuple[VecEnv, Mapping[str, Any], Sequ
         norm_reward=recipe.normalize_rewards,
         gamma=recipe.gamma,
     )
-    return environments, setup.told | {"policy_kwargs": policy}, setup.differs
+    return environments, setup.told | {"policy_kwargs": policy}, (*setup.differs, *scaled)
 
 
 def evaluate(model: BaseAlgorithm, trained: VecEnv, options: argparse.Namespace) -> list[float]:

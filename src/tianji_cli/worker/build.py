@@ -45,7 +45,7 @@ from tianji_cli.plan.graph import (
     slot_name,
 )
 from tianji_cli.plan.plan import EXAMINER
-from tianji_cli.roles.actor.actor import Actor, Destination, Outbox
+from tianji_cli.roles.actor.actor import Actor, Destination, Outbox, first_not_finite, parts_of
 from tianji_cli.roles.buffer.buffer import Buffer, ReplayBuffer
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.file import ReplayKeeper
@@ -97,6 +97,7 @@ from tianji_cli.wire.fragment import stats_layout
 from tianji_cli.wire.members import member_layout
 from tianji_cli.wire.parameters import average_layout, contribution_layout, policy_layout
 from tianji_cli.worker.builder import Builder
+from tianji_envs import registry as environments
 from tianji_envs.core import VectorEnvironment, derive_seed
 from tianji_envs.errors import BrokenEnvironmentError
 from tianji_transports.composite import edge_capabilities, open_endpoint
@@ -443,28 +444,34 @@ def _films(builder: Builder, model: Model, seed: int, limits: EvaluationLimits) 
 def check_first_observation(builder: Builder) -> None:
     """Make sure that an environment begins an episode, and that one can be acted in: a wrapper may lie.
 
+    Only gymnasium's are looked at: to begin an episode may mean to start a game, or a compiler, elsewhere.
+
     Raises:
-        BrokenEnvironmentError: what it shows is none of its space, is not finite or forbids every action.
+        BrokenEnvironmentError: an observation of another shape or type than its space's, one that is not
+            finite, or one that forbids every action.
     """
+    section = builder.config.environment
+    if not environments.find(section.type).takes_wrappers:
+        return
     environment = builder.environment(1)
-    space = environment.observation_space
+    space, called = environment.observation_space, section.id or section.type
     shown = np.zeros((1, *(space.shape or ())), space.dtype)
     try:
-        sys.stderr.write("beginning an episode in it\n")  # Told if a signal ends it here.
+        sys.stderr.write(f"beginning an episode in {called}\n")  # Told if a signal ends it here.
         sys.stderr.flush()
         environment.reset(0, shown)
-        for name in shown.dtype.names or (None,):
-            values = shown if name is None else shown[name]
-            if values.dtype.kind == "f" and not np.isfinite(values).all():
-                what = "observation" if name is None else f"observation[{name!r}]"
+        for name, values in parts_of(shown):
+            if (place := first_not_finite(values)) is not None:
+                value = values[tuple(place)]
                 raise BrokenEnvironmentError(
-                    f"the environment's reset gave {what} {values[0].tolist()}: finite numbers would be right"
+                    f"{called} gave {value} as {name}{place[1:] or ''} when it was reset: finite numbers "
+                    "would be right"
                 )
         masks = shown[ACTION_MASK] if ACTION_MASK in (shown.dtype.names or ()) else None
         if masks is not None and not leaves_choices(masks, environment.action_space).all():
             raise BrokenEnvironmentError(
-                f"the environment's reset gave an {ACTION_MASK} that forbids all actions; one at least would "
-                "be right"
+                f"{called} gave an {ACTION_MASK} that forbids all actions when it was reset; one at least "
+                "would be right"
             )
     finally:
         environment.close()

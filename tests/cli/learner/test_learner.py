@@ -167,10 +167,11 @@ def test_fragments_are_released_once_a_round_has_begun(begin: Callable[..., Trai
     assert one.progress.version > 10, "a claim kept back would have used the loans up"
 
 
-def test_what_is_received_after_the_end_takes_no_time_of_training(
-    begin: Callable[..., Training], work: Work
+@pytest.mark.parametrize("rule", [Stop(env_steps=10**9), Stop(env_steps=200)], ids=["told", "reached"])
+def test_fragments_that_come_after_the_end_add_no_time_of_training(
+    begin: Callable[..., Training], work: Work, rule: Stop
 ) -> None:
-    one = begin(Stop(env_steps=10**9), window=PER_ROLLOUT)
+    one = begin(rule, window=PER_ROLLOUT)
 
     def train() -> tuple[int, float]:
         work(one.stage.actor, 100)
@@ -181,9 +182,11 @@ def test_what_is_received_after_the_end_takes_no_time_of_training(
     first, trained = train(), train()
     one.buffer.wind_down()
     one.learner.wind_down()
+    ended_s = one.progress.train_s
     received = train()
+    assert (ended_s == trained[1]) == (one.learner.finished is not None) == (rule.env_steps == 200)
     assert 0 < first[0] < trained[0] < received[0]
-    assert 0 < first[1] < trained[1] == received[1]
+    assert 0 < first[1] < trained[1] <= ended_s == received[1]
 
 
 def test_winding_down_counts_whatever_still_comes_and_updates_no_more(

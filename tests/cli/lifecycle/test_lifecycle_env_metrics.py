@@ -177,11 +177,11 @@ def test_a_wrapper_that_raises_is_refused_before_anything_is_trained(workplace: 
 @pytest.mark.parametrize(
     ("begins", "why"),
     [
-        ("np.full(1, np.nan, np.float32), {}", "the environment's reset gave observation [nan]: finite"),
+        ("np.full(1, np.nan, np.float32), {}", "my_env:make gave nan as observation[0] when it was reset"),
         ("np.zeros(2, np.float32), {}", "shape (2,)"),
         (
             'np.zeros(1, np.float32), {"action_mask": np.zeros(2, np.int8)}',
-            "the environment's reset gave an action_mask that forbids all actions",
+            "my_env:make gave an action_mask that forbids all actions when it was reset",
         ),
     ],
 )

@@ -177,11 +177,11 @@ class Actor(Role):
         assert self._fragment is not None
         fields, stack = self._fragment.fields, self._environment.stack
         shown, rewards = fields["observation"][: stack + self._step], fields["reward"][: self._step]
-        parts = [(f"observation[{name!r}]", shown[name], stack) for name in shown.dtype.names or ()]
-        for name, values, before in [*(parts or [("observation", shown, stack)]), ("reward", rewards, 0)]:
-            if values.dtype.kind != "f" or _is_finite(values):
+        parts = [(name, values, stack) for name, values in parts_of(shown)]
+        for name, values, before in (*parts, ("reward", rewards, 0)):
+            if (found := first_not_finite(values)) is None:
                 continue
-            row, number, *place = np.argwhere(~np.isfinite(values))[0].tolist()
+            row, number, *place = found
             step = max(0, self._sequence * self._layout.steps + row + 1 - before)
             when = f"in its step {step}" if step else "when it was reset"
             raise BrokenEnvironmentError(
@@ -331,11 +331,28 @@ class Actor(Role):
         return self._copies.ask()
 
 
-def _is_finite(values: npt.NDArray[Any]) -> bool:
-    """Whether all of an array is finite, mostly by a sum of squares: a tenth of a look at each number."""
+def parts_of(shown: npt.NDArray[Any]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """Go through the parts of observations: of records each by its name, else all that there is."""
+    if shown.dtype.names is None:
+        yield "observation", shown
+    for name in shown.dtype.names or ():
+        yield f"observation[{name!r}]", shown[name]
+
+
+def first_not_finite(values: npt.NDArray[Any]) -> list[int] | None:
+    """Find the first number that is not finite, mostly by a sum of squares: a tenth of a look at each.
+
+    Returns:
+        Its place; None: all are finite, or no floats.
+    """
+    if values.dtype.kind != "f":
+        return None
     flat = values.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
-        return math.isfinite(flat.dot(flat)) or bool(np.isfinite(flat).all())  # The sum may overflow.
+        if math.isfinite(flat.dot(flat)) or np.isfinite(flat).all():  # The sum may overflow.
+            return None
+    place: list[int] = np.argwhere(~np.isfinite(values))[0].tolist()
+    return place
 
 
 def _rows(layout: FragmentLayout, fields: Fields) -> Iterator[Fields]:

@@ -159,7 +159,7 @@ class Learner(Role):
         arrivals = self._source.arrivals()
         if arrivals:
             self._record(arrivals)
-        if self._winding_down or self._finished is not None:
+        if self._is_over:
             return bool(arrivals)
         if arrivals:
             env_steps = self._progress.env_steps if self._groups == 1 else None
@@ -212,6 +212,8 @@ class Learner(Role):
         Followers that are in the middle of a round hear of it: the connections to this learner close.
         """
         if not self._winding_down:
+            if not self._is_over:
+                self._note_time()
             self._winding_down = True
             self._source.wind_down()
             if self._leader is not None:
@@ -311,16 +313,26 @@ class Learner(Role):
         """Count steps and episodes in the order of the arrivals."""
         if not arrivals:
             return
-        is_first = self._started_ns is None
         if self._started_ns is None:
             self._started_ns = min(arrival.started_ns for arrival in arrivals)
-        if is_first or not (self._winding_down or self._finished):  # What comes after it was made before it.
-            self._progress.train_s = self._earlier_train_s + (time.monotonic_ns() - self._started_ns) / 1e9
+            self._note_time()
+        elif not self._is_over:  # Fragments that come later were made before.
+            self._note_time()
         for arrival in arrivals:
             self._progress.env_steps += arrival.samples
             episodes = arrival.returns, self._progress.train_s, arrival.wins, arrival.metrics
             if self._episodes.record(*episodes):
                 self._best_parameters = self._publisher.parameters.copy()
+
+    @property
+    def _is_over(self) -> bool:
+        """No more is learnt; fragments still come."""
+        return self._winding_down or self._finished is not None
+
+    def _note_time(self) -> None:
+        """Note how long training has taken until now."""
+        if self._started_ns is not None:
+            self._progress.train_s = self._earlier_train_s + (time.monotonic_ns() - self._started_ns) / 1e9
 
     @property
     def _reached(self) -> tuple[int, int, int]:
