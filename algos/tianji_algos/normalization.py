@@ -224,7 +224,7 @@ class Normalizer(nn.Module):
         """Go on from an average of what groups have contributed, with what was seen here since then.
 
         Args:
-            average: of all buffers in a row, weighted by uses, ``[size]``. A count stays this group's own.
+            average: of all buffers in a row, merged by counts, ``[size]``. A count stays this group's own.
 
         Returns:
             The buffers in a row, as a model's flat array has them.

@@ -26,6 +26,8 @@ SAY_EVERY_S: Final = 10.0
 class ParameterAveraging:
     """Averages what groups contribute, each at most once in a round, weighted by the samples it has used.
 
+    Running statistics are not averaged but merged, by how much each group has seen.
+
     A round begins with its first contribution and ends when every group that lives has contributed, or
     ``wait_s`` after the second one: a group by itself has nothing to be averaged with. A group that was late
     is taken into the next one. The mean is summed up in the order of the groups, so that the same
@@ -123,7 +125,7 @@ class ParameterAveraging:
         weights = np.array([self._contributions[group].weight for group in contributors])
         shares = weights / weights.sum()
         mean = self._average.values
-        between = between_groups([self._contributions[group] for group in contributors], shares)
+        merged = merge_statistics([self._contributions[group] for group in contributors])
         for i, (group, share) in enumerate(zip(contributors, shares.tolist(), strict=True)):
             contribution = self._contributions[group]
             if i == 0:
@@ -132,8 +134,8 @@ class ParameterAveraging:
                 contribution.values *= share
                 mean += contribution.values
             self._taken[group] = contribution.number
-        for place, variance in between:
-            mean[place] += variance
+        for place, moments in merged:
+            mean[place] = moments
         self._miss_others()
         self._here.clear()
         self._late.clear()
@@ -163,25 +165,33 @@ class ParameterAveraging:
         self.transport.publish(AVERAGE, self._average.memory, self._version)
 
 
-def between_groups(
-    contributions: Sequence[Contribution], shares: npt.NDArray[np.float64]
+def merge_statistics(
+    contributions: Sequence[Contribution],
 ) -> list[tuple[slice, npt.NDArray[np.float64]]]:
-    """Find what variances gain by how far the means of groups are apart (Chan et al., 1979).
+    """Merge what groups have seen, by how many each has counted (Chan et al., 1979).
 
-    The mean of variances has only what is within groups. Distances of means are taken in double precision,
-    before anything is squared, so means may be far from 0.
+    A group goes on from the last average with its own count, so what it adds to that weighs as much as it is.
+    Distances of means are taken in double precision, before anything is squared, so means may be far from 0.
 
     Args:
         contributions: alike in where their statistics are.
-        shares: of each, which are 1 together.
 
     Returns:
-        Where variances are in the values, and what is to be added there.
+        Where means and variances are in the values, and what they are together.
     """
-    found = []
+    merged = []
     for start, number in contributions[0].statistics.tolist():
-        means = np.array([one.values[start : start + number] for one in contributions], np.float64)
+        if not number:
+            continue
+        counts = np.array([one.values[start - 1] for one in contributions], np.float64)
+        if not counts.any():
+            continue  # All are as they were at the beginning.
+        shares = counts / counts.sum()
+        ends = start + number, start + 2 * number
+        means = np.array([one.values[start : ends[0]] for one in contributions], np.float64)
+        variances = np.array([one.values[ends[0] : ends[1]] for one in contributions], np.float64)
         distances = means - means[0]  # From any of them: equal means have no distance, bit by bit.
-        distances -= shares @ distances
-        found.append((slice(start + number, start + 2 * number), shares @ np.square(distances)))
-    return found
+        apart = shares @ distances
+        variance = shares @ (variances + np.square(distances - apart))
+        merged.append((slice(start, ends[1]), np.concatenate((means[0] + apart, variance))))
+    return merged

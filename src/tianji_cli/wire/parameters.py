@@ -76,7 +76,8 @@ class Contribution(Record):
     Attributes:
         values: ``[values]``: the group's parameters, then the optimiser's moments if they are averaged too.
         statistics: ``[MOST_STATISTICS, 2]``: where means of running statistics begin in ``values``, and how
-            many they are; as many variances follow. Rows that are not needed are zeros.
+            many they are; as many variances follow, and what was counted for them stands before. Rows that
+            are not needed are zeros.
     """
 
     __slots__ = ("statistics", "values")
@@ -110,8 +111,10 @@ class Contribution(Record):
         if not (math.isfinite(self.weight) and self.weight > 0):
             return f"its weight is {self.weight}"
         for start, number in self.statistics.tolist():
-            if start + 2 * number > len(self.values):
+            if number and not 1 <= start <= len(self.values) - 2 * number:
                 return f"it has statistics at {start}, {number} each, and {len(self.values)} values"
+            if number and self.values[start - 1] < 0:
+                return f"its statistics at {start} are of {self.values[start - 1]} observations"
         return None
 
 

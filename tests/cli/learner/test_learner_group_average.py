@@ -144,7 +144,7 @@ def test_what_a_group_learns_while_its_average_is_made_is_kept(pair: Pair) -> No
     assert one.parameters == pytest.approx(2.0 + learned)
 
 
-def test_statistics_are_averaged_and_what_is_seen_meanwhile_is_merged_by_counts() -> None:
+def test_statistics_are_merged_by_counts_and_what_is_seen_meanwhile_too() -> None:
     asked = Normalization(observations=True, rewards=False, gamma=0.9, values=True)
     pair = Pair(asked=asked)
     try:
@@ -153,7 +153,7 @@ def test_statistics_are_averaged_and_what_is_seen_meanwhile_is_merged_by_counts(
         for mean, own in zip((9_999.0, 10_001.0), values, strict=True):
             own.merge(100, np.array([mean]), np.array([50.0]))
         rng = np.random.default_rng(0)
-        first = [rng.normal(center, 10.0, (400, 4)) for center in (-1.0, 1.0)]
+        first = [rng.normal(center, 10.0, (number, 4)) for center, number in ((-1.0, 400), (1.0, 1200))]
         for group, own, seen in zip(pair.groups, moments, first, strict=True):
             own.merge(len(seen), seen.mean(axis=0), seen.var(axis=0) * len(seen))
             group.settle(INTERVAL)
@@ -163,8 +163,7 @@ def test_statistics_are_averaged_and_what_is_seen_meanwhile_is_merged_by_counts(
         pair.root.turn()
         for group in pair.groups:
             group.settle(1)
-        mean = (first[0].mean(axis=0) + first[1].mean(axis=0)) / 2
-        variance = np.concatenate(first).var(axis=0)
+        mean, variance = np.concatenate(first).mean(axis=0), np.concatenate(first).var(axis=0)
         np.testing.assert_allclose(moments[1].mean, mean, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(moments[1].variance, variance, rtol=1e-4)
         assert [own.variance.item() for own in values] == [pytest.approx(1.5, abs=1e-3)] * 2

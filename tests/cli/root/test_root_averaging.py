@@ -10,7 +10,7 @@ from cli.root.averaging_line import JOB, AveragingLine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tianji_cli.root.averaging import between_groups
+from tianji_cli.root.averaging import merge_statistics
 from tianji_cli.wire.parameters import Contribution, contribution_layout
 
 Open = Callable[..., AveragingLine]
@@ -64,39 +64,51 @@ def test_groups_weigh_as_much_as_the_samples_they_used(averaging: Open) -> None:
 def test_a_variance_over_groups_has_what_their_means_are_apart(averaging: Open) -> None:
     """Means far from 0, whose squares would leave nothing of such variances in single precision."""
     line = averaging(2)
-    for group, weight in enumerate((300.0, 100.0)):
+    for group, count in enumerate((300.0, 100.0)):
         mean = 10_000.0 + 2.0 * group
-        line.contribute(group, [5.0 * group, mean, 1.0 + group, 7.0], weight=weight, statistics=(1, 1))
+        values = [count, mean, 1.0 + group, 8.0 * group]
+        line.contribute(group, values, weight=1.0 + 2.0 * group, statistics=(1, 1))
     line.averaging.turn()
     merged = 0.75 * 1.0 + 0.25 * 2.0 + 0.75 * 0.25 * 2.0**2
-    assert line.mean() == [1.25, 10_000.5, merged, 7.0]
+    assert line.mean() == [150.0, 10_000.5, merged, 6.0], "parameters go by uses"
+
+
+def test_statistics_of_nothing_are_as_they_were(averaging: Open) -> None:
+    line = averaging(2)
+    for group in range(2):
+        line.contribute(group, [0.0, 0.0, 1.0, 7.0], statistics=(1, 1))
+    line.averaging.turn()
+    assert line.mean() == [0.0, 0.0, 1.0, 7.0]
 
 
 @given(
     st.lists(
-        st.tuples(st.floats(-1e4, 1e4, width=32), st.floats(0, 100, width=32), st.integers(1, 10**6)),
+        st.tuples(st.integers(0, 10**6), st.floats(-1e4, 1e4, width=32), st.floats(0, 100, width=32)),
         min_size=1,
         max_size=5,
     )
 )
 def test_merged_statistics_are_those_of_all_that_groups_have_seen(
-    groups: list[tuple[float, float, int]],
+    groups: list[tuple[int, float, float]],
 ) -> None:
-    mean, variance, count = np.array(groups, np.float64).T
     contributions = []
     for own in groups:
-        made = Contribution(memoryview(bytearray(contribution_layout(2).nbytes)))
-        made.values[...] = own[:2]
-        made.statistics[0] = 0, 1
+        made = Contribution(memoryview(bytearray(contribution_layout(3).nbytes)))
+        made.values[...] = own
+        made.statistics[0] = 1, 1
         contributions.append(made)
+    found = merge_statistics(contributions)
+    count, mean, variance = np.array(groups, np.float64).T
+    if not count.any():
+        assert found == []
+        return
     shares = count / count.sum()
-    place, between = between_groups(contributions, shares)[0]
-    overall = shares @ mean
-    expected = shares @ (variance + np.square(mean - overall))
-    assert place == slice(1, 2)
-    np.testing.assert_allclose(shares @ variance + between, expected, rtol=1e-9, atol=1e-9)
+    expected = shares @ (variance + np.square(mean - shares @ mean))
+    (place, merged), *others = found
+    assert (place, others) == (slice(1, 3), [])
+    np.testing.assert_allclose(merged, (shares @ mean, expected), rtol=1e-9, atol=1e-9)
     if len(set(mean.tolist())) == 1:
-        assert between.tolist() == [0.0]
+        assert merged[0] == mean[0]
 
 
 @settings(max_examples=30, deadline=None)

@@ -52,6 +52,11 @@ def test_statistics_beyond_the_values_are_refused() -> None:
     assert made.rejection_from(1, JOB) is None
     made.statistics[1] = 2, 2
     assert "statistics at 2, 2 each, and 5 values" in str(made.rejection_from(1, JOB))
+    made.statistics[1] = 0, 2
+    assert "statistics at 0, 2 each" in str(made.rejection_from(1, JOB)), "their count stands before them"
+    made.statistics[1] = 1, 2
+    made.values[0] = -3.0
+    assert "its statistics at 1 are of -3.0 observations" in str(made.rejection_from(1, JOB))
 
 
 @pytest.mark.parametrize("byte", [0x00, 0x9A, 0xFF])
