@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
+import pytest
 from cli.lifecycle.conftest import Run
 from safetensors.numpy import load_file
 
@@ -34,3 +35,26 @@ def test_defaults_train_save_their_whole_config_and_are_resumed(workplace: Any) 
 
     resumed = workplace.resume(run, "--set", "experiment.stop.env_steps=1_900").finish()
     assert resumed["env_steps"] >= 1900
+
+
+@pytest.mark.parametrize(
+    ("env", "agent", "small"),
+    [
+        ("Blackjack-v1", "dqn", ("training.warmup_steps=64", "training.batch_size=32")),
+        ("CarRacing-v3", "ppo", ("training.rollout_steps=64", "training.minibatch_size=32")),
+    ],
+)
+def test_defaults_train_on_several_numbers_and_on_pictures(
+    env: str, agent: str, small: tuple[str, ...], workplace: Any
+) -> None:
+    settings = (
+        *small,
+        *("environment.num_envs=2", "distribution.actor.num=1", "distribution.actor.send_size=16"),
+        *("experiment.plots=false", "experiment.eval_episodes=0", "experiment.stop.env_steps=150"),
+    )
+    words = [word for setting in settings for word in ("--set", setting)]
+    command = workplace.command("train", "--env", env, "--agent", agent, "--out", "out", "--quiet", *words)
+    summary = Run(workplace.place / f"out/{agent}_{env}/1", command).finish()
+    assert summary["status"] == "finished"
+    assert summary["env_steps"] >= 150
+    assert summary["updates"] > 0
