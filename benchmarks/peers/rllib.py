@@ -28,7 +28,7 @@ from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.tune.registry import register_env
-from recipe import UNLIMITED, Recipe, ReplayRecipe
+from recipe import UNLIMITED, Handed, Recipe, ReplayRecipe
 from record import EpisodeLog, arguments, read_logs, report, write
 from watched import Watched
 
@@ -113,6 +113,12 @@ USED = ("learners", "default_policy", "num_module_steps_trained_lifetime")
 """Where the samples that updates have used are counted."""
 
 
+def rate_of(recipe: Handed) -> Any:
+    """Say the learning rate as RLlib wants it: a number, or points of env steps and rates."""
+    rate = recipe.learning_rate
+    return [[0, rate], [recipe.schedule_steps, 0.0]] if recipe.learning_rate_schedule == "linear" else rate
+
+
 def of_recipe(recipe: Recipe) -> Example:
     """Train PPO by a recipe, as far as RLlib can, in the processes of its example."""
     example = EXAMPLES["ppo"]
@@ -121,11 +127,8 @@ def of_recipe(recipe: Recipe) -> Example:
         raise SystemExit(
             f"{recipe.num_envs} environments are no equal parts for {example.env_runners} runners"
         )
-    rate: Any = recipe.learning_rate
     training = {
-        "lr": [[0, rate], [recipe.schedule_steps, 0.0]]
-        if recipe.learning_rate_schedule == "linear"
-        else rate,
+        "lr": rate_of(recipe),
         "train_batch_size_per_learner": recipe.rollout_steps,
         "minibatch_size": recipe.minibatch_size,
         "num_epochs": recipe.epochs,
@@ -182,11 +185,8 @@ def of_replay_recipe(recipe: ReplayRecipe) -> Example:
             "if it is a multiple of them"
         )
     updates = math.ceil(recipe.n_step / each)  # It wants n steps at least from one round to the next.
-    rate: Any = recipe.learning_rate
     training = {
-        "lr": [[0, rate], [recipe.schedule_steps, 0.0]]
-        if recipe.learning_rate_schedule == "linear"
-        else rate,
+        "lr": rate_of(recipe),
         "gamma": recipe.gamma,
         "training_intensity": recipe.replay_ratio,
         "train_batch_size_per_learner": recipe.batch_size,

@@ -131,6 +131,11 @@ class VectorEnvironment(ABC):
     heuristic: Callable[[Array], Array] | None = None
     translator: TeamTranslator | None = None
 
+    def new_observations(self) -> Array:
+        """Make memory that ``reset`` and ``step`` can write observations to: zeros, ``[N, ...]``."""
+        space = self.observation_space
+        return np.zeros((self.num_envs, *(space.shape or ())), space.dtype)
+
     @abstractmethod
     def reset(self, seed: int, observation: Array) -> None:
         """Begin an episode in every environment, and all random streams anew.

@@ -233,9 +233,9 @@ class _Play:
     """Owns the arrays that copies of an environment are stepped into, and draws their actions."""
 
     def __init__(self, environment: VectorEnvironment, seed: int) -> None:
-        space, n = environment.observation_space, environment.num_envs
+        n = environment.num_envs
         self.environment = environment
-        self.observation = np.zeros((n, *(space.shape or ())), space.dtype)
+        self.observation = environment.new_observations()
         self.reward = np.zeros(n, np.float32)
         self.terminated, self.truncated = np.zeros(n, bool), np.zeros(n, bool)
         self._random = np.random.default_rng(seed)

@@ -172,7 +172,7 @@ def _tells_mask(env: str, environment: Environment, vector: VectorEnvironment) -
     if not (can_be_wrapped and isinstance(vector.action_space, gymnasium.spaces.Discrete)):
         return False
     try:
-        vector.reset(0, np.zeros((1, *(space.shape or ())), space.dtype))
+        vector.reset(0, vector.new_observations())
     except EnvironmentFailure as error:
         raise UsageError(_failed(env, error)) from error
     except Exception as error:
@@ -188,9 +188,8 @@ def _time_of_a_step(vector: VectorEnvironment) -> float:
         0 where it cannot be stepped so: an environment may refuse actions that its mask forbids, and what is
         wrong with another is for the training to say.
     """
-    space = vector.observation_space
     times: list[float] = []
-    observation = np.zeros((1, *(space.shape or ())), space.dtype)
+    observation = vector.new_observations()
     reward, (terminated, truncated) = np.zeros(1, np.float32), np.zeros((2, 1), np.bool_)
     vector.action_space.seed(0)
     try:

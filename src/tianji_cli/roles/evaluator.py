@@ -122,8 +122,7 @@ class Evaluator(Role):
         self._left = np.full(num_envs, episodes // num_envs)
         self._left[: episodes % num_envs] += 1
         self._stack = frame_stack(environment)
-        space = environment.observation_space
-        self._frames = np.zeros((num_envs, *(space.shape or ())), space.dtype)
+        self._frames = environment.new_observations()
         self._reward = np.zeros(num_envs, np.float32)
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)

@@ -454,8 +454,7 @@ def check_first_observation(builder: Builder) -> None:
     if not environments.find(section.type).takes_wrappers:
         return
     environment = builder.environment(1)
-    space, called = environment.observation_space, section.id or section.type
-    shown = np.zeros((1, *(space.shape or ())), space.dtype)
+    shown, called = environment.new_observations(), section.id or section.type
     try:
         sys.stderr.write(f"beginning an episode in {called}\n")  # Told if a signal ends it here.
         sys.stderr.flush()
@@ -484,9 +483,8 @@ def check_pictures(builder: Builder) -> None:
         UsageError: says what would be right.
     """
     environment = builder.environment(1, render=True, evaluation=True)
-    space = environment.observation_space
     try:
-        environment.reset(0, np.zeros((1, *(space.shape or ())), space.dtype))
+        environment.reset(0, environment.new_observations())
         sys.stderr.write("drawing it for experiment.evaluation.video\n")  # Told if a signal ends it here.
         sys.stderr.flush()
         environment.render()

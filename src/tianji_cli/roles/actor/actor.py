@@ -95,8 +95,7 @@ class Actor(Role):
         self._returns = np.zeros(layout.num_envs, np.float32)
         self._ended = np.zeros(layout.num_envs, np.bool_)
         self._num_ended = 0
-        space = environment.observation_space
-        frames = np.zeros((layout.num_envs, *(space.shape or ())), space.dtype)
+        frames = environment.new_observations()
         environment.reset(seed, frames)
         self._stack.push(frames)
         self._stack.keep()
