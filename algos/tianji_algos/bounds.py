@@ -1,9 +1,9 @@
-"""Continuous actions between bounds: policies choose numbers from -1 to 1, environments get them scaled."""
+"""Continuous actions: policies choose numbers about -1 to 1, environments get them between their bounds."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -11,57 +11,63 @@ import numpy.typing as npt
 
 from tianji_algos.errors import UnsupportedSpaceError
 
-Floats = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
+
+UNBOUNDED: Final = 1e18
+"""A bound at least so far from 0 is none: it stands for the limit of its type."""
 
 
 class ActionBounds:
-    """Middle and half of the distance between the bounds of continuous actions.
+    """Brings numbers from -1 to 1 between the bounds of continuous actions, in the space's own type.
+
+    A number with one bound has it where -1 or 1 is, and goes as far on the open side as it likes; one without
+    bounds stays as it is.
 
     Args:
         space: of the actions; numbers that are not there, as a team's may be, are bounded by 0 and 0.
+        scaled: False leaves all numbers as they are, but for those outside the bounds.
+        may_be_open: numbers need not have two bounds.
 
     Attributes:
         shape: of an action.
         size: numbers in it.
-        middle: of ``shape``.
-        half: of ``shape``.
+        low: of ``shape``, as all that follow.
+        high: of ``shape``.
+        middle: where 0 comes to.
+        half: where 1 comes to, from there.
 
     Raises:
-        UnsupportedSpaceError: the space is no Box, or it is not bounded.
+        UnsupportedSpaceError: the space is no Box of floats, or it is open and may not be.
     """
 
-    def __init__(self, space: gym.Space[Any]) -> None:
+    def __init__(self, space: gym.Space[Any], *, scaled: bool = True, may_be_open: bool = False) -> None:
         if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
             raise UnsupportedSpaceError(
                 f"this policy chooses real numbers, so it acts in Box spaces of floats, not in {space}; "
                 "an agent for this space, such as 'ppo' or 'dqn', would be right"
             )
-        if not space.is_bounded():
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        has_low, has_high = low > -UNBOUNDED, high < UNBOUNDED
+        if not may_be_open and not (has_low & has_high).all():
             raise UnsupportedSpaceError(
                 f"these continuous actions go from bound to bound, and {space} has none; "
                 "a Box with finite low and high would be right"
             )
-        low, high = _inside(space.low, np.inf), _inside(space.high, -np.inf)
         self.shape = space.shape
         self.size = math.prod(space.shape)
-        self._low, self._high = low, high
-        self.middle: Floats = np.float32(0.5) * (low + high)
-        self.half: Floats = np.float32(0.5) * (high - low)
+        self.low, self.high = space.low, space.high
+        first = np.where(has_low, low, np.where(has_high, high - 2, -1)) if scaled else -np.ones_like(low)
+        last = np.where(has_high, high, first + 2) if scaled else -first
+        self.middle: Array = (first / 2 + last / 2).astype(space.dtype)
+        self.half: Array = (last / 2 - first / 2).astype(space.dtype)
+        self._scaled = np.empty((0, *space.shape), space.dtype)
 
-    def scale(self, actions: Floats, out: Floats) -> Floats:
-        """Bring numbers from -1 to 1, ``[N, *shape]``, between the bounds."""
-        np.multiply(actions, self.half, out=out)
-        out += self.middle
-        np.maximum(out, self._low, out=out)  # Rounding may have gone beyond.
-        return np.minimum(out, self._high, out=out)
-
-
-def _inside(bound: npt.NDArray[Any], way: float) -> Floats:
-    """Round bounds to single precision, none of them beyond what they were.
-
-    Args:
-        way: towards the inside: plus infinity for lower bounds, minus for upper ones.
-    """
-    rounded = bound.astype(np.float32)
-    is_beyond = rounded < bound if way > 0 else rounded > bound
-    return np.where(is_beyond, np.nextafter(rounded, np.float32(way)), rounded)
+    def scale(self, actions: Array) -> Array:
+        """Return ``actions [N, ...]`` as the environment takes them, ``[N, *shape]``; reused."""
+        if len(self._scaled) != len(actions):
+            self._scaled = np.empty((len(actions), *self.shape), self.low.dtype)
+        scaled = self._scaled
+        np.multiply(actions.reshape(scaled.shape), self.half, out=scaled)
+        np.add(scaled, self.middle, out=scaled)
+        np.maximum(scaled, self.low, out=scaled)
+        return np.minimum(scaled, self.high, out=scaled)

@@ -61,7 +61,6 @@ class ContinuousAgent(Agent):
         self._rng = np.random.default_rng(seed)
         self._noise = np.empty((num_envs, self._bounds.size), np.float32)
         self._chosen = np.empty_like(self._noise)
-        self._scaled = np.empty((num_envs, *self._bounds.shape), np.float32)
         self._warms_up = settings.uniform_warmup
         self._hold, self._held = settings.warmup_hold, 0
 
@@ -83,7 +82,7 @@ class ContinuousAgent(Agent):
         else:
             (outputs,) = self._executor(observation)
             self._explore(outputs, actions)
-        return self._for_environment(actions)
+        return self._bounds.scale(actions)
 
     @abstractmethod
     def _explore(self, outputs: Floats, actions: Floats) -> None:
@@ -97,7 +96,7 @@ class ContinuousAgent(Agent):
     def act_greedily(self, observation: Array) -> Array:
         """Choose the middle of the policy."""
         (outputs,) = self._executor(observation)
-        return self._for_environment(np.tanh(outputs[:, : self._bounds.size], out=self._chosen))
+        return self._bounds.scale(np.tanh(outputs[:, : self._bounds.size], out=self._chosen))
 
     def adopt(self, parameters: Floats) -> None:
         """Act with these parameters from now on."""
@@ -107,43 +106,17 @@ class ContinuousAgent(Agent):
         """Begin the exploration's random stream anew."""
         self._rng = np.random.default_rng(seed)
 
-    def _for_environment(self, actions: Floats) -> Floats:
-        """Bring actions ``[N, A]`` between the bounds, in the environment's shape."""
-        return self._bounds.scale(actions.reshape(self._scaled.shape), out=self._scaled)
 
-
-class SquashedRule(BoundedRule):
-    """Brings what an actor gives between the bounds.
-
-    Args:
-        space: of the actions, with bounds.
-    """
-
-    middle: torch.Tensor
-    reach: torch.Tensor
-
-    def __init__(self, space: gym.Space[Any]) -> None:
-        bounds = ActionBounds(space)
-        assert isinstance(space, gym.spaces.Box)
-        super().__init__(space)
-        self.register_buffer("middle", torch.from_numpy(bounds.middle))
-        self.register_buffer("reach", torch.from_numpy(bounds.half))
-
-    def scaled(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Return actions ``[N, *shape]`` of numbers ``[N, A]`` whose tanh is between -1 and 1."""
-        return self.clip(outputs.tanh().reshape(-1, *self.action_shape) * self.reach + self.middle)
-
-
-class DeterministicRule(SquashedRule):
+class DeterministicRule(BoundedRule):
     """Takes what an actor says, without noise, which belongs to training."""
 
     def __init__(self, space: gym.Space[Any]) -> None:
-        super().__init__(space)
+        super().__init__(ActionBounds(space))
         self.outputs = (self.action("action", "tanh of what the actor gives, scaled to the bounds"),)
 
     def forward(self, given: Sequence[torch.Tensor], noise: torch.Tensor | None) -> tuple[torch.Tensor, ...]:  # noqa: ARG002
         """Choose all numbers of an action."""
-        return (self.scaled(given[0]),)
+        return (self.scaled(given[0].tanh()),)
 
 
 class Transitions(NamedTuple):

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tianji_algos.bounds import ActionBounds
 from tianji_algos.errors import NotExportableError, UnsupportedSpaceError
 from tianji_algos.rules import ActionRule, BoundedRule, Port, normal_noise
 
@@ -224,14 +225,16 @@ class CategoricalRule(ActionRule):
 class Gaussian(Distribution):
     """Independent normal distributions, from means and logarithms of standard deviations ``[N, 2 D]``.
 
-    The environment gets actions clipped to its bounds; what is recorded and judged is the action as drawn.
+    The environment gets actions scaled and clipped to its bounds; what is recorded and judged is as drawn.
+
+    Args:
+        scaled: -1 and 1 are an action's bounds; else they are -1 and 1.
     """
 
-    def __init__(self, space: gym.spaces.Box) -> None:
+    def __init__(self, space: gym.spaces.Box, *, scaled: bool = True) -> None:
         self.action_shape = space.shape
         self.action_dtype = np.dtype(np.float32)
-        self._space = space
-        self._bounded = bool(np.isfinite(space.low).any() or np.isfinite(space.high).any())
+        self._bounds = ActionBounds(space, scaled=scaled, may_be_open=True)
         self.dimensions = math.prod(space.shape)
         self.outputs = 2 * self.dimensions
         self._noise = self._spread = np.empty((0, 0), np.float32)
@@ -252,10 +255,8 @@ class Gaussian(Distribution):
         return self.split(policy)[0].T.reshape(-1, *self.action_shape)
 
     def for_environment(self, action: Actions) -> Actions:
-        """Clip to the space's bounds."""
-        if not self._bounded:
-            return action
-        return np.clip(action, self._space.low, self._space.high)
+        """Scale to the space's bounds and clip to them; the next call reuses what is returned."""
+        return self._bounds.scale(action)
 
     def evaluate(self, policy: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Sum over the dimensions of an action."""
@@ -265,8 +266,8 @@ class Gaussian(Distribution):
         return log_prob, log_std.sum(dim=1) + self.dimensions * (0.5 + HALF_LOG_2PI)
 
     def rule(self) -> ActionRule:
-        """Take the mean, or ``mean + std * noise``, and clip it."""
-        return GaussianRule(self._space)
+        """Take the mean, or ``mean + std * noise``, scaled and clipped."""
+        return GaussianRule(self._bounds)
 
     def split(self, policy: Floats) -> tuple[Floats, Floats]:
         """View means and logarithms of standard deviations of ``policy [N, 2 D]``, ``[D, N]`` each."""
@@ -278,18 +279,18 @@ class GaussianRule(BoundedRule):
     """What ``Gaussian`` does.
 
     Args:
-        space: of the actions, or of those of a team.
+        bounds: of the actions, or of those of a team.
         agents: the M of a team, ``(M,)``; the network gives a row for each then, ``[N * M, outputs]``.
     """
 
-    def __init__(self, space: gym.spaces.Box, agents: tuple[int, ...] = ()) -> None:
-        super().__init__(space)
+    def __init__(self, bounds: ActionBounds, agents: tuple[int, ...] = ()) -> None:
+        super().__init__(bounds)
         self._agents = math.prod(agents)
-        self.noise = normal_noise(space.shape)
+        self.noise = normal_noise(bounds.shape)
         self.outputs = (
-            self.action("action", "the mean, clipped to the bounds"),
-            self.action("sampled_action", "mean + std * noise, clipped to the bounds"),
-            self.number("mean", "of the normal distribution of an action before it is clipped"),
+            self.action("action", "the mean, scaled and clipped to the bounds"),
+            self.action("sampled_action", "mean + std * noise, scaled and clipped to the bounds"),
+            self.number("mean", "of the normal distribution of an action before it is scaled and clipped"),
             self.number("std", "its standard deviation"),
         )
 
@@ -298,7 +299,7 @@ class GaussianRule(BoundedRule):
         assert noise is not None
         mean, log_std = (half.reshape(-1, *self.action_shape) for half in given[0].chunk(2, dim=1))
         std = log_std.exp()
-        return self.clip(mean), self.clip(mean + std * noise), mean, std
+        return self.scaled(mean), self.scaled(mean + std * noise), mean, std
 
     def draw(self, rng: np.random.Generator, number: int) -> Floats:
         """Draw a number of all actions after the other."""
@@ -316,8 +317,11 @@ def normal_log_prob(noise: Floats, log_std: Floats) -> Floats:
     return cast("Floats", np.add.reduce(terms))
 
 
-def distribution_for(space: gym.Space[Any]) -> Distribution:
+def distribution_for(space: gym.Space[Any], *, scaled: bool = True) -> Distribution:
     """Choose the distribution for an action space.
+
+    Args:
+        scaled: numbers from -1 to 1 are scaled to the bounds of a Box.
 
     Raises:
         UnsupportedSpaceError: it is neither Discrete nor MultiDiscrete nor Box of floats.
@@ -328,7 +332,7 @@ def distribution_for(space: gym.Space[Any]) -> Distribution:
         sizes, starts = tuple(space.nvec.tolist()), tuple(space.start.tolist())
         return Categorical(sizes, starts, scalar=False, dtype=np.dtype(space.dtype))
     if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        return Gaussian(space)
+        return Gaussian(space, scaled=scaled)
     raise UnsupportedSpaceError(
         f"a policy acts in Discrete and MultiDiscrete spaces and in Boxes of floats, not in {space}"
     )

@@ -66,7 +66,7 @@ class PolicyAgent(Agent):
     ) -> None:
         require_model(model, self.contract, self.algorithm, self.default_model)
         self.settings = settings
-        self._distribution = self.distribution(spaces)
+        self._distribution = self.distribution(spaces, settings)
         self._executor = masked(acting_executor(model, num_envs), spaces)
         normalizer = normalizer_of(model)
         self._returns: DiscountedReturns | None = None
@@ -76,23 +76,23 @@ class PolicyAgent(Agent):
         self._action = np.empty((num_envs, *self._distribution.action_shape), self._distribution.action_dtype)
 
     @classmethod
-    def distribution(cls, spaces: Spaces) -> Distribution:
+    def distribution(cls, spaces: Spaces, settings: Any) -> Distribution:
         """Return the distribution of the actions."""
-        return distribution_for(spaces.action)
+        return distribution_for(spaces.action, scaled=scales_actions(settings))
 
     @classmethod
-    def fields(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:  # noqa: ARG003 - always the same
-        """Record ``action`` as drawn (not clipped) and ``log_prob``."""
-        distribution = cls.distribution(spaces)
+    def fields(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:
+        """Record ``action`` as drawn (neither scaled nor clipped) and ``log_prob``."""
+        distribution = cls.distribution(spaces, settings)
         return (
             FieldSpec("action", distribution.action_dtype, distribution.action_shape),
             FieldSpec("log_prob", np.dtype(np.float32), distribution.agents),
         )
 
     @classmethod
-    def rule(cls, spaces: Spaces, settings: Any) -> ActionRule:  # noqa: ARG003 - always the same
+    def rule(cls, spaces: Spaces, settings: Any) -> ActionRule:
         """Choose by the distribution of the actions."""
-        return cls.distribution(spaces).rule()
+        return cls.distribution(spaces, settings).rule()
 
     def act(self, observation: npt.NDArray[Any], into: Fields) -> npt.NDArray[Any]:
         """Sample actions for ``observation [N, ...]``; write action and log_prob ``[N, ...]``."""
@@ -130,6 +130,11 @@ class PolicyAgent(Agent):
     def reseed(self, seed: int) -> None:
         """Begin the exploration's random stream anew."""
         self._rng = np.random.default_rng(seed)
+
+
+def scales_actions(settings: Any) -> bool:
+    """Return whether an agent scales; False for a user's own settings that do not know of it."""
+    return bool(getattr(settings, "scale_actions", False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

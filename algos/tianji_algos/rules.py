@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
+
+from tianji_algos.bounds import ActionBounds
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -100,24 +101,23 @@ class BestActionRule(ActionRule):
 
 
 class BoundedRule(ActionRule):
-    """Has the bounds of a Box, in the type that its environment takes.
-
-    Args:
-        space: of the actions, ``[*shape]``.
-    """
+    """Brings numbers from -1 to 1 between bounds, in the type that its environment takes."""
 
     low: torch.Tensor
     high: torch.Tensor
+    middle: torch.Tensor
+    reach: torch.Tensor
 
-    def __init__(self, space: gym.spaces.Box) -> None:
+    def __init__(self, bounds: ActionBounds) -> None:
         super().__init__()
-        self.action_shape, self.action_dtype = space.shape, np.dtype(space.dtype)
-        for name in ("low", "high"):
-            self.register_buffer(name, torch.from_numpy(np.array(getattr(space, name))))
+        self.action_shape, self.action_dtype = bounds.shape, bounds.low.dtype
+        arrays = {"low": bounds.low, "high": bounds.high, "middle": bounds.middle, "reach": bounds.half}
+        for name, array in arrays.items():
+            self.register_buffer(name, torch.from_numpy(array.copy()))
 
-    def clip(self, action: torch.Tensor) -> torch.Tensor:
-        """Return actions ``[N, ...]`` within the bounds."""
-        shaped = action.reshape(-1, *self.action_shape).to(self.low.dtype)
+    def scaled(self, action: torch.Tensor) -> torch.Tensor:
+        """Return actions ``[N, ...]`` as the environment takes them."""
+        shaped = action.reshape(-1, *self.action_shape).to(self.low.dtype) * self.reach + self.middle
         return torch.minimum(torch.maximum(shaped, self.low), self.high)
 
     def action(self, name: str, meaning: str) -> Port:

@@ -124,6 +124,17 @@ class ObservationSettings(Settings):
     normalize_observations: bool = False
 
 
+class PolicyAgentSettings(Settings):
+    """How an agent acts that samples from its policy; section ``[agent]`` of a config.
+
+    Attributes:
+        scale_actions: real numbers: -1 and 1 of the policy are the bounds of the action; else they are -1 and
+            1 in the environment, too, and what lies outside the bounds is clipped to them.
+    """
+
+    scale_actions: bool = True
+
+
 class ContinuousAgentSettings(Settings):
     """How an agent begins that learns continuous actions from a replay.
 

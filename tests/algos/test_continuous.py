@@ -356,5 +356,18 @@ def test_actions_at_their_bounds_are_within_them(dtype: Any) -> None:
     space = gym.spaces.Box(np.array([-0.1, 0.3], dtype), np.array([0.1, 0.7], dtype), dtype=dtype)
     bounds = ActionBounds(space)
     for end in (-1.0, 1.0):
-        actions = np.full((1, 2), end, np.float32)
-        assert space.contains(bounds.scale(actions, np.empty_like(actions))[0].astype(dtype))
+        assert space.contains(bounds.scale(np.full((1, 2), end, np.float32))[0])
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_actions_are_of_the_spaces_own_type(algorithm: str, dtype: Any) -> None:
+    space = gym.spaces.Box(10.0, 30.0, (2,), dtype)
+    agent = registry.load("agent", algorithm)
+    spaces = Spaces(SPACES.observation, space)
+    model = build(algorithm, spaces=spaces).model
+    acting = agent(spaces, model, agent.settings_type(), 3, 0)
+    seen = np.zeros((3, *SPACES.observation.shape), np.float32)
+    explored = acting.act(seen, {"action": np.empty((3, 2), np.float32)})
+    for action in (*explored.copy(), *acting.act_greedily(seen)):
+        assert space.contains(action), "contains() minds the type"

@@ -141,6 +141,28 @@ def test_the_environment_gets_clipped_actions_and_the_record_keeps_them_as_drawn
     np.testing.assert_array_equal(action, [[3.0], [0.5], [-3.0]])
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_each_number_is_scaled_by_the_bounds_that_it_has(dtype: Any) -> None:
+    inf, most = np.inf, np.inf if dtype == np.float16 else np.finfo(dtype).max
+    low = np.array([-1.0, 10.0, -0.5, 8.0, -inf, -inf, -most], dtype)
+    high = np.array([1.0, 30.0, 0.5, inf, 8.0, inf, most], dtype)
+    space = gym.spaces.Box(low, high, dtype=dtype)
+    action = np.array([[-2.0], [-1.0], [0.0], [0.5], [1.0], [2.0]], np.float32)
+    wanted = [
+        [-1.0, 10.0, -0.5, 8.0, 5.0, -2.0, -2.0],
+        [-1.0, 10.0, -0.5, 8.0, 6.0, -1.0, -1.0],
+        [0.0, 20.0, 0.0, 9.0, 7.0, 0.0, 0.0],
+        [0.5, 25.0, 0.25, 9.5, 7.5, 0.5, 0.5],
+        [1.0, 30.0, 0.5, 10.0, 8.0, 1.0, 1.0],
+        [1.0, 30.0, 0.5, 11.0, 8.0, 2.0, 2.0],
+    ]
+    given = distribution_for(space).for_environment(np.repeat(action, 7, axis=1))
+    assert given.dtype == dtype
+    np.testing.assert_array_equal(given, wanted)
+    unscaled = distribution_for(space, scaled=False).for_environment(np.repeat(action, 7, axis=1))
+    np.testing.assert_array_equal(unscaled, np.clip(np.repeat(action, 7, axis=1), low, high))
+
+
 def test_the_environment_gets_actions_counted_from_its_own_start() -> None:
     distribution = distribution_for(gym.spaces.Discrete(3, start=-1))
     np.testing.assert_array_equal(distribution.for_environment(np.array([0, 1, 2])), [-1, 0, 1])

@@ -7,11 +7,11 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tianji_algos.settings import PolicySettings, Settings
+from tianji_algos.settings import PolicyAgentSettings, PolicySettings
 
 
-class IMPALAAgentSettings(Settings):
-    """IMPALA's agent explores by sampling from its policy: there is nothing to set."""
+class IMPALAAgentSettings(PolicyAgentSettings):
+    """IMPALA's agent, which explores by sampling from its policy."""
 
 
 @dataclass(frozen=True)

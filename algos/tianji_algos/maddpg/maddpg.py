@@ -346,10 +346,10 @@ class _BoundedChoice(_Choice):
         """Return what the policy says."""
         return self._scaled(np.tanh(outputs, out=outputs))
 
-    def _scaled(self, actions: Floats) -> Floats:
+    def _scaled(self, actions: Floats) -> Array:
         """Bring what is between -1 and 1, or just outside, between the bounds."""
         np.clip(actions, -1.0, 1.0, out=actions)
-        return self._bounds.scale(actions, out=actions)
+        return self._bounds.scale(actions)
 
 
 class TeamActions(ABC):
@@ -408,8 +408,8 @@ class ContinuousActions(TeamActions):
     """Actions are tanh of the outputs, from -1 to 1; in the environment that is from bound to bound."""
 
     def __init__(self, bounds: ActionBounds, device: torch.device) -> None:
-        self._middle = torch.from_numpy(bounds.middle).to(device)[:, None]
-        half = torch.from_numpy(bounds.half).to(device)[:, None]
+        self._middle = torch.from_numpy(bounds.middle).float().to(device)[:, None]
+        half = torch.from_numpy(bounds.half).float().to(device)[:, None]
         self._exists = (half > 0).float()
         self._per_half = self._exists / half.clamp_min(torch.finfo().tiny)
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tianji_algos.bounds import ActionBounds
 from tianji_algos.core import Fields, Spaces, UpdateResult
 from tianji_algos.distributions import (
     Actions,
@@ -27,7 +28,7 @@ from tianji_algos.distributions import (
 )
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings
 from tianji_algos.models.teams.actor_critic import TeamActorCritic
-from tianji_algos.on_policy import Arrays, PolicyMinibatch
+from tianji_algos.on_policy import Arrays, PolicyMinibatch, scales_actions
 from tianji_algos.ppo.ppo import PPOAgent, PPOEmbryo
 from tianji_algos.ppo.rollout import PPOMinibatch, SampleRollout
 from tianji_algos.rollout_observations import Indices, Observations
@@ -159,6 +160,9 @@ class TeamDistribution(Distribution):
     A policy's output has M rows for each of N environments, ``[N * M, outputs]``. Actions that an agent has
     not, or may not choose, are the network's business: it makes them impossible, or constant.
 
+    Args:
+        scaled: -1 and 1 are the bounds of a Box; else they are -1 and 1.
+
     Attributes:
         of_agent: the distribution of one agent's actions.
 
@@ -166,11 +170,12 @@ class TeamDistribution(Distribution):
         UnsupportedSpaceError: the environment shows no team.
     """
 
-    def __init__(self, spaces: Spaces) -> None:
+    def __init__(self, spaces: Spaces, *, scaled: bool = True) -> None:
         team = Team.of(spaces)
         most = team.most_actions
         recorded = team.action_field()
         self._space = spaces.action
+        self._bounds = None if team.discrete else ActionBounds(spaces.action, scaled=scaled, may_be_open=True)
         if team.discrete:
             self.of_agent: Distribution = Categorical((most,), (0,), scalar=True, dtype=recorded.dtype)
         else:
@@ -195,12 +200,11 @@ class TeamDistribution(Distribution):
 
     def for_environment(self, action: Actions) -> Actions:
         """Return actions as the space's type, within each agent's own bounds; reused by the next call."""
+        if self._bounds is not None:
+            return self._bounds.scale(action)
         if self._given.shape != action.shape:
             self._given = np.empty(action.shape, self._space.dtype)
-        if isinstance(self._space, gym.spaces.Box):
-            np.clip(action, self._space.low, self._space.high, out=self._given)
-        else:
-            np.copyto(self._given, action)
+        np.copyto(self._given, action)
         return self._given
 
     def evaluate(self, policy: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -209,8 +213,8 @@ class TeamDistribution(Distribution):
 
     def rule(self) -> ActionRule:
         """Choose for all agents."""
-        if isinstance(self._space, gym.spaces.Box):
-            return GaussianRule(self._space, self.agents)
+        if self._bounds is not None:
+            return GaussianRule(self._bounds, self.agents)
         assert isinstance(self.of_agent, Categorical)
         dtype = np.dtype(self._space.dtype)
         return CategoricalRule(self.of_agent.sets, (0,), self.action_shape, dtype, self.agents)
@@ -227,6 +231,6 @@ class MAPPOAgent(PPOAgent):
     plays_in_team: ClassVar[bool] = True
 
     @classmethod
-    def distribution(cls, spaces: Spaces) -> TeamDistribution:
+    def distribution(cls, spaces: Spaces, settings: Any) -> TeamDistribution:
         """Return the distribution of each agent's actions."""
-        return TeamDistribution(spaces)
+        return TeamDistribution(spaces, scaled=scales_actions(settings))

@@ -8,11 +8,11 @@ from pydantic import Field, model_validator
 
 from tianji_algos.models.settings import Widths
 from tianji_algos.ppo.settings import PPOSettings
-from tianji_algos.settings import Settings
+from tianji_algos.settings import PolicyAgentSettings, Settings
 
 
-class MAPPOAgentSettings(Settings):
-    """MAPPO's agent explores by sampling from its policies: there is nothing to set."""
+class MAPPOAgentSettings(PolicyAgentSettings):
+    """MAPPO's agent, which explores by sampling from its policies."""
 
 
 class MAPPOSettings(PPOSettings):

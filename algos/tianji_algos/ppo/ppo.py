@@ -206,8 +206,8 @@ class PPOAgent(PolicyAgent):
 
     @classmethod
     def fields(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:
-        """Record ``action`` as drawn (not clipped), ``log_prob`` and, with a bootstrap row, ``value``."""
-        agents = cls.distribution(spaces).agents
+        """Record ``action`` as drawn, ``log_prob`` and, with a bootstrap row, ``value``."""
+        agents = cls.distribution(spaces, settings).agents
         value = FieldSpec("value", np.dtype(np.float32), agents, bootstrap=True)
         return (*super().fields(spaces, settings), value)
 

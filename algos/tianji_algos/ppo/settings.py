@@ -7,15 +7,15 @@ from typing import ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from tianji_algos.schedules import AdaptiveSchedule, Schedule
-from tianji_algos.settings import PolicySettings, Settings
+from tianji_algos.settings import PolicyAgentSettings, PolicySettings
 
 SLOWEST: Final = 1e-6
 FASTEST: Final = 1e-2
 """Bounds of an adaptive learning rate."""
 
 
-class PPOAgentSettings(Settings):
-    """PPO's agent explores by sampling from its policy: there is nothing to set."""
+class PPOAgentSettings(PolicyAgentSettings):
+    """PPO's agent, which explores by sampling from its policy."""
 
 
 class PPOSettings(PolicySettings):

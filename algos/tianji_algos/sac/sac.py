@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.continuous import ActorQEmbryo, ContinuousAgent, SquashedRule, Transitions
+from tianji_algos.bounds import ActionBounds
+from tianji_algos.continuous import ActorQEmbryo, ContinuousAgent, Transitions
 from tianji_algos.core import Spaces
 from tianji_algos.distributions import HALF_LOG_2PI
 from tianji_algos.fast_cpu.continuous import SACByHand
 from tianji_algos.models.actor_q import Critics, GaussianActorQ, MLPGaussianQ, part_of
 from tianji_algos.optim import Adam, Norm, adam_of
-from tianji_algos.rules import ActionRule, normal_noise
+from tianji_algos.rules import ActionRule, BoundedRule, normal_noise
 from tianji_algos.sac.settings import LEAST_LOG_STD, MOST_LOG_STD, SACAgentSettings, SACSettings
 
 Floats = npt.NDArray[np.float32]
@@ -153,11 +154,11 @@ class SACAgent(ContinuousAgent):
         np.tanh(actions, out=actions)
 
 
-class SquashedNormalRule(SquashedRule):
+class SquashedNormalRule(BoundedRule):
     """What ``SACAgent`` does."""
 
     def __init__(self, space: gym.Space[Any]) -> None:
-        super().__init__(space)
+        super().__init__(ActionBounds(space))
         self.noise = normal_noise(self.action_shape)
         self.outputs = (
             self.action("action", "tanh of the mean, scaled to the bounds"),
@@ -171,7 +172,7 @@ class SquashedNormalRule(SquashedRule):
         assert noise is not None
         mean, log_std = (half.reshape(-1, *self.action_shape) for half in given[0].chunk(2, dim=1))
         std = log_std.clamp(LEAST_LOG_STD, MOST_LOG_STD).exp()
-        return self.scaled(mean), self.scaled(mean + std * noise), mean, std
+        return self.scaled(mean.tanh()), self.scaled((mean + std * noise).tanh()), mean, std
 
     def draw(self, rng: np.random.Generator, number: int) -> Floats:
         """Draw all numbers of an action after the other."""

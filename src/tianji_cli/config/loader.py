@@ -72,10 +72,13 @@ def load_config(path: str, overrides: Sequence[str] = (), cores: int | None = No
     return resolve(read(path, overrides), cores)
 
 
-LATER: Final[Mapping[str, object]] = MappingProxyType(
-    {"normalize_observations": False, "normalize_rewards": False}
+LATER: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
+    {
+        "agent": {"scale_actions": False},
+        "training": {"normalize_observations": False, "normalize_rewards": False},
+    }
 )
-"""Keys of ``[training]`` that are newer than some runs, with the values that those runs trained with."""
+"""Keys of sections that are newer than some runs, with the values that those runs trained with."""
 
 
 def load_run_config(path: str, overrides: Sequence[str] = ()) -> JobConfig:
@@ -88,11 +91,12 @@ def load_run_config(path: str, overrides: Sequence[str] = ()) -> JobConfig:
 def fill_in_later_keys(tree: Tree) -> None:
     """Write keys into a run's config that are newer than it, with the values that it has trained with."""
     find_extensions(tree)
-    training = tree.values.get("training")
-    if isinstance(training, dict):
-        with suppress(AlgorithmError):  # What is wrong with it ``resolve`` tells.
-            known = algorithms.settings_type("embryo", str(training.get("type"))).model_fields
-            training |= {key: value for key, value in LATER.items() if key in known and key not in training}
+    for section, later in LATER.items():
+        table = tree.values.get(section)
+        if isinstance(table, dict):
+            with suppress(AlgorithmError):  # What is wrong with it ``resolve`` tells.
+                known = algorithms.settings_type(KINDS[section], str(table.get("type"))).model_fields
+                table |= {key: value for key, value in later.items() if key in known and key not in table}
 
 
 def resolve(tree: Tree, cores: int | None = None) -> JobConfig:

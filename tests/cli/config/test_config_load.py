@@ -431,5 +431,7 @@ def test_a_run_has_the_values_of_before_for_keys_that_came_later(
     names = ("normalize_observations", "normalize_rewards")
     found = [[getattr(job.training.settings, name, None) for name in names] for job in (today, then)]
     assert found == ([["auto", "auto"], [False, False]] if later else [[False, None], [False, None]])
+    scaled = [getattr(job.agent.settings, "scale_actions", None) for job in (today, then)]
+    assert scaled == ([None, None] if agent == "dqn" else [True, False])
     path.write_text(path.read_text() + "normalize_observations = true\n")
     assert load_run_config(str(path)).training.settings.normalize_observations is True

@@ -136,7 +136,7 @@ def test_continuous_actions_are_scaled_and_clipped(workplace: Any, agent: str) -
     assert np.abs(sampled).max() <= 2.0
     assert (np.count_nonzero(np.abs(sampled) == 2.0) > 5) == (agent == "ppo"), "it clips"
     drawn = found["mean"] + found["std"] * noise_of("normal", (200, 1))
-    wanted = np.clip(drawn, -2.0, 2.0) if agent == "ppo" else 2.0 * np.tanh(drawn)
+    wanted = 2.0 * (np.clip(drawn, -1.0, 1.0) if agent == "ppo" else np.tanh(drawn))
     np.testing.assert_allclose(found["sampled_action"], wanted, atol=1e-4)
 
 
