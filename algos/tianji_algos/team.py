@@ -2,8 +2,8 @@
 
 A record is one element of a structured dtype; of an array of records ``seen [...]`` numpy gives each part
 as a view, ``seen["observation"]`` as ``[..., M, O]``. Its parts are ``observation [M, O]``, ``reward [M]``
-(of the step that led here), ``alive [M]``, with discrete actions ``available [M, A]``, and ``state [S]``
-where there is more of it than all observations.
+(of the step that led here), ``alive [M]``, with discrete actions ``available [M, A]``, ``state [S]`` where
+there is more of it than all observations, and ``truncated [M]`` where agents may be cut off one by one.
 """
 
 from __future__ import annotations
@@ -28,6 +28,15 @@ IMPOSSIBLE: Final = -1e9
 
 It is finite, since an entropy has products of probabilities with their logarithms.
 """
+
+
+def cut_off(seen: Records) -> npt.NDArray[np.bool_]:
+    """Return which agents the step that led to ``seen [...]`` cut off, while others go on: ``[..., M]``.
+
+    Such an agent acts no more, but what it sees there still has a value.
+    """
+    alive: npt.NDArray[np.bool_] = seen["alive"]
+    return seen["truncated"] if "truncated" in (seen.dtype.names or ()) else np.zeros_like(alive)
 
 
 @dataclass(frozen=True)

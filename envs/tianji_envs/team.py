@@ -20,6 +20,7 @@ REWARD: Final = "reward"
 STATE: Final = "state"
 AVAILABLE: Final = "available"
 ALIVE: Final = "alive"
+TRUNCATED: Final = "truncated"
 
 
 class TeamSpace(gymnasium.Space[npt.NDArray[Any]]):
@@ -32,15 +33,23 @@ class TeamSpace(gymnasium.Space[npt.NDArray[Any]]):
     - ``state [S]`` float32: of the whole, for training; left out where it is no more than all observations.
     - ``available [M, A]`` bool: which actions each agent may choose, one at least; discrete actions only.
     - ``alive [M]`` bool: whether what the agent does counts.
+    - ``truncated [M]`` bool, where agents may be cut off one by one: the step that led here cut the agent
+      off, and the episode goes on without it. The agent is not alive, but the record shows what it sees and
+      which actions it would have, because that still has a value. An agent that died has none.
+
+    The last record of an episode that was truncated has a value, too, for the agents that are alive in it.
 
     Args:
         agents: M.
         observation: O.
         actions: A, the largest number of actions of an agent; None: actions are continuous.
         state: S; 0: there is no more of it than all observations.
+        truncates: agents may be cut off one by one.
     """
 
-    def __init__(self, agents: int, observation: int, actions: int | None, state: int = 0) -> None:
+    def __init__(
+        self, agents: int, observation: int, actions: int | None, state: int = 0, *, truncates: bool = False
+    ) -> None:
         parts: list[tuple[str, str, tuple[int, ...]]] = [
             (OBSERVATION, "f4", (agents, observation)),
             (REWARD, "f4", (agents,)),
@@ -50,6 +59,8 @@ class TeamSpace(gymnasium.Space[npt.NDArray[Any]]):
         if actions is not None:
             parts.append((AVAILABLE, "?", (agents, actions)))
         parts.append((ALIVE, "?", (agents,)))
+        if truncates:
+            parts.append((TRUNCATED, "?", (agents,)))
         # Aligned: torch reads views of floats only at multiples of four bytes.
         super().__init__((), np.dtype(parts, align=True))
 

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-from algos.teams import bury, random_choices, random_records, team_spaces
+from algos.teams import bury, cut_off, random_choices, random_records, team_spaces
 from algos.training import parameters
 
 from tianji_algos.batch import Batch
@@ -26,6 +26,9 @@ SIZES = (2, 4, 3)
 
 DISCRETE = team_spaces(SIZES, observation=3)
 CONTINUOUS = team_spaces(SIZES, observation=3, state=5, continuous=True)
+CUT = team_spaces(SIZES, observation=3, truncates=True)
+CONTINUOUS_CUT = team_spaces(SIZES, observation=3, state=5, continuous=True, truncates=True)
+"""Agents may be cut off one by one there."""
 
 SMALL: dict[str, Any] = {"hidden": (6,), "critic_hidden": (7, 5)}
 MODELS: Sequence[dict[str, Any]] = (
@@ -49,10 +52,12 @@ def build_embryo(
 
 
 def records(spaces: Spaces, rows: int, seed: int = 0, alive: float = 1.0) -> Records:
-    """Draw what a team sees; only a share of the agents is alive."""
+    """Draw what a team sees; only a share of the agents is alive, and some of the others were cut off."""
     rng = np.random.default_rng(seed)
     seen = random_records(rng, (rows,), spaces)
-    bury(seen, rng.random(seen["alive"].shape) >= alive)
+    if "truncated" in (seen.dtype.names or ()):
+        cut_off(seen, rng.random(seen["alive"].shape) < 0.3)
+    bury(seen, seen["alive"] & (rng.random(seen["alive"].shape) >= alive))
     return seen
 
 

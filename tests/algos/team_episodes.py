@@ -16,9 +16,12 @@ from tianji_envs.team import TeamSpace
 Floats = npt.NDArray[np.float32]
 
 
-def team_spaces(agents: int = 3, observation: int = 4, actions: int = 5, state: int = 0) -> Spaces:
+def team_spaces(
+    agents: int = 3, observation: int = 4, actions: int = 5, state: int = 0, *, truncates: bool = False
+) -> Spaces:
     return Spaces(
-        TeamSpace(agents, observation, actions, state), gym.spaces.MultiDiscrete([actions] * agents)
+        TeamSpace(agents, observation, actions, state, truncates=truncates),
+        gym.spaces.MultiDiscrete([actions] * agents),
     )
 
 

@@ -15,11 +15,16 @@ from tianji_envs.team import TeamSpace
 
 
 def team_spaces(
-    actions: Sequence[int] = (4, 3, 4), *, observation: int = 5, state: int = 0, continuous: bool = False
+    actions: Sequence[int] = (4, 3, 4),
+    *,
+    observation: int = 5,
+    state: int = 0,
+    continuous: bool = False,
+    truncates: bool = False,
 ) -> Spaces:
     """A team of as many agents as there are sizes; the m-th one's continuous actions go from -m / 2 to m."""
     agents, most = len(actions), max(actions)
-    seen = TeamSpace(agents, observation, None if continuous else most, state)
+    seen = TeamSpace(agents, observation, None if continuous else most, state, truncates=truncates)
     if not continuous:
         return Spaces(seen, gym.spaces.MultiDiscrete(list(actions)))
     high = np.arange(1, agents + 1, dtype=np.float32)[:, None] * exists(actions)
@@ -61,10 +66,19 @@ def bury(seen: Records, dead: npt.NDArray[np.bool_]) -> None:
         seen["available"][dead, 0] = True
 
 
+def cut_off(seen: Records, cut: npt.NDArray[np.bool_]) -> None:
+    """Let agents that are alive be ``cut [..., M]``: they act no more, and see what they see."""
+    seen["truncated"] = cut & seen["alive"]
+    seen["alive"][seen["truncated"]] = False
+
+
 def random_team_fragment(
     rng: np.random.Generator, steps: int, envs: int, spaces: Spaces, *, deaths: bool = True
 ) -> Fragment:
-    """A fragment in which one agent of each team lives until the episode's end."""
+    """A fragment in which one agent of each team lives until the episode's end.
+
+    Where agents may be cut off one by one, half of the deaths are no deaths: the agents are cut off.
+    """
     team = Team.of(spaces)
     fragment = random_fragment(rng, steps, envs, spaces)
     seen = random_records(rng, (steps + 1, envs), spaces)
@@ -72,6 +86,7 @@ def random_team_fragment(
         for n in range(envs):
             dead = np.zeros(team.agents, bool)
             for t in range(steps + 1):
+                before = dead.copy()
                 if t and not fragment["mask"][t - 1, n]:
                     dead[:] = False
                     seen["reward"][t, n] = 0
@@ -81,7 +96,15 @@ def random_team_fragment(
                     dead[rng.integers(team.agents) if t == 1 else np.flatnonzero(~dead)[:1]] = False
                     if dead.all():
                         dead[0] = False
-                bury(seen[t, n : n + 1], dead[None])
+                cut = (
+                    dead
+                    & ~before
+                    & ("truncated" in (seen.dtype.names or ()))
+                    & (rng.random(team.agents) < 0.5)
+                )
+                bury(seen[t, n : n + 1], (dead & ~cut)[None])
+                if cut.any():
+                    cut_off(seen[t, n : n + 1], cut[None])
     fragment["observation"] = seen
     fragment["reward"] = seen["reward"][1:].sum(axis=2) * fragment["mask"]
     each = (steps, envs, team.agents)

@@ -9,7 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from algos.maddpg_team import CONTINUOUS, DISCRETE, MODELS, build_embryo, make_batch, only_certain
+from algos.maddpg_team import (
+    CONTINUOUS,
+    CONTINUOUS_CUT,
+    CUT,
+    DISCRETE,
+    MODELS,
+    build_embryo,
+    make_batch,
+    only_certain,
+)
 from algos.training import parameters
 from pydantic import ValidationError
 
@@ -19,11 +28,17 @@ from tianji_algos.errors import DivergedError, StateMismatchError
 from tianji_algos.maddpg.maddpg import MADDPGEmbryo
 from tianji_algos.maddpg.settings import MADDPGSettings
 from tianji_algos.models.teams.deterministic import TeamDeterministic
+from tianji_algos.team import cut_off
 
 Floats = npt.NDArray[np.float32]
 
 ROWS = 12
 BOTH = pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+ALL_FOUR = pytest.mark.parametrize(
+    "spaces",
+    [DISCRETE, CONTINUOUS, CUT, CONTINUOUS_CUT],
+    ids=["discrete", "continuous", "cut off one by one", "continuous, cut off one by one"],
+)
 EACH_MODEL = pytest.mark.parametrize("model", MODELS)
 
 
@@ -43,24 +58,24 @@ def naive_aims(embryo: MADDPGEmbryo, target: TeamDeterministic, batch: Batch) ->
             outputs = target.act(torch.from_numpy(after["observation"][b])[:, None])
             available = None if not target.team.discrete else torch.from_numpy(after["available"][b])[:, None]
             chosen = embryo._actions.chosen(outputs, available)[:, 0]
-            chosen = chosen * torch.from_numpy(after["alive"][b])[:, None]
+            goes_on = after["alive"][b] | cut_off(after[b : b + 1])[0]
+            chosen = chosen * torch.from_numpy(goes_on)[:, None]
             state = torch.from_numpy(target.team.state_of(after[b : b + 1]))
             values = target.value(state, chosen.reshape(1, -1))[:, 0].numpy()
         if target.has_team_critic:
             aims[0, b] = scale * batch.reward[b] + batch.discount[b] * values[0]
         else:
-            goes_on = batch.discount[b] * after["alive"][b]
-            aims[:, b] = scale * after["reward"][b] + goes_on * values
+            aims[:, b] = scale * after["reward"][b] + batch.discount[b] * goes_on * values
     return aims
 
 
 def counted(model: TeamDeterministic, batch: Batch) -> npt.NDArray[np.bool_]:
     """Whose errors count, ``[M, B]`` or ``[1, B]``."""
-    alive = batch.observation["alive"].T
-    return np.ones_like(alive[:1]) if model.has_team_critic else alive
+    alive: npt.NDArray[np.bool_] = batch.observation["alive"].T
+    return ~cut_off(batch.observation).T.any(axis=0, keepdims=True) if model.has_team_critic else alive
 
 
-@BOTH
+@ALL_FOUR
 @EACH_MODEL
 def test_errors_are_the_naive_ones(spaces: Spaces, model: dict[str, Any]) -> None:
     embryo = build_embryo(
@@ -82,7 +97,7 @@ def test_errors_are_the_naive_ones(spaces: Spaces, model: dict[str, Any]) -> Non
         target.read_parameters(before + np.float32(0.1) * (parameters(embryo) - before))
 
 
-@BOTH
+@ALL_FOUR
 @EACH_MODEL
 def test_the_critics_gradient_is_the_naive_one(spaces: Spaces, model: dict[str, Any]) -> None:
     embryo = build_embryo(spaces, model, max_grad_norm=None)
@@ -178,6 +193,21 @@ def test_what_follows_an_agents_death_is_worth_nothing_to_it() -> None:
     first, second = (gradient[:weight].reshape(3, -1) for gradient in errors)
     assert torch.equal(first[0], second[0])
     assert not torch.equal(first[1], second[1])
+
+
+@pytest.mark.parametrize("rewards", ["individual", "team"])
+def test_an_agent_that_was_cut_off_is_worth_what_it_would_go_on_to_do(rewards: str) -> None:
+    embryo, batch = build_embryo(CUT, {"rewards": rewards}), make_batch(CUT, rows=1)
+    after = batch.next_observation
+    after["alive"], after["truncated"] = [True, False, True], [False, True, False]
+    after["observation"] = np.arange(9).reshape(3, 3)
+    after["available"] = [True, False, False, False]
+    after["reward"], batch.reward[:], batch.discount[:] = [1.0, 20.0, 300.0], 321.0, 0.9
+    first_of_each = torch.tensor([[1.0, 0.0, 0.0, 0.0] * 3])
+    with torch.no_grad():
+        value = embryo.model.value(torch.arange(9.0)[None], first_of_each)[:, 0]
+    paid = [321.0] if rewards == "team" else [1.0, 20.0, 300.0]
+    torch.testing.assert_close(embryo._targets(batch)[:, 0], torch.tensor(paid) + 0.9 * value)
 
 
 @EACH_MODEL

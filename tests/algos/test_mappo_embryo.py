@@ -18,7 +18,7 @@ from tianji_algos.fast_cpu.ppo import PPOLossByHand
 from tianji_algos.mappo.mappo import MAPPOAgent, MAPPOEmbryo
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings, TeamActorCriticSettings
 from tianji_algos.models.teams.actor_critic import TeamActorCritic
-from tianji_algos.team import IMPOSSIBLE
+from tianji_algos.team import IMPOSSIBLE, cut_off
 
 Floats = npt.NDArray[np.float32]
 
@@ -35,6 +35,7 @@ SPACES = {
     "discrete": team_spaces(),
     "with a state": team_spaces((3, 2), state=7),
     "continuous": team_spaces((2, 1, 2), continuous=True),
+    "cut off one by one": team_spaces((3, 2, 2), truncates=True),
 }
 
 
@@ -75,13 +76,13 @@ def by_log_prob(fragments: list[Fragment], columns: list[Floats]) -> dict[float,
 
 def expected_advantages(fragment: Fragment, rewards: str) -> Floats:
     """Equation 16 as a sum, agent by agent and step by step."""
-    seen, value = fragment["observation"], fragment["value"]
+    seen, value, cut = fragment["observation"], fragment["value"], cut_off(fragment["observation"])
     steps, envs, agents = fragment["log_prob"].shape
     advantage = np.zeros((steps, envs, agents), np.float32)
 
     def worth(t: int, n: int, m: int) -> float:
         others = seen["alive"][t, n]
-        if rewards == "team" and not others[m]:
+        if rewards == "team" and not others[m] and not cut[t, n, m]:
             return float(value[t, n][others].mean()) if others.any() else 0.0
         return float(value[t, n, m])
 
@@ -91,8 +92,11 @@ def expected_advantages(fragment: Fragment, rewards: str) -> Floats:
                 weight = 1.0
                 for t in range(start, steps):
                     over = bool(fragment["terminated"][t, n])
-                    gone = rewards == "individual" and not seen["alive"][t + 1, n, m]
-                    if not fragment["mask"][t, n] or (rewards == "individual" and not seen["alive"][t, n, m]):
+                    lives = seen["alive"][:, n, m]
+                    gone = rewards == "individual" and not lives[t + 1] and not cut[t + 1, n, m]
+                    if not fragment["mask"][t, n] or (rewards == "individual" and not lives[t]):
+                        break
+                    if cut[t, n, m]:
                         break
                     reward = fragment["reward"][t, n] if rewards == "team" else seen["reward"][t + 1, n, m]
                     after = 0.0 if over or gone else worth(t + 1, n, m)
@@ -139,6 +143,29 @@ def test_a_death_ends_an_agents_own_return_and_not_the_teams() -> None:
     assert found["individual"] == {first: 7, must_abort: 10, second: 6, third: 4}
 
 
+def test_an_agent_that_was_cut_off_keeps_the_value_of_what_it_saw_last() -> None:
+    """The second agent is cut off by the first step, and the first by the last one."""
+    spaces = team_spaces((2, 2), truncates=True)
+    fragment = random_team_fragment(np.random.default_rng(0), 3, 1, spaces, deaths=False)
+    fragment["mask"][:], fragment["terminated"][:], fragment["truncated"][:] = 1, 0, [[0], [0], [1]]
+    seen = fragment["observation"]
+    seen["truncated"][1, 0, 1] = True
+    seen["alive"][1:, 0, 1] = False
+    seen["reward"][1:, 0] = [[1, 10], [2, 0], [4, 0]]
+    fragment["reward"][:, 0] = [11, 2, 4]
+    fragment["value"][:, 0] = [[0, 0], [0, 50], [0, 3000], [100, 7000]]
+    found = {}
+    for rewards in ("team", "individual"):
+        embryo = build(
+            spaces, rewards=rewards, normalize_advantage="none", epochs=1, gamma=1.0, gae_lambda=1.0
+        )
+        (batch,) = embryo.minibatches([fragment])
+        found[rewards] = dict(zip(batch.log_prob.tolist(), batch.target.tolist(), strict=True))
+    (first, is_cut), (second, _), (third, _) = fragment["log_prob"][:, 0].tolist()
+    assert found["team"] == {first: 117, is_cut: 61, second: 106, third: 104}
+    assert found["individual"] == {first: 107, is_cut: 60, second: 106, third: 104}
+
+
 def test_every_step_of_a_living_agent_is_seen_once_an_epoch_and_no_other(
     spaces: Spaces, fragments: list[Fragment]
 ) -> None:
@@ -164,7 +191,8 @@ def test_what_is_recorded_of_the_dead_and_of_reset_steps_changes_nothing(
         assert none.any()
         fragment["action"][none] = 0
         fragment["log_prob"][none] = -1e6
-        fragment["value"][~fragment["observation"]["alive"]] = 1e6
+        seen = fragment["observation"]
+        fragment["value"][~(seen["alive"] | cut_off(seen))] = 1e6
     disturbed = build(spaces, rewards=rewards)
     train(disturbed, fragments)
     np.testing.assert_array_equal(parameters(clean), parameters(disturbed))

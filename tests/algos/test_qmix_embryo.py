@@ -11,7 +11,7 @@ import pytest
 import torch
 from algos.in_step import in_step
 from algos.team_episodes import random_batch, team_spaces
-from algos.teams import bury
+from algos.teams import bury, cut_off
 from algos.training import flat_of, parameters
 
 from tianji_algos.batch import SequenceBatch
@@ -27,7 +27,7 @@ from tianji_algos.qmix.settings import QMIXSettings, TeamQSettings
 
 Floats = npt.NDArray[np.float32]
 
-SPACES = team_spaces(agents=3, observation=4, actions=5, state=6)
+SPACES = team_spaces(agents=3, observation=4, actions=5, state=6, truncates=True)
 MOST = 7
 LENGTHS = (3, 7, 1, 5, 5)
 TERMINATED = (True, False, True, True, False)
@@ -42,13 +42,20 @@ def build(seed: int = 0, model: dict[str, Any] | None = None, **settings: Any) -
     return QMIXEmbryo(SPACES, network, QMIXSettings(**({"learning_rate": 1e-2} | settings)), seed)
 
 
-def make_batch(seed: int = 0, *, deaths: bool = False) -> SequenceBatch:
-    """With deaths, agents have died one after another by times that differ from episode to episode."""
+def make_batch(seed: int = 0, *, deaths: bool = False, cuts: bool = False) -> SequenceBatch:
+    """With deaths, agents have died one after another by times that differ from episode to episode.
+
+    With cuts, those that would have died were cut off.
+    """
     batch = random_batch(SPACES, LENGTHS, TERMINATED, MOST, seed)
     if deaths:
         died = np.array([[2, 9, 9], [9, 0, 4], [9, 1, 9], [0, 9, 3], [9, 5, 2]])
         dead = np.arange(MOST + 1)[:, None] >= died[:, None]
-        bury(batch.observation, dead)
+        cut = np.zeros_like(dead)
+        if cuts:
+            cut[:, 1:] = dead[:, 1:] & ~dead[:, :-1]
+        bury(batch.observation, dead & ~cut)
+        cut_off(batch.observation, cut)
         batch.observation["reward"][:, 1:][dead[:, :-1]] = 0.0
         batch.fields["action"][dead[:, :-1]] = 0
     return batch
@@ -81,6 +88,8 @@ def reference_loss(embryo: QMIXEmbryo, target: TeamQ, batch: SequenceBatch) -> f
     settings, total, count = embryo.settings, 0.0, 0.0
     mixer, agents = embryo.model.settings.mixer, torch.arange(3)
     own = mixer == "none" and settings.rewards == "individual"
+    cuts = torch.from_numpy(batch.observation["truncated"].copy())
+    cuts = cuts if mixer == "none" else cuts.any(dim=2, keepdim=True)
     for e, length in enumerate(batch.length.tolist()):
         seen = batch.observation[e]
         with torch.no_grad():
@@ -96,9 +105,12 @@ def reference_loss(embryo: QMIXEmbryo, target: TeamQ, batch: SequenceBatch) -> f
                 value = embryo.model.mixer(online[t, agents, action][None], state[:1])[0]
                 bootstrap = target.mixer(later[t + 1, agents, best][None], state[1:])[0]
             reward = torch.from_numpy(seen["reward"][t + 1].copy()) if own else float(batch.reward[e, t])
-            lived, lives = torch.from_numpy(seen["alive"][t : t + 2].copy()) if own else torch.ones(2, 1)
+            lived, lives = ~cuts[e, t], torch.ones(1)
+            if own:
+                lived = torch.from_numpy(seen["alive"][t].copy())
+                lives = torch.from_numpy(seen["alive"][t + 1] | seen["truncated"][t + 1])
             is_last = t == length - 1
-            share = 0.0 if is_last else settings.td_lambda
+            share = settings.td_lambda * ~cuts[e, t + 1]
             to_come = bootstrap if is_last else (1.0 - share) * bootstrap + share * follows
             goes_on = lives * float(not (is_last and batch.terminated[e]))
             follows = settings.reward_scale * reward + settings.gamma * goes_on * to_come
@@ -121,11 +133,13 @@ def reference_loss(embryo: QMIXEmbryo, target: TeamQ, batch: SequenceBatch) -> f
         ({"agent_id": False, "last_action": False}, {}),
     ],
 )
-@pytest.mark.parametrize("deaths", [False, True])
-def test_the_loss_is_the_naive_one(model: dict[str, Any], settings: dict[str, Any], deaths: bool) -> None:
+@pytest.mark.parametrize("ends", [{}, {"deaths": True}, {"deaths": True, "cuts": True}])
+def test_the_loss_is_the_naive_one(
+    model: dict[str, Any], settings: dict[str, Any], ends: dict[str, bool]
+) -> None:
     embryo, twin = build(model=model, **settings), build(model=model)
     for seed in range(3):  # from the second update on the networks differ
-        batch = make_batch(seed, deaths=deaths)
+        batch = make_batch(seed, **ends)
         expected = reference_loss(embryo, twin.model, batch)
         assert embryo.update(batch).uses == sum(LENGTHS)
         assert embryo.metrics()["loss"] == pytest.approx(expected, rel=1e-3)
@@ -163,6 +177,26 @@ def test_a_terminated_episodes_last_observation_is_worth_nothing_and_a_cut_ones_
     plain.update(make_batch())
     for episode, terminated in enumerate(TERMINATED):
         assert np.array_equal(after(episode), parameters(plain)) == terminated
+
+
+@pytest.mark.parametrize("mixer", ["qmix", "vdn"])
+@pytest.mark.parametrize("cuts", [False, True])
+def test_from_the_step_after_an_agent_was_cut_off_a_team_learns_nothing(mixer: str, cuts: bool) -> None:
+    """It is rewarded without the agent; after a death that is as it should be."""
+
+    def after(reward: float) -> Floats:
+        embryo, batch = build(model={"mixer": mixer}, td_lambda=0.7), make_batch()
+        dead = np.zeros((*batch.observation.shape, 3), np.bool_)
+        dead[1, 3:, 2] = True
+        cut = dead & cuts
+        cut[1, 4:] = False
+        bury(batch.observation, dead & ~cut)
+        cut_off(batch.observation, cut)
+        batch.reward[1, 3] = reward
+        embryo.update(batch)
+        return parameters(embryo)
+
+    assert np.array_equal(after(1.0), after(-100.0)) == cuts
 
 
 def test_an_unavailable_action_is_nothing_to_hope_for() -> None:

@@ -42,6 +42,13 @@ def test_with_lambda_one_a_terminated_episodes_targets_are_its_returns() -> None
     assert target[:, 0].tolist() == [3.0, 4.0, 4.0]
 
 
+def test_no_target_looks_beyond_where_one_was_cut_off() -> None:
+    reward, discount = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[0.5], [0.5], [0.0]])
+    value, is_cut = torch.tensor([[10.0], [20.0], [77.0]]), torch.tensor([[True], [False], [False]])
+    target = lambda_targets(reward, discount, value, 1.0, (1, 1, 1), is_cut)
+    assert target[:, 0].tolist() == [1 + 0.5 * 10, 2 + 0.5 * 4, 4]
+
+
 def test_each_agent_has_targets_of_its_own() -> None:
     torch.manual_seed(1)
     reward, value, discount = torch.randn(STEPS, 3), torch.randn(STEPS, 3), torch.full((STEPS, 1), 0.9)

@@ -86,6 +86,40 @@ class Masked(Leavers):
         }
 
 
+class Telling(Leavers):
+    """Each may choose the action that the count of steps says, and its info alone says so.
+
+    Attributes:
+        told: by the count of steps, what the first agent's info has in place of its mask; None: nothing.
+    """
+
+    def __init__(self, leaving: Sequence[Leaving], told: Mapping[int, Any] | None = None) -> None:
+        super().__init__(leaving)
+        self.told = dict(told or {})
+
+    def _infos(self) -> dict[str, Any]:
+        infos: dict[str, Any] = {}
+        for m, agent in enumerate(self.possible_agents):
+            mask = np.zeros(m + 2, np.int8)
+            mask[self.count % (m + 2)] = 1
+            infos[agent] = {"action_mask": mask}
+        if self.count in self.told:
+            told = self.told[self.count]
+            infos["agent_0"] = {} if told is None else {"action_mask": told}
+        return infos
+
+    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        seen, _ = super().reset(seed)
+        return seen, self._infos()
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        return *super().step(actions)[:4], self._infos()
+
+
+class TellingTwice(Telling, Masked):
+    """An agent's mask is in its observation, too: there it leaves the last action only."""
+
+
 class Continuous(Leavers):
     """Agents whose actions are boxes of several shapes."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from beds.team_worlds import Continuous, Leavers, Leaving, Masked
+from beds.team_worlds import Continuous, Leavers, Leaving, Masked, Telling, TellingTwice
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -81,10 +81,10 @@ def test_an_agent_that_comes_back_is_alive_again() -> None:
         ([(2, "is cut"), (2, "is cut")], False, [True, True]),
         ([(1, "dies"), (2, "is cut")], False, [False, True]),
         ([(1, "is cut"), (2, "dies")], True, [False, False]),
-        ([(2, "dies"), (2, "is cut")], True, [False, True]),
+        ([(2, "dies"), (2, "is cut")], False, [False, True]),
     ],
 )
-def test_an_episode_is_truncated_if_time_alone_ended_it_and_shows_who_might_have_gone_on(
+def test_an_episode_is_truncated_if_time_ended_it_for_any_and_shows_who_might_have_gone_on(
     leaving: list[Leaving], terminated: bool, alive: list[bool]
 ) -> None:
     made = team(Leavers(leaving))
@@ -95,6 +95,37 @@ def test_an_episode_is_truncated_if_time_alone_ended_it_and_shows_who_might_have
     assert record["alive"].tolist() == alive
     seen = np.array([[2, 0], [12, 12]])
     assert record["observation"].tolist() == np.where(np.array(alive)[:, None], seen, 0).tolist()
+
+
+def test_an_agent_that_is_cut_off_alone_shows_what_it_sees_once_more() -> None:
+    made = team(Leavers([STAYS, (1, "is cut"), (1, "dies")]))
+    record = made.reset(0)
+    assert not record["truncated"].any()
+    record, _, terminated, truncated = made.step(np.zeros(3, np.int64))
+    assert (terminated, truncated) == (False, False)
+    assert record["alive"].tolist() == [True, False, False]
+    assert record["truncated"].tolist() == [False, True, False]
+    assert record["observation"].tolist() == [[1, 0, 0], [11, 11, 0], [0, 0, 0]]
+    assert record["available"].astype(int).tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [1, 0, 0, 0]]
+    record, *_ = made.step(np.zeros(3, np.int64))
+    assert not record["truncated"].any()
+    assert record["observation"].tolist() == [[2, 0, 0], [0, 0, 0], [0, 0, 0]]
+    assert record["available"].astype(int)[1].tolist() == [1, 0, 0, 0]
+
+
+class Unseen(Leavers):
+    """The second agent sees nothing from the first step on."""
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        seen, *rest = super().step(actions)
+        return {"agent_0": seen["agent_0"]}, *rest
+
+
+def test_an_agent_that_is_cut_off_has_to_see_something() -> None:
+    made = team(Unseen([STAYS, (1, "is cut")]))
+    made.reset(0)
+    with pytest.raises(BrokenEnvironmentError, match="agent_1 was truncated, and there is nothing that it"):
+        made.step(np.zeros(2, np.int64))
 
 
 leavings = st.lists(st.tuples(st.integers(1, 6), st.sampled_from(["dies", "is cut"])), min_size=1, max_size=4)
@@ -113,15 +144,18 @@ def test_whoever_leaves_when_the_records_keep_their_promises(leaving: list[Leavi
         step = t % (ends + 1)  # 0: a new episode begins.
         made.step(np.zeros((1, len(leaving)), np.int64), record, reward, terminated, truncated)
         last = {reason for left, reason in leaving if left == ends}
-        assert terminated[0] == (step == ends and "dies" in last)
-        assert truncated[0] == (step == ends and last == {"is cut"})
+        assert terminated[0] == (step == ends and last == {"dies"})
+        assert truncated[0] == (step == ends and "is cut" in last)
         got = [m + 1 if 0 < step <= left else 0 for m, (left, _) in enumerate(leaving)]
         assert record["reward"][0].tolist() == got
         assert reward[0] == sum(got)
         alive = [left > step or (left == step == ends and why == "is cut") for left, why in leaving]
         assert record["alive"][0].tolist() == alive
+        cut = [left == step < ends and why == "is cut" for left, why in leaving]
+        assert record["truncated"][0].tolist() == cut
         assert record["available"][0].any(axis=-1).all()
-        assert not record["observation"][0][~record["alive"][0]].any()
+        shown = np.array(alive) | cut
+        assert (record["observation"][0].any(axis=-1) == shown)[1:].all(), "the first sees 0 at first"
 
 
 def test_a_limit_of_the_config_cuts_an_episode_whose_agents_live_on(roll: Roll) -> None:
@@ -134,8 +168,8 @@ def test_a_limit_of_the_config_cuts_an_episode_whose_agents_live_on(roll: Roll) 
 def test_only_the_first_episode_is_seeded(roll: Roll) -> None:
     envs = Leavers([(2, "dies")]), Leavers([(2, "dies")])
     roll(vector(*envs), 7)
-    assert [env.seeds[1:] for env in envs] == [[None, None], [None, None]]
-    assert envs[0].seeds[0] != envs[1].seeds[0]
+    assert [env.seeds[-2:] for env in envs] == [[None, None], [None, None]]
+    assert envs[0].seeds[-3] != envs[1].seeds[-3]
 
 
 def test_an_action_mask_says_what_is_available_and_is_not_seen() -> None:
@@ -150,6 +184,71 @@ def test_a_mask_that_leaves_a_living_agent_no_action_is_refused() -> None:
     env.masks = np.zeros(2, np.int8)
     with pytest.raises(BrokenEnvironmentError, match=r"hand-made: agent_0 .* leaves it no action"):
         team(env).reset(0)
+
+
+def test_a_mask_in_the_infos_says_what_is_available_as_one_in_the_observation_does() -> None:
+    made = team(Telling([STAYS, (2, "is cut"), (2, "dies")]))
+    record = made.reset(0)
+    for step in range(4):
+        assert record["observation"][0].tolist() == [step, 0, 0], "the mask is no part of it"
+        choices = [[step % 2], [step % 3 if step < 3 else 0], [step % 4 if step < 2 else 0]]
+        assert [np.flatnonzero(one).tolist() for one in record["available"]] == choices
+        record, *_ = made.step(np.array([one[0] for one in choices]))
+
+
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ([1, 1, 1], r"agent_0 has an action_mask of shape \(3,\) in its info for 2 actions; \(2,\) would be"),
+        ([[1, 1]], r"agent_0 has an action_mask of shape \(1, 2\) in its info for 2 actions"),
+        (1, r"agent_0 has an action_mask of shape \(\) in its info"),
+        ([0, 0], "agent_0 is alive, and its action_mask leaves it no action"),
+    ],
+    ids=["too long", "too deep", "a number", "nothing left"],
+)
+def test_a_mask_in_the_infos_that_is_none_is_refused(start: int, told: Any, words: str) -> None:
+    with pytest.raises(BrokenEnvironmentError, match=f"hand-made: {words}"):
+        team(Telling([STAYS], {start: told})).step(np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({2: None}, "has no action_mask in its info, and had one before; one at reset"),
+        ({0: None, 1: None}, "has an action_mask in its info, and had none before; one at reset"),
+    ],
+    ids=["vanishes", "appears"],
+)
+def test_a_mask_that_the_infos_have_at_some_steps_only_is_refused(told: Any, words: str) -> None:
+    made = team(Telling([STAYS], told))
+    made.reset(0)
+    made.step(np.zeros(1, np.int64))
+    with pytest.raises(BrokenEnvironmentError, match=f"hand-made: agent_0 {words}"):
+        made.step(np.zeros(1, np.int64))
+
+
+def test_masks_in_observation_and_infos_have_to_agree() -> None:
+    assert team(TellingTwice([STAYS], {0: [False, True]})).reset(0)["available"].tolist() == [[False, True]]
+    with pytest.raises(BrokenEnvironmentError, match=r"observation that is not .* info: \[0 1\] and \[1 0\]"):
+        team(TellingTwice([STAYS], {0: [1, 0]}))
+
+
+def test_a_mask_of_an_agent_that_was_cut_off_may_leave_nothing() -> None:
+    made = team(Telling([(1, "is cut"), STAYS], {1: [0, 0]}))
+    made.reset(0)
+    record, *_ = made.step(np.zeros(2, np.int64))
+    assert record["truncated"].tolist() == [True, False]
+    assert record["available"][0].tolist() == [True, True, False]
+
+
+def test_a_record_for_a_policy_needs_the_mask_that_the_infos_have() -> None:
+    made = team(Telling([STAYS, STAYS]))
+    seen = np.zeros(1, np.float32)
+    record = made.record_of({"agent_0": {"observation": seen, "action_mask": [0, 1]}})
+    assert record["available"].astype(int).tolist() == [[0, 1, 0], [1, 0, 0]]
+    with pytest.raises(ValueError, match="agent_0 has a mask of its actions: "):
+        made.record_of({"agent_0": seen})
 
 
 def test_boxes_of_actions_are_padded_and_reach_each_agent_in_its_own_shape() -> None:

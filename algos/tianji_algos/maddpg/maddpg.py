@@ -1,7 +1,7 @@
 """MADDPG (Lowe et al., 2017, algorithm 1): agents act on what each sees, critics see everything.
 
 In an update everything is agent by agent, ``[M, B, ...]``, as actors compute it; what a dead agent does is
-seen as zeros.
+seen as zeros. Where an agent was cut off, targets have it act once more, for the value of what it saw there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tianji_algos.optim import (
 )
 from tianji_algos.rules import ActionRule, BestActionRule, Port
 from tianji_algos.schedules import falling
-from tianji_algos.team import UNAVAILABLE, Records, Team
+from tianji_algos.team import UNAVAILABLE, Records, Team, cut_off
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -113,6 +113,7 @@ class MADDPGEmbryo(ActorEmbryo, ReplayEmbryo):
             observation=to_device(records["observation"]).transpose(0, 1),
             state=to_device(self.model.team.state_of(records)),
             alive=to_device(records["alive"]).T.float(),
+            cut=to_device(cut_off(records)).T.float(),
             available=available,
         )
 
@@ -124,22 +125,24 @@ class MADDPGEmbryo(ActorEmbryo, ReplayEmbryo):
         """
         to_device, records = self._exchange.to_device, batch.next_observation
         after, networks = self._seen(records), self._target.model
-        alive = after.alive[..., None]
-        chosen = self._actions.chosen(networks.act(after.observation), after.available) * alive
+        goes_on = after.alive + after.cut
+        acted = self._actions.chosen(networks.act(after.observation), after.available)
+        chosen = acted * goes_on[..., None]
         target = networks.value(after.state, _joint(chosen)) * to_device(batch.discount)
         if self.model.has_team_critic:
             return target + to_device(batch.reward) * self.settings.reward_scale
-        return target * after.alive + to_device(records["reward"]).T * self.settings.reward_scale
+        return target * goes_on + to_device(records["reward"]).T * self.settings.reward_scale
 
     def _critic_loss(
         self, seen: _Seen, done: torch.Tensor, target: torch.Tensor, weight: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the critics' loss (equation 6), the values ``[M, B]`` and absolute errors ``[B]``.
 
-        An agent's own critic learns nothing from where the agent is not alive.
+        An agent's own critic learns nothing from where the agent is not alive, and a team's critic nothing
+        from where an agent was cut off.
         """
         values = self.model.value(seen.state, _joint(done))
-        counts = torch.ones_like(values) if self.model.has_team_critic else seen.alive
+        counts = 1.0 - seen.cut.amax(dim=0, keepdim=True) if self.model.has_team_critic else seen.alive
         errors = (values - target) * counts
         loss = 0.5 * (errors.square() * weight).sum(dim=0).mean()
         magnitude = errors.detach().abs().sum(dim=0) / counts.sum(dim=0).clamp_min(1.0)
@@ -184,12 +187,14 @@ class _Seen:
         observation: ``[M, B, O]``.
         state: ``[B, S]``.
         alive: 1 or 0, ``[M, B]``.
+        cut: 1 or 0, ``[M, B]``.
         available: ``[M, B, A]``; None: actions are continuous.
     """
 
     observation: torch.Tensor
     state: torch.Tensor
     alive: torch.Tensor
+    cut: torch.Tensor
     available: torch.Tensor | None
 
 

@@ -33,7 +33,7 @@ from tianji_algos.ppo.ppo import PPOAgent, PPOEmbryo
 from tianji_algos.ppo.rollout import PPOMinibatch, SampleRollout
 from tianji_algos.rollout_observations import Indices, Observations
 from tianji_algos.rules import ActionRule
-from tianji_algos.team import Team
+from tianji_algos.team import Team, cut_off
 
 Floats = npt.NDArray[np.float32]
 
@@ -132,21 +132,24 @@ class TeamRollout(SampleRollout):
 
         Rewards of the team go on when an agent has died, and those that live know what they are worth: the
         value of who is dead is the mean of theirs. That is our own; Yu et al. (2022) show the value network
-        zeros in place of what a dead agent would see. An agent's own rewards end with it.
+        zeros in place of what a dead agent would see. An agent's own rewards end with it. One that is cut off
+        has the value of what it sees last, and nothing of what others get after that.
 
         Returns:
             Reward; value ``[T + 1, N, M]``; where nothing follows; and what is experience. All but the value
             are ``[T, N, M]``, or ``[T, N, 1]`` where they are the same for all agents.
         """
         alive, value = fragment["observation"]["alive"], fragment["value"]  # [T + 1, N, M] both
+        cut = cut_off(fragment["observation"])
         is_end = fragment["terminated"][..., None].astype(np.bool_)
         mask = fragment["mask"][..., None].astype(np.bool_)
         if self.settings.rewards == "team":
             if not alive.all():
                 living = np.maximum(alive.sum(axis=2, keepdims=True), 1).astype(np.float32)
-                value = np.where(alive, value, (value * alive).sum(axis=2, keepdims=True) / living)
-            return fragment["reward"][..., None], value, is_end, mask
-        return fragment["observation"]["reward"][1:], value, is_end | ~alive[1:], mask & alive[:-1]
+                value = np.where(alive | cut, value, (value * alive).sum(axis=2, keepdims=True) / living)
+            return fragment["reward"][..., None], value, is_end, mask & ~cut[:-1]
+        is_end = is_end | ~(alive | cut)[1:]
+        return fragment["observation"]["reward"][1:], value, is_end, mask & alive[:-1]
 
 
 def _of_agents(rows: Any) -> Any:

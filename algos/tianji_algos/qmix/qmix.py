@@ -28,7 +28,7 @@ from tianji_algos.optim import (
 from tianji_algos.qmix.settings import QMIXAgentSettings, QMIXSettings
 from tianji_algos.rules import ActionRule, BestActionRule, Port
 from tianji_algos.schedules import falling
-from tianji_algos.team import UNAVAILABLE, Records
+from tianji_algos.team import UNAVAILABLE, Records, cut_off
 
 Floats = npt.NDArray[np.float32]
 
@@ -58,7 +58,12 @@ def best_values(q: torch.Tensor, chooser: torch.Tensor, available: torch.Tensor)
 
 
 def lambda_targets(
-    reward: torch.Tensor, discount: torch.Tensor, value: torch.Tensor, td_lambda: float, sizes: Sequence[int]
+    reward: torch.Tensor,
+    discount: torch.Tensor,
+    value: torch.Tensor,
+    td_lambda: float,
+    sizes: Sequence[int],
+    is_cut: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Compute ``y_t = r_t + discount_t ((1 - lambda) V_t+1 + lambda y_t+1)``, without importance weights.
 
@@ -70,11 +75,13 @@ def lambda_targets(
         discount: ``gamma``, or 0 for steps after which nothing counts, ``[U, 1]`` or ``[U, V]``.
         value: of what each step led to, ``[U, V]``.
         sizes: how many episodes have a step at each time.
+        is_cut: after which steps ``V`` stands in for ``y``, too, ``[U, V]``; None: after no others.
 
     Returns:
         ``[U, V]``.
     """
     target = reward + discount * value
+    trace = discount if is_cut is None else discount * ~is_cut
     if td_lambda == 0.0:
         return target
     stop = len(target)
@@ -82,7 +89,7 @@ def lambda_targets(
         begin = stop - later
         steps = slice(begin - now, begin - now + later)  # Those of this time that are no episode's last.
         gain = target[begin:stop] - value[steps]
-        target[steps].addcmul_(gain, discount[steps], value=td_lambda)
+        target[steps].addcmul_(gain, trace[steps], value=td_lambda)
         stop = begin
     return target
 
@@ -94,6 +101,11 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
     only available action, counts as any other, and so it does where agents learn from the team's rewards: its
     value is what is still to come. Where each agent learns from its own rewards, every step of every living
     agent counts alike, and for the dead there is nothing to come and nothing to learn.
+
+    Where an agent is cut off and others go on, the value of that record is as if it went on, too: a mixer
+    gets its best action there, as of any other. No target looks beyond that record, and nothing is learnt
+    from the step that begins there, since the agent does nothing in it. Without a mixer this holds for that
+    agent alone. Later the agent is like one that died.
 
     Args:
         model: trained in place, on its final device; its parameters move into one flat tensor.
@@ -145,7 +157,12 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
         if self._each_for_itself:
             alive: Counts = episodes.seen["alive"][episodes.origin]
             return alive
-        return np.ones((len(episodes.origin), self._values), np.bool_)
+        return ~self._cut(episodes.seen)[episodes.origin]
+
+    def _cut(self, seen: Records) -> Counts:
+        """Return which values ``[R, V]`` the steps to records ``[R]`` cut off: the team's if any agent."""
+        cut = cut_off(seen)
+        return cut if self._values > 1 else cut.any(axis=1, keepdims=True)
 
     def _differentiate(self, episodes: PackedEpisodes, counts: Counts, total: int) -> torch.Tensor:
         """Write the gradient of half the squared error; give the diagnostics ``[4]``.
@@ -188,12 +205,12 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
         value = self._target.model.mixer(best, state[first:])
         discount = to_device(episodes.goes_on) * settings.gamma
         if self._each_for_itself:
-            reward, discount = to_device(led_to["reward"]), discount * to_device(led_to["alive"])
+            reward = to_device(led_to["reward"])
+            discount = discount * to_device(led_to["alive"] | cut_off(led_to))
         else:
             reward = to_device(episodes.reward)
-        return lambda_targets(
-            reward * settings.reward_scale, discount, value, settings.td_lambda, episodes.sizes[1:]
-        )
+        reward, is_cut = reward * settings.reward_scale, to_device(self._cut(led_to))
+        return lambda_targets(reward, discount, value, settings.td_lambda, episodes.sizes[1:], is_cut)
 
     def _networks(self) -> dict[str, torch.Tensor]:
         """Name every tensor of all networks, in place."""

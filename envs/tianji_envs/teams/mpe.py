@@ -117,6 +117,8 @@ class ParticleWorld:
         world: a ``raw_env``; episodes end for all agents at once.
     """
 
+    ends_together: ClassVar[bool] = True
+
     def __init__(self, world: Any) -> None:
         self._world = world
         self.metadata = world.metadata

@@ -29,7 +29,7 @@ from tianji_envs.errors import (
 )
 from tianji_envs.options import nearest, nearest_or_all
 from tianji_envs.serial import SerialVectorEnvironment
-from tianji_envs.team import ALIVE, AVAILABLE, OBSERVATION, REWARD, STATE, TeamSpace
+from tianji_envs.team import ALIVE, AVAILABLE, OBSERVATION, REWARD, STATE, TRUNCATED, TeamSpace
 
 LARGEST: Final = 4096
 """Numbers that an agent may see; what is larger is an image."""
@@ -98,7 +98,7 @@ def _padded(boxes: Sequence[spaces.Box]) -> spaces.Box:
 
 
 MASK: Final = "action_mask"
-"""PettingZoo's name for the part of a Dict observation that says which actions are legal."""
+"""PettingZoo's name for which actions are legal: in a Dict observation, in an agent's info, or in both."""
 
 ByAgent = Mapping[str, Any]
 
@@ -142,6 +142,7 @@ class _Member:
         self.size = flat_size(name, self.sees)
         self.acts = acts
         self.count = int(acts.n) if isinstance(acts, spaces.Discrete) else spaces.flatdim(acts)
+        self.tells_mask: bool | None = None  # In its info; None: it was not there yet.
         self.row: npt.NDArray[np.float32]
         self.choices: npt.NDArray[np.bool_] | None = None
 
@@ -151,12 +152,17 @@ class _Member:
         if AVAILABLE in (record.dtype.names or ()):
             self.choices = record[AVAILABLE][self.index, : self.count]
 
-    def show(self, seen: Any) -> None:
-        """Write an observation, and which actions it leaves."""
+    def show(self, seen: Any, info: Any, *, is_alive: bool = True) -> None:
+        """Write an observation, and which actions it or the info leaves."""
         if self.choices is not None:
-            self.choices[...] = seen[MASK] if self.is_masked else True
-            if self.is_masked and not self.choices.any():
-                raise BrokenEnvironmentError(f"{self.name} is alive, and its {MASK} leaves it no action")
+            told = info.get(MASK) if info is not None and isinstance(info, Mapping) else None
+            if self.tells_mask is None:
+                self.tells_mask = told is not None
+            if self.is_masked or self.tells_mask or told is not None:
+                shown = [("observation", seen[MASK])] if self.is_masked else []
+                self._choose(shown + ([] if told is None else [("info", told)]), is_alive=is_alive)
+            else:
+                self.choices[...] = True
         if self.is_masked:
             seen = seen["observation"]
         row = flat(self.sees, seen)
@@ -165,6 +171,34 @@ class _Member:
                 f"{self.name} sees an array of shape {np.shape(seen)}, its observation_space is {self.sees}"
             )
         self.row[...] = row
+
+    def _choose(self, masks: Sequence[tuple[str, Any]], *, is_alive: bool) -> None:
+        """Write which actions there are, by masks that agree, with where each was found."""
+        assert self.choices is not None
+        tells = bool(masks) and masks[-1][0] == "info"
+        if tells is not self.tells_mask:
+            now, before = ("an", "none") if tells else ("no", "one")
+            raise BrokenEnvironmentError(
+                f"{self.name} has {now} {MASK} in its info, and had {before} before; "
+                "one at reset() and at every step, or none at all, would be right"
+            )
+        for where, mask in masks:
+            if np.shape(mask) != self.choices.shape:
+                raise BrokenEnvironmentError(
+                    f"{self.name} has an {MASK} of shape {np.shape(mask)} in its {where} for {self.count} "
+                    f"actions; ({self.count},) would be right"
+                )
+        first, last = (np.asarray(mask) != 0 for _, mask in (masks[0], masks[-1]))
+        if not np.array_equal(first, last):
+            raise BrokenEnvironmentError(
+                f"{self.name} has an {MASK} in its observation that is not the one in its info: "
+                f"{first.astype(int)} and {last.astype(int)}; one of them, or equal ones, would be right"
+            )
+        self.choices[...] = first
+        if not first.any():
+            if is_alive:
+                raise BrokenEnvironmentError(f"{self.name} is alive, and its {MASK} leaves it no action")
+            self.choices[...] = True  # Of who does nothing any more it says nothing, as with single agents.
 
     def action(self, given: Any) -> Any:
         """Return the agent's own action, out of its row of the team's."""
@@ -176,9 +210,12 @@ class _Member:
 class PettingZooTeam(BaseEnv):
     """A team's environment.
 
-    An agent is alive while it is among the environment's ``agents``; where time limits end the episode, those
-    that they ended are so in the record that this step shows too, since what they see there is worth
-    something. The episode ends when no agent is left, and is truncated if all that were left were.
+    An agent is alive while it is among the environment's ``agents``. The record of the step that truncates an
+    agent still shows what it sees, which is worth something. An episode ends when no agent is left. It is
+    truncated if any agent that left last was; such agents are alive in its last record, and others are not.
+
+    An agent's legal actions are those of the ``action_mask`` in its observation, or in its info, which has
+    one at every step or never; where both have one, the two have to agree.
 
     A record has a state where the environment declares a ``state_space`` that ``flat_size`` accepts, and its
     state is not just all observations in a row.
@@ -204,17 +241,21 @@ class PettingZooTeam(BaseEnv):
             name, {agent: member.acts for agent, member in self._members.items()}
         )
         self._is_discrete = isinstance(self.action_space, spaces.MultiDiscrete)
+        self._truncates = not getattr(env, "ends_together", False)
         self._state_space = self._find_state_space()
         self.observation_space = TeamSpace(
             agents=len(self.agents),
             observation=max(member.size for member in members),
             actions=max(member.count for member in members) if self._is_discrete else None,
             state=0 if self._state_space is None else spaces.flatdim(self._state_space),
+            truncates=self._truncates,
         )
         self._record = np.zeros((), self.observation_space.dtype)
         for member in members:
             member.write_to(self._record)
         self._living: list[str] = []
+        if self._is_discrete:
+            self.reset(0)  # What is wrong with masks shows now, and who has its mask in its info.
 
     def _find_state_space(self) -> gymnasium.Space[Any] | None:
         space: gymnasium.Space[Any] | None = getattr(self._env, "state_space", None)
@@ -239,12 +280,12 @@ class PettingZooTeam(BaseEnv):
         Returns:
             A record, ``[]``; the next call writes into it again.
         """
-        seen, _ = self._env.reset(seed=seed)
+        seen, infos = self._env.reset(seed=seed)
         self._living = list(self._env.agents)
         if not self._living:
             raise BrokenEnvironmentError(f"{self._name}: reset() leaves no agent alive")
         self._record[REWARD] = 0
-        self._show(seen, self._living)
+        self._show(seen, infos, self._living)
         return self._record
 
     def step(self, action: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], float, bool, bool]:
@@ -260,16 +301,16 @@ class PettingZooTeam(BaseEnv):
             truncated: of the team's episode.
         """
         acting, members = self._living, self._members
-        seen, rewards, ends, cuts, _ = self._env.step(self.actions_of(action, acting))
+        seen, rewards, ends, cuts, infos = self._env.step(self.actions_of(action, acting))
         self._living = [name for name in self._env.agents if not (ends.get(name) or cuts.get(name))]
+        cut = [name for name in acting if cuts.get(name) and not ends.get(name)]
         over = not self._living
-        only_cut = [name for name in acting if cuts.get(name) and not ends.get(name)] if over else []
-        truncated = over and len(only_cut) == len(acting)
+        truncated = over and bool(cut)
         part = self._record[REWARD]
         part[...] = 0
         for name, reward in rewards.items():
             part[members[name].index] = reward
-        self._show(seen, only_cut if over else self._living)
+        self._show(seen, infos, self._living, cut)
         return self._record, float(sum(rewards.values())), over and not truncated, truncated
 
     def actions_of(self, action: npt.NDArray[Any], names: Collection[str]) -> dict[str, Any]:
@@ -280,35 +321,46 @@ class PettingZooTeam(BaseEnv):
     def record_of(self, seen: ByAgent) -> npt.NDArray[Any]:
         """Make a record ``[]`` of what agents see; those that are not named are not alive.
 
-        There is no state in it; the next call writes into it again.
+        Agents with a mask in their infos see ``{"observation": ..., "action_mask": ...}``. There is no state
+        in it; the next call writes into it again.
         """
         if unknown := seen.keys() - self._members.keys():
             raise ValueError(f"there is no agent {min(unknown)!r}; they are {', '.join(self.agents)}")
+        told = {name: one for name, one in seen.items() if self._members[name].tells_mask}
+        for name, one in told.items():
+            if not (isinstance(one, Mapping) and one.keys() >= {"observation", MASK}):
+                raise ValueError(f"{name} has a mask of its actions: {{'observation': ..., '{MASK}': ...}}")
+        bare = {name: one["observation"] for name, one in told.items() if not self._members[name].is_masked}
         self._record[REWARD] = 0
-        self._show_agents(seen, list(seen))
+        self._show_agents({**seen, **bare}, told, list(seen))
         return self._record
 
-    def _show(self, seen: ByAgent, alive: Sequence[str]) -> None:
-        """Write what the agents that are ``alive`` see, and the state; the others see nothing."""
-        self._show_agents(seen, alive)
+    def _show(self, seen: ByAgent, infos: Any, alive: Sequence[str], cut: Sequence[str] = ()) -> None:
+        """Write what agents see that are alive, or were cut off by this step, and the state."""
+        self._show_agents(seen, infos, alive, cut)
         if self._state_space is not None:
             self._record[STATE] = flat(self._state_space, self._env.state())
 
-    def _show_agents(self, seen: ByAgent, alive: Sequence[str]) -> None:
+    def _show_agents(self, seen: ByAgent, infos: Any, alive: Sequence[str], cut: Sequence[str] = ()) -> None:
         record, members = self._record, self._members
         record[OBSERVATION] = 0
         record[ALIVE] = False
+        if self._truncates:
+            record[TRUNCATED] = False
         if self._is_discrete:
             available = record[AVAILABLE]
             available[...] = False
             available[:, 0] = True
-        for name in alive:
+        last = ALIVE if not alive else TRUNCATED  # Where none is left, the flags of the step say the rest.
+        infos = infos if isinstance(infos, Mapping) else {}
+        for name, part in (*((name, ALIVE) for name in alive), *((name, last) for name in cut)):
             if name not in seen:
+                what = "was truncated" if name in cut else "is alive"
                 raise BrokenEnvironmentError(
-                    f"{self._name}: {name} is alive, and there is nothing that it sees"
+                    f"{self._name}: {name} {what}, and there is nothing that it sees"
                 )
-            record[ALIVE][members[name].index] = True
-            members[name].show(seen[name])
+            record[part][members[name].index] = True
+            members[name].show(seen[name], infos.get(name), is_alive=name not in cut)
 
     def render(self) -> npt.NDArray[np.uint8]:
         """Draw the current state."""
