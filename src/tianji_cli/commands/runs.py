@@ -26,7 +26,7 @@ from tianji_cli.commands.options import Json, Run, Runs
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, printable
 from tianji_cli.files.directories import is_occupied
 from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, open_regular, read_regular
-from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
+from tianji_cli.files.rundir import CONFIG, DEFAULT_OUT, RunDirectory
 from tianji_cli.launch.children import process_state
 from tianji_cli.quantities import count, memory, number
 from tianji_cli.signals import INTERRUPTED
@@ -443,9 +443,9 @@ def _remove(run: RunDirectory) -> None:
         for entry in os.scandir(place):
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path)  # Links in it are removed, and not followed.
-            elif entry.name != run.config.name:
+            elif entry.name != CONFIG:
                 os.unlink(entry.path)
-        (place / run.config.name).unlink()
+        (place / CONFIG).unlink()
         place.rmdir()
     except OSError as cause:
         raise TianjiError(f"cannot remove {cause.filename or place}: {cause.strerror}") from cause

@@ -18,14 +18,15 @@ from tianji_cli.commands.completion import agents, configs, environments, runs, 
 from tianji_cli.commands.options import Json, Name, Override, Quiet, Runs
 from tianji_cli.commands.seeds import numbers_of, resume_seeds, train_seeds
 from tianji_cli.commands.trace import check_seconds, leave, requested
+from tianji_cli.config.best import differences
 from tianji_cli.config.checks import check_devices, crosses_hosts
 from tianji_cli.config.loader import load_config, load_run_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import RunFailed, TianjiError, UsageError
+from tianji_cli.errors import ConfigError, RunFailed, TianjiError, UsageError
 from tianji_cli.files.directories import is_occupied, remove_stale
 from tianji_cli.files.film import MP4, FilmError, check_library
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
-from tianji_cli.files.saved import goals_reached
+from tianji_cli.files.saved import CheckpointError, goals_reached, saved_session
 from tianji_cli.files.seeds import SeedsDirectory
 from tianji_cli.launch.extensions import collect_files
 from tianji_cli.launch.local import LocalLauncher
@@ -149,8 +150,11 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
             job = load_run_config(str(earlier.config), settings)
         else:
             job = load_config(str(config), settings) if env is None else _by_defaults(env, agent, settings)
-        if earlier is not None and not dry_run and _is_at_its_goal(job, earlier, json_to):
-            return 0
+        changes: Sequence[str] = ()
+        if earlier is not None and not dry_run:
+            changes = _changes(job, earlier)
+            if _is_at_its_goal(job, earlier, json_to, own_best=bool(changes)):
+                return 0
         plan = make_plan(job, expected_hosts(job))
         joined = job.distribution.hosts > 1 and world is None  # Ranks have the files where they were started.
         files = collect_files(job) if joined else {}
@@ -172,7 +176,8 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
             return train_seeds(job, seeds, place, quiet=quiet, json_to=json_to)
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
         run = earlier or _directory_for(job, run_in, place)
-        request = RunRequest(job, run, earlier is not None, quiet, address, world, launcher, files)
+        resumed = earlier is not None
+        request = RunRequest(job, run, resumed, changes, quiet, address, world, launcher, files)
         return (
             run_under_mpiexec(job, len(plan.processes), run, resumed=request.resumed)
             if by_mpiexec
@@ -363,14 +368,25 @@ def _goes_on(summary: Summary, job: JobConfig, run: RunDirectory) -> bool:
         return False  # There is no checkpoint.
 
 
-def _is_at_its_goal(job: JobConfig, run: RunDirectory, json_to: str | None) -> bool:
-    """Whether there is nothing to train for; if so, print it and how to go on, and touch nothing.
+def _changes(job: JobConfig, run: RunDirectory) -> tuple[str, ...]:
+    """Say in what a run would judge policies otherwise than until its last checkpoint.
 
     Raises:
         UsageError: nothing can go on from there.
     """
     _check_earlier(run)
-    reached = goals_reached(run.checkpoints, job.experiment.stop, job.distribution.groups)
+    try:
+        before = run.config_of(saved_session(run.checkpoints))
+        return differences(load_run_config(str(before)), job)
+    except CheckpointError as cause:
+        raise UsageError(f"{run.path} has no readable checkpoint to go on from: {cause}") from cause
+    except ConfigError:
+        return (f"{before} cannot be read any more without --set",)
+
+
+def _is_at_its_goal(job: JobConfig, run: RunDirectory, json_to: str | None, *, own_best: bool) -> bool:
+    """Whether there is nothing to train for; if so, print it and how to go on, and touch nothing."""
+    reached = goals_reached(run.checkpoints, job.experiment.stop, job.distribution.groups, own_best=own_best)
     if not reached:
         return False
     if json_to is not None and (summary := read_summary(run.summary)) is not None:

@@ -139,15 +139,18 @@ class BestWriter:
 
     It is the one writer of ``checkpoints/evaluated``, and writes nowhere else.
 
+    Args:
+        anew: what is there was judged otherwise, and is none to be better than.
+
     Attributes:
         mean: its mean return; None before there is one.
     """
 
-    def __init__(self, checkpoints: Path, model: Model) -> None:
+    def __init__(self, checkpoints: Path, model: Model, *, anew: bool = False) -> None:
         self._model = model
         self._directory = checkpoints / EVALUATED
         self._places = LinkedDirectories(self._directory, (BEST,))
-        self.mean = best_evaluation(checkpoints)
+        self.mean = None if anew else best_evaluation(checkpoints)
 
     def write(self, parameters: Floats, mean: float, env_steps: int, version: int) -> None:
         """Keep a policy in place of the best so far.

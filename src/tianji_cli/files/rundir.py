@@ -20,6 +20,8 @@ from tianji_cli.quantities import ranges
 from tianji_plugins import nearest
 
 DEFAULT_OUT: Final = Path("experiments")
+CONFIG: Final = "config.toml"
+"""Resolved config of a run's first session; those of later ones are ``config-<session>.toml``."""
 SUBDIRECTORIES: Final = ("logs", "checkpoints", "plots")
 VIDEOS: Final = "videos"
 """Another one, of runs that film their evaluations."""
@@ -195,8 +197,15 @@ class RunDirectory:
 
     @property
     def config(self) -> Path:
-        """The resolved config; what makes a directory a run."""
-        return self.path / "config.toml"
+        """The resolved config of the newest session; the first one's makes a directory a run."""
+        return self.config_of(None)
+
+    def config_of(self, session: int | None) -> Path:
+        """Find the resolved config of a session, counted from 1: its own, or the last one before it."""
+        numbers = [path.stem.removeprefix("config-") for path in self.path.glob("config-*.toml")]
+        known = [int(number) for number in numbers if number.isascii() and number.isdecimal()]
+        own = max((number for number in known if session is None or number <= session), default=1)
+        return self.path / (CONFIG if own == 1 else f"config-{own}.toml")
 
     @property
     def metrics(self) -> Path:
@@ -237,16 +246,18 @@ class RunDirectory:
         """Where the output of a role's process goes."""
         return self.path / "logs" / f"{role}-{rank}.log"
 
-    def write_config(self, toml: str) -> None:
-        """Write the resolved config.
+    def write_config(self, toml: str, session: int = 1) -> Path:
+        """Write the resolved config of a session beside those of the sessions before it.
 
         Raises:
             RunDirectoryError: it cannot be written.
         """
+        place = self.path / (CONFIG if session == 1 else f"config-{session}.toml")
         try:
-            write_whole(self.config, toml.encode())
+            write_whole(place, toml.encode())
         except OSError as cause:
-            raise RunDirectoryError(f"cannot write {self.config}: {cause.strerror}") from cause
+            raise RunDirectoryError(f"cannot write {place}: {cause.strerror}") from cause
+        return place
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -276,7 +287,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def _is_run(place: Path) -> bool:
-    return os.path.isfile(place / "config.toml")  # Unlike Path's own, it raises nothing for a long name.
+    return os.path.isfile(place / CONFIG)  # Unlike Path's own, it raises nothing for a long name.
 
 
 def _numbers(parent: Path) -> list[int]:

@@ -13,6 +13,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -319,10 +320,49 @@ def lead_best_to_evaluations(checkpoints: Path) -> None:
     replace_link(checkpoints / BEST, Path(EVALUATED) / BEST)
 
 
-def goals_reached(checkpoints: Path, stop: Stop, groups: int) -> dict[str, str]:
+def saved_session(checkpoints: Path) -> int:
+    """Read which session, counted from 1, has written the last checkpoint.
+
+    Raises:
+        CheckpointError: it is not there, or damaged.
+    """
+    return Progress.checked(load_state(checkpoints / LAST)["progress"]).sessions + 1
+
+
+def former_best(session: int) -> str:
+    """Name the checkpoint that keeps the best policy until a session, after which another best began."""
+    return f"session-{session}"
+
+
+def begin_own_best(checkpoints: Path, best: Path, session: int) -> None:
+    """Keep the best policy until a session under a name of its own, and let another best begin.
+
+    Called when all that training needs are there, before anything is trained or evaluated.
+
+    Args:
+        best: directory of that policy.
+
+    Raises:
+        OSError: it cannot be copied, or a link not written.
+    """
+    kept = checkpoints / former_best(session)
+    temporary = checkpoints / f".{kept.name}.{os.getpid()}"
+    if best.is_dir() and not kept.exists():
+        shutil.copytree(best, temporary)
+        temporary.rename(kept)
+    if (checkpoints / EVALUATED / BEST).is_symlink():
+        # Not from within: an examiner that is still being built cleans up there.
+        temporary.symlink_to(Path("..") / LAST)
+        temporary.replace(checkpoints / EVALUATED / BEST)
+
+
+def goals_reached(checkpoints: Path, stop: Stop, groups: int, *, own_best: bool = False) -> dict[str, str]:
     """Return which stop rules hold already of what a run has saved, over all its sessions.
 
     ``wall_s`` is none of them: it is a limit of each session, which begins anew.
+
+    Args:
+        own_best: another best begins with the next session, and by returns nothing is reached.
 
     Returns:
         Where the run is, in words, by the name of the rule.
@@ -337,9 +377,9 @@ def goals_reached(checkpoints: Path, stop: Stop, groups: int) -> dict[str, str]:
         max((float(of_group[key]) for of_group in episodes if of_group.get(key) is not None), default=None)
         for key in ("best_mean", "best_win_rate")
     )
-    env_steps = sum(of_group.env_steps for of_group in progress)
-    values = {"env_steps": env_steps, "mean_return": mean, "win_rate": win_rate}
-    values |= {"evaluation": best_evaluation(checkpoints)}
+    values: dict[str, float | None] = {"env_steps": sum(of_group.env_steps for of_group in progress)}
+    if not own_best:
+        values |= {"mean_return": mean, "win_rate": win_rate, "evaluation": best_evaluation(checkpoints)}
     return stop.reached(values, saved=True)
 
 

@@ -31,6 +31,7 @@ class JobSpec:
         directory: takes what processes need while they run: the run directory, or that of a host that joined.
         run: takes what lasts: the run directory, wherever it can be reached.
         progress: counters that this session goes on from, by group; empty in the first session.
+        own_best: this session judges policies otherwise than those before, and begins a best of its own.
         members: hyperparameters of each group of a population; empty where there is none.
         root: how to reach the root; None if there is none.
         path: where Python finds modules, as the root found them.
@@ -45,6 +46,7 @@ class JobSpec:
     directory: Path
     run: Path
     progress: tuple[Progress, ...] = ()
+    own_best: bool = False
     members: tuple[dict[str, Any], ...] = ()
     root: RootAddress | None = None
     path: tuple[str, ...] = ()

@@ -67,7 +67,11 @@ LAST_WORDS_S: Final = 1.0
 
 
 class Root:
-    """Runs a job from start to end."""
+    """Runs a job from start to end.
+
+    Args:
+        begins: called when all that training needs are there, before any of them hears so.
+    """
 
     def __init__(  # noqa: PLR0913 - the root is where everything meets
         self,
@@ -85,6 +89,7 @@ class Root:
         losses: GroupLosses,
         tracing: Tracing,
         checkpoints: Path,
+        begins: Callable[[], None],
     ) -> None:
         self._config = config
         self._job = job
@@ -101,6 +106,7 @@ class Root:
         self._losses = losses
         self._tracing = tracing
         self._checkpoints = checkpoints
+        self._begins = begins
         self._phase = Phase.STARTING
         self._outcome: Outcome | None = None
         self._members = Membership(plan, graph_of(config), control)
@@ -219,6 +225,8 @@ class Root:
     def _introduce(self) -> None:
         # Training needs no examiner: it joins when it has built its environments.
         needed = self._losses.living - self._examiners
+        if self._phase is Phase.STARTING and needed <= self._members.registered:
+            self._begins()
         addresses = self._members.introduce(self._losses.living, needed, self._endpoint.address)
         if addresses is None:
             return

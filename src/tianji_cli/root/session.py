@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +23,14 @@ from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.lineage import Lineage
 from tianji_cli.files.rundir import RunDirectory
-from tianji_cli.files.saved import Progress, point_best_at, saved_progress
+from tianji_cli.files.saved import (
+    BEST,
+    Progress,
+    begin_own_best,
+    former_best,
+    point_best_at,
+    saved_progress,
+)
 from tianji_cli.launch.local import LocalLauncher
 from tianji_cli.launch.mpi import World
 from tianji_cli.launch.worker_pool import NodeAgent, NodeLauncher, WorkerPool, refuse_late
@@ -65,6 +73,7 @@ class RunRequest:
     Attributes:
         run: where it leaves its files.
         resumed: training goes on from the run's last checkpoint.
+        changes: in what a resumed run judges policies otherwise than before, in words.
         listen: host and port of the control channel; None chooses them.
         world: the ranks, if an MPI launcher has started them.
         launcher: starts processes on this host; None if an MPI launcher has started them.
@@ -74,6 +83,7 @@ class RunRequest:
     job: JobConfig
     run: RunDirectory
     resumed: bool = False
+    changes: Sequence[str] = ()
     quiet: bool = False
     listen: tuple[str, int] | None = None
     world: World | None = None
@@ -118,7 +128,7 @@ def run_session(request: RunRequest) -> Result:
         telemetry = _telemetry(request, earlier_env_steps, stack)
         for warning in (*run.check(), *host_warnings(job)):
             telemetry.event(warning)
-        run.write_config(dump_config(job))
+        begin = stack.enter_context(_session_files(request, progress, telemetry))
         note_session(run, earlier_env_steps)
         names = [name for name in job.experiment.track if name != TENSORBOARD]
         trackers = TrackerProcesses(names, run, telemetry.position, telemetry.event)
@@ -158,6 +168,7 @@ def run_session(request: RunRequest) -> Result:
             losses=GroupLosses(plan, telemetry.event, bound=request.world is not None),
             tracing=Tracing(plan, control, run, telemetry.event),
             checkpoints=run.checkpoints,
+            begins=begin,
         )
         summary = root.run()
         with control.undisturbed():
@@ -166,6 +177,41 @@ def run_session(request: RunRequest) -> Result:
             result = Result(telemetry.close(summary, plots=plots), pool.must_abort)
             trackers.finish(signals)
             return result
+
+
+@contextmanager
+def _session_files(
+    request: RunRequest, progress: Sequence[Progress], telemetry: Telemetry
+) -> Iterator[Callable[[], None]]:
+    """Write the session's config beside those of earlier ones; it goes again if nothing is trained with it.
+
+    Yields:
+        What is to be called when training begins.
+    """
+    run, earlier = request.run, progress[0].sessions if progress else 0
+    text, has_begun = dump_config(request.job), False
+    best = (run.checkpoints / BEST).resolve()
+    own = None
+    if not earlier or run.config_of(earlier).read_text(encoding="utf-8") != text:
+        own = run.write_config(text, earlier + 1)
+
+    def begin() -> None:
+        nonlocal has_begun
+        has_begun = True
+        if request.changes:
+            with _failures_to_start(run):
+                begin_own_best(run.checkpoints, best, earlier)
+            kept = former_best(earlier)
+            telemetry.event(
+                f"{'; '.join(request.changes)}: this session begins its own best policy; the best until now "
+                f"stays as checkpoint {kept} (tianji eval {shlex.quote(str(run.path))} --checkpoint {kept})"
+            )
+
+    try:
+        yield begin
+    finally:
+        if earlier and own is not None and not has_begun:
+            own.unlink(missing_ok=True)
 
 
 def _telemetry(request: RunRequest, earlier_env_steps: int, stack: ExitStack) -> Telemetry:
@@ -269,6 +315,7 @@ def _job_spec(request: RunRequest, progress: tuple[Progress, ...], plan: Plan, r
         directory=run,
         run=run,
         progress=progress,
+        own_best=bool(request.changes),
         members=members_of(request.job, request.run.checkpoints if request.resumed else None),
         root=root,
         path=tuple(sys.path),

@@ -205,6 +205,7 @@ def _learner(builder: Builder, transport: Transport, buffer: Buffer | None, wrap
         checkpoint_every_s=section.checkpoint_every_s,
         progress=builder.progress,
         episodes=_episodes(builder),
+        begins_best=builder.begins_best,
         average=_average(builder, transport, embryo),
         member=_member(builder, transport, embryo),
         leader=leader,
@@ -394,6 +395,7 @@ def _examiner(builder: Builder, transport: Transport) -> Examiner:
     num_envs, seed = min(pace.episodes, MAX_PARALLEL), builder.seed("evaluation")
     limits, metrics = EvaluationLimits(pace.max_s), builder.config.environment.metrics
     model = builder.acting_model()
+    best = BestWriter(builder.job.checkpoints, model, anew=builder.job.own_best and not builder.incarnation)
     agent = builder.agent(model, num_envs, derive_seed(seed, num_envs))
     policy = _player(builder, agent, num_envs, explores=not pace.deterministic)
     environment = builder.environment(num_envs, evaluation=True)
@@ -411,7 +413,7 @@ def _examiner(builder: Builder, transport: Transport) -> Examiner:
         environment=environment,
         pace=pace,
         stop=experiment.stop,
-        best=BestWriter(builder.job.checkpoints, model),
+        best=best,
         parameters=model.parameter_count,
     )
 
@@ -566,7 +568,7 @@ def _copies(builder: Builder) -> list[Destination]:
 def _episodes(builder: Builder) -> Episodes:
     """Begin to count episodes, or go on from where the last session ended."""
     episodes = Episodes(builder.config.experiment.thresholds, builder.config.environment.metrics)
-    if builder.saved is not None:
+    if builder.saved is not None and not builder.begins_best:
         builder.saved.restore_episodes(episodes)
     return episodes
 

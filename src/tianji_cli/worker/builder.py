@@ -335,6 +335,11 @@ class Builder:
         """The learner of this process is in the place of one that was killed: a population replaces it."""
         return self.incarnation > 0 and "learner" in self.process.roles
 
+    @property
+    def begins_best(self) -> bool:
+        """The learner begins a best of its own: it goes on, and policies are judged otherwise than before."""
+        return self.job.own_best and not self.replaces
+
     @cached_property
     def saved(self) -> Saved | None:
         """What the last session, or the learner before, left for this group; None in the first session."""

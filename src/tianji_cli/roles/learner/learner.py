@@ -80,6 +80,7 @@ class Learner(Role):
         stop: what ends training; time, and the steps of several groups, are the root's.
         progress: what an earlier session had reached.
         episodes: returns and thresholds.
+        begins_best: what is saved as the best policy was judged otherwise: it is replaced in the first turn.
         average: the group's part in averaging over groups; None: there is one group, or a population.
         member: the group's part in a population; None: there is none.
         leader: leads the followers; None: there are none.
@@ -101,6 +102,7 @@ class Learner(Role):
         checkpoint_every_s: float,
         progress: Progress,
         episodes: Episodes,
+        begins_best: bool = False,
         average: GroupAverage | None = None,
         member: PopulationMember | None = None,
         leader: Leader | None = None,
@@ -129,7 +131,7 @@ class Learner(Role):
         self._finished: str | None = None
         self._started_ns: int | None = None
         self._earlier_train_s = progress.train_s
-        self._saved_at = time.monotonic()
+        self._saved_at = -math.inf if begins_best else time.monotonic()
         self._session_consumed = -progress.consumed
         self._saved = self._reached
         if not progress.sessions:
