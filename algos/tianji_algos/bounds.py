@@ -60,14 +60,17 @@ class ActionBounds:
         last = np.where(has_high, high, first + 2) if scaled else -first
         self.middle: Array = (first / 2 + last / 2).astype(space.dtype)
         self.half: Array = (last / 2 - first / 2).astype(space.dtype)
+        self._moves = bool((self.half != 1).any() or self.middle.any())
         self._scaled = np.empty((0, *space.shape), space.dtype)
 
     def scale(self, actions: Array) -> Array:
         """Return ``actions [N, ...]`` as the environment takes them, ``[N, *shape]``; reused."""
         if len(self._scaled) != len(actions):
-            self._scaled = np.empty((len(actions), *self.shape), self.low.dtype)
-        scaled = self._scaled
-        np.multiply(actions.reshape(scaled.shape), self.half, out=scaled)
-        np.add(scaled, self.middle, out=scaled)
-        np.maximum(scaled, self.low, out=scaled)
+            self._moves = bool((self.half != 1).any() or self.middle.any())
+        self._scaled = np.empty((len(actions), *self.shape), self.low.dtype)
+        scaled, actions = self._scaled, actions.reshape(self._scaled.shape)
+        if self._moves:
+            actions = np.multiply(actions, self.half, out=scaled)
+            actions += self.middle
+        np.maximum(actions, self.low, out=scaled)
         return np.minimum(scaled, self.high, out=scaled)
