@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from tianji_algos.batch import Batch, SequenceBatch, UnrollBatch
 from tianji_algos.errors import AlgorithmError, NotExportableError, UnsuitableModelError
 from tianji_algos.fields import FieldSpec
+from tianji_algos.models.settings import ImageLayout
 from tianji_algos.rules import ActionRule
 
 Fields = Mapping[str, npt.NDArray[Any]]
@@ -34,11 +35,13 @@ class Spaces:
         observation: as a policy sees it; with ``stack`` above 1 its first axis is the stack, oldest first.
         stack: S, how many observations of the environment in a row a policy sees as one. Fragments hold each
             of them once, with S - 1 rows of history; those from before the episode are seen as zeros.
+        image_layout: which observations are images, and where their channels are: see ``models/images.py``.
     """
 
     observation: gym.Space[Any]
     action: gym.Space[Any]
     stack: int = 1
+    image_layout: ImageLayout = "auto"
 
 
 class Executor(ABC):

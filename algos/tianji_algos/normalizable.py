@@ -20,6 +20,7 @@ from tianji_algos.core import Spaces
 from tianji_algos.device import RecordParts, part_of_records, replace_part_of_records
 from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.fields import ACTION_MASK
+from tianji_algos.models.images import is_picture
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -52,13 +53,14 @@ class Numbers:
     def find(cls, spaces: Spaces) -> Self | None:
         """Find them; None if an observation has none, or policies see stacks."""
         space = spaces.observation
-        if spaces.stack > 1 or space.dtype is None:
+        if spaces.stack > 1 or space.dtype is None or is_picture(space, spaces.image_layout):
             return None
         if isinstance(space, gym.spaces.Dict):
             sizes = {
                 name: math.prod(part.shape)
                 for name, part in space.spaces.items()
                 if isinstance(part, gym.spaces.Box) and part.dtype.kind == "f" and name != ACTION_MASK
+                if not is_picture(part, spaces.image_layout)
             }
             return cls._of_record(space.dtype, sizes)
         if space.dtype.fields is not None:

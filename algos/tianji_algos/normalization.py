@@ -96,7 +96,8 @@ def _has_floats(spaces: Spaces) -> bool:
 def _has_pictures(spaces: Spaces) -> bool:
     """Whether observations are images, or have some among their parts."""
     space = spaces.observation
-    return any(map(is_picture, space.spaces.values() if isinstance(space, gym.spaces.Dict) else (space,)))
+    parts = space.spaces.values() if isinstance(space, gym.spaces.Dict) else (space,)
+    return any(is_picture(part, spaces.image_layout) for part in parts)
 
 
 class Moments(nn.Module):

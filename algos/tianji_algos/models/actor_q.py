@@ -69,7 +69,7 @@ class Actor(nn.Module):
 
     def __init__(self, spaces: Spaces, settings: MLPActorQSettings, outputs: int) -> None:
         super().__init__()
-        self.encoder = observation_encoder(spaces.observation)
+        self.encoder = observation_encoder(spaces.observation, spaces.image_layout)
         gains = [_ACTOR_GAIN] * outputs
         self.layers = build_layers(self.encoder.features, settings.hidden, settings.activation, gains)
 
@@ -84,7 +84,7 @@ class Critics(nn.Module):
 
     def __init__(self, spaces: Spaces, settings: MLPActorQSettings) -> None:
         super().__init__()
-        self.encoder = observation_encoder(spaces.observation)
+        self.encoder = observation_encoder(spaces.observation, spaces.image_layout)
         inputs = self.encoder.features + ActionBounds(spaces.action).size
         self.networks = nn.ModuleList(
             build_layers(inputs, settings.critic_hidden, settings.activation, [1.0])

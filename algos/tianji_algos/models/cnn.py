@@ -33,26 +33,16 @@ _REST_WIDTH: Final = 64
 
 
 class ImageEncoder(MixedPrecision):
-    """Convolutions over images of bytes, then fully connected layers, a ReLU after each.
+    """Convolutions over images, then fully connected layers, a ReLU after each.
 
-    Bytes become numbers from 0 to 1; the factor is put into the first convolution's weights, which are fewer.
-
-    Args:
-        space: of one observation: uint8 ``[S, H, W]``, ``[H, W]`` or ``[H, W, C]``.
+    Pixels go from 0 to 1 there; the factor is put into the first convolution's weights, which are fewer.
 
     Raises:
-        UnsupportedSpaceError: observations are no images of bytes, or too small for the convolutions.
+        UnsupportedSpaceError: images are too small for the convolutions.
     """
 
-    def __init__(self, space: gym.Space[Any], settings: EncoderSettings, widths: Sequence[int]) -> None:
+    def __init__(self, image: ImageShape, settings: EncoderSettings, widths: Sequence[int]) -> None:
         super().__init__(settings.precision)
-        image = image_shape(space)
-        if image is None:
-            raise UnsupportedSpaceError(
-                f"a convolutional network ({settings.encoder!r}) takes images of bytes, uint8 [S, H, W], not "
-                f"{space}; a fully connected one would be right: the model 'mlp_actor_critic' or 'mlp_q', or "
-                "for a recurrent one encoder = 'mlp'"
-            )
         self._image = image
         self._pools = settings.encoder == "impala_large"
         build = _residual if self._pools else _plain
@@ -71,10 +61,12 @@ class ImageEncoder(MixedPrecision):
         trains_in_float32 = torch.is_grad_enabled() and self.dtype == torch.float32
         if self._pools or device.type != "cpu" or trains_in_float32:
             pixels = pixels.contiguous(memory_format=torch.channels_last)
+        if self._image.low:
+            pixels = pixels.to(torch.float32) - self._image.low
         pixels = pixels.to(self.dtype)
         with self.computing(device):
             first = self.first
-            weight = first.weight * (1.0 / 255.0)
+            weight = first.weight * (1.0 / self._image.span)
             maps = functional.conv2d(pixels, weight, first.bias, first.stride, first.padding)
             features: torch.Tensor = self.dense(self.rest(maps).flatten(1))
         return features.float()
@@ -84,25 +76,22 @@ class JoinedEncoder(nn.Module):
     """Records with images: convolutions over each, layers over all else, and one layer that joins them.
 
     Raises:
-        UnsupportedSpaceError: no part is an image, or one is too small for the convolutions.
+        UnsupportedSpaceError: an image is too small for the convolutions.
     """
 
-    def __init__(self, space: gym.spaces.Dict, settings: EncoderSettings, widths: Sequence[int]) -> None:
+    def __init__(self, spaces: Spaces, settings: EncoderSettings, widths: Sequence[int]) -> None:
         super().__init__()
+        space, layout = spaces.observation, spaces.image_layout
+        assert isinstance(space, gym.spaces.Dict)
         assert space.dtype is not None
         self._dtype = space.dtype
         parts = shown(space)
-        self._pictures = [name for name, part in parts.items() if is_picture(part)]
-        if not self._pictures:
-            raise UnsupportedSpaceError(
-                f"a convolutional network ({settings.encoder!r}) takes images; no part of {space} is one; "
-                "a fully connected one would be right: the model 'mlp_actor_critic' or 'mlp_q', or for a "
-                "recurrent one encoder = 'mlp'"
-            )
+        images = {name: image_shape(part, layout) for name, part in parts.items() if is_picture(part, layout)}
+        self._pictures = list(images)
         self.images = nn.ModuleList(
-            ImageEncoder(parts[name], settings, settings.widths) for name in self._pictures
+            ImageEncoder(image, settings, settings.widths) for image in images.values() if image is not None
         )
-        self._rest = RecordEncoder(space, {n: part for n, part in parts.items() if n not in self._pictures})
+        self._rest = RecordEncoder(space, {n: p for n, p in parts.items() if n not in images}, layout)
         inputs = len(self._pictures) * settings.widths[-1]
         if self._rest.features:
             self.rest = build_layers(self._rest.features, (_REST_WIDTH,), "relu", ())
@@ -123,16 +112,24 @@ class JoinedEncoder(nn.Module):
 
 
 def image_encoder(
-    space: gym.Space[Any], settings: EncoderSettings, widths: Sequence[int]
+    spaces: Spaces, settings: EncoderSettings, widths: Sequence[int]
 ) -> ImageEncoder | JoinedEncoder:
     """Choose the convolutional network for images, or for records with images.
 
     Raises:
         UnsupportedSpaceError: there are none, or they are too small.
     """
+    space, layout = spaces.observation, spaces.image_layout
     if isinstance(space, gym.spaces.Dict):
-        return JoinedEncoder(space, settings, widths)
-    return ImageEncoder(space, settings, widths)
+        if any(is_picture(part, layout) for part in shown(space).values()):
+            return JoinedEncoder(spaces, settings, widths)
+    elif (image := image_shape(space, layout)) is not None:
+        return ImageEncoder(image, settings, widths)
+    raise UnsupportedSpaceError(
+        f"a convolutional network ({settings.encoder!r}) takes images; no part of {space} is one; a fully "
+        "connected one would be right: the model 'mlp_actor_critic', 'mlp_q' or 'mlp_gaussian_q', or for a "
+        "recurrent one encoder = 'mlp'"
+    )
 
 
 class RowEncoder(MixedPrecision):
@@ -142,9 +139,9 @@ class RowEncoder(MixedPrecision):
         UnsupportedSpaceError: observations that it cannot take.
     """
 
-    def __init__(self, space: gym.Space[Any], settings: RecurrentSettings) -> None:
+    def __init__(self, spaces: Spaces, settings: RecurrentSettings) -> None:
         super().__init__(settings.precision)
-        self._rows = observation_encoder(space)
+        self._rows = observation_encoder(spaces.observation, spaces.image_layout)
         self.dense = build_layers(self._rows.features, settings.widths, settings.activation, ())
         self.features = settings.widths[-1]
 
@@ -247,7 +244,7 @@ class CNNActorCritic(ActorCritic):
     def __init__(self, spaces: Spaces, settings: CNNActorCriticSettings) -> None:
         super().__init__()
         self.settings = settings
-        self.encoder = image_encoder(spaces.observation, settings, settings.widths)
+        self.encoder = image_encoder(spaces, settings, settings.widths)
         self.head = PolicyValueHead(
             self.encoder.features, spaces.action, settings.policy_gain, settings.initial_log_std
         )
@@ -274,7 +271,7 @@ class CNNQ(QNetwork):
         widths = settings.widths
         if settings.dueling:  # the last layers of both streams, which see the same, are one
             widths = (*widths[:-1], 2 * widths[-1])
-        self.encoder = image_encoder(spaces.observation, settings, widths)
+        self.encoder = image_encoder(spaces, settings, widths)
         self.value = build_layers(settings.widths[-1], (), "relu", [1.0]) if settings.dueling else None
         self.actions = build_layers(settings.widths[-1], (), "relu", [1.0] * actions)
 

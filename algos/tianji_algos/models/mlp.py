@@ -43,7 +43,7 @@ class MLPActorCritic(ActorCritic):
     def __init__(self, spaces: Spaces, settings: MLPActorCriticSettings) -> None:
         super().__init__()
         self.settings = settings
-        self.encoder = observation_encoder(spaces.observation)
+        self.encoder = observation_encoder(spaces.observation, spaces.image_layout)
         distribution = distribution_for(spaces.action)
         gaussian = isinstance(distribution, Gaussian)
         self.policy_outputs = distribution.outputs // 2 if gaussian else distribution.outputs
@@ -100,7 +100,7 @@ class MLPQ(QNetwork):
     def __init__(self, spaces: Spaces, settings: MLPQSettings) -> None:
         super().__init__()
         self.settings = settings
-        self.encoder = observation_encoder(spaces.observation)
+        self.encoder = observation_encoder(spaces.observation, spaces.image_layout)
         self.actions = count_actions(spaces.action)
         outputs = self.actions + settings.dueling
         trunk_outputs = 0 if settings.stream_hidden else outputs

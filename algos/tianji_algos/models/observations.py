@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -15,8 +15,12 @@ from tianji_algos.device import part_of_records
 from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.fields import ACTION_MASK
 from tianji_algos.models.images import is_picture
+from tianji_algos.models.settings import ImageLayout
 
 Floats = npt.NDArray[np.float32]
+
+MOST_RAW: Final = 4096
+"""Whole numbers of a part that a fully connected network takes as they are: more are pixels in a row."""
 
 
 class ObservationEncoder(Protocol):
@@ -35,13 +39,15 @@ class ObservationEncoder(Protocol):
         """Encode ``observation [N, ...]``, records as bytes, as ``[N, features]`` where it is."""
 
 
-def observation_encoder(space: gym.Space[Any]) -> ObservationEncoder:
+def observation_encoder(space: gym.Space[Any], layout: ImageLayout = "auto") -> ObservationEncoder:
     """Choose how observations become rows of numbers.
 
     Raises:
         UnsupportedSpaceError: they cannot, or are images.
     """
-    return RecordEncoder(space, shown(space)) if isinstance(space, gym.spaces.Dict) else ArrayEncoder(space)
+    if isinstance(space, gym.spaces.Dict):
+        return RecordEncoder(space, shown(space), layout)
+    return ArrayEncoder(space, layout)
 
 
 def shown(space: gym.spaces.Dict) -> dict[str, gym.Space[Any]]:
@@ -56,12 +62,15 @@ class ArrayEncoder:
         UnsupportedSpaceError: it is of another kind, or of images.
     """
 
-    def __init__(self, space: gym.Space[Any]) -> None:
-        if is_picture(space):
+    def __init__(self, space: gym.Space[Any], layout: ImageLayout = "auto") -> None:
+        is_raw = isinstance(space, gym.spaces.Box) and space.dtype.kind != "f"
+        numbers = math.prod(space.shape or ()) if is_raw and layout not in {"none", "legacy"} else 0
+        if numbers > MOST_RAW or is_picture(space, layout):
             raise UnsupportedSpaceError(
-                f"a fully connected network learns next to nothing from images, {space}; a convolutional one "
-                "would be right: the model 'cnn_actor_critic' or 'cnn_q', or for a recurrent one "
-                "encoder = 'nature'"
+                f"a fully connected network learns next to nothing from images, {space}, nor from more than "
+                f"{MOST_RAW:,} raw numbers; a convolutional one would be right, of axes such as [H, W, C]: "
+                "the model 'cnn_actor_critic', 'cnn_q' or 'cnn_gaussian_q', or for a recurrent one "
+                "encoder = 'nature'; or environment.image_layout = 'none' if these are no pixels"
             )
         if isinstance(space, gym.spaces.Box | gym.spaces.MultiBinary):
             self.features = math.prod(space.shape)
@@ -111,13 +120,15 @@ class RecordEncoder:
         UnsupportedSpaceError: a part cannot be a row, or is an image.
     """
 
-    def __init__(self, space: gym.Space[Any], parts: Mapping[str, gym.Space[Any]]) -> None:
+    def __init__(
+        self, space: gym.Space[Any], parts: Mapping[str, gym.Space[Any]], layout: ImageLayout = "auto"
+    ) -> None:
         assert space.dtype is not None
         self._dtype = space.dtype
         self._parts: dict[str, tuple[ArrayEncoder, slice]] = {}
         self.features = 0
         for name, part in parts.items():
-            encoder = ArrayEncoder(part)
+            encoder = ArrayEncoder(part, layout)
             self._parts[name] = encoder, slice(self.features, self.features + encoder.features)
             self.features += encoder.features
         self._rows = np.empty((0, self.features), np.float32)

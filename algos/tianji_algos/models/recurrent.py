@@ -224,9 +224,9 @@ class GatedModel(RecurrentModel):
         self.settings = settings
         self.encoder: ImageEncoder | JoinedEncoder | RowEncoder
         if settings.encoder == "mlp":
-            self.encoder = RowEncoder(spaces.observation, settings)
+            self.encoder = RowEncoder(spaces, settings)
         else:
-            self.encoder = image_encoder(spaces.observation, settings, settings.widths)
+            self.encoder = image_encoder(spaces, settings, settings.widths)
         self.core = RecurrentCore(self.encoder.features, settings.width, settings.core)
         self.state_size = self.core.state_size
 

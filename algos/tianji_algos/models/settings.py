@@ -22,6 +22,8 @@ OneOrMoreWidths = Annotated[
 ]
 Precision = Literal["float32", "bfloat16"]
 ImageEncoderName = Literal["nature", "impala_small", "impala_large"]
+ImageLayout = Literal["auto", "channels_first", "channels_last", "none", "legacy"]
+"""Where the channels of images are; "legacy" is the rule of runs that are older than the key."""
 
 _CHANNELS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
     {"nature": (32, 64, 64), "impala_small": (16, 32), "impala_large": (16, 32, 32)}

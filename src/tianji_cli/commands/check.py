@@ -25,6 +25,7 @@ import typer
 from gymnasium.utils.env_checker import check_env
 
 from tianji_algos.fields import ACTION_MASK, leaves_choices, sizes_of_choices
+from tianji_algos.models.images import how_seen
 from tianji_cli.commands.completion import configs
 from tianji_cli.commands.doctor import Finding, Grade, show_findings
 from tianji_cli.commands.options import Json, Override
@@ -145,7 +146,7 @@ def _examine(
     jobs = [job] if job is not None else []
     if job is None:
         yield from _agents(target, overrides, jobs)
-    yield from _processes(jobs)
+    yield from _processes(jobs, environment)
     try:
         with _patient(patience_s):
             environment.close()
@@ -419,7 +420,7 @@ def _agents(env: str, overrides: Sequence[str], jobs: list[JobConfig]) -> Iterat
         )
 
 
-def _processes(jobs: Sequence[JobConfig]) -> Iterator[Finding]:
+def _processes(jobs: Sequence[JobConfig], environment: VectorEnvironment) -> Iterator[Finding]:
     """Have a process of its own build environment, network and fragments, as a training does first."""
     if not jobs:
         return
@@ -434,3 +435,8 @@ def _processes(jobs: Sequence[JobConfig]) -> Iterator[Finding]:
         yield Finding("processes", one_line(str(error)), "problem", remedy)
         return
     yield Finding("processes", f"one of its own has built it, with {job.agent.type}'s network and fragments")
+    if ":" not in job.model.type and not environment.agents:
+        space, layout = environment.observation_space, job.environment.image_layout
+        parts = space.spaces if isinstance(space, gymnasium.spaces.Dict) else {"the observation": space}
+        seen = [f"{name}: {how_seen(one, layout)}" for name, one in parts.items() if name != ACTION_MASK]
+        yield Finding("network", f"{job.model.type} sees {'; '.join(seen)}")

@@ -17,7 +17,9 @@ import gymnasium as gym
 import numpy as np
 
 from tianji_algos import registry as algorithms
+from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.models.images import image_shape, is_picture
+from tianji_algos.models.settings import ImageLayout
 from tianji_cli.errors import UsageError
 from tianji_plugins import did_you_mean
 
@@ -53,18 +55,20 @@ class Seen:
 
     Attributes:
         stack: observations in a row that a policy sees as one.
+        image_layout: as ``[environment]`` has it.
         step_s: seconds of a step, about; 0 if it was not looked at.
     """
 
     observation: gym.Space[Any]
     action: gym.Space[Any]
     stack: int = 1
+    image_layout: ImageLayout = "auto"
     step_s: float = 0.0
 
     @property
     def has_pictures(self) -> bool:
         """Observations are images so large that they take convolutions."""
-        return any(is_picture(part) for part in self._parts)
+        return any(is_picture(part, self.image_layout) for part in self._parts)
 
     @property
     def _parts(self) -> Collection[gym.Space[Any]]:
@@ -74,7 +78,8 @@ class Seen:
     @property
     def smallest_side(self) -> int:
         """Pixels of the smallest side of an image."""
-        images = [image_shape(part) for part in self._parts if is_picture(part)]
+        layout = self.image_layout
+        images = [image_shape(part, layout) for part in self._parts if is_picture(part, layout)]
         return min(min(image.height, image.width) for image in images if image is not None)
 
     @property
@@ -103,7 +108,10 @@ def defaults(agent: str, seen: Seen, cores: int, env_steps: int | None) -> Table
     check_agent(agent)
     if why := _refusal(agent, seen):
         raise UsageError(f"--agent {agent}: {why}")
-    table = AGENTS[agent](seen, cores, env_steps)
+    try:
+        table = AGENTS[agent](seen, cores, env_steps)
+    except UnsupportedSpaceError as error:  # An image whose channels may be anywhere.
+        raise UsageError(f"--agent {agent}: {error}") from error
     table["experiment"] = {"stop": {"env_steps": usual_steps(seen)}}
     if seen.has_pictures:
         table["experiment"]["eval_episodes"] = 10  # They are long.

@@ -91,6 +91,8 @@ def load_run_config(path: str, overrides: Sequence[str] = ()) -> JobConfig:
 def fill_in_later_keys(tree: Tree) -> None:
     """Write keys into a run's config that are newer than it, with the values that it has trained with."""
     find_extensions(tree)
+    if isinstance(environment := tree.values.get("environment"), dict):
+        environment.setdefault("image_layout", "legacy")
     for section, later in LATER.items():
         table = tree.values.get(section)
         if isinstance(table, dict):

@@ -26,6 +26,7 @@ from pydantic import (
     model_validator,
 )
 
+from tianji_algos.models.settings import ImageLayout
 from tianji_cli.quantities import count, duration, number, share
 
 
@@ -317,6 +318,8 @@ class Environment(Section):
         options: keyword arguments of the environment's constructor.
         wrappers: put around each gymnasium environment, the first innermost.
         metrics: keys of gymnasium's info, whose values at the ends of episodes are reported.
+        image_layout: where images have their channels, if "auto" cannot tell; "none" takes images for numbers
+            in a row, and "legacy" is the rule of runs that are older than this key.
     """
 
     type: str
@@ -326,6 +329,7 @@ class Environment(Section):
     options: dict[str, Any] = Field(default_factory=dict)
     wrappers: tuple[Wrapper, ...] = ()
     metrics: tuple[str, ...] = ()
+    image_layout: ImageLayout = "auto"
 
     @field_validator("metrics")
     @classmethod

@@ -152,7 +152,8 @@ def _look(env: str, agent: str, environment: Environment, cores: int, *, may_wra
         if vector.agents:
             what, right = wrong_agent(agent, env, team=True)
             raise UsageError(f"{what}; a config with {right}")
-        seen = Seen(vector.observation_space, vector.action_space, vector.stack)
+        layout = environment.image_layout
+        seen = Seen(vector.observation_space, vector.action_space, vector.stack, layout)
         wants_mask = _tells_mask(env, environment, vector) and may_wrap
         if cores > CORES_OF_ONE_ACTOR and not wants_mask:
             seen = replace(seen, step_s=_time_of_a_step(vector))

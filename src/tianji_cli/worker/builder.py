@@ -19,6 +19,7 @@ from tianji_algos.core import Agent, Embryo, Model, Spaces, build_model, complet
 from tianji_algos.device import device_of
 from tianji_algos.errors import UnsuitableModelError
 from tianji_algos.fields import FieldSpec
+from tianji_algos.models.settings import ImageLayout
 from tianji_algos.normalization import Normalization, build_normalizer
 from tianji_cli.config.checks import wrong_agent
 from tianji_cli.config.environment import build_environment
@@ -300,7 +301,7 @@ class Builder:
                     f"experiment.stop.win_rate: {called} does not say whether an episode was won; "
                     "mean_return, env_steps or wall_s would be right"
                 )
-            spaces = spaces_of(environment)
+            spaces = spaces_of(environment, config.environment.image_layout)
             return _Shown(environment.observation_space, spaces, winnable, environment.translator)
         finally:
             environment.close()
@@ -396,7 +397,7 @@ def _check_metrics(section: Environment, made: VectorEnvironment) -> None:
         )
 
 
-def spaces_of(environment: VectorEnvironment) -> Spaces:
+def spaces_of(environment: VectorEnvironment, layout: ImageLayout = "auto") -> Spaces:
     """Describe what a policy sees of one environment, and what it does there.
 
     Raises:
@@ -404,13 +405,13 @@ def spaces_of(environment: VectorEnvironment) -> Spaces:
     """
     frame, stack = environment.observation_space, environment.stack
     if stack == 1:
-        return Spaces(frame, environment.action_space)
+        return Spaces(frame, environment.action_space, image_layout=layout)
     if not isinstance(frame, gymnasium.spaces.Box):
         raise UnsupportedSpaceError(f"{frame} cannot be stacked; a Box can")
     # Frames from before the episode are zeros.
     low, high = np.minimum(frame.low, 0), np.maximum(frame.high, 0)
     stacked = gymnasium.spaces.Box(np.stack([low] * stack), np.stack([high] * stack), dtype=frame.dtype.type)
-    return Spaces(stacked, environment.action_space, stack)
+    return Spaces(stacked, environment.action_space, stack, layout)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,16 @@ class Walk(gymnasium.Env):
         return np.array([self.at, self.left], np.float32)
 '''
 
+SHOWN = "return np.array([self.at, self.left], np.float32)\n"
+SEES = """
+
+class Sees(Walk):
+    observation_space = spaces.Box(0, 20, {})
+
+    def seen(self):
+        return np.zeros(self.observation_space.shape, self.observation_space.dtype)
+"""
+
 Check = Callable[..., tuple[int, dict[str, dict[str, Any]]]]
 
 
@@ -188,3 +198,33 @@ def test_what_is_no_config_and_no_module_is_refused_as_such() -> None:
 def test_a_team_is_played_by_the_actions_that_there_are() -> None:
     findings = list(checking._examine("qmix_two_step", (), 60.0, Progress(0, quiet=True)))
     assert [one.subject for one in findings if one.grade != "ok"] == []
+
+
+@pytest.mark.parametrize(
+    ("space", "settings", "network"),
+    [
+        ("(2,), np.float32", (), "mlp_actor_critic sees the observation: numbers in a row (Box of 1 axes)"),
+        (
+            "(2, 64, 64, 3), np.uint8",
+            (),
+            "cnn_actor_critic sees the observation: an image of 64 x 64 pixels, channels: 6, 0 to 20",
+        ),
+        (
+            "(20, 20), np.int32",
+            ("--set", "environment.image_layout=none"),
+            "mlp_actor_critic sees the observation: numbers in a row (environment.image_layout)",
+        ),
+    ],
+)
+def test_each_part_of_an_observation_has_its_network_and_the_reason(
+    space: str, settings: tuple[str, ...], network: str, check: Any
+) -> None:
+    status, findings = check(SHOWN, SHOWN + SEES.format(space), "walk:Sees", *settings)
+    assert findings["network"]["found"] == network
+    assert (status, faults(findings)) == (0, {})
+
+
+def test_channels_on_either_side_are_a_fault_with_the_ways_out(check: Any) -> None:
+    status, findings = check(SHOWN, SHOWN + SEES.format("(32, 32, 32), np.uint8"), "walk:Sees")
+    assert (status, faults(findings)) == (1, {"agents": "problem"})
+    assert "environment.image_layout = 'channels_first' or 'channels_last' would be right" in check.said
