@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.wrappers import NormalizeObservation
 
 from tianji_envs import registry
 from tianji_envs.errors import (
@@ -20,7 +21,7 @@ from tianji_envs.errors import (
 )
 from tianji_envs.gym import GymFactory, OwnVectorEnvironment
 from tianji_envs.serial import UserFactory
-from tianji_envs.wrappers import Wrapper, find
+from tianji_envs.wrappers import Wrapper, find, with_statistics
 
 MINE = """
 import gymnasium
@@ -307,3 +308,34 @@ def test_masks_are_for_single_actions() -> None:
         BrokenEnvironmentError, match=r"^environment.*\(ActionMask\): <Masked.* of Discrete ones"
     ):
         find(0, "ActionMask", {})(Masked({}, gymnasium.spaces.Box(-1.0, 1.0, (2,))))
+
+
+class Holds:
+    """An environment of no package's that plays in another one."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def reset(self, seed: int | None = None) -> Any: ...
+
+    def step(self, action: Any) -> Any: ...
+
+
+def test_what_learns_statistics_is_found_however_deep_it_is() -> None:
+    def cartpole() -> gymnasium.Env[Any, Any]:
+        return gymnasium.make("CartPole-v1")
+
+    plain = gymnasium.wrappers.RecordEpisodeStatistics(
+        gymnasium.wrappers.FrameStackObservation(cartpole(), 2)
+    )
+    deep = gymnasium.wrappers.ClipReward(gymnasium.wrappers.NormalizeReward(cartpole()), -1.0)
+    vector = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync", wrappers=[NormalizeObservation])
+    frozen = NormalizeObservation(cartpole())
+    frozen.update_running_mean = False
+    assert with_statistics(plain) == with_statistics(frozen) == []
+    assert with_statistics(deep) == with_statistics(Holds(deep)) == ["NormalizeReward"]
+    assert with_statistics(vector) == ["NormalizeObservation"]
+    both = gymnasium.wrappers.vector.NormalizeReward(gymnasium.wrappers.vector.NormalizeObservation(vector))
+    assert with_statistics(OwnVectorEnvironment("both", both)) == ["NormalizeReward", "NormalizeObservation"]
+    for one in (deep, plain, frozen, both):
+        one.close()

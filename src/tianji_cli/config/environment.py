@@ -7,6 +7,8 @@ from typing import Any
 from tianji_cli.config.schema import Environment
 from tianji_envs import registry as environments
 from tianji_envs.core import VectorEnvironment
+from tianji_envs.errors import BrokenEnvironmentError
+from tianji_envs.wrappers import with_statistics
 
 
 def build_environment(
@@ -15,7 +17,7 @@ def build_environment(
     """Make ``num_envs`` of a section's environments; see ``EnvironmentFactory.make``.
 
     Raises:
-        EnvironmentFailure: it cannot be found or built.
+        EnvironmentFailure: it cannot be found or built, or has statistics of its own that are not trusted.
     """
     # Given only where the config asks: a factory says whether it takes them.
     asked: dict[str, Any] = {}
@@ -26,7 +28,7 @@ def build_environment(
         ]
     if section.metrics:
         asked["metrics"] = section.metrics
-    return environments.find(section.type).make(
+    made = environments.find(section.type).make(
         section.id or "",
         num_envs,
         section.max_episode_steps,
@@ -36,3 +38,12 @@ def build_environment(
         threads=threads,
         **asked,
     )
+    if not section.trust_wrappers and (found := with_statistics(made)):
+        made.close()
+        raise BrokenEnvironmentError(
+            f"{section.id or section.type}: each copy's {' and '.join(found)} would keep statistics that are "
+            "not saved: evaluations and loaded policies would see other numbers than training did; in its "
+            "place training.normalize_observations = true or normalize_rewards = true would be right, whose "
+            "statistics are saved; environment.trust_wrappers = true trains with it all the same"
+        )
+    return made

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -74,6 +74,7 @@ def load_config(path: str, overrides: Sequence[str] = (), cores: int | None = No
 
 LATER: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
     {
+        "environment": {"image_layout": "legacy", "trust_wrappers": True},
         "agent": {"scale_actions": False},
         "training": {"normalize_observations": False, "normalize_rewards": False},
     }
@@ -91,14 +92,19 @@ def load_run_config(path: str, overrides: Sequence[str] = ()) -> JobConfig:
 def fill_in_later_keys(tree: Tree) -> None:
     """Write keys into a run's config that are newer than it, with the values that it has trained with."""
     find_extensions(tree)
-    if isinstance(environment := tree.values.get("environment"), dict):
-        environment.setdefault("image_layout", "legacy")
     for section, later in LATER.items():
         table = tree.values.get(section)
         if isinstance(table, dict):
             with suppress(AlgorithmError):  # What is wrong with it ``resolve`` tells.
-                known = algorithms.settings_type(KINDS[section], str(table.get("type"))).model_fields
+                known = _keys_of(section, table)
                 table |= {key: value for key, value in later.items() if key in known and key not in table}
+
+
+def _keys_of(section: str, table: Mapping[str, Any]) -> Collection[str]:
+    """Name the keys that a section has: those of an agent and of an update rule depend on its type."""
+    if section in PLAIN:
+        return PLAIN[section].model_fields
+    return algorithms.settings_type(KINDS[section], str(table.get("type"))).model_fields
 
 
 def resolve(tree: Tree, cores: int | None = None) -> JobConfig:

@@ -317,6 +317,7 @@ class Environment(Section):
         max_episode_steps: truncates episodes; None for what the environment says.
         options: keyword arguments of the environment's constructor.
         wrappers: put around each gymnasium environment, the first innermost.
+        trust_wrappers: train with wrappers that keep running statistics, which evaluations do not have.
         metrics: keys of gymnasium's info, whose values at the ends of episodes are reported.
         image_layout: where images have their channels, if "auto" cannot tell; "none" takes images for numbers
             in a row, and "legacy" is the rule of runs that are older than this key.
@@ -328,6 +329,7 @@ class Environment(Section):
     max_episode_steps: Count | None = None
     options: dict[str, Any] = Field(default_factory=dict)
     wrappers: tuple[Wrapper, ...] = ()
+    trust_wrappers: bool = False
     metrics: tuple[str, ...] = ()
     image_layout: ImageLayout = "auto"
 

@@ -106,3 +106,66 @@ def test_a_run_that_is_older_than_the_keys_goes_on_without_normalisation(workpla
 
     saved = load_file(run.path / "checkpoints/last/training.safetensors")
     assert not [name for name in saved if "normalizer" in name]
+
+
+INSIDE = """
+import gymnasium
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward
+
+class Bigger(NormalizeReward):
+    pass
+
+def make(frozen=False):
+    env = Bigger(NormalizeObservation(gymnasium.make("CartPole-v1")))
+    if frozen:
+        env.update_running_mean = env.env.update_running_mean = False
+    return env
+"""
+BOTH_INSIDE: dict[str, Any] = {
+    "experiment": {"extensions": ["."]},
+    "environment": {"type": "my_env:make", "id": ""},
+}
+ONE = {"environment": {"wrappers": ["NormalizeObservation"]}}
+TRUSTED = {"experiment": {"stop": {"env_steps": 1000}}, "environment": {"trust_wrappers": True}}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (ONE, "CartPole-v1: each copy's NormalizeObservation would keep statistics that are not saved"),
+        (BOTH_INSIDE, "my_env:make: each copy's Bigger and NormalizeObservation would keep statistics that"),
+    ],
+    ids=["of the config", "within the environment"],
+)
+def test_wrappers_with_statistics_of_their_own_are_refused_with_the_way_out(
+    change: dict[str, Any], words: str, workplace: Any
+) -> None:
+    workplace.module(INSIDE)
+    config = str(workplace.config(change))
+    command = workplace.command("train", config)
+    command.wait(2)
+    assert words in command.last_words
+    for way_out in ("normalize_observations = true", "normalize_rewards = true", "trust_wrappers = true"):
+        assert way_out in command.last_words
+    assert "Traceback" not in command.stderr
+    assert not (workplace.place / "experiments").exists()
+    checked = workplace.command("check", config)
+    checked.wait(1)
+    assert "would keep statistics that are not saved" in " ".join(checked.stdout.split())
+
+
+def test_wrappers_that_are_trusted_train_and_so_do_runs_of_before(workplace: Any) -> None:
+    run = workplace.train(ONE, TRUSTED)
+    run.finish()
+    written = (run.path / "config.toml").read_text()
+    older = written.replace("trust_wrappers = true\n", "")
+    assert older != written, "the run records it"
+    (run.path / "config.toml").write_text(older)
+    workplace.command("eval", str(run.path), "--episodes", "1").wait(0)
+    workplace.resume(run, "--set", "experiment.stop.env_steps=2000").finish()
+
+
+def test_statistics_that_are_frozen_are_the_same_everywhere(workplace: Any) -> None:
+    workplace.module(INSIDE)
+    frozen = {"environment": {"options": {"frozen": True}, "trust_wrappers": False}}
+    workplace.train(BOTH_INSIDE, TRUSTED, frozen).finish()
