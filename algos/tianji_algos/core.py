@@ -390,10 +390,14 @@ class Agent(ABC):
 
 
 def build_model(model_type: type[Model], spaces: Spaces, settings: BaseModel, seed: int) -> Model:
-    """Build a model from ``seed`` alone; torch's global random stream is left as it was."""
-    with torch.random.fork_rng(devices=[]):
+    """Build a model from ``seed`` alone; torch's global random streams are left as they were."""
+    own, drew = torch.initial_seed(), torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if drew else ()):
         torch.manual_seed(seed)
-        return model_type(spaces, settings)
+        model = model_type(spaces, settings)
+    if not drew:  # Nothing was drawn on a GPU before; what will be, begins where the process was seeded.
+        torch.cuda.manual_seed_all(own)
+    return model
 
 
 def require_model(model: object, contract: type[torch.nn.Module], algorithm: str, example: str) -> None:

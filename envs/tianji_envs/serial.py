@@ -308,6 +308,11 @@ class GymnasiumEnv(BaseEnv):
 
     def reset(self, seed: int | None = None) -> Any:
         """Begin an episode; gymnasium's info is kept aside."""
+        if seed is not None:  # Environments draw from their spaces, too, which reset() does not seed.
+            for env in (self._env, self.unwrapped):
+                for space in (getattr(env, "observation_space", None), getattr(env, "action_space", None)):
+                    if isinstance(space, gymnasium.Space):
+                        space.seed(seed)
         result: Any = self._env.reset(seed=seed)
         if not (isinstance(result, tuple) and len(result) == 2):
             found = f"{type(result).__name__} of shape {np.shape(result)}"

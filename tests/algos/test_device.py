@@ -25,6 +25,15 @@ def network(kind: str) -> Model:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_random_streams_are_what_they_were_after_a_model_is_built(kind: str) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3, device=kind).tolist()
+    torch.manual_seed(5)
+    network("cpu")
+    assert torch.rand(3, device=kind).tolist() == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["uint8", "bool", "int64", "float32", "float64"])
 def test_what_is_uploaded_is_what_the_array_was(kind: str, dtype: str) -> None:
     upload = Uploads(torch.device(kind))

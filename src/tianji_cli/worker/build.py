@@ -9,7 +9,7 @@ for, and the endpoint of a process. ``builder.py`` makes what they are built fro
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar, cast
@@ -96,7 +96,7 @@ from tianji_cli.wire.batches import BatchArrays, priorities_layout
 from tianji_cli.wire.fragment import stats_layout
 from tianji_cli.wire.members import member_layout
 from tianji_cli.wire.parameters import average_layout, contribution_layout, policy_layout
-from tianji_cli.worker.builder import Builder
+from tianji_cli.worker.builder import Builder, seed_streams
 from tianji_envs import registry as environments
 from tianji_envs.core import VectorEnvironment, derive_seed
 from tianji_envs.errors import BrokenEnvironmentError
@@ -398,6 +398,7 @@ def _examiner(builder: Builder, transport: Transport) -> Examiner:
     best = BestWriter(builder.job.checkpoints, model, anew=builder.job.own_best and not builder.incarnation)
     agent = builder.agent(model, num_envs, derive_seed(seed, num_envs))
     policy = _player(builder, agent, num_envs, explores=not pace.deterministic)
+    seed_streams(seed)
     environment = builder.environment(num_envs, evaluation=True)
     films = None
     if pace.video and not builder.incarnation:
@@ -408,7 +409,7 @@ def _examiner(builder: Builder, transport: Transport) -> Examiner:
         transport,
         [slot_name(POLICY, group) for group in builder.job.plan.groups],
         agent=agent,
-        evaluator=lambda: Evaluator(policy, environment, pace.episodes, seed, limits, metrics),
+        evaluator=lambda: _evaluator(policy, environment, pace.episodes, seed, limits, metrics),
         films=films,
         environment=environment,
         pace=pace,
@@ -437,7 +438,7 @@ def _films(builder: Builder, model: Model, seed: int, limits: EvaluationLimits) 
     ) -> Evaluator:
         agent.adopt(parameters)
         agent.schedule(env_steps)
-        return Evaluator(policy, environment, episodes, seed, limits, metrics)
+        return _evaluator(policy, environment, episodes, seed, limits, metrics)
 
     place = builder.job.run / VIDEOS
     return Films(place, pace.keep_videos, build, begin, overlay=pace.overlay, max_s=pace.max_s)
@@ -521,14 +522,29 @@ def build_evaluator(
     limits = limits or EvaluationLimits(experiment.eval_max_s, experiment.eval_max_steps)
     num_envs = 1 if render else min(number, MAX_PARALLEL)
     seed = builder.seed("evaluation") if seed is None else seed
+    seed_streams(seed)
     trained: Policy | None = None
     if policy not in BASELINES:
         place = builder.job.checkpoints / (checkpoint or experiment.eval_checkpoint)
         trained = _trained_policy(builder, place, num_envs, seed, explores=policy == "sampled")
+    seed_streams(seed)  # As in training, where the policy is there before.
     environment = builder.environment(num_envs, render=render, evaluation=True)
     player = baseline(policy, environment, seed) if trained is None else trained
     metrics = builder.config.environment.metrics
-    return Evaluator(player, environment, number, seed, limits, metrics)
+    return _evaluator(player, environment, number, seed, limits, metrics)
+
+
+def _evaluator(
+    policy: Policy,
+    environment: VectorEnvironment,
+    episodes: int,
+    seed: int,
+    limits: EvaluationLimits,
+    metrics: Sequence[str],
+) -> Evaluator:
+    """Begin an evaluation, which repeats itself by its seed also where global streams are drawn from."""
+    seed_streams(seed)
+    return Evaluator(policy, environment, episodes, seed, limits, metrics)
 
 
 def _trained_policy(builder: Builder, place: Path, num_envs: int, seed: int, *, explores: bool) -> Policy:

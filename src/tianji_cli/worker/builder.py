@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -372,6 +374,25 @@ class Builder:
         """Env steps of all groups before this session, or about so many when a learner was replaced."""
         since = self.progress.env_steps - self._at_start.env_steps
         return self.job.env_steps + since * self.config.distribution.groups
+
+
+def seed_process(job: JobSpec, process: PlannedProcess, incarnation: int) -> None:
+    """Seed the global random streams of a process before any of a user's code runs in it.
+
+    The roles of a process share its streams: several actors are in one only where all take turns in it.
+    """
+    seed = tomllib.loads(job.config)["experiment"]["seed"]
+    session = job.progress[process.group or 0].sessions if job.resumed else 0
+    numbers = process.group or 0, process.learner, *process.actors[:1]
+    seed_streams(seed, *"-".join(process.roles).encode(), *numbers, incarnation, session)
+
+
+def seed_streams(*words: int) -> None:
+    """Seed the streams that ``random``, numpy and torch (on every device) draw from by default."""
+    of_python, of_numpy, of_torch = np.random.SeedSequence(words).generate_state(3).tolist()
+    random.seed(of_python)
+    np.random.seed(of_numpy)
+    torch.manual_seed(of_torch)
 
 
 def check_agent(name: str, environment: str, team: Sequence[str]) -> None:

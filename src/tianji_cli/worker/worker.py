@@ -117,10 +117,11 @@ def _work(
     import torch  # noqa: PLC0415
 
     from tianji_cli.worker.build import build_evaluator, build_roles, open_transport  # noqa: PLC0415
-    from tianji_cli.worker.builder import Builder  # noqa: PLC0415
+    from tianji_cli.worker.builder import Builder, seed_process  # noqa: PLC0415
 
     process = job.plan.processes[own.rank]
     torch.set_num_threads(process.threads)
+    seed_process(job, process, own.incarnation)  # Before the config: it imports the user's modules.
     config = config_with(parse_config(job.config), job.hyperparameters_of(process.group))
     builder = Builder(job, config, process, own.incarnation, own.env_steps)
     if "evaluator" in process.roles:
@@ -433,10 +434,13 @@ def _build(job: JobSpec) -> None:
         check_pictures,
         check_replay_memory,
     )
-    from tianji_cli.worker.builder import Builder  # noqa: PLC0415
+    from tianji_cli.worker.builder import Builder, seed_process  # noqa: PLC0415
 
-    config, plan = parse_config(job.config), job.plan
-    builder = Builder(job, config, plan.carrying("learner")[0], 0)
+    plan = job.plan
+    process = plan.carrying("learner")[0]
+    seed_process(job, process, 0)
+    config = parse_config(job.config)
+    builder = Builder(job, config, process, 0)
     model = builder.model()
     builder.agent(model, 1, seed=0)
     builder.embryo(model)

@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import gymnasium
 import numpy as np
 import psutil
 import pytest
+import torch
 from cli import skirmish
 from cli.lifecycle.test_lifecycle_records import CONVOLUTIONS, HINTS
 from cli.sessions import in_session, kill_session
@@ -117,8 +119,11 @@ def test_what_is_random_follows_from_the_seed(workplace: Any) -> None:
         policy = tianji.load(run, seed=seed)
         return [int(policy.act(observation, deterministic=False)) for _ in range(40)]
 
+    streams = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
     assert drawn(1) == drawn(1) != drawn(2)
     assert set(drawn(1)) == {0, 1}
+    after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    assert after == streams, "a caller's own streams are left alone"
 
 
 def test_what_a_network_remembers_is_forgotten_where_it_is_told_so(workplace: Any) -> None:

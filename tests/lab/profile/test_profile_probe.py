@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -10,13 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from select import select
 
+import numpy as np
 import pytest
+import torch
 from cli.boom import BOOM
 from cli.sessions import PATIENCE_S
 from cli.warm import WarmCommands
 from lab.profile.probing import COMMAND, DQN, PPO, SLOW, Asked, preparation, run, write_config
 
+from tianji_cli.config.loader import load_config
 from tianji_lab.profile.probe.protocol import Failed
+from tianji_lab.profile.probe.server import ActorSide
 
 
 @pytest.fixture(scope="module")
@@ -143,3 +148,13 @@ child = subprocess.Popen(sys.argv[1:])
 print(child.pid, flush=True)
 child.wait()
 """
+
+
+def test_two_measurements_of_a_setting_draw_the_same_random_numbers(tmp_path: Path) -> None:
+    config = load_config(str(write_config(tmp_path / "ppo.toml", PPO)))
+    draws = []
+    for _ in range(2):
+        side = ActorSide(config, tmp_path)
+        side.close()
+        draws.append((random.random(), np.random.rand(), torch.rand(1).item()))
+    assert draws[0] == draws[1]

@@ -38,7 +38,7 @@ from tianji_cli.roles.learner.learner import Learner
 from tianji_cli.roles.role import run_in_turns
 from tianji_cli.wire.parameters import PublishedPolicy, policy_layout
 from tianji_cli.worker.build import Wrappers, build_roles, open_transport
-from tianji_cli.worker.builder import Builder
+from tianji_cli.worker.builder import Builder, seed_process
 from tianji_envs.core import VectorEnvironment
 from tianji_lab.profile.probe.protocol import (
     Acted,
@@ -113,6 +113,7 @@ class TimedSide:
         # User roles are no part of what is measured.
         config = config.model_copy(update={"roles": {}})
         job = job_of(config, directory)
+        seed_process(job, job.plan.processes[rank], 0)
         self.builder = Builder(job, config, job.plan.processes[rank], 0)
         self.acting, self.stepping, self.updating, self.drawing = (Stopwatch() for _ in range(4))
         self.restoring_s = 0.0
