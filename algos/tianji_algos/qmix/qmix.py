@@ -162,7 +162,7 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
     def _cut(self, seen: Records) -> Counts:
         """Return which values ``[R, V]`` the steps to records ``[R]`` cut off: the team's if any agent."""
         cut = cut_off(seen)
-        return cut if self._values > 1 else cut.any(axis=1, keepdims=True)
+        return cut if self._values > 1 else np.logical_or.reduce(cut, axis=1, keepdims=True)
 
     def _differentiate(self, episodes: PackedEpisodes, counts: Counts, total: int) -> torch.Tensor:
         """Write the gradient of half the squared error; give the diagnostics ``[4]``.
