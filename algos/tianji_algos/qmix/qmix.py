@@ -154,10 +154,8 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
 
     def _counts(self, episodes: PackedEpisodes) -> Counts:
         """Return which values of all steps are learnt, ``[U, V]``."""
-        if self._each_for_itself:
-            alive: Counts = episodes.seen["alive"][episodes.origin]
-            return alive
-        return ~self._cut(episodes.seen)[episodes.origin]
+        counts: Counts = episodes.seen["alive"] if self._each_for_itself else ~self._cut(episodes.seen)
+        return counts[episodes.origin]
 
     def _cut(self, seen: Records) -> Counts:
         """Return which values ``[R, V]`` the steps to records ``[R]`` cut off: the team's if any agent."""

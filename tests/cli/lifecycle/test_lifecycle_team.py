@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import skirmish
+from cli import signalling, skirmish
 from PIL import Image
 
 BASE: dict[str, Any] = {
@@ -109,6 +109,38 @@ def test_a_run_says_how_much_was_won_and_may_end_by_it(workplace: Any) -> None:
         wrong = workplace.command("eval", str(run.path), "--policy", policy, "--checkpoint", "last")
         wrong.wait(2)
         assert word in wrong.last_words
+
+
+def of_masks(shows: str, **options: Any) -> dict[str, Any]:
+    environment = {"type": "pettingzoo", "id": "my_env", "options": {"shows": shows, **options}}
+    return {
+        "experiment": {"extensions": ["."], "stop": {"env_steps": 8192}},
+        "environment": environment,
+        "training": {"learning_rate": 1e-2, "epochs": 4},
+        "distribution": {"mode": "sync"},
+    }
+
+
+@pytest.mark.timeout(300)  # Many commands in a row.
+def test_masks_in_infos_are_learnt_with_as_those_in_observations_bit_for_bit(workplace: Any) -> None:
+    """The environment raises an error at an action that its mask does not allow."""
+    workplace.module(Path(signalling.__file__).read_text())
+    found = {}
+    for shows in ("info", "observation"):
+        run = workplace.train(of_masks(shows))
+        summary = run.finish()
+        found[shows] = summary["returns"], summary["evaluation"], summary["updates"]
+    assert found["info"] == found["observation"]
+    assert found["info"][1]["mean"] > 15.0, "of 16; at random it is 8"
+    assert figures(workplace, run, "--policy", "random", "--episodes", "4")["min"] >= 0
+
+
+def test_a_mask_of_the_wrong_shape_is_refused_before_there_is_a_run(workplace: Any) -> None:
+    workplace.module(Path(signalling.__file__).read_text())
+    run = workplace.train(of_masks("info", numbers=3))
+    run.command.wait(2)
+    assert "my_env: left has an action_mask of shape (3,) in its info for 4 actions" in run.command.last_words
+    assert not run.path.exists()
 
 
 def test_a_team_that_was_interrupted_goes_on_where_it_was(workplace: Any) -> None:
