@@ -318,7 +318,9 @@ def as_picture(name: str, drawn: object) -> npt.NDArray[np.uint8]:
 
 def fits(seen: Array, dtype: np.dtype[Any]) -> bool:
     """Whether an array stays what it is in another dtype, up to rounding."""
-    if np.can_cast(seen.dtype, dtype, "same_kind"):
+    if np.can_cast(seen.dtype, dtype, "safe") or (seen.dtype.kind in "biuf" and dtype.kind == "f"):
         return True
-    # Signed whole numbers in an unsigned space: a list of Python's is such.
-    return seen.dtype.kind == "i" and dtype.kind == "u" and np.array_equal(seen.astype(dtype), seen)
+    # Whole numbers in a narrower space: a list of Python's is such. Of flags a number may be 0 or 1.
+    kinds = "biuf" if dtype.kind == "b" else "biu"
+    narrows = seen.dtype.kind in kinds and dtype.kind in "biu"
+    return narrows and np.array_equal(seen.astype(dtype), seen)

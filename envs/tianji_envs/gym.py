@@ -36,6 +36,7 @@ from tianji_envs.core import (
 )
 from tianji_envs.errors import BrokenEnvironmentError, EnvironmentFailure, UnknownEnvironmentError
 from tianji_envs.options import nearest
+from tianji_envs.results import SAY_WHEN_IT_RESETS, Expected, UnfitError
 from tianji_envs.serial import (
     MISSING,
     GymnasiumEnv,
@@ -44,6 +45,7 @@ from tianji_envs.serial import (
     keys_of,
     missing,
     not_five,
+    not_two,
     wrapped,
 )
 
@@ -208,6 +210,10 @@ def _serial(
     return SerialVectorEnvironment(spec.id, create, num_envs, None if wrappers else limit, metrics)
 
 
+SAME_STEP_KEYS: Final = frozenset(("final_info", "final_obs", "final_observation"))
+"""In an info, what an environment shows that has reset itself within the step."""
+
+
 class OwnVectorEnvironment(VectorEnvironment):
     """An environment's own vectorised implementation with ``AutoresetMode.NEXT_STEP``."""
 
@@ -219,23 +225,44 @@ class OwnVectorEnvironment(VectorEnvironment):
         self.observation_space = vector.single_observation_space
         self.action_space = vector.single_action_space
         check_spaces(name, self.observation_space, self.action_space)
+        copies, space = (vector.num_envs,), self.observation_space
+        self._expected = (
+            Expected("observations", space.dtype, copies + (space.shape or ())),
+            Expected("rewards", np.float32, copies, f"numbers {copies} are wanted"),
+            Expected("terminated", np.bool_, copies, f"an array {copies} of True and False is wanted"),
+            Expected("truncated", np.bool_, copies, f"an array {copies} of True and False is wanted"),
+        )
 
     def reset(self, seed: int, observation: Array) -> None:
         """Begin an episode in every environment."""
         # One generator serves all copies, so there is one seed to derive.
-        first, info = self._vector.reset(seed=derive_seed(seed, 0))
-        self.info_keys = keys_of(info)
-        observation[...] = first
+        result: Any = self._vector.reset(seed=derive_seed(seed, 0))
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise BrokenEnvironmentError(not_two(self._name, result))
+        self.info_keys = keys_of(result[1])
+        self._write("reset", result, observation)
 
     def step(
         self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array
     ) -> None:
         """Act once in every environment."""
-        result = self._vector.step(actions)
+        result: Any = self._vector.step(actions)
+        if not (isinstance(result, tuple) and len(result) == 5):
+            raise BrokenEnvironmentError(not_five(self._name, result))
+        self._write("step", result, observation, reward, terminated, truncated)
+        if result[4] and (keys := SAME_STEP_KEYS.intersection(result[4])):
+            raise BrokenEnvironmentError(
+                f"{self._name}: step() gave an info with {min(keys)!r}: it resets in the step that ends an "
+                f"episode, not in the next. {SAY_WHEN_IT_RESETS}"
+            )
+
+    def _write(self, call: str, result: tuple[Any, ...], *into: Array) -> None:
         try:
-            observation[...], reward[...], terminated[...], truncated[...], _ = result
-        except (TypeError, ValueError) as cause:
-            raise BrokenEnvironmentError(not_five(self._name, result)) from cause
+            for expected, value, array in zip(self._expected, result, into, strict=False):
+                expected.check(value)
+                array[...] = value
+        except UnfitError as error:
+            raise UnfitError(f"{self._name}: {call}() gave {error}", error.copy) from error
 
     def render(self) -> npt.NDArray[np.uint8]:
         """Draw the first environment."""

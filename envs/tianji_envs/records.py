@@ -7,7 +7,7 @@ A record is one element of a structured dtype, with a part for each space that i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import gymnasium
@@ -15,9 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_envs.core import check_part, fits
-from tianji_envs.errors import BrokenEnvironmentError, UnsupportedSpaceError
+from tianji_envs.errors import UnsupportedSpaceError
+from tianji_envs.results import Expected, UnfitError
 
 Path = tuple[str | int, ...]
+Check = Callable[[Any], None]
 
 _UNFIT: Final = (KeyError, IndexError, TypeError, ValueError)
 """What is raised where an observation lacks a part, or has another thing in its place."""
@@ -57,7 +59,10 @@ class RecordSpace(gymnasium.spaces.Dict):
             raise UnsupportedSpaceError(f"{name}: nothing of observation_space {space} is an array")
         super().__init__({part: leaf for part, (_, leaf) in kept.items()})
         self._paths = {part: kept[part][0] for part in self.spaces}
-        self._name = name
+        self._written = {
+            part: (path, Expected(f"observation[{part!r}]", leaf.dtype, leaf.shape or ()).check)
+            for (part, leaf), path in zip(self.spaces.items(), self._paths.values(), strict=True)
+        }
         fields = [(part, leaf.dtype, leaf.shape) for part, leaf in self.spaces.items()]
         self._shape = ()
         # Aligned: torch reads views of numbers only at multiples of their size.
@@ -70,7 +75,7 @@ class RecordSpace(gymnasium.spaces.Dict):
 
     def rows(self, records: npt.NDArray[Any]) -> RecordRows:
         """Return what writes observations of N environments into ``records [N]``."""
-        return RecordRows(self, [(records[part], path) for part, path in self._paths.items()])
+        return RecordRows(self, [(records[part], *how) for part, how in self._written.items()])
 
     def pack(self, observation: Any) -> npt.NDArray[Any]:
         """Make a record of an observation, or records ``[N]`` of a batch that has N in each of its parts.
@@ -85,28 +90,11 @@ class RecordSpace(gymnasium.spaces.Dict):
             assert leaf.shape is not None
             batch = seen.shape[: max(0, seen.ndim - len(leaf.shape))]
             records = np.zeros(batch, self.dtype) if records is None else records
-            _check_part(part, leaf, seen, records.shape)
+            if seen.shape != records.shape + leaf.shape or not fits(seen, np.dtype(leaf.dtype)):
+                raise ValueError(f"{part!r} is of shape {seen.shape} and {seen.dtype}, its space is {leaf}")
             records[part] = seen
         assert records is not None, "a space has one part at least"
         return records
-
-    def check(self, call: str, observation: Any) -> None:
-        """Refuse what numpy would broadcast or cut to the shapes and dtypes of the parts without a word.
-
-        Args:
-            call: what gave it, such as ``"step()"``.
-
-        Raises:
-            BrokenEnvironmentError: it does not fit the space; says where.
-        """
-        try:
-            for part, path in self._paths.items():
-                _check_part(part, self.spaces[part], np.asarray(_at(path, observation)))
-        except _UNFIT as cause:
-            raise BrokenEnvironmentError(
-                f"{self._name}: {call} gave an observation that does not fit observation_space: "
-                f"{type(cause).__name__}: {cause}; one of {self} is wanted"
-            ) from cause
 
     def contains(self, x: Any) -> bool:
         """Whether ``x`` is one record, with values that the parts' spaces have."""
@@ -130,10 +118,10 @@ class RecordRows:
     """Records ``[N]`` that take an observation each, part by part.
 
     Args:
-        parts: of all records, ``[N, ...]``, with the keys that lead to each in an observation.
+        parts: of all records, ``[N, ...]``, with the keys that lead to each in an observation, and a check.
     """
 
-    def __init__(self, space: RecordSpace, parts: Sequence[tuple[npt.NDArray[Any], Path]]) -> None:
+    def __init__(self, space: RecordSpace, parts: Sequence[tuple[npt.NDArray[Any], Path, Check]]) -> None:
         self._space = space
         self._parts = parts
 
@@ -141,14 +129,20 @@ class RecordRows:
         """Write what an environment shows into its record.
 
         Raises:
-            BrokenEnvironmentError: it does not fit the space.
+            UnfitError: it does not fit the space; says which part.
         """
         try:
-            for part, path in self._parts:
-                part[number] = _at(path, observation)
-        except _UNFIT:
-            self._space.check("reset() or step()", observation)  # It says which part does not fit.
-            raise
+            for part, path, check in self._parts:
+                seen = observation
+                for key in path:
+                    seen = seen[key]
+                check(seen)
+                part[number] = seen
+        except _UNFIT as cause:
+            raise UnfitError(
+                f"an observation that does not fit observation_space: {type(cause).__name__}: {cause}; "
+                f"one of {self._space} is wanted"
+            ) from cause
 
 
 def _parts(space: gymnasium.Space[Any], path: Path = ()) -> Iterator[tuple[Path, gymnasium.Space[Any]]]:
@@ -161,18 +155,6 @@ def _parts(space: gymnasium.Space[Any], path: Path = ()) -> Iterator[tuple[Path,
             yield from _parts(part, (*path, index))
     else:
         yield path, space
-
-
-def _check_part(
-    part: str, leaf: gymnasium.Space[Any], seen: npt.NDArray[Any], batch: tuple[int, ...] = ()
-) -> None:
-    """Refuse a part, or a batch of them, that its space does not hold.
-
-    Raises:
-        ValueError: names the part.
-    """
-    if seen.shape != batch + (leaf.shape or ()) or not fits(seen, np.dtype(leaf.dtype)):
-        raise ValueError(f"{part!r} is of shape {seen.shape} and {seen.dtype}, its space is {leaf}")
 
 
 def _at(path: Path, observation: Any) -> Any:

@@ -22,7 +22,6 @@ from tianji_envs.core import (
     as_picture,
     check_spaces,
     derive_seed,
-    fits,
     fps_of,
 )
 from tianji_envs.errors import (
@@ -32,6 +31,7 @@ from tianji_envs.errors import (
     UnknownEnvironmentError,
 )
 from tianji_envs.records import RecordRows, RecordSpace
+from tianji_envs.results import FLAGS, NUMBERS, Expected, UnfitError, describe, reward_and_flags
 from tianji_envs.team import AVAILABLE, TeamSpace, TeamTranslator
 
 MISSING: Final = (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError)
@@ -105,6 +105,11 @@ def not_five(name: str, result: Any) -> str:
     )
 
 
+def not_two(name: str, result: Any) -> str:
+    """Describe the wrong result of a gymnasium environment's ``reset``."""
+    return f"{name}: reset() gave a value {describe(result)}; gymnasium's (observation, info) is wanted"
+
+
 class SerialVectorEnvironment(VectorEnvironment):
     """A vector of single environments.
 
@@ -145,7 +150,13 @@ class SerialVectorEnvironment(VectorEnvironment):
         self._with_info = [env for env in envs if isinstance(env, GymnasiumEnv)]
         self._asked = metrics
         self.metrics = np.zeros((num_envs, len(metrics)), np.float32) if metrics else None
-        self._unproven = True  # No step was looked at yet: what gives an info for a flag gives it always.
+        space, wanted = self.observation_space, ""
+        if isinstance(space, TeamSpace):
+            wanted = f"a record of observation_space.dtype is wanted: {space.dtype}"
+        expected = Expected("an observation", space.dtype, space.shape or (), wanted)
+        # Parts of records are compared one by one, where they are written.
+        self._check = expected.check if self._records is None else None
+        self._numbers = reward_and_flags()
 
     @property
     def first_of_gymnasium(self) -> gymnasium.Env[Any, Any] | None:
@@ -156,48 +167,29 @@ class SerialVectorEnvironment(VectorEnvironment):
         """Begin an episode in every environment."""
         shown = self._rows(observation)
         for i, env in enumerate(self._envs):
-            first = env.reset(derive_seed(seed, i))
-            self._check_observation("reset()", first)
-            if isinstance(self.observation_space, TeamSpace):
-                self._check_record(self.observation_space, first)
-            shown[i] = first
             self._ended[i] = False
             self._steps[i] = 0
+            try:
+                first = env.reset(derive_seed(seed, i))
+                if self._check is not None:
+                    self._check(first)
+                if isinstance(self.observation_space, TeamSpace):
+                    self._check_available(first)
+                shown[i] = first
+            except BrokenEnvironmentError as error:
+                raise self._located(error, i) from error
         self.info_keys = keys_of(self._with_info[0].info) if self._with_info else ()
 
     def _rows(self, observation: Array) -> Array | RecordRows:
         """Return what takes each environment's observation."""
         return observation if self._records is None else self._records.rows(observation)
 
-    def _check_observation(self, call: str, seen: Any) -> None:
-        """Refuse what numpy would broadcast or cut to the space's shape and dtype without a word."""
-        if self._records is not None:
-            self._records.check(call, seen)
-            return
-        space = self.observation_space
-        said = f"{self._name}: {call} gave an observation of"
-        if np.shape(seen) != space.shape:
-            raise BrokenEnvironmentError(
-                f"{said} shape {np.shape(seen)}, observation_space says {space.shape}"
-            )
-        if not isinstance(space, TeamSpace) and not fits(np.asarray(seen), np.dtype(space.dtype)):
-            raise BrokenEnvironmentError(
-                f"{said} {np.asarray(seen).dtype}, which observation_space's {space.dtype} does not hold; "
-                "what changes observations, as a wrapper does, has to change the space, too"
-            )
-
-    def _check_record(self, space: TeamSpace, first: Any) -> None:
-        # numpy would copy another record part by part in their order, without regard to their names.
-        if not space.contains(first):
-            raise BrokenEnvironmentError(
-                f"{self._name}: reset() gave {getattr(first, 'dtype', type(first).__name__)}, "
-                f"a record of observation_space.dtype is wanted: {space.dtype}"
-            )
+    def _check_available(self, first: Array) -> None:
         if AVAILABLE in (first.dtype.names or ()) and not first[AVAILABLE].any(axis=-1).all():
             without = np.flatnonzero(~first[AVAILABLE].any(axis=-1)).tolist()
-            raise BrokenEnvironmentError(
-                f"{self._name}: reset() gave a record that leaves agents {without} no available action; "
-                "each should have one at least, those that are not alive too"
+            raise UnfitError(
+                f"a record that leaves agents {without} no available action; each should have one at least, "
+                "those that are not alive too"
             )
 
     def step(
@@ -207,40 +199,56 @@ class SerialVectorEnvironment(VectorEnvironment):
         # An environment may keep its action; the caller's array is written again before the next step.
         chosen = actions.tolist() if self._acts_are_ints else actions.copy()
         ended, steps, limit, metrics = self._ended, self._steps, self._limit, self.metrics
-        unproven, self._unproven = self._unproven, False
-        shown = self._rows(observation)
+        shown, check = self._rows(observation), self._check
         for i, env in enumerate(self._envs):
-            if ended[i]:
-                shown[i] = env.reset(None)
-                reward[i] = 0.0
-                terminated[i] = truncated[i] = ended[i] = False
-                steps[i] = 0
-                continue
-            result: Any = env.step(chosen[i])
             try:
-                shown[i], reward[i], over, cut = result
-            except (TypeError, ValueError) as cause:
-                raise BrokenEnvironmentError(self._not_a_step(result)) from cause
-            if unproven:
-                if isinstance(cut, dict):  # Of gym's old (observation, reward, done, info).
-                    raise BrokenEnvironmentError(self._not_a_step(result))
-                self._check_observation("step()", result[0])
-            steps[i] += 1
-            cut = cut or steps[i] >= limit
+                if ended[i]:
+                    steps[i] = 0
+                    seen = env.reset(None)
+                    value, over, cut = 0.0, False, False
+                else:
+                    steps[i] += 1
+                    result: Any = env.step(chosen[i])
+                    try:
+                        seen, value, over, cut = result
+                    except (TypeError, ValueError) as cause:
+                        raise BrokenEnvironmentError(self._not_a_step(result)) from cause
+                    if type(over) not in FLAGS or type(cut) not in FLAGS or type(value) not in NUMBERS:
+                        over, cut = self._look_at(result)
+                    cut = cut or steps[i] >= limit
+                if check is not None:
+                    check(seen)
+                shown[i] = seen
+            except BrokenEnvironmentError as error:
+                raise self._located(error, i) from error
+            reward[i] = value
             terminated[i] = over
             truncated[i] = cut
             ended[i] = over or cut
             if metrics is not None and ended[i]:
                 metrics[i] = measure(self._name, self._asked, self._with_info[i].info)
 
+    def _look_at(self, result: Any) -> tuple[bool, bool]:
+        """Take the flags of a step for True or False, and refuse a reward that is no number."""
+        _, value, over, cut = result
+        if isinstance(cut, Mapping):  # Of gym's old (observation, reward, done, info).
+            raise BrokenEnvironmentError(self._not_a_step(result))
+        for expected, given in zip(self._numbers, (value, over, cut), strict=True):
+            expected.check(given)
+        return bool(over), bool(cut)
+
+    def _located(self, error: BrokenEnvironmentError, copy: int) -> BrokenEnvironmentError:
+        """Say which copy has failed, and in which step of its episode."""
+        step = self._steps[copy]
+        gave = f"{self._name}: {'step' if step else 'reset'}() gave " if isinstance(error, UnfitError) else ""
+        where = f", step {step} of its episode" if step else ""
+        return BrokenEnvironmentError(f"{gave}{error} (copy {copy}{where})")
+
     def _not_a_step(self, result: Any) -> str:
-        if isinstance(result, tuple) and len(result) == 4 and np.shape(result[1]):
-            shape = np.shape(result[1])
-            return f"{self._name}: step() gave a reward of shape {shape}; a single number is wanted"
         found = (
-            f"{len(result)} values, the first of shape {np.shape(result[0])}"
+            f"{len(result)} values, the first {describe(result[0])}"
             if isinstance(result, tuple) and result
-            else f"{type(result).__name__}"
+            else describe(result)
         )
         return (
             f"{self._name}: step() gave {found}; (observation, reward, terminated, truncated) is wanted, "
@@ -315,10 +323,7 @@ class GymnasiumEnv(BaseEnv):
                         space.seed(seed)
         result: Any = self._env.reset(seed=seed)
         if not (isinstance(result, tuple) and len(result) == 2):
-            found = f"{type(result).__name__} of shape {np.shape(result)}"
-            raise BrokenEnvironmentError(
-                f"{self._env}: reset() gave {found}; gymnasium's (observation, info) is wanted"
-            )
+            raise BrokenEnvironmentError(not_two(str(self._env), result))
         observation, self.info = result
         return observation
 

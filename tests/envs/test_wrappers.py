@@ -233,10 +233,13 @@ def test_what_goes_wrong_when_they_are_put_around_names_the_entry(
     [
         (
             "Quarter",
-            "Bytes: reset() gave an observation of float64, which observation_space's uint8 does not",
+            "Bytes: reset() gave an observation of shape (2,) and float64, ",
         ),
-        ("LateQuarter", "Bytes: step() gave an observation of float64, which"),
-        ("LateHalf", "step() gave an observation of shape (1,), observation_space says (2,)"),
+        (
+            "LateQuarter",
+            "observation_space says (2,) and uint8; a wrapper has to change both (copy 0, step 1 of ",
+        ),
+        ("LateHalf", "step() gave an observation of shape (1,) and uint8, [20]; observation_space says (2,)"),
     ],
 )
 def test_observations_changed_behind_their_space_are_refused(
@@ -254,7 +257,7 @@ def test_whole_numbers_that_fit_an_unsigned_space_are_none_of_these(
     vector = registry.find("my_wrappers:Still").make("", 1)
     assert roll(vector, 1).observation.dtype == np.uint8
     monkeypatch.setattr("my_wrappers.Still.reset", lambda _self, _seed: np.array([10, 256]))
-    with pytest.raises(BrokenEnvironmentError, match=r"reset\(\) gave an observation of int64"):
+    with pytest.raises(BrokenEnvironmentError, match=r"int64, \[ 10 256\], with 256 at \[1\]; obs"):
         roll(vector, 1)
 
 

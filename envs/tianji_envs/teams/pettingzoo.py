@@ -28,6 +28,16 @@ from tianji_envs.errors import (
     WrongOptionError,
 )
 from tianji_envs.options import nearest, nearest_or_all
+from tianji_envs.results import (
+    FLAGS,
+    NUMBERS,
+    Expected,
+    UnfitError,
+    bounds_of,
+    describe,
+    first_fault,
+    reward_and_flags,
+)
 from tianji_envs.serial import SerialVectorEnvironment
 from tianji_envs.team import ALIVE, AVAILABLE, OBSERVATION, REWARD, STATE, TRUNCATED, TeamSpace
 
@@ -101,6 +111,8 @@ MASK: Final = "action_mask"
 """PettingZoo's name for which actions are legal: in a Dict observation, in an agent's info, or in both."""
 
 ByAgent = Mapping[str, Any]
+BY_AGENT: Final = ("observations", "rewards", "terminations", "truncations")
+"""What ``step`` gives by the agents' names."""
 
 
 class ParallelEnv(Protocol):
@@ -131,6 +143,26 @@ class ParallelEnv(Protocol):
         """Free what it holds."""
 
 
+class _Flat:
+    """Makes rows of numbers of a space's elements, and refuses all else, which no row would show."""
+
+    def __init__(self, whose: str, space: gymnasium.Space[Any]) -> None:
+        self._whose, self._space = whose, space  # In messages: "NAME: agent_0 sees".
+        self._expected = Expected("an array", space.dtype, space.shape or ())
+        self._bounds = bounds_of(space, 1) if np.dtype(space.dtype).kind in "iu" else {}
+
+    def __call__(self, value: Any) -> npt.NDArray[Any]:
+        """Return an element as a row."""
+        try:
+            self._expected.check(value)
+        except UnfitError as error:
+            raise BrokenEnvironmentError(f"{self._whose} {error}") from error
+        if self._bounds and (fault := first_fault(np.asarray(value)[None, None], self._bounds)):
+            what = fault[2].removeprefix("gave ")
+            raise BrokenEnvironmentError(f"{self._whose} {what}: {fault[3]}")
+        return flat(self._space, value)
+
+
 class _Member:
     """One agent: its spaces, and its parts of the record."""
 
@@ -143,6 +175,7 @@ class _Member:
         self.acts = acts
         self.count = int(acts.n) if isinstance(acts, spaces.Discrete) else spaces.flatdim(acts)
         self.tells_mask: bool | None = None  # In its info; None: it was not there yet.
+        self.flat = _Flat(f"{name} sees", self.sees)
         self.row: npt.NDArray[np.float32]
         self.choices: npt.NDArray[np.bool_] | None = None
 
@@ -154,6 +187,10 @@ class _Member:
 
     def show(self, seen: Any, info: Any, *, is_alive: bool = True) -> None:
         """Write an observation, and which actions it or the info leaves."""
+        if self.is_masked and not (isinstance(seen, Mapping) and seen.keys() >= {"observation", MASK}):
+            raise BrokenEnvironmentError(
+                f"{self.name} sees a value {describe(seen)}; {{'observation', '{MASK}'}} is wanted"
+            )
         if self.choices is not None:
             told = info.get(MASK) if info is not None and isinstance(info, Mapping) else None
             if self.tells_mask is None:
@@ -165,12 +202,7 @@ class _Member:
                 self.choices[...] = True
         if self.is_masked:
             seen = seen["observation"]
-        row = flat(self.sees, seen)
-        if row.shape != self.row.shape:
-            raise BrokenEnvironmentError(
-                f"{self.name} sees an array of shape {np.shape(seen)}, its observation_space is {self.sees}"
-            )
-        self.row[...] = row
+        self.row[...] = self.flat(seen)
 
     def _choose(self, masks: Sequence[tuple[str, Any]], *, is_alive: bool) -> None:
         """Write which actions there are, by masks that agree, with where each was found."""
@@ -242,6 +274,7 @@ class PettingZooTeam(BaseEnv):
         )
         self._is_discrete = isinstance(self.action_space, spaces.MultiDiscrete)
         self._truncates = not getattr(env, "ends_together", False)
+        self._numbers = reward_and_flags()
         self._state_space = self._find_state_space()
         self.observation_space = TeamSpace(
             agents=len(self.agents),
@@ -265,13 +298,14 @@ class PettingZooTeam(BaseEnv):
             flat_size("state", space)
         except UnsupportedSpaceError:
             return None  # Learners make do with all observations.
-        seen, _ = self._env.reset(seed=0)
+        seen, _ = self._results("reset", ("observations",), self._env.reset(seed=0))
         rows = [
-            flat(member.sees, seen[agent]["observation"] if member.is_masked else seen[agent])
+            member.flat(seen[agent]["observation"] if member.is_masked else seen[agent])
             for agent, member in self._members.items()
             if agent in seen
         ]
-        is_no_more = np.array_equal(np.concatenate(rows), flat(space, self._env.state()))
+        self._flat_state = _Flat(f"{self._name}: state() gave", space)
+        is_no_more = np.array_equal(np.concatenate(rows), self._flat_state(self._env.state()))
         return None if is_no_more else space
 
     def reset(self, seed: int | None = None) -> npt.NDArray[Any]:
@@ -280,7 +314,7 @@ class PettingZooTeam(BaseEnv):
         Returns:
             A record, ``[]``; the next call writes into it again.
         """
-        seen, infos = self._env.reset(seed=seed)
+        seen, infos = self._results("reset", ("observations",), self._env.reset(seed=seed))
         self._living = list(self._env.agents)
         if not self._living:
             raise BrokenEnvironmentError(f"{self._name}: reset() leaves no agent alive")
@@ -301,7 +335,8 @@ class PettingZooTeam(BaseEnv):
             truncated: of the team's episode.
         """
         acting, members = self._living, self._members
-        seen, rewards, ends, cuts, infos = self._env.step(self.actions_of(action, acting))
+        result = self._env.step(self.actions_of(action, acting))
+        seen, rewards, ends, cuts, infos = self._results("step", BY_AGENT, result)
         self._living = [name for name in self._env.agents if not (ends.get(name) or cuts.get(name))]
         cut = [name for name in acting if cuts.get(name) and not ends.get(name)]
         over = not self._living
@@ -312,6 +347,33 @@ class PettingZooTeam(BaseEnv):
             part[members[name].index] = reward
         self._show(seen, infos, self._living, cut)
         return self._record, float(sum(rewards.values())), over and not truncated, truncated
+
+    def _results(self, call: str, wanted: Sequence[str], result: Any) -> Sequence[Any]:
+        """Refuse what ``reset`` or ``step`` gave unless it is dicts by agents, with numbers and flags."""
+        said = f"{self._name}: {call}() gave"
+        if not isinstance(result, tuple) or len(result) != len(wanted) + 1:
+            found = f"{len(result)} values" if isinstance(result, tuple) else f"a value {describe(result)}"
+            raise BrokenEnvironmentError(
+                f"{said} {found}; PettingZoo's ({', '.join(wanted)}, infos) is wanted"
+            )
+        names = zip((*wanted, "agents"), (*result[:-1], dict.fromkeys(self._env.agents)), strict=True)
+        for called, given in names:
+            if not isinstance(given, Mapping):
+                raise BrokenEnvironmentError(
+                    f"{said} {called} {describe(given)}; a dict by the agents' names is wanted"
+                )
+            if unknown := given.keys() - self._members.keys():
+                raise BrokenEnvironmentError(
+                    f"{said} {called} of {min(unknown, key=str)!r}; possible_agents are {self.agents}"
+                )
+        for expected, given, usual in zip(self._numbers, result[1:-1], (NUMBERS, FLAGS, FLAGS), strict=False):
+            for name, value in given.items():
+                try:
+                    if type(value) not in usual:
+                        expected.check(value)
+                except UnfitError as error:
+                    raise BrokenEnvironmentError(f"{said} {name} {error}") from error
+        return result
 
     def actions_of(self, action: npt.NDArray[Any], names: Collection[str]) -> dict[str, Any]:
         """Return the actions of those agents, out of the team's ``[M]`` or ``[M, A]``."""
@@ -339,7 +401,7 @@ class PettingZooTeam(BaseEnv):
         """Write what agents see that are alive, or were cut off by this step, and the state."""
         self._show_agents(seen, infos, alive, cut)
         if self._state_space is not None:
-            self._record[STATE] = flat(self._state_space, self._env.state())
+            self._record[STATE] = self._flat_state(self._env.state())
 
     def _show_agents(self, seen: ByAgent, infos: Any, alive: Sequence[str], cut: Sequence[str] = ()) -> None:
         record, members = self._record, self._members

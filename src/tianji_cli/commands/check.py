@@ -47,6 +47,7 @@ from tianji_cli.signals import HangsError, limit
 from tianji_cli.telemetry.progress import Progress
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.records import RecordSpace
+from tianji_envs.results import SAY_WHEN_IT_RESETS, missing_reset
 from tianji_envs.serial import SerialVectorEnvironment
 from tianji_envs.team import AVAILABLE
 
@@ -299,12 +300,8 @@ def _played(_section: Environment, environment: VectorEnvironment) -> Iterator[F
         _look_at(play, where, note)
         if not np.isfinite(play.reward).all():
             note("rewards", f"{where} gave {play.reward[~np.isfinite(play.reward)][0]}", "give finite ones")
-        if (ended & (play.ended | (play.reward != 0))).any():
-            note(
-                "autoreset",
-                f"{where}, after an episode's end, gave a reward or ended an episode",
-                "it is to show the first observation of a new episode, with reward 0 and no flags",
-            )
+        if fault := missing_reset(ended, play.reward, play.terminated, play.truncated):
+            note("autoreset", f"copy {fault[0]} {fault[1]}", SAY_WHEN_IT_RESETS)
         given = play.reward[~ended]
         low, high = min(low, given.min(initial=low)), max(high, given.max(initial=high))
         ended = play.ended

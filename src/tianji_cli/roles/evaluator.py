@@ -21,6 +21,7 @@ from tianji_cli.roles.role import Role
 from tianji_cli.wire.reports import Evaluating, EvaluatorReport
 from tianji_envs.core import VectorEnvironment, derive_seed
 from tianji_envs.errors import BrokenEnvironmentError
+from tianji_envs.results import SAY_WHEN_IT_RESETS, bounds_of, first_fault, missing_reset
 from tianji_envs.team import AVAILABLE, REWARD
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ class Evaluator(Role):
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
         self._ended = np.zeros(num_envs, np.bool_)
+        self._steps = np.zeros(num_envs, np.int64)  # Of their episodes.
+        self._bounds = bounds_of(environment.observation_space, num_envs)
         self._running = np.zeros(num_envs, np.float64)
         self._of_agents = np.zeros((num_envs, len(environment.agents)), np.float64)
         self._all_of_agents = np.zeros(len(environment.agents), np.float64)
@@ -137,6 +140,7 @@ class Evaluator(Role):
         self.cut_off: str | None = None
         policy.begin_episodes(np.ones(num_envs, np.bool_))  # It may have played before.
         environment.reset(seed, self._frames)
+        self._check_result()
         self._stack.push(self._frames)
 
     @property
@@ -166,6 +170,9 @@ class Evaluator(Role):
         actions = self._policy.act_greedily(self._stack.seen)
         begins = bool(self._ended[0])
         self.environment.step(actions, self._frames, self._reward, self._terminated, self._truncated)
+        self._steps += 1
+        self._steps[self._ended] = 0
+        self._check_result()
         # What ended an episode in the last step was only reset in this one.
         self._policy.begin_episodes(self._ended)
         self._stack.forget(self._ended)
@@ -185,6 +192,17 @@ class Evaluator(Role):
         if self._left.any():
             self._check_limits()
         return True
+
+    def _check_result(self) -> None:
+        """Refuse numbers that no space has, and steps that begin no episode where they are to."""
+        if fault := first_fault(self._frames[None], self._bounds):
+            _, copy, gave, wanted = fault
+            words = f"{gave} in step {self._steps[copy]} of its episode: {wanted}"
+        elif found := missing_reset(self._ended, self._reward, self._terminated, self._truncated):
+            copy, words = found[0], f"{found[1]}. {SAY_WHEN_IT_RESETS}"
+        else:
+            return
+        raise BrokenEnvironmentError(f"environment {copy} of an evaluation {words}")
 
     def _check_limits(self) -> None:
         if self._seconds >= self._limits.max_s:

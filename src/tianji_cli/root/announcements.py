@@ -34,6 +34,7 @@ class Announcements:
         self._event = event
         self._told_of_cut = False
         self._told_of_film = False
+        self._told_of_bounds = False
         self._silence = Silence(range(len(plan.processes)))
         self._looked_s = time.monotonic()
         self._began = time.monotonic()
@@ -126,6 +127,15 @@ class Announcements:
         if new:
             self._left_out.update(new)
             self._event(f"of the observations {', '.join(new)} is left out: no network takes text")
+
+    def check_bounds(self, outside: int, first: str) -> None:
+        """Say, once, that observations are not within the bounds that their space says."""
+        if outside and not self._told_of_bounds:
+            self._told_of_bounds = True
+            self._event(
+                f"{first} ({outside:,} such numbers so far): they are learnt from as they are; "
+                "bounds as wide as what is shown would be right"
+            )
 
     def check_evaluation(self, cut_off: str | None) -> None:
         """Tell, once, that an evaluation while training was cut off by a limit."""

@@ -273,6 +273,12 @@ class Overview:
         """Parts of observations that policies are not shown."""
         return {part for _, said in self._reports(ActorReport) for part in said.left_out}
 
+    @property
+    def outside(self) -> tuple[int, str]:
+        """How many numbers were outside of their bounds, and the first that an actor saw, in words."""
+        reports = [said for _, said in self._reports(ActorReport) if said.outside]
+        return sum(said.outside for said in reports), reports[0].first_outside if reports else ""
+
     def snapshot(self) -> Snapshot:
         """Describe the present moment; rates are over the last ``RATES_S``."""
         learner, made = self._learner(), self.produced

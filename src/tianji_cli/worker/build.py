@@ -45,7 +45,7 @@ from tianji_cli.plan.graph import (
     slot_name,
 )
 from tianji_cli.plan.plan import EXAMINER
-from tianji_cli.roles.actor.actor import Actor, Destination, Outbox, first_not_finite, parts_of
+from tianji_cli.roles.actor.actor import Actor, Destination, Outbox
 from tianji_cli.roles.buffer.buffer import Buffer, ReplayBuffer
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.file import ReplayKeeper
@@ -100,6 +100,7 @@ from tianji_cli.worker.builder import Builder, seed_streams
 from tianji_envs import registry as environments
 from tianji_envs.core import VectorEnvironment, derive_seed
 from tianji_envs.errors import BrokenEnvironmentError
+from tianji_envs.results import bounds_of, first_fault
 from tianji_transports.composite import edge_capabilities, open_endpoint
 from tianji_transports.core import Capabilities, EngineOptions, Transport
 from tianji_transports.wiring import Wiring
@@ -462,13 +463,8 @@ def check_first_observation(builder: Builder) -> None:
         sys.stderr.write(f"beginning an episode in {called}\n")  # Told if a signal ends it here.
         sys.stderr.flush()
         environment.reset(0, shown)
-        for name, values in parts_of(shown):
-            if (place := first_not_finite(values)) is not None:
-                value = values[tuple(place)]
-                raise BrokenEnvironmentError(
-                    f"{called} gave {value} as {name}{place[1:] or ''} when it was reset: finite numbers "
-                    "would be right"
-                )
+        if fault := first_fault(shown[None], bounds_of(environment.observation_space, 1)):
+            raise BrokenEnvironmentError(f"{called} {fault[2]} when it was reset: {fault[3]}")
         masks = shown[ACTION_MASK] if ACTION_MASK in (shown.dtype.names or ()) else None
         if masks is not None and not leaves_choices(masks, environment.action_space).all():
             raise BrokenEnvironmentError(

@@ -228,12 +228,17 @@ class Leaky(BaseEnv):
             "observation",
             5,
             np.nan,
-            r"environment 1 of actor 0 gave nan as observation\[2\] in its step 5: fin",
+            r"environment 1 of actor 0 gave nan as observation\[2\] in step 5 of its episode: fin",
         ),
-        ("observation", 8, np.inf, r"gave inf as observation\[2\] in its step 8"),
-        ("observation", 21, np.nan, r"observation\[2\] in its step 23"),  # Two of these steps are resets.
-        ("reward", 3, -np.inf, r"environment 1 of actor 0 gave -inf as reward in its step 3"),
-        ("reset", 0, np.nan, r"gave nan as observation\[2\] in its step 11"),
+        ("observation", 8, np.inf, r"gave inf as observation\[2\] in step 8 of its episode"),
+        (
+            "observation",
+            21,
+            np.nan,
+            r"observation\[2\] in step 1 of its episode",
+        ),  # The third, of ten steps each.
+        ("reward", 3, -np.inf, r"environment 1 of actor 0 gave -inf as reward in step 3 of its episode"),
+        ("reset", 0, np.nan, r"gave nan as observation\[2\] when it was reset"),
     ],
 )
 def test_what_is_not_finite_is_named_at_its_source_and_is_in_no_fragment_that_is_sent(
@@ -287,3 +292,73 @@ def test_records_of_teams_are_looked_into_part_by_part(stage: OpenStage) -> None
         BrokenEnvironmentError, match=r"environment 1 .* nan as observation\['reward'\]\[0\] in"
     ):
         one.play(1)
+
+
+class Shows(BaseEnv):
+    """Episodes of ten steps that show ``value`` in one of them, counted over all."""
+
+    def __init__(self, space: gym.Space[Any], at: int, value: Any) -> None:
+        self.observation_space, self.action_space = space, gym.spaces.Discrete(2)
+        self.at, self.value, self.made = at, value, 0
+
+    def reset(self, seed: int | None = None) -> Any:  # noqa: ARG002 - it always begins alike
+        return np.zeros(self.observation_space.shape or (), self.observation_space.dtype)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool]:  # noqa: ARG002 - it goes its way
+        self.made += 1
+        shown = self.value if self.made == self.at else self.reset()
+        return shown, 1.0, self.made % 10 == 0, False
+
+
+def showing(space: gym.Space[Any], at: int, value: Any) -> SerialVectorEnvironment:
+    second = iter([0, at])
+    return SerialVectorEnvironment("shows", lambda: Shows(space, next(second), value), 2)
+
+
+@pytest.mark.parametrize("at", [1, 4, 5, 10, 11, 23])
+def test_a_whole_number_that_the_space_does_not_have_is_named_with_the_step_of_its_episode(
+    stage: OpenStage, at: int
+) -> None:
+    space = gym.spaces.MultiDiscrete([3, 4])
+    one = stage(steps=4, environment=showing(space, at, np.array([5, 1])))
+    one.publish(0)
+    sent: list[Any] = []
+    words = (
+        rf"environment 1 of actor 0 gave 5 as observation\[0\] in step {(at - 1) % 10 + 1} of its episode: "
+    )
+    with pytest.raises(
+        BrokenEnvironmentError, match=words + r"observation_space says 0 to 2; show one of these"
+    ):
+        one.play(30, sent)
+    for fragment in sent:
+        assert fragment.fields["observation"].max() == 0
+
+
+def test_an_agent_that_fails_over_a_number_that_no_space_has_is_not_blamed(stage: OpenStage) -> None:
+    one = stage(steps=8, environment=showing(gym.spaces.Discrete(5), 2, 7))
+
+    def act(observation: npt.NDArray[Any], _fields: Any) -> npt.NDArray[Any]:
+        np.eye(5)[observation]
+        return np.zeros(2, np.int64)
+
+    one.agent_in_use.act = act
+    one.publish(0)
+    with pytest.raises(
+        BrokenEnvironmentError, match="gave 7 as observation in step 2 of its episode"
+    ) as caught:
+        one.play(1)
+    assert isinstance(caught.value.__cause__, IndexError)
+
+
+def test_real_numbers_outside_of_their_bounds_are_counted(stage: OpenStage) -> None:
+    one = stage(steps=4, environment=showing(gym.spaces.Box(-1, 1, (4,), np.float32), 12, [0, 2, 0, -3]))
+    one.publish(0)
+    one.play(2)
+    assert (one.actor.report().outside, one.actor.report().first_outside) == (0, "")
+    one.play(4)
+    report = one.actor.report()
+    assert report.outside == 2
+    assert report.first_outside == (
+        "environment 1 of actor 0 gave 2.0 as observation[1] in step 2 of its episode, "
+        "where observation_space says -1.0 to 1.0"
+    )

@@ -11,9 +11,10 @@ from tianji_algos import registry as algorithms
 from tianji_algos.core import Agent, Spaces, build_model
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings
-from tianji_cli.roles.evaluator import EvaluationLimits, Evaluator, Moment
+from tianji_cli.roles.evaluator import EvaluationLimits, Evaluator, Moment, RandomPolicy
 from tianji_cli.wire.reports import Evaluating, EvaluatorReport
-from tianji_envs.core import BaseEnv
+from tianji_envs.core import BaseEnv, VectorEnvironment
+from tianji_envs.errors import BrokenEnvironmentError
 from tianji_envs.gym import GymFactory
 from tianji_envs.serial import GymnasiumEnv, SerialVectorEnvironment
 
@@ -212,3 +213,50 @@ def test_an_agent_that_plays_greedily_sees_the_last_frames_of_its_episode_only(s
             twin.step(np.zeros(2), shown, numbers, flags[0], flags[1])
             episodes = [[shown[n].copy()] if ended[n] else [*episodes[n], shown[n].copy()] for n in range(2)]
         assert len(evaluator.returns) == 20
+
+
+class Lies(VectorEnvironment):
+    """Two walks of three steps, of which the second gives something wrong in its second episode."""
+
+    num_envs = 2
+    observation_space, action_space = gym.spaces.Discrete(5), gym.spaces.Discrete(2)
+
+    def __init__(self, what: str) -> None:
+        self.what, self.made = what, 0
+
+    def reset(self, seed: int, observation: Any) -> None:  # noqa: ARG002
+        observation[...] = 0
+
+    def step(self, actions: Any, observation: Any, reward: Any, terminated: Any, truncated: Any) -> None:  # noqa: ARG002
+        self.made += 1
+        observation[...] = self.made % 4
+        reward[...] = self.made % 4 != 0
+        terminated[...] = self.made % 4 == 3
+        truncated[...] = False
+        if self.what == "number" and self.made == 6:
+            observation[1] = 5
+        if self.what == "reset" and self.made == 8:
+            terminated[1] = True
+
+    def render(self) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (
+            "number",
+            "environment 1 of an evaluation gave 5 as observation in step 2 of its episode: observation_sp",
+        ),
+        ("reset", "environment 1 of an evaluation says terminated in the step after an episode's end"),
+    ],
+)
+def test_an_evaluation_refuses_what_a_training_does(what: str, words: str) -> None:
+    environment = Lies(what)
+    policy = RandomPolicy(environment, 1)
+    evaluator = Evaluator(policy, environment, 20, seed=1)
+    with pytest.raises(BrokenEnvironmentError, match=words):
+        all(evaluator.turn() for _ in range(50))
+    assert len(evaluator.returns) == (2 if what == "number" else 4)

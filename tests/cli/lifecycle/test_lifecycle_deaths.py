@@ -140,7 +140,7 @@ def test_an_exception_in_an_environment_ends_the_run_with_it_as_the_last_line(
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("Leaky", "environment 0 of actor 0 gave nan as observation[0] in its step "),
+        ("Leaky", "environment 0 of actor 0 gave nan as observation[0] in step "),
         (
             "Old",
             "step() gave 4 values; gymnasium's (observation, reward, terminated, truncated, info) is wanted",

@@ -208,5 +208,5 @@ def test_a_mask_that_forbids_every_action_ends_the_run_and_is_named(workplace: A
     masked = {"environment": {"wrappers": ["ActionMask"], "metrics": []}}
     run = workplace.train(WALKS, masked)
     run.finish(1)
-    assert "gave an action_mask that forbids all actions of its step " in run.command.last_words
+    assert "gave an action_mask that forbids all actions in step " in run.command.last_words
     assert "one at least would be right" in run.command.last_words

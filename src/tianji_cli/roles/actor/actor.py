@@ -5,7 +5,6 @@ Its policy sees the newest frames, or stacks of the last few, and so does an eva
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,14 @@ from tianji_cli.wire.parameters import PublishedPolicy
 from tianji_cli.wire.reports import ActorReport
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import BrokenEnvironmentError
+from tianji_envs.results import (
+    SAY_WHEN_IT_RESETS,
+    UnfitError,
+    bounds_of,
+    first_fault,
+    missing_reset,
+    parts_of,
+)
 from tianji_transports.core import Full, Loan, Transport
 
 if TYPE_CHECKING:  # It imports torch, which `tianji --help` does without.
@@ -95,6 +102,10 @@ class Actor(Role):
         self._returns = np.zeros(layout.num_envs, np.float32)
         self._ended = np.zeros(layout.num_envs, np.bool_)
         self._num_ended = 0
+        self._steps_before = np.zeros(layout.num_envs, np.int64)  # A fragment, of the episodes in it.
+        self._bounds = bounds_of(environment.observation_space, layout.num_envs)
+        self._outside = 0
+        self._first_outside = ""
         frames = environment.new_observations()
         environment.reset(seed, frames)
         self._stack.push(frames)
@@ -120,14 +131,19 @@ class Actor(Role):
         assert self._fragment is not None
         row = next(self._rows)
         shown = self._fragment.fields["observation"][self._environment.stack + self._step]
+        # The step after an episode's end only shows the next one's first observation: no experience.
+        np.logical_not(self._ended, out=row["mask"])
         try:
             actions = self._agent.act(self._stack.seen, row)
             self._environment.step(actions, shown, row["reward"], row["terminated"], row["truncated"])
+        except UnfitError as unfit:  # A vector does not count the steps of its copies.
+            where = f"environment {unfit.copy} of actor {self._number} {self._when(self._step, unfit.copy)}"
+            raise BrokenEnvironmentError(f"{unfit} ({where})") from unfit
         except Exception as cause:
-            self._check_finite(cause)  # What an agent makes of NaN may fail anywhere.
+            self._check_numbers(cause)  # What an agent makes of NaN may fail anywhere.
             raise
-        # The step after an episode's end only shows the next one's first observation: no experience.
-        np.logical_not(self._ended, out=row["mask"])
+        if self._num_ended:
+            self._check_reset(row)
         self._page.count(self._layout.num_envs - self._num_ended)
         if self._num_ended:
             self._agent.begin_episodes(self._ended)
@@ -165,8 +181,15 @@ class Actor(Role):
             )
         np.copyto(row["episode_return"], returns, where=where)
 
-    def _check_finite(self, cause: Exception | None = None) -> None:
-        """Refuse observations and rewards that are not finite, before anything is learnt from them.
+    def _check_reset(self, row: Fields) -> None:
+        """Refuse a step that begins no episode where it is to: others would be learnt from as one."""
+        found = missing_reset(self._ended, row["reward"], row["terminated"], row["truncated"])
+        if found is not None:
+            who = f"environment {found[0]} of actor {self._number}"
+            raise BrokenEnvironmentError(f"{who} {found[1]}. {SAY_WHEN_IT_RESETS}")
+
+    def _check_numbers(self, cause: Exception | None = None) -> None:
+        """Refuse numbers that are not finite or that no space has, before anything is learnt from them.
 
         Once a fragment, over all of it: looking at each step would take an actor 5 % of its time.
 
@@ -174,19 +197,40 @@ class Actor(Role):
             BrokenEnvironmentError: names the first of them.
         """
         assert self._fragment is not None
-        fields, stack = self._fragment.fields, self._environment.stack
-        shown, rewards = fields["observation"][: stack + self._step], fields["reward"][: self._step]
-        parts = [(name, values, stack) for name, values in parts_of(shown)]
-        for name, values, before in (*parts, ("reward", rewards, 0)):
-            if (found := first_not_finite(values)) is None:
+        fields, stack, made = self._fragment.fields, self._environment.stack, self._step
+        # One row more than steps: the first shows what they go on from.
+        shown = fields["observation"][stack - 1 : stack + made]
+        for values, called, after in ((shown, "observation", -1), (fields["reward"][:made], "reward", 0)):
+            if fault := first_fault(values, self._bounds, called):
+                row, number, gave, wanted = fault
+                raise BrokenEnvironmentError(
+                    f"environment {number} of actor {self._number} {gave} "
+                    f"{self._when(row + after, number)}: {wanted}"
+                ) from cause
+
+    def _when(self, row: int, number: int) -> str:
+        """Say in which step of its episode an environment was at a row, as its author counts."""
+        assert self._fragment is not None
+        steps = int(self._steps_before[number]) + row + 1
+        resets = np.flatnonzero(~self._fragment.fields["mask"][: row + 1, number])
+        if len(resets):
+            steps = row - int(resets[-1])
+        return f"in step {steps} of its episode" if steps else "when it was reset"
+
+    def _count_outside(self) -> None:
+        """Count real numbers outside of their bounds, which are mostly said too narrow."""
+        assert self._fragment is not None
+        for name, values in parts_of(self._fragment.fields["observation"][self._environment.stack :]):
+            bounds = self._bounds.get(name)
+            found = None if bounds is None else bounds.outside(values)
+            if bounds is None or found is None:
                 continue
-            row, number, *place = found
-            step = max(0, self._sequence * self._layout.steps + row + 1 - before)
-            when = f"in its step {step}" if step else "when it was reset"
-            raise BrokenEnvironmentError(
-                f"environment {number} of actor {self._number} gave {values[(row, number, *place)]} as "
-                f"{name}{place or ''} {when}: finite numbers would be right"
-            ) from cause
+            self._outside += int(np.count_nonzero(found))
+            row, number, *within = place = tuple(np.argwhere(found)[0].tolist())
+            self._first_outside = self._first_outside or (
+                f"environment {number} of actor {self._number} gave {values[place]!s} as {name}{within or ''} "
+                f"{self._when(row, number)}, where {bounds.say(place)}"
+            )
 
     def _check_choices(self, fields: Fields) -> None:
         """Refuse observations that leave nothing to choose from; those that end an episode may.
@@ -201,10 +245,9 @@ class Actor(Role):
         without = fields["mask"] & ~leaves
         if without.any():
             row, number = np.argwhere(without)[0].tolist()
-            step = self._sequence * self._layout.steps + row + 1
             raise BrokenEnvironmentError(
                 f"environment {number} of actor {self._number} gave an {ACTION_MASK} that forbids all "
-                f"actions of its step {step}; one at least would be right"
+                f"actions {self._when(row - 1, number)}; one at least would be right"
             )
 
     def fragment_is_full(self) -> bool:
@@ -215,9 +258,10 @@ class Actor(Role):
         """Send the fragment. The next turn asks for memory again, and so learns whether this was claimed."""
         assert self._fragment is not None
         assert self._loan is not None
-        self._check_finite()
+        self._check_numbers()
         fields = self._fragment.fields
         self._check_choices(fields)
+        self._count_outside()
         self._agent.finish(fields, self._stack.seen)
         samples = int(np.count_nonzero(fields["mask"]))
         self._fragment.header["samples"] = samples
@@ -227,6 +271,9 @@ class Actor(Role):
         # Copies first: nothing is in the buffer that their receivers will not get.
         self._copies.push(self._loan.memory)
         self._outbox.transport.push(self._loan)
+        made = np.arange(1, self._step + 1)[:, None]
+        last_reset = np.where(fields["mask"], 0, made).max(axis=0)
+        self._steps_before = self._step - last_reset + np.where(last_reset, 0, self._steps_before)
         self._loan = self._fragment = None
         self._step = 0
         self._sequence += 1
@@ -267,6 +314,8 @@ class Actor(Role):
             waited_s=self._copies.waited_s,
             frames_per_step=self._environment.frames_per_step,
             left_out=self._environment.left_out,
+            outside=self._outside,
+            first_outside=self._first_outside,
         )
 
     def stop(self) -> None:
@@ -328,30 +377,6 @@ class Actor(Role):
                 return False
             self._loan = loan
         return self._copies.ask()
-
-
-def parts_of(shown: npt.NDArray[Any]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """Go through the parts of observations: of records each by its name, else all that there is."""
-    if shown.dtype.names is None:
-        yield "observation", shown
-    for name in shown.dtype.names or ():
-        yield f"observation[{name!r}]", shown[name]
-
-
-def first_not_finite(values: npt.NDArray[Any]) -> list[int] | None:
-    """Find the first number that is not finite, mostly by a sum of squares: a tenth of a look at each.
-
-    Returns:
-        Its place; None: all are finite, or no floats.
-    """
-    if values.dtype.kind != "f":
-        return None
-    flat = values.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        if math.isfinite(flat.dot(flat)) or np.isfinite(flat).all():  # The sum may overflow.
-            return None
-    place: list[int] = np.argwhere(~np.isfinite(values))[0].tolist()
-    return place
 
 
 def _rows(layout: FragmentLayout, fields: Fields) -> Iterator[Fields]:

@@ -1,0 +1,246 @@
+"""Checks of what ``reset()`` and ``step()`` of an environment gave, before anything is learnt from it.
+
+numpy casts, cuts and repeats numbers without a word while it writes them into memory. So dtype and shape are
+compared where that happens (``Expected``); what can still be seen afterwards is looked for in many steps at
+once (``first_fault``), which costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from tianji_envs.core import Array, fits
+from tianji_envs.errors import BrokenEnvironmentError
+
+FLAGS: Final = frozenset((bool, np.bool_))
+"""Types of ``terminated`` and ``truncated`` that need no further look."""
+
+NUMBERS: Final = frozenset((float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))
+"""Types of rewards that need no further look."""
+
+SHOWN_CHARACTERS: Final = 80
+"""Most of a value that a message shows."""
+
+SAY_WHEN_IT_RESETS: Final = (
+    'metadata["autoreset_mode"] = AutoresetMode.SAME_STEP, or DISABLED, would be right for a vector '
+    "environment that resets at another time; its copies are stepped one by one then"
+)
+
+
+class UnfitError(BrokenEnvironmentError):
+    """A value is not as its space says; the message ends a sentence that begins with "step() gave".
+
+    Attributes:
+        copy: that gave it, where the value is of many.
+    """
+
+    def __init__(self, message: str, copy: int = 0) -> None:
+        super().__init__(message)
+        self.copy = copy
+
+
+def describe(value: Any) -> str:
+    """Say of which type, shape and dtype a value is, and how it begins.
+
+    >>> describe([False])
+    'of type list and shape (1,), [False]'
+    """
+    what = f"of type {type(value).__name__}"
+    if isinstance(value, np.ndarray | np.generic):
+        what = f"of shape {value.shape} and {value.dtype}"
+    else:
+        with contextlib.suppress(ValueError):  # Lists of unequal lengths.
+            what += f" and shape {np.shape(value)}" if np.ndim(value) else ""
+    text = " ".join((repr(value) if isinstance(value, str) else str(value)).split())
+    return f"{what}, {text[:SHOWN_CHARACTERS]}{'...' * (len(text) > SHOWN_CHARACTERS)}"
+
+
+class Expected:
+    """The dtype and shape of one value of every step; a value like the last good one costs a comparison.
+
+    Args:
+        called: the value, in messages.
+        dtype: that it is written as; of records their own.
+        wanted: what would be right, in messages; by default what the space says.
+    """
+
+    def __init__(self, called: str, dtype: Any, shape: tuple[int, ...], wanted: str = "") -> None:
+        self._called = called
+        self._dtype = self._known = np.dtype(dtype)
+        self._shape = shape
+        by_space = f"observation_space says {shape} and {self._dtype}; a wrapper has to change both"
+        self._wanted = wanted or by_space
+        self._type: Any = np.ndarray
+        self._has_shape = True
+
+    def check(self, value: Any) -> None:
+        """Refuse a value that numpy would cut or repeat to this dtype and shape.
+
+        Raises:
+            UnfitError: says what came, and what would be right.
+        """
+        if type(value) is self._type and (
+            not self._has_shape or (value.dtype is self._known and value.shape == self._shape)
+        ):
+            return
+        try:
+            seen = np.asarray(value)
+        except ValueError:  # Lists of unequal lengths.
+            seen = np.empty((), object)
+        if self._dtype.names:
+            # numpy would copy another record part by part in their order, without regard to their names.
+            if seen.dtype != self._dtype or seen.shape != self._shape:
+                raise UnfitError(f"{getattr(value, 'dtype', type(value).__name__)}, {self._wanted}")
+        elif seen.shape != self._shape or not fits(seen, self._dtype):
+            raise self._unfit(value, seen)
+        elif not np.can_cast(seen.dtype, self._dtype, "safe") and self._dtype.kind != "f":
+            return  # Whole numbers of a wider type: each of them has to be looked at.
+        if isinstance(value, np.generic) or type(value) in (bool, int, float, np.ndarray):
+            self._type, self._known = type(value), seen.dtype
+            self._has_shape = self._type in (np.ndarray, np.void)
+
+    def _unfit(self, value: Any, seen: Array) -> UnfitError:
+        at, copy = "", 0
+        if seen.shape == self._shape and self._shape and seen.dtype.kind in "iu":
+            copy, *_ = place = np.argwhere(seen.astype(self._dtype) != seen)[0].tolist()
+            at = f", with {seen[tuple(place)]} at {place}"
+        return UnfitError(f"{self._called} {describe(value)}{at}; {self._wanted}", copy)
+
+
+def reward_and_flags() -> tuple[Expected, Expected, Expected]:
+    """Make what a single reward, ``terminated`` and ``truncated`` are held against."""
+    flags = (
+        Expected(called, np.bool_, (), "True or False is wanted") for called in ("terminated", "truncated")
+    )
+    return Expected("a reward", np.float32, (), "a single number is wanted"), *flags  # type: ignore[return-value]
+
+
+class Bounds:
+    """The least and the greatest numbers of a space.
+
+    Attributes:
+        are_whole: numbers are whole, so that one outside of them means another thing, or nothing.
+    """
+
+    def __init__(self, low: Any, high: Any, dtype: np.dtype[Any], copies: int) -> None:
+        self._low, self._high = (np.asarray(bound).astype(dtype) for bound in (low, high))
+        self.are_whole = dtype.kind != "f"
+        self._least, self._most = self._low.max(), self._high.min()
+        self._are_one = bool((self._low == self._least).all() and (self._high == self._most).all())
+        self._of_copies = self._low, self._high
+        if not self._are_one:  # Rows of numbers that lie side by side are compared several times as fast.
+            self._of_copies = np.stack([self._low] * copies), np.stack([self._high] * copies)
+
+    def outside(self, values: Array) -> npt.NDArray[np.bool_] | None:
+        """Find the numbers outside of ``[T, N, *shape]``; None: there are none."""
+        if self._are_one and values.size and values.min() >= self._least and values.max() <= self._most:
+            return None
+        low, high = self._of_copies
+        found: npt.NDArray[np.bool_] = (values < low) | (values > high)
+        return found if found.any() else None
+
+    def say(self, place: tuple[int, ...]) -> str:
+        """Say which numbers are right at a place of ``[T, N, *shape]``."""
+        return f"observation_space says {self._low[place[2:]]} to {self._high[place[2:]]}"
+
+
+def bounds_of(space: Any, copies: int) -> dict[str, Bounds]:
+    """Return the bounds of parts of observations by the names of ``parts_of``, for N copies.
+
+    What may be all that its dtype holds has none.
+    """
+    leaves = {f"observation[{part!r}]": leaf for part, leaf in getattr(space, "spaces", {}).items()}
+    found = {}
+    for name, leaf in (leaves or {"observation": space}).items():
+        if isinstance(leaf, spaces.Box):
+            low, high = leaf.low, leaf.high
+        elif isinstance(leaf, spaces.MultiBinary):
+            low, high = np.zeros(leaf.shape), np.ones(leaf.shape)
+        elif isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete):
+            low = np.asarray(leaf.start)
+            high = low + (leaf.n if isinstance(leaf, spaces.Discrete) else leaf.nvec) - 1
+        else:
+            continue
+        dtype = np.dtype(leaf.dtype)
+        limits = np.iinfo(dtype) if dtype.kind in "iu" else None
+        least, most = (limits.min, limits.max) if limits else (-np.inf, np.inf)
+        if dtype.kind != "b" and not ((low <= least) & (high >= most)).all():
+            found[name] = Bounds(low, high, dtype, copies)
+    return found
+
+
+def parts_of(shown: Array, called: str = "observation") -> Iterator[tuple[str, Array]]:
+    """Go through the parts of observations: of records each by its name, else all that there is."""
+    if shown.dtype.names is None:
+        yield called, shown
+    for name in shown.dtype.names or ():
+        yield f"{called}[{name!r}]", shown[name]
+
+
+def first_not_finite(values: Array) -> list[int] | None:
+    """Find the first number that is not finite, mostly by a sum of squares: a tenth of a look at each.
+
+    Returns:
+        Its place; None: all are finite, or no floats.
+    """
+    if values.dtype.kind != "f":
+        return None
+    flat = values.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if math.isfinite(flat.dot(flat)) or np.isfinite(flat).all():  # The sum may overflow.
+            return None
+    place: list[int] = np.argwhere(~np.isfinite(values))[0].tolist()
+    return place
+
+
+def first_fault(
+    values: Array, bounds: Mapping[str, Bounds], called: str = "observation"
+) -> tuple[int, int, str, str] | None:
+    """Find the first number of ``[T, N, ...]`` that is not finite, or whole and outside of its bounds.
+
+    Args:
+        bounds: of the parts, see ``bounds_of``.
+
+    Returns:
+        Its row, its copy, what was given, as in "gave nan as observation[2]", and what would be right.
+    """
+    for name, part in parts_of(values, called):
+        found, wanted = first_not_finite(part), "finite numbers would be right"
+        known = bounds.get(name)
+        if found is None and known is not None and known.are_whole:
+            outside = known.outside(part)
+            if outside is not None:
+                found = np.argwhere(outside)[0].tolist()
+                wanted = f"{known.say(tuple(found))}; show one of these, or widen it"
+        if found is not None:
+            row, copy, *place = found
+            return row, copy, f"gave {part[tuple(found)]!s} as {name}{place or ''}", wanted
+    return None
+
+
+def missing_reset(ended: Array, reward: Array, terminated: Array, truncated: Array) -> tuple[int, str] | None:
+    """Find a copy that did not begin an episode in the step after the end of one.
+
+    Args:
+        ended: whose episodes had ended with the step before, ``[N]``; the others are of this step.
+
+    Returns:
+        Its number, and what is wrong with it, in words; None: all have begun one.
+    """
+    wrong = ended & (terminated | truncated | (reward != 0))
+    if not wrong.any():
+        return None
+    copy = int(wrong.argmax())
+    flag = "terminated" if terminated[copy] else "truncated" if truncated[copy] else ""
+    what = f"says {flag}" if flag else f"gave a reward of {reward[copy]:g}"
+    return copy, (
+        f"{what} in the step after an episode's end, which is to show the first observation of another one, "
+        "with reward 0 and no flags"
+    )
