@@ -225,22 +225,24 @@ def first_fault(
     return None
 
 
-def missing_reset(ended: Array, reward: Array, terminated: Array, truncated: Array) -> tuple[int, str] | None:
-    """Find a copy that did not begin an episode in the step after the end of one.
+def missing_reset(
+    begins: Array, reward: Array, terminated: Array, truncated: Array
+) -> tuple[int, str] | None:
+    """Find a copy that did not begin an episode in a step after the end of one.
 
     Args:
-        ended: whose episodes had ended with the step before, ``[N]``; the others are of this step.
+        begins: steps that are to begin an episode, ``[..., N]`` as the others.
 
     Returns:
         Its number, and what is wrong with it, in words; None: all have begun one.
     """
-    wrong = ended & (terminated | truncated | (reward != 0))
+    wrong = begins & (terminated | truncated | (reward != 0))
     if not wrong.any():
         return None
-    copy = int(wrong.argmax())
-    flag = "terminated" if terminated[copy] else "truncated" if truncated[copy] else ""
-    what = f"says {flag}" if flag else f"gave a reward of {reward[copy]:g}"
-    return copy, (
+    place = tuple(np.argwhere(wrong)[0])
+    flag = "terminated" if terminated[place] else "truncated" if truncated[place] else ""
+    what = f"says {flag}" if flag else f"gave a reward of {reward[place]:g}"
+    return int(place[-1]), (
         f"{what} in the step after an episode's end, which is to show the first observation of another one, "
-        "with reward 0 and no flags"
+        f"with reward 0 and no flags. {SAY_WHEN_IT_RESETS}"
     )

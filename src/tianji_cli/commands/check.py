@@ -47,7 +47,7 @@ from tianji_cli.signals import HangsError, limit
 from tianji_cli.telemetry.progress import Progress
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.records import RecordSpace
-from tianji_envs.results import SAY_WHEN_IT_RESETS, missing_reset
+from tianji_envs.results import missing_reset
 from tianji_envs.serial import SerialVectorEnvironment
 from tianji_envs.team import AVAILABLE
 
@@ -301,7 +301,7 @@ def _played(_section: Environment, environment: VectorEnvironment) -> Iterator[F
         if not np.isfinite(play.reward).all():
             note("rewards", f"{where} gave {play.reward[~np.isfinite(play.reward)][0]}", "give finite ones")
         if fault := missing_reset(ended, play.reward, play.terminated, play.truncated):
-            note("autoreset", f"copy {fault[0]} {fault[1]}", SAY_WHEN_IT_RESETS)
+            note("autoreset", *f"copy {fault[0]} {fault[1]}".split(". ", maxsplit=1))
         given = play.reward[~ended]
         low, high = min(low, given.min(initial=low)), max(high, given.max(initial=high))
         ended = play.ended

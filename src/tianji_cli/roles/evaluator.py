@@ -21,7 +21,7 @@ from tianji_cli.roles.role import Role
 from tianji_cli.wire.reports import Evaluating, EvaluatorReport
 from tianji_envs.core import VectorEnvironment, derive_seed
 from tianji_envs.errors import BrokenEnvironmentError
-from tianji_envs.results import SAY_WHEN_IT_RESETS, bounds_of, first_fault, missing_reset
+from tianji_envs.results import bounds_of, first_fault, missing_reset
 from tianji_envs.team import AVAILABLE, REWARD
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class Evaluator(Role):
             _, copy, gave, wanted = fault
             words = f"{gave} in step {self._steps[copy]} of its episode: {wanted}"
         elif found := missing_reset(self._ended, self._reward, self._terminated, self._truncated):
-            copy, words = found[0], f"{found[1]}. {SAY_WHEN_IT_RESETS}"
+            copy, words = found
         else:
             return
         raise BrokenEnvironmentError(f"environment {copy} of an evaluation {words}")

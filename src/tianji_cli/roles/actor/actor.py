@@ -23,7 +23,6 @@ from tianji_cli.wire.reports import ActorReport
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import BrokenEnvironmentError
 from tianji_envs.results import (
-    SAY_WHEN_IT_RESETS,
     UnfitError,
     bounds_of,
     first_fault,
@@ -142,8 +141,6 @@ class Actor(Role):
         except Exception as cause:
             self._check_numbers(cause)  # What an agent makes of NaN may fail anywhere.
             raise
-        if self._num_ended:
-            self._check_reset(row)
         self._page.count(self._layout.num_envs - self._num_ended)
         if self._num_ended:
             self._agent.begin_episodes(self._ended)
@@ -180,13 +177,6 @@ class Actor(Role):
                 ": a reward was NaN, or two were infinite with opposite signs; finite ones would be right"
             )
         np.copyto(row["episode_return"], returns, where=where)
-
-    def _check_reset(self, row: Fields) -> None:
-        """Refuse a step that begins no episode where it is to: others would be learnt from as one."""
-        found = missing_reset(self._ended, row["reward"], row["terminated"], row["truncated"])
-        if found is not None:
-            who = f"environment {found[0]} of actor {self._number}"
-            raise BrokenEnvironmentError(f"{who} {found[1]}. {SAY_WHEN_IT_RESETS}")
 
     def _check_numbers(self, cause: Exception | None = None) -> None:
         """Refuse numbers that are not finite or that no space has, before anything is learnt from them.
@@ -228,8 +218,8 @@ class Actor(Role):
             self._outside += int(np.count_nonzero(found))
             row, number, *within = place = tuple(np.argwhere(found)[0].tolist())
             self._first_outside = self._first_outside or (
-                f"environment {number} of actor {self._number} gave {values[place]!s} as {name}{within or ''} "
-                f"{self._when(row, number)}, where {bounds.say(place)}"
+                f"environment {number} of actor {self._number} gave {values[place]!s} as {name}"
+                f"{within or ''} {self._when(row, number)}, where {bounds.say(place)}"
             )
 
     def _check_choices(self, fields: Fields) -> None:
@@ -260,6 +250,10 @@ class Actor(Role):
         assert self._loan is not None
         self._check_numbers()
         fields = self._fragment.fields
+        if found := missing_reset(
+            ~fields["mask"], fields["reward"], fields["terminated"], fields["truncated"]
+        ):
+            raise BrokenEnvironmentError(f"environment {found[0]} of actor {self._number} {found[1]}")
         self._check_choices(fields)
         self._count_outside()
         self._agent.finish(fields, self._stack.seen)
