@@ -301,7 +301,8 @@ def _played(_section: Environment, environment: VectorEnvironment) -> Iterator[F
         if not np.isfinite(play.reward).all():
             note("rewards", f"{where} gave {play.reward[~np.isfinite(play.reward)][0]}", "give finite ones")
         if fault := missing_reset(ended, play.reward, play.terminated, play.truncated):
-            note("autoreset", *f"copy {fault[0]} {fault[1]}".split(". ", maxsplit=1))
+            what, _, remedy = fault[1].partition(". ")
+            note("autoreset", f"copy {fault[0]} {what}", remedy)
         given = play.reward[~ended]
         low, high = min(low, given.min(initial=low)), max(high, given.max(initial=high))
         ended = play.ended
