@@ -28,6 +28,7 @@ from tianji_cli.quantities import count, finite, number, several
 from tianji_cli.roles.evaluator import BASELINES, POLICIES, EvaluationLimits, PolicyName
 from tianji_cli.root.shutdown import START_S
 from tianji_cli.signals import HangsError, limit
+from tianji_cli.telemetry.machine import changed_code
 from tianji_cli.telemetry.progress import Progress
 from tianji_cli.telemetry.report import print_lines, write_json
 from tianji_cli.telemetry.snapshot import of_names
@@ -140,6 +141,8 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
             raise
         except (Exception, SystemExit) as cause:  # A user's environment or agent may raise anything.
             raise RunFailed(f"cannot evaluate {directory.path}: {describe(cause)}") from cause
+    for change in changed_code(directory):
+        sys.stderr.write(f"tianji: warning: {change} since the run's last session\n")
     other = None if player == "trained" else player
     who = ", ".join(filter(None, (str(directory.path), name, other and f"{other} policy")))
     _show(evaluator, number, who, other, made, json_to)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from collections import Counter
@@ -25,6 +26,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError, RunFailed, TianjiError, UsageError
 from tianji_cli.files.directories import is_occupied, remove_stale
 from tianji_cli.files.film import MP4, FilmError, check_library
+from tianji_cli.files.modules import digests
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.files.saved import CheckpointError, goals_reached, saved_session
 from tianji_cli.files.seeds import SeedsDirectory
@@ -44,6 +46,7 @@ from tianji_cli.plan.spec import JobSpec
 from tianji_cli.quantities import ranges
 from tianji_cli.root.session import Result, RunRequest, build_spec, run_session
 from tianji_cli.signals import INTERRUPTED
+from tianji_cli.telemetry.machine import changed_code
 from tianji_cli.telemetry.metrics import read_summary
 from tianji_cli.telemetry.progress import status
 from tianji_cli.telemetry.report import document_of, print_lines, print_result, write_json
@@ -94,6 +97,9 @@ Seeds = Annotated[
     str | None,
     typer.Option(metavar="N|LIST", help="Train several seeds side by side: 5 of them, or 3,7,11."),
 ]
+CODE: Final = "TIANJI_CODE"
+"""Environment variable that tells MPI ranks the digests of the user's modules, as they were built with."""
+
 Trace = Annotated[
     float | None,
     typer.Option(metavar="S", help="Trace S seconds of the training, from the first update on: a timeline."),
@@ -176,8 +182,12 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
             return train_seeds(job, seeds, place, quiet=quiet, json_to=json_to)
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
         run = earlier or _directory_for(job, run_in, place)
+        code = digests(launcher.modules) if launcher is not None else json.loads(os.environ.get(CODE, "{}"))
+        if by_mpiexec:
+            os.environ[CODE] = json.dumps(code)
         resumed = earlier is not None
-        request = RunRequest(job, run, resumed, changes, quiet, address, world, launcher, files)
+        changes = (*changes, *changed_code(run, code)) if resumed else ()
+        request = RunRequest(job, run, resumed, changes, quiet, address, world, launcher, files, code)
         return (
             run_under_mpiexec(job, len(plan.processes), run, resumed=request.resumed)
             if by_mpiexec
@@ -314,6 +324,7 @@ def _launcher_that_built(spec: JobSpec, world: World | None, stack: ExitStack) -
     if not started_again():  # Else the command that started mpiexec has built everything already.
         with LocalLauncher() as only_to_build:
             only_to_build.build_once(spec, say)
+            os.environ[CODE] = json.dumps(digests(only_to_build.modules))
     return None
 
 

@@ -16,6 +16,7 @@ from tempfile import TemporaryFile
 from typing import Final, Self
 
 from tianji_cli.errors import ProcessExit, RunFailed, UsageError
+from tianji_cli.files.modules import KeptModule
 from tianji_cli.launch.children import last_words, process_state
 from tianji_cli.launch.fork_server import (
     NOTICE,
@@ -84,6 +85,7 @@ class LocalLauncher:
     Attributes:
         lost: the fork server is gone. Workers live on; how they end is then not known any more.
         dismissed: it is gone because it was to start no more.
+        modules: of the user's, that ``build_once`` took.
 
     Raises:
         OSError: the server cannot be started.
@@ -96,6 +98,7 @@ class LocalLauncher:
         self._outgoing = bytearray()
         self._received = b""
         self._report: BuildReport | None = None
+        self.modules: dict[str, KeptModule] = {}
         self._workers: list[WorkerProcess] = []
         self._orphans: dict[int, WorkerProcess] = {}
         self._output = TemporaryFile()  # noqa: SIM115 - open as long as the launcher
@@ -164,6 +167,7 @@ class LocalLauncher:
                 say(f"the fork server (process {self.pid}) is stopped; kill -CONT {self.pid} lets it go on")
             was_stopped = self.stopped
         report, self._report = self._report, None
+        self.modules = report.modules
         if report.error:
             error = UsageError(report.error)
             error.add_note(report.traceback)

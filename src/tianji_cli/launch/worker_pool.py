@@ -248,7 +248,8 @@ class NodeLauncher:
     def begin(self, job: JobSpec) -> None:
         """Describe what all workers from now on are told."""
         here = job.plan.processes[ROOT_RANK].host == self.node.host.name
-        adapted = replace(job, interface=self.node.interface, production=job.production if here else None)
+        production = job.production if here else None
+        adapted = replace(job, interface=self.node.interface, production=production, modules={})
         self._control.send(self.node.name, Prepare(job=adapted.to_json()))
 
     def start(self, own: ProcessSpec) -> WorkerProcess:

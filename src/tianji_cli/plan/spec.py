@@ -5,12 +5,14 @@ The config travels as text, as the root has checked it: no worker reads a file t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from tianji_cli.files.modules import KeptModule
 from tianji_cli.files.saved import Progress
 from tianji_cli.plan.plan import Plan
 from tianji_cli.wire.address import LOOPBACK, RootAddress
@@ -37,6 +39,8 @@ class JobSpec:
         path: where Python finds modules, as the root found them.
         production: file of the actors' counters; None keeps them in each process.
         interface: address of this host that other hosts reach; loopback if there are none.
+        modules: of the user's, by name: what they were when the session began. None where they are files of
+            a host that joined, or all processes begin with the session.
         fresh: processes are started anew instead of forked with what they need imported.
     """
 
@@ -52,6 +56,7 @@ class JobSpec:
     path: tuple[str, ...] = ()
     production: Path | None = None
     interface: str = LOOPBACK
+    modules: Mapping[str, KeptModule] = field(default_factory=dict)
     fresh: bool = False
 
     @property

@@ -78,6 +78,7 @@ class RunRequest:
         world: the ranks, if an MPI launcher has started them.
         launcher: starts processes on this host; None if an MPI launcher has started them.
         files: of the user's, for hosts that join.
+        code: digests of the user's modules, by name.
     """
 
     job: JobConfig
@@ -89,6 +90,7 @@ class RunRequest:
     world: World | None = None
     launcher: LocalLauncher | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
+    code: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -129,7 +131,7 @@ def run_session(request: RunRequest) -> Result:
         for warning in (*run.check(), *host_warnings(job)):
             telemetry.event(warning)
         begin = stack.enter_context(_session_files(request, progress, telemetry))
-        note_session(run, earlier_env_steps)
+        note_session(run, earlier_env_steps, request.code)
         names = [name for name in job.experiment.track if name != TENSORBOARD]
         trackers = TrackerProcesses(names, run, telemetry.position, telemetry.event)
         stack.callback(trackers.close)
@@ -321,6 +323,7 @@ def _job_spec(request: RunRequest, progress: tuple[Progress, ...], plan: Plan, r
         path=tuple(sys.path),
         production=run / PRODUCTION_FILE,
         interface=request.address[0],
+        modules={} if request.launcher is None else request.launcher.modules,
         fresh=_wants_fresh_process(request.job),
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tianji_cli.errors import printable
+from tianji_cli.files.modules import digests, read_modules
 from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, open_to_append, read_regular
 from tianji_cli.files.rundir import RunDirectory, RunDirectoryError
 from tianji_cli.plan.plan import this_host
@@ -42,6 +43,7 @@ class Session(BaseModel):
         env_steps: that it went on from.
         machine: of its root, descriptions by subject.
         versions: by the names of the packages, Python's among them.
+        code: digests of the user's modules, by name.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -50,16 +52,18 @@ class Session(BaseModel):
     env_steps: int
     machine: dict[str, str]
     versions: dict[str, str]
+    code: dict[str, str] = {}
 
 
-def note_session(run: RunDirectory, env_steps: int) -> None:
+def note_session(run: RunDirectory, env_steps: int, code: Mapping[str, str]) -> None:
     """Append what is known of a session that begins.
 
     Raises:
         RunDirectoryError: it cannot be written.
     """
     now = datetime.now(UTC).replace(microsecond=0)
-    session = Session(begun=now, env_steps=env_steps, machine=describe_machine(), versions=versions())
+    about = {"machine": describe_machine(), "versions": versions(), "code": dict(code)}
+    session = Session(begun=now, env_steps=env_steps, **about)
     try:
         with open(open_to_append(run.sessions), "a", encoding="utf-8") as file:
             file.write(f"{session.model_dump_json()}\n")
@@ -78,6 +82,21 @@ def read_sessions(run: RunDirectory) -> list[Session]:
     except FileNotFoundError:
         return []
     return list(_readable(lines))
+
+
+def changed_code(run: RunDirectory, now: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Name the user's modules that are others than in a run's last session; empty if none is, or is known.
+
+    Args:
+        now: their digests; None: of those that this process has imported.
+    """
+    try:
+        before = next((session.code for session in reversed(read_sessions(run)) if session.code), {})
+    except OSError:
+        return ()
+    now = {**before, **digests(read_modules(before))} if now is None else now
+    names = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
+    return (f"the code of {', '.join(names)} changed",) if before and names else ()
 
 
 def _readable(lines: list[str]) -> Iterator[Session]:

@@ -32,6 +32,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from tianji_cli.config.schema import MAX_PROCESSES
 from tianji_cli.errors import ProcessExit
 from tianji_cli.files.counters import Production, ProductionFile
+from tianji_cli.files.modules import KeptModule
 from tianji_cli.wire.reports import AnyReport
 from tianji_transports.wiring import Wiring
 
@@ -461,11 +462,13 @@ class BuildReport(Message):
         error: why it cannot be built; empty if it can.
         traceback: of the exception, for ``--debug``.
         imported: modules of TianJi's that it took and the fork server had not imported: algorithms, mostly.
+        modules: the user's that it took, by name.
     """
 
     error: str = ""
     traceback: str = ""
     imported: tuple[str, ...] = ()
+    modules: dict[str, KeptModule] = {}
 
 
 @dataclass(frozen=True)

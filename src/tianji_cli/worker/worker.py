@@ -29,6 +29,7 @@ from tianji_cli.config.population import config_with
 from tianji_cli.errors import describe
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.directories import directory_lock
+from tianji_cli.files.modules import KeptModules, read_modules
 from tianji_cli.files.regular import write_to
 from tianji_cli.plan.plan import EXAMINER, ROOT_RANK, PlannedProcess
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
@@ -105,6 +106,7 @@ def _prepare_process(job: JobSpec, own: ProcessSpec) -> None:
     write_to(own.log)
     faulthandler.enable()  # Where a signal such as SIGSEGV was raised goes into the log, too.
     sys.path[:] = job.path
+    sys.meta_path.insert(0, KeptModules(job.modules))
     process = job.plan.processes[own.rank]
     if process.cores:
         os.sched_setaffinity(0, process.cores)
@@ -419,8 +421,9 @@ def check_build(job: JobSpec, output: BuildOutput, parent_pipe: int) -> None:
     before = set(sys.modules)
     try:
         _build(job)
-        imported = sorted(name for name in sys.modules.keys() - before if name.startswith(FORKABLE))
-        report = BuildReport(imported=tuple(imported))
+        new = sorted(sys.modules.keys() - before)
+        imported = tuple(name for name in new if name.startswith(FORKABLE))
+        report = BuildReport(imported=imported, modules=read_modules(new))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's modules raise
         report = BuildReport(error=text(describe(error)), traceback=text(traceback.format_exc()))
     os.write(output.report, report.model_dump_json().encode())

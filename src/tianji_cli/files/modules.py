@@ -1,0 +1,79 @@
+"""The user's own modules as a session of a run began with them, whatever becomes of their files meanwhile.
+
+The first build says which it has imported. Processes that start later import the same texts, under the names
+and places of the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+import sysconfig
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Final, NamedTuple
+
+TIANJI: Final = {
+    f"tianji{part}" for part in ("", "_cli", "_lab", "_algos", "_envs", "_transports", "_plugins")
+}
+INSTALLED: Final = {"site-packages", "dist-packages"}
+
+
+class KeptModule(NamedTuple):
+    """The file of a module, and its bytes as characters."""
+
+    file: str
+    source: str
+
+
+def read_modules(names: Iterable[str]) -> dict[str, KeptModule]:
+    """Read those of this process's modules that are the user's: not installed, not Python's, not TianJi's."""
+    found: dict[str, KeptModule] = {}
+    for name in names:
+        spec = getattr(sys.modules.get(name), "__spec__", None)
+        file = Path((spec and spec.origin) or "")
+        of_python = file.is_relative_to(sysconfig.get_path("stdlib")) or not INSTALLED.isdisjoint(file.parts)
+        if file.suffix == ".py" and not of_python and spec.name.partition(".")[0] not in TIANJI:
+            with suppress(OSError):
+                found[name] = KeptModule(str(file), file.read_bytes().decode("latin-1"))
+    return found
+
+
+def digests(modules: Mapping[str, KeptModule]) -> dict[str, str]:
+    """Return SHA-256 of modules' sources by their names."""
+    return {name: hashlib.sha256(kept.source.encode("latin-1")).hexdigest() for name, kept in modules.items()}
+
+
+class KeptModules(MetaPathFinder):
+    """Lets a process import modules as they were kept, as a first entry of ``sys.meta_path``."""
+
+    def __init__(self, modules: Mapping[str, KeptModule]) -> None:
+        self._modules = modules
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find a module that was kept."""
+        del path, target
+        if (kept := self._modules.get(fullname)) is None:
+            return None
+        loader = _Loader(fullname, kept.file)
+        loader.source = kept.source.encode("latin-1")
+        return importlib.util.spec_from_file_location(fullname, kept.file, loader=loader)
+
+
+class _Loader(SourceFileLoader):
+    source: bytes
+
+    def path_stats(self, path: str) -> Mapping[str, float]:
+        """Have byte code of the file neither read nor written: it may be of another text."""
+        raise FileNotFoundError(path)
+
+    def get_data(self, path: str) -> bytes:
+        """Return what was kept, or a data file of the module's."""
+        return self.source if path == self.path else super().get_data(path)
