@@ -41,13 +41,13 @@ class DrawnObservations:
         """Return a batch as networks on a CPU see it, in memory that the next call reuses."""
         if self._normalizer is None:
             return batch
-        numbers, by = self._normalizer.numbers, self._normalizer.filter().numpy()
+        numbers, (mean, scale) = self._normalizer.numbers, self._normalizer.filter()
         assert numbers is not None, "observations are normalised"
         shape = (2, *batch.observation.shape)
         if self._seen.shape != shape:
             self._seen = numbers.empty(shape, batch.observation)
         for observation, seen in zip((batch.observation, batch.next_observation), self._seen, strict=True):
-            numbers.normalize(observation, by, seen)
+            numbers.normalize(observation, mean.numpy(), scale.numpy(), seen)
         return dataclasses.replace(batch, observation=self._seen[0], next_observation=self._seen[1])
 
     def tensor(self, observation: torch.Tensor) -> torch.Tensor:

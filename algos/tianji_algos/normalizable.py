@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 import gymnasium as gym
@@ -28,7 +28,11 @@ Floats = npt.NDArray[np.float32]
 MOST: Final = np.float32(10.0)
 """What is normalised is clipped to this many standard deviations."""
 SMALL: Final = 1e-8
-"""Added to a variance, which may be 0."""
+"""Added to the variance of values and rewards, and in older runs of observations; it may be 0."""
+TINY: Final = 1e-30
+"""Added to the variance of an observation's number that is about 0 at all times."""
+RESOLUTION: Final = {False: 6e-8, True: 1e-13}
+"""What of its size float32, or a mean that travels as two of them, cannot say of a number."""
 OF_A_TEAM: Final = ("observation", "state")
 """Parts of a team's records that are numbers; rewards and masks are none of what networks see."""
 
@@ -40,14 +44,23 @@ class Numbers:
     Attributes:
         count: F.
         floats: they are floats, which have no scale that a network could count on, and not integers.
+        wide: some are of types whose numbers float32 cannot say, as float64 and int64.
+        precise: means of wide ones are subtracted in double precision, and variances count however small.
         record: dtype of records; None where observations are arrays.
         parts: which of the F numbers each part of a record has, by its name.
     """
 
     count: int
     floats: bool = True
+    wide: bool = False
+    precise: bool = True
     record: np.dtype[Any] | None = None
     parts: Mapping[str, slice] = field(default_factory=dict)
+
+    @property
+    def doubles(self) -> bool:
+        """Whether means are subtracted in double precision."""
+        return self.wide and self.precise
 
     @classmethod
     def find(cls, spaces: Spaces) -> Self | None:
@@ -56,42 +69,43 @@ class Numbers:
         if spaces.stack > 1 or space.dtype is None or is_picture(space, spaces.image_layout):
             return None
         if isinstance(space, gym.spaces.Dict):
-            sizes = {
-                name: math.prod(part.shape)
+            kinds = {
+                name: np.dtype((part.dtype, part.shape))
                 for name, part in space.spaces.items()
                 if isinstance(part, gym.spaces.Box) and part.dtype.kind == "f" and name != ACTION_MASK
                 if not is_picture(part, spaces.image_layout)
             }
-            return cls._of_record(space.dtype, sizes)
+            return cls._of_record(space.dtype, kinds)
         if space.dtype.fields is not None:
             parts = {name: space.dtype.fields[name][0] for name in OF_A_TEAM if name in space.dtype.fields}
-            return cls._of_record(space.dtype, {name: math.prod(part.shape) for name, part in parts.items()})
+            return cls._of_record(space.dtype, parts)
         if isinstance(space, gym.spaces.Box) and (space.dtype.kind == "f" or len(space.shape) == 1):
-            return cls(math.prod(space.shape), space.dtype.kind == "f")
+            return cls(math.prod(space.shape), space.dtype.kind == "f", _is_wide(space.dtype))
         return None
 
     @classmethod
-    def of(cls, spaces: Spaces) -> Self:
+    def of(cls, spaces: Spaces, *, precise: bool = True) -> Self:
         """Find them.
 
         Raises:
             UnsupportedSpaceError: there are none: choices have no mean, images have a scale that is known.
         """
         if (found := cls.find(spaces)) is not None:
-            return found
+            return replace(found, precise=precise)
         what = f"observations of {spaces.observation} cannot be normalised: there are no floats among them"
         if spaces.stack > 1:
             what = f"stacks of {spaces.stack} observations are not normalised"
         raise UnsupportedSpaceError(f"{what}; training.normalize_observations = false would be right")
 
     @classmethod
-    def _of_record(cls, record: np.dtype[Any], sizes: Mapping[str, int]) -> Self | None:
+    def _of_record(cls, record: np.dtype[Any], kinds: Mapping[str, np.dtype[Any]]) -> Self | None:
         parts, count = {}, 0
-        for name, size in sizes.items():
-            if size:
+        for name, kind in kinds.items():
+            if size := math.prod(kind.shape):
                 parts[name] = slice(count, count + size)
                 count += size
-        return cls(count, record=record, parts=parts) if count else None
+        wide = any(_is_wide(kind.base) for kind in kinds.values())
+        return cls(count, wide=wide, record=record, parts=parts) if count else None
 
     def rows(self, observation: Array) -> Array:
         """Return the numbers of observations ``[K, ...]``: ``[K, F]``."""
@@ -105,19 +119,28 @@ class Numbers:
         """Allocate memory for normalised observations, of ``shape`` and like ``observation`` otherwise."""
         return np.empty(shape, np.dtype(np.float32) if self.record is None else observation.dtype)
 
-    def normalize(self, observation: Array, by: Floats, into: Array) -> None:
+    def filter(self, mean: Any, variance: Any) -> tuple[Any, Any]:
+        """Return what is subtracted from each number and what it is multiplied by, arrays or tensors ``[F]``.
+
+        A constant number that is rounded has a variance, too: deviations are not below what its type can say.
+        """
+        least = (mean * RESOLUTION[self.wide]) ** 2 + TINY if self.precise else SMALL
+        return mean, (variance + least) ** -0.5
+
+    def normalize(self, observation: Array, mean: Array, scale: Floats, into: Array) -> None:
         """Shift, scale and clip observations ``[..., *shape]``.
 
         Args:
-            by: mean of each number, and one over its standard deviation, ``[2, F]``.
+            mean: of each number, ``[F]``; float64 where ``doubles`` says so.
+            scale: one over its standard deviation, ``[F]``.
             into: ``[..., *shape]``, contiguous, as ``empty`` gives it; written.
         """
         if self.record is None:
-            _normalize(observation, by, into)
+            _normalize(observation, mean, scale, into)
             return
         into[...] = observation
         for name, which in self.parts.items():
-            _normalize(observation[name], by[:, which], into[name])
+            _normalize(observation[name], mean[which], scale[which], into[name])
 
     def normalize_in_torch(
         self, observation: torch.Tensor | RecordParts, mean: torch.Tensor, scale: torch.Tensor
@@ -143,8 +166,11 @@ class Numbers:
         return seen
 
 
-def _normalize(observation: Array, by: Floats, into: Array) -> None:
-    mean, scale = by
+def _is_wide(dtype: np.dtype[Any]) -> bool:
+    return not np.can_cast(dtype, np.float32)
+
+
+def _normalize(observation: Array, mean: Array, scale: Floats, into: Array) -> None:
     flat = into.reshape(-1, len(mean))
     np.subtract(observation.reshape(flat.shape), mean, out=flat, casting="same_kind")
     flat *= scale

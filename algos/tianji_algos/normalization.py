@@ -36,7 +36,9 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
 FILTER: Final = "observation_filter"
-"""Field: mean, and one over the standard deviation, of each number of an observation, ``[2, F]``."""
+"""Field: mean, and one over the standard deviation, of each number of an observation, ``[2, F]``.
+
+It is float64 where means are subtracted in double precision."""
 RETURNS: Final = "discounted_returns"
 """Field: number, mean and sum of squared deviations of the discounted returns of a fragment, ``[3]``."""
 
@@ -50,12 +52,14 @@ class Normalization:
         rewards: scale them by the running variance of discounted returns.
         gamma: discount of these.
         values: the network gives them shifted and scaled by the running mean and variance of their targets.
+        precise: observations may be far from 0, and vary as little as they like.
     """
 
     observations: bool
     rewards: bool
     gamma: float
     values: bool = False
+    precise: bool = True
 
     @classmethod
     def of(cls, settings: object, spaces: Spaces, *, able: bool = True) -> Normalization | None:
@@ -71,9 +75,11 @@ class Normalization:
                 observations = able and _has_floats(spaces)
             if rewards == "auto":
                 rewards = able and settings.may_scale_rewards and not _has_pictures(spaces)
-            asked = cls(observations, rewards, settings.gamma, settings.normalize_values)
+            values, precise = settings.normalize_values, settings.normalize_precisely
+            asked = cls(observations, rewards, settings.gamma, values, precise)
         elif isinstance(settings, ObservationSettings):
-            asked = cls(settings.normalize_observations, rewards=False, gamma=0.0)
+            observations, precise = settings.normalize_observations, settings.normalize_precisely
+            asked = cls(observations, rewards=False, gamma=0.0, precise=precise)
         return asked if asked is not None and (asked.observations or asked.rewards or asked.values) else None
 
     def fields(self, spaces: Spaces) -> tuple[FieldSpec, ...]:
@@ -81,7 +87,9 @@ class Normalization:
         single = np.dtype(np.float32)
         described: tuple[FieldSpec, ...] = ()
         if self.observations:  # Others, such as images, have no numbers to be counted.
-            described += (FieldSpec(FILTER, single, (2, Numbers.of(spaces).count), once=True),)
+            numbers = Numbers.of(spaces, precise=self.precise)
+            kind = np.dtype(np.float64) if numbers.doubles else single
+            described += (FieldSpec(FILTER, kind, (2, numbers.count), once=True),)
         if self.rewards:
             described += (FieldSpec(RETURNS, single, (3,), once=True),)
         return described
@@ -101,17 +109,37 @@ def _has_pictures(spaces: Spaces) -> bool:
 
 
 class Moments(nn.Module):
-    """Number, mean and variance of what was seen so far, in double precision: buffers of a model."""
+    """Number, mean and variance of what was seen so far, in double precision: buffers of a model.
+
+    Args:
+        size: how many means and variances.
+        doubles: what float32 cannot say of a mean is a buffer of its own, since buffers travel as float32.
+    """
 
     count: torch.Tensor
     mean: torch.Tensor
     variance: torch.Tensor
+    mean_rest: torch.Tensor
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, doubles: bool = False) -> None:
         super().__init__()
+        self.doubles = doubles
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
         self.register_buffer("variance", torch.ones(size, dtype=torch.float64))
+        if doubles:
+            self.register_buffer("mean_rest", torch.zeros(size, dtype=torch.float64))
+
+    @property
+    def exact_mean(self) -> torch.Tensor:
+        """Mean, also where the buffers have been float32 under way."""
+        return self.mean.float().double() + self.mean_rest if self.doubles else self.mean
+
+    def set_mean(self, mean: torch.Tensor) -> None:
+        """Replace the mean."""
+        self.mean.copy_(mean)
+        if self.doubles:
+            self.mean_rest.copy_(mean - mean.float())
 
     def merge(self, count: float, mean: Doubles, squares: Doubles) -> None:
         """Add what else was seen (Chan et al., 1979, equation 2.1).
@@ -125,9 +153,10 @@ class Moments(nn.Module):
             return
         more, of_more = (torch.from_numpy(part).to(self.mean.device) for part in (mean, squares))
         total = self.count + count
-        distance = more - self.mean
+        mean = self.exact_mean
+        distance = more - mean
         own = self.variance * self.count
-        self.mean += distance * (count / total)
+        self.set_mean(mean + distance * (count / total))
         own += of_more + distance * distance * (self.count * count / total)
         torch.div(own, total, out=self.variance)
         self.count.copy_(total)
@@ -135,8 +164,9 @@ class Moments(nn.Module):
     def since(self, earlier: Moments) -> tuple[float, Doubles, Doubles]:
         """Take out what ``earlier``, a copy of these, had seen; returns what ``merge`` takes."""
         more = self.count - earlier.count
-        mean = (self.mean * self.count - earlier.mean * earlier.count) / more.clamp(min=1.0)
-        distance = mean - earlier.mean
+        moved = self.exact_mean - earlier.exact_mean
+        distance = moved * (self.count / more.clamp(min=1.0))
+        mean = earlier.exact_mean + distance
         squares = self.variance * self.count - earlier.variance * earlier.count
         squares -= distance * distance * (earlier.count * more / self.count.clamp(min=1.0))
         return float(more), mean.cpu().numpy(), squares.clamp(min=0.0).cpu().numpy()
@@ -156,8 +186,8 @@ class Normalizer(nn.Module):
     def __init__(self, spaces: Spaces, asked: Normalization) -> None:
         super().__init__()
         self.asked = asked
-        self.numbers = Numbers.of(spaces) if asked.observations else None
-        self.observations = None if self.numbers is None else Moments(self.numbers.count)
+        self.numbers = numbers = Numbers.of(spaces, precise=asked.precise) if asked.observations else None
+        self.observations = None if numbers is None else Moments(numbers.count, doubles=numbers.doubles)
         self.returns = Moments(1) if asked.rewards else None
         self.values = Moments(1) if asked.values else None
         self._normalized: npt.NDArray[Any] = np.empty(0, np.float32)
@@ -169,19 +199,20 @@ class Normalizer(nn.Module):
         return sum(buffer.numel() for buffer in self.buffers())
 
     def place(self, moments: Moments) -> slice:
-        """Say where mean and variance of these are in the flat array of a model, counted from its end."""
+        """Say where all but the count of these is in the flat array of a model, counted from its end."""
         start = -self.size
         for own in self.children():
             if own is moments:
                 break
             start += sum(buffer.numel() for buffer in own.buffers())
         first = start + moments.count.numel()
-        return slice(first, first + 2 * len(moments.mean) or None)
+        return slice(first, first + (2 + moments.doubles) * len(moments.mean) or None)
 
-    def means(self) -> list[tuple[int, int]]:
-        """Say where means are in the flat array of a model, counted from its end, and how many."""
+    def means(self) -> list[tuple[int, int, int]]:
+        """Say where means are in a model's flat array, counted from its end, how many, and how many rests."""
         kinds = [moments for moments in self.children() if isinstance(moments, Moments)]
-        return [(self.place(moments).start, len(moments.mean)) for moments in kinds]
+        sizes = [(len(moments.mean), moments.doubles * len(moments.mean)) for moments in kinds]
+        return [(self.place(moments).start, *size) for moments, size in zip(kinds, sizes, strict=True)]
 
     def update(self, fragments: Sequence[Fields], learners: AllReduce) -> None:
         """Take in a rollout, of which other learners may have other fragments: all get the same bits."""
@@ -234,13 +265,13 @@ class Normalizer(nn.Module):
         for own, earlier in zip(self.children(), self._contributed, strict=True):
             assert isinstance(own, Moments)
             assert isinstance(earlier, Moments)
-            seen_since, numbers = own.since(earlier), len(own.mean)
-            part = torch.tensor(average[start : start + 1 + 2 * numbers])
+            seen_since, stop = own.since(earlier), start + sum(buffer.numel() for buffer in own.buffers())
+            mean, variance, *rest = torch.tensor(average[start + 1 : stop]).double().view(-1, len(own.mean))
             own.count.copy_(earlier.count)
-            own.mean.copy_(part[1 : 1 + numbers])
-            own.variance.copy_(part[1 + numbers :])
+            own.set_mean(mean + rest[0] if rest else mean)
+            own.variance.copy_(variance)
             own.merge(*seen_since)
-            start += 1 + 2 * numbers
+            start = stop
         return torch.cat([buffer.reshape(-1) for buffer in self.buffers()]).float().cpu().numpy()
 
     def recorded(self, fragments: Sequence[Fields]) -> Sequence[npt.NDArray[Any]]:
@@ -264,7 +295,8 @@ class Normalizer(nn.Module):
                     "begin() of an agent of your own calls super().begin(), and finish() super().finish(); "
                     "or training.normalize_observations = false would be right"
                 )
-            self.numbers.normalize(observation, seen_through, into)
+            mean, scale = seen_through[0], seen_through[1].astype(np.float32, copy=False)
+            self.numbers.normalize(observation, mean, scale, into)
         return list(self._normalized)
 
     def seen(self, observation: torch.Tensor | RecordParts) -> torch.Tensor | RecordParts:
@@ -274,11 +306,12 @@ class Normalizer(nn.Module):
         mean, scale = self.filter()
         return self.numbers.normalize_in_torch(observation, mean, scale)
 
-    def filter(self) -> torch.Tensor:
-        """Return mean, and one over the standard deviation, of each number of an observation, ``[2, F]``."""
+    def filter(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return mean, and one over the standard deviation, of each number of an observation, ``[F]``."""
         assert self.observations is not None, "observations are normalised"
-        moments = self.observations
-        return torch.stack((moments.mean.float(), (moments.variance.float() + SMALL).rsqrt()))
+        assert self.numbers is not None, "observations are normalised"
+        mean, scale = self.numbers.filter(self.observations.exact_mean, self.observations.variance)
+        return mean if self.numbers.doubles else mean.float(), scale.float()
 
     def rewards(self, reward: Floats) -> Floats:
         """Scale rewards by the standard deviation of discounted returns, and clip them."""
@@ -394,19 +427,16 @@ class NormalizingExecutor(Executor):
         assert numbers is not None, "there is something to normalise"
         self._executor = executor
         self._place, self._numbers = normalizer.place(moments), numbers
-        self._filter = np.empty((2, numbers.count), np.float32)
-        self._see_through(moments.mean.float().cpu().numpy(), moments.variance.float().cpu().numpy())
+        mean, scale = normalizer.filter()
+        self._mean, self._scale = mean.cpu().numpy().copy(), scale.cpu().numpy().copy()
         self._seen: npt.NDArray[Any] = np.empty(0, np.float32)
 
     def adopt(self, parameters: Floats) -> None:
         """Copy new parameters in, with the statistics that are among the last of them."""
         self._executor.adopt(parameters)
-        mean, variance = parameters[self._place].reshape(2, -1)
-        self._see_through(mean, variance)
-
-    def _see_through(self, mean: Floats, variance: Floats) -> None:
-        self._filter[0] = mean
-        self._filter[1] = 1.0 / np.sqrt(variance + np.float32(SMALL))
+        moments = parameters[self._place].reshape(-1, self._numbers.count).astype(np.float64)
+        mean, variance, *rest = moments
+        self._mean[...], self._scale[...] = self._numbers.filter(mean + rest[0] if rest else mean, variance)
 
     def __call__(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
         """Run the network on normalised ``observation [N, ...]``."""
@@ -419,7 +449,7 @@ class NormalizingExecutor(Executor):
     def record(self, fields: Fields) -> None:
         """Write what the network remembers, and for a rollout what observations are normalised with."""
         if FILTER in fields:
-            fields[FILTER][...] = self._filter
+            fields[FILTER][..., 0, :], fields[FILTER][..., 1, :] = self._mean, self._scale
         self._executor.record(fields)
 
     def forget(self, where: npt.NDArray[np.bool_]) -> None:
@@ -429,7 +459,7 @@ class NormalizingExecutor(Executor):
     def _normalized(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if self._seen.shape != observation.shape:
             self._seen = self._numbers.empty(observation.shape, observation)
-        self._numbers.normalize(observation, self._filter, self._seen)
+        self._numbers.normalize(observation, self._mean, self._scale, self._seen)
         return self._seen
 
 

@@ -119,9 +119,12 @@ class ObservationSettings(Settings):
     Attributes:
         normalize_observations: shift and scale each number of an observation by its running mean and standard
             deviation, and clip it to 10 of these.
+        normalize_precisely: numbers may be as far from 0 and vary as little as they like; else means are
+            float32, and 1e-8 is added to variances.
     """
 
     normalize_observations: bool = False
+    normalize_precisely: bool = True
 
 
 class PolicyAgentSettings(Settings):
@@ -203,6 +206,8 @@ class PolicySettings(AnyOptimizerSettings):
         entropy_coef: weight of the entropy bonus.
         normalize_observations: shift and scale each number of an observation by its running mean and standard
             deviation, and clip it to 10 of these; "auto": where there are floats among them.
+        normalize_precisely: such numbers may be as far from 0 and vary as little as they like; else means are
+            float32, and 1e-8 is added to variances.
         normalize_rewards: scale rewards by the running standard deviation of discounted returns, likewise,
             before ``reward_scale``; "auto": unless observations are images.
         normalize_values: the network gives values shifted and scaled by the running mean and standard
@@ -225,6 +230,7 @@ class PolicySettings(AnyOptimizerSettings):
     value_coef: float = Field(0.5, ge=0)
     entropy_coef: float = Field(0.0, ge=0)
     normalize_observations: Switch = "auto"
+    normalize_precisely: bool = True
     normalize_rewards: Switch = "auto"
     normalize_values: bool = False
     adam_eps: float = Field(1e-5, gt=0)

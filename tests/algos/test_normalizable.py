@@ -12,13 +12,13 @@ from algos.teams import random_records, team_spaces
 from algos.test_observations import PICTURES, SMALL
 from gymnasium import spaces
 
-from tianji_algos.core import Spaces, build_model
+from tianji_algos.core import ALONE, Spaces, build_model
 from tianji_algos.device import RecordParts, as_numbers
 from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.normalizable import MOST, Numbers
-from tianji_algos.normalization import Normalization, acting_executor, build_normalizer
+from tianji_algos.normalization import Normalization, Normalizer, acting_executor, build_normalizer
 
 STEPS, ENVS = 3, 4
 CHOICE = spaces.Discrete(3)
@@ -59,7 +59,7 @@ def test_numbers_of_records_are_normalised_and_nothing_else_is(
     rollout = records.reshape(STEPS, ENVS)
     into = numbers.empty(rollout.shape, rollout)
 
-    numbers.normalize(rollout, by, into)
+    numbers.normalize(rollout, *by, into)
 
     np.testing.assert_allclose(numbers.rows(into.reshape(-1)), wanted, rtol=1e-6)
     assert records.dtype.names is not None
@@ -76,7 +76,7 @@ def test_torch_normalises_bytes_and_parts_of_records_alike(
     numbers = Numbers.of(seen_in)
     by = filter_of(numbers)
     wanted = numbers.empty(records.shape, records)
-    numbers.normalize(records, by, wanted)
+    numbers.normalize(records, *by, wanted)
     mean, scale = torch.from_numpy(by)
 
     given = torch.from_numpy(as_numbers(records.copy()))
@@ -113,3 +113,34 @@ def test_records_without_floats_are_refused() -> None:
     assert Numbers.find(without) is None
     with pytest.raises(UnsupportedSpaceError, match="normalize_observations = false would be right"):
         Numbers.of(without)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64])
+@pytest.mark.parametrize(("offset", "width"), [(0.0, 1.0), (0.0, 1e-6), (1e6, 50.0), (1.7e9, 2.0)])
+def test_numbers_far_from_zero_and_close_together_are_told_apart(
+    kind: Any, offset: float, width: float
+) -> None:
+    seen = (offset + width * np.arange(-3, 4)[:, None]).astype(kind)
+    if not np.ptp(seen) >= 6 * width * 0.9:
+        pytest.skip("the type cannot say these numbers")
+    seen_in = Spaces(spaces.Box(-np.inf, np.inf, (1,), kind), spaces.Discrete(2))
+    normalizer = Normalizer(seen_in, Normalization(observations=True, rewards=False, gamma=0.99))
+    for _ in range(3):
+        normalizer.update_drawn(seen, ALONE)
+    sent = torch.cat([buffer.reshape(-1).float() for buffer in normalizer.buffers()])
+    other = Normalizer(seen_in, normalizer.asked)
+    start = 0
+    for buffer in other.buffers():
+        buffer.copy_(sent[start : start + buffer.numel()].view_as(buffer))
+        start += buffer.numel()
+    wanted = np.arange(-3, 4)[:, None] / 2.0
+    for one in (normalizer, other):
+        mean, scale = one.filter()
+        assert one.numbers is not None
+        into = one.numbers.empty(seen.shape, seen)
+        one.numbers.normalize(seen, mean.numpy(), scale.numpy(), into)
+        in_torch = one.seen(torch.from_numpy(seen))
+        assert isinstance(in_torch, torch.Tensor)
+        assert into.dtype == in_torch.numpy().dtype == np.float32
+        for found in (into, in_torch.numpy()):
+            np.testing.assert_allclose(found, wanted, atol=0.01)

@@ -76,7 +76,11 @@ LATER: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
     {
         "environment": {"image_layout": "legacy", "trust_wrappers": True},
         "agent": {"scale_actions": False},
-        "training": {"normalize_observations": False, "normalize_rewards": False},
+        "training": {
+            "normalize_observations": False,
+            "normalize_rewards": False,
+            "normalize_precisely": False,
+        },
     }
 )
 """Keys of sections that are newer than some runs, with the values that those runs trained with."""

@@ -180,7 +180,7 @@ def merge_statistics(
         Where means and variances are in the values, and what they are together.
     """
     merged = []
-    for start, number in contributions[0].statistics.tolist():
+    for start, number, rests in contributions[0].statistics.tolist():
         if not number:
             continue
         counts = np.array([one.values[start - 1] for one in contributions], np.float64)
@@ -190,8 +190,12 @@ def merge_statistics(
         ends = start + number, start + 2 * number
         means = np.array([one.values[start : ends[0]] for one in contributions], np.float64)
         variances = np.array([one.values[ends[0] : ends[1]] for one in contributions], np.float64)
+        if rests:
+            means += [one.values[ends[1] : ends[1] + rests] for one in contributions]
         distances = means - means[0]  # From any of them: equal means have no distance, bit by bit.
         apart = shares @ distances
         variance = shares @ (variances + np.square(distances - apart))
-        merged.append((slice(start, ends[1]), np.concatenate((means[0] + apart, variance))))
+        mean = means[0] + apart
+        parts = (mean, variance, mean - mean.astype(np.float32)) if rests else (mean, variance)
+        merged.append((slice(start, ends[1] + rests), np.concatenate(parts)))
     return merged

@@ -61,7 +61,7 @@ def contribution_layout(values: int) -> RecordLayout:
     return RecordLayout(
         0x544A4143,  # "TJAC"
         (("group", "<u8"), ("number", "<u8"), ("weight", "<f8")),
-        (Array("statistics", np.uint64, (MOST_STATISTICS, 2)), Array("values", np.float32, (values,))),
+        (Array("statistics", np.uint64, (MOST_STATISTICS, 3)), Array("values", np.float32, (values,))),
     )
 
 
@@ -75,9 +75,9 @@ class Contribution(Record):
 
     Attributes:
         values: ``[values]``: the group's parameters, then the optimiser's moments if they are averaged too.
-        statistics: ``[MOST_STATISTICS, 2]``: where means of running statistics begin in ``values``, and how
-            many they are; as many variances follow, and what was counted for them stands before. Rows that
-            are not needed are zeros.
+        statistics: ``[MOST_STATISTICS, 3]``: where means of running statistics begin in ``values``, how
+            many they are, and of how many float32 has not said all; as many variances follow, then as many
+            rests of means, and what was counted for them stands before. Rows that are not needed are zeros.
     """
 
     __slots__ = ("statistics", "values")
@@ -110,8 +110,8 @@ class Contribution(Record):
             return f"it is in the name of group {said}, not of group {group}"
         if not (math.isfinite(self.weight) and self.weight > 0):
             return f"its weight is {self.weight}"
-        for start, number in self.statistics.tolist():
-            if number and not 1 <= start <= len(self.values) - 2 * number:
+        for start, number, rests in self.statistics.tolist():
+            if number and not (rests in (0, number) and 1 <= start <= len(self.values) - 2 * number - rests):
                 return f"it has statistics at {start}, {number} each, and {len(self.values)} values"
             if number and self.values[start - 1] < 0:
                 return f"its statistics at {start} are of {self.values[start - 1]} observations"

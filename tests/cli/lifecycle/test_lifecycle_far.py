@@ -105,3 +105,86 @@ def test_a_run_older_than_scaled_actions_acts_as_it_did(workplace: Any) -> None:
     del config["agent"]["scale_actions"]
     (run.path / "config.toml").write_text(tomli_w.dumps(config))
     assert (tianji.load(run.path, "last").act(np.zeros((9, 1), np.float32)) == 10.0).all()
+
+
+GUESS = """
+import gymnasium
+import numpy as np
+
+class Guess(gymnasium.Env):
+    offset, width = 1.7e9, 1.0
+
+    def __init__(self):
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        self.action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.step_number = 0
+        return self.show(), {}
+
+    def show(self):
+        self.drawn = self.np_random.random()
+        return np.array([self.offset + self.width * self.drawn, 0.1])
+
+    def step(self, action):
+        reward = float(action == (self.drawn > 0.5))
+        self.step_number += 1
+        return self.show(), reward, False, self.step_number == 20, {}
+
+class Close(Guess):
+    offset, width = 0.0, 1e-6
+
+class Parts(Guess):
+    def __init__(self):
+        super().__init__()
+        still = gymnasium.spaces.Box(0, 9, (1,), np.float32)
+        self.observation_space = gymnasium.spaces.Dict(still=still, time=self.observation_space)
+
+    def show(self):
+        return {"still": np.array([3], np.float32), "time": super().show()}
+"""
+GUESSING = AIMING | {"training": AIMING["training"] | {"minibatch_size": 64}}
+OF_A_REPLAY: dict[str, Any] = {
+    **(GUESSING | {"distribution": AIMING["distribution"] | {"mode": "async"}}),
+    "agent": {"type": "dqn", "epsilon_steps": 4000},
+    "model": {"type": "mlp_q", "hidden": [32]},
+    "training": {
+        "warmup_steps": 512,
+        "batch_size": 64,
+        "learning_rate": 3e-3,
+        "normalize_observations": True,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "environment"),
+    [
+        (GUESSING, "Guess"),
+        (GUESSING, "Close"),
+        (GUESSING, "Parts"),
+        (OF_A_REPLAY, "Guess"),
+        (OF_A_REPLAY, "Close"),
+    ],
+    ids=["ppo", "ppo-close", "ppo-parts", "dqn", "dqn-close"],
+)
+def test_observations_far_from_zero_and_close_together_are_learnt(
+    workplace: Any, config: dict[str, Any], environment: str
+) -> None:
+    workplace.module(GUESS)
+    workplace.base = copy.deepcopy(config)
+    run = workplace.train({"environment": {"type": f"my_env:{environment}"}})
+    run.finish()
+    assert greedy_return(workplace, run.path) > 18, "of 20; chance is 10"
+    policy = tianji.load(run.path, "last")
+    offset, width = (0.0, 1e-6) if environment == "Close" else (1.7e9, 1.0)
+    time = np.stack([offset + width * np.linspace(0, 1, 50), np.full(50, 0.1)], axis=1)
+    parts = {"still": np.full((50, 1), 3, np.float32), "time": time}
+    chosen = policy.act(parts if environment == "Parts" else time)
+    assert (chosen == (np.linspace(0, 1, 50) > 0.5)).mean() > 0.9
+    file = Exported(workplace, run.path, "onnx", "--checkpoint", "last")
+    inputs = {f"observation.{name}": part for name, part in parts.items()}
+    inputs = inputs if environment == "Parts" else {"observation": time}
+    noise = {} if config is OF_A_REPLAY else {"noise": noise_of("uniform", (50,))}
+    np.testing.assert_array_equal(file(**inputs, **noise)["action"], chosen)

@@ -55,7 +55,7 @@ class AveragingLine:
         weight: float = 1.0,
         number: int = 1,
         job: int = JOB,
-        statistics: tuple[int, int] = (0, 0),
+        statistics: tuple[int, int, int] = (0, 0, 0),
     ) -> None:
         """Push a contribution in a group's name, by its learner; ``statistics`` says where statistics are."""
         transport = self.learners[group]

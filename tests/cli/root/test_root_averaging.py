@@ -67,16 +67,26 @@ def test_a_variance_over_groups_has_what_their_means_are_apart(averaging: Open) 
     for group, count in enumerate((300.0, 100.0)):
         mean = 10_000.0 + 2.0 * group
         values = [count, mean, 1.0 + group, 8.0 * group]
-        line.contribute(group, values, weight=1.0 + 2.0 * group, statistics=(1, 1))
+        line.contribute(group, values, weight=1.0 + 2.0 * group, statistics=(1, 1, 0))
     line.averaging.turn()
     merged = 0.75 * 1.0 + 0.25 * 2.0 + 0.75 * 0.25 * 2.0**2
     assert line.mean() == [150.0, 10_000.5, merged, 6.0], "parameters go by uses"
 
 
+def test_what_float32_cannot_say_of_means_is_merged_with_them(averaging: Open) -> None:
+    line, far = averaging(2, 5), np.array([1.7e9 + 60.0, 1.7e9 + 70.0])
+    for group, mean in enumerate(far):
+        values = [1.0, mean, 1.0, float(mean - np.float32(mean)), 8.0 * group]
+        line.contribute(group, values, statistics=(1, 1, 1))
+    line.averaging.turn()
+    _, mean, variance, rest, parameter = line.mean()
+    assert (mean + rest, variance, parameter) == (1.7e9 + 65.0, 26.0, 4.0)
+
+
 def test_statistics_of_nothing_are_as_they_were(averaging: Open) -> None:
     line = averaging(2)
     for group in range(2):
-        line.contribute(group, [0.0, 0.0, 1.0, 7.0], statistics=(1, 1))
+        line.contribute(group, [0.0, 0.0, 1.0, 7.0], statistics=(1, 1, 0))
     line.averaging.turn()
     assert line.mean() == [0.0, 0.0, 1.0, 7.0]
 
@@ -95,7 +105,7 @@ def test_merged_statistics_are_those_of_all_that_groups_have_seen(
     for own in groups:
         made = Contribution(memoryview(bytearray(contribution_layout(3).nbytes)))
         made.values[...] = own
-        made.statistics[0] = 1, 1
+        made.statistics[0] = 1, 1, 0
         contributions.append(made)
     found = merge_statistics(contributions)
     count, mean, variance = np.array(groups, np.float64).T

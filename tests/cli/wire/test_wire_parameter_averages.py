@@ -48,20 +48,20 @@ def test_what_does_not_belong_is_refused(job: int, group: int, weight: float, wh
 
 def test_statistics_beyond_the_values_are_refused() -> None:
     made = contribution()
-    made.statistics[1] = 1, 2
+    made.statistics[1] = 1, 2, 0
     assert made.rejection_from(1, JOB) is None
-    made.statistics[1] = 2, 2
+    made.statistics[1] = 2, 2, 0
     assert "statistics at 2, 2 each, and 5 values" in str(made.rejection_from(1, JOB))
-    made.statistics[1] = 0, 2
+    made.statistics[1] = 0, 2, 0
     assert "statistics at 0, 2 each" in str(made.rejection_from(1, JOB)), "their count stands before them"
-    made.statistics[1] = 1, 2
+    made.statistics[1] = 1, 2, 0
     made.values[0] = -3.0
     assert "its statistics at 1 are of -3.0 observations" in str(made.rejection_from(1, JOB))
 
 
 @pytest.mark.parametrize("byte", [0x00, 0x9A, 0xFF])
 def test_noise_is_no_contribution_and_no_average(byte: int) -> None:
-    noise = memoryview(bytearray([byte]) * average_layout(8, 3).nbytes)
+    noise = memoryview(bytearray([byte]) * average_layout(32, 3).nbytes)
     assert Contribution(noise).rejection_from(1, JOB) is not None
     assert Average(noise, 3).rejection(JOB) is not None
 

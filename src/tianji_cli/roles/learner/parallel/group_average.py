@@ -71,8 +71,8 @@ class GroupAverage:
         self._groups = len(transport.wiring.channel(CONTRIBUTIONS, ROOT_RANK).senders)
         self._contribution = Contribution(memoryview(bytearray(contribution_layout(values).nbytes)))
         if (normalizer := normalizer_of(self._model)) is not None:
-            for row, (start, numbers) in enumerate(normalizer.means()):
-                self._contribution.statistics[row] = count + start, numbers
+            for row, (start, *numbers) in enumerate(normalizer.means()):
+                self._contribution.statistics[row] = count + start, *numbers
         self._new: Floats = np.zeros(values, np.float32)
         self._count = count
         self._own: Average | None = None
