@@ -153,10 +153,10 @@ class Moments(nn.Module):
             return
         more, of_more = (torch.from_numpy(part).to(self.mean.device) for part in (mean, squares))
         total = self.count + count
-        mean = self.exact_mean
-        distance = more - mean
+        before = self.exact_mean
+        distance = more - before
         own = self.variance * self.count
-        self.set_mean(mean + distance * (count / total))
+        self.set_mean(before + distance * (count / total))
         own += of_more + distance * distance * (self.count * count / total)
         torch.div(own, total, out=self.variance)
         self.count.copy_(total)
