@@ -76,11 +76,11 @@ class Games:
     """Whole games, where rewards are clipped or an episode is less than a game: written with every step.
 
     Attributes:
-        score: sum of the game's own rewards so far, ``[N]`` float32; at a game's last step, all of them.
+        score: sum of the game's own rewards so far, ``[N]`` float64; at a game's last step, all of them.
         over: this step ended the game, ``[N]`` bool. The flags of the step end an episode there, too.
     """
 
-    score: npt.NDArray[np.float32]
+    score: npt.NDArray[np.float64]
     over: npt.NDArray[np.bool_]
 
 

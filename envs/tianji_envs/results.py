@@ -219,6 +219,8 @@ def first_fault(
             if outside is not None:
                 found = np.argwhere(outside)[0].tolist()
                 wanted = f"{known.say(tuple(found))}; show one of these, or widen it"
+        elif found is not None and np.isinf(part[tuple(found)]):
+            wanted = f"finite numbers of at most {np.finfo(part.dtype).max:.2g} would be right"
         if found is not None:
             row, copy, *place = found
             return row, copy, f"gave {part[tuple(found)]!s} as {name}{place or ''}", wanted

@@ -238,7 +238,7 @@ class AtariVectorEnvironment(VectorEnvironment):
         self.stack = options.stack
         self.frames_per_step = options.frame_skip
         self.render_fps = FRAMES_PER_S / options.frame_skip
-        self._score = np.zeros(num_envs, np.float32)
+        self._score = np.zeros(num_envs, np.float64)
         self._game_over = np.zeros(num_envs, np.bool_)
         if options.clip_rewards or options.life_loss:
             self.games = Games(self._score, self._game_over)

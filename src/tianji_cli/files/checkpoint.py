@@ -92,9 +92,17 @@ class CheckpointWriter:
         """Write a checkpoint under its number of env steps, and let ``last`` and ``best`` lead to it.
 
         Raises:
-            CheckpointError: the disk does not take it; older checkpoints are untouched.
+            CheckpointError: the disk does not take it, or a number is not finite; older checkpoints are
+                untouched.
         """
         name = steps_name(state.progress["env_steps"])
+        for tensors in (named_tensors(self._model, state.parameters), state.tensors):
+            if (broken := _not_finite(tensors)) is not None:
+                raise CheckpointError(
+                    f"checkpoint {name} is not written: after {state.progress['updates']} updates {broken!r} "
+                    "has numbers that are not finite: training has diverged; a smaller learning_rate, or "
+                    "smaller rewards, would be right"
+                )
         try:
             with self._places.fill(LAST, name) as place:
                 save_file(named_tensors(self._model, state.parameters), place / MODEL)
@@ -214,10 +222,15 @@ def _tensors(directory: Path, name: str) -> dict[str, torch.Tensor]:
         tensors: dict[str, torch.Tensor] = load(read_sealed(directory, name))
     except SafetensorError as cause:
         raise CheckpointError(f"cannot read {directory / name}: {cause}") from cause
-    for key, tensor in tensors.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise CheckpointError(f"{directory / name} is of no use: {key!r} has numbers that are not finite")
+    if (broken := _not_finite(tensors)) is not None:
+        raise CheckpointError(f"{directory / name} is of no use: {broken!r} has numbers that are not finite")
     return tensors
+
+
+def _not_finite(tensors: Mapping[str, torch.Tensor]) -> str | None:
+    """Name a tensor with a number that is not finite; None if there is none."""
+    of_floats = ((name, tensor) for name, tensor in tensors.items() if tensor.is_floating_point())
+    return next((name for name, tensor in of_floats if not bool(torch.isfinite(tensor).all())), None)
 
 
 def named_tensors(model: Model, flat: Floats) -> dict[str, torch.Tensor]:

@@ -36,9 +36,11 @@ def read_modules(names: Iterable[str]) -> dict[str, KeptModule]:
     found: dict[str, KeptModule] = {}
     for name in names:
         spec = getattr(sys.modules.get(name), "__spec__", None)
-        file = Path((spec and spec.origin) or "")
+        if spec is None or spec.origin is None or spec.name.partition(".")[0] in TIANJI:
+            continue
+        file = Path(spec.origin)
         of_python = file.is_relative_to(sysconfig.get_path("stdlib")) or not INSTALLED.isdisjoint(file.parts)
-        if file.suffix == ".py" and not of_python and spec.name.partition(".")[0] not in TIANJI:
+        if file.suffix == ".py" and not of_python:
             with suppress(OSError):
                 found[name] = KeptModule(str(file), file.read_bytes().decode("latin-1"))
     return found

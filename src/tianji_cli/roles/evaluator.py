@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.errors import UsageError
-from tianji_cli.roles.actor.actor import frame_stack
+from tianji_cli.roles.actor.actor import LARGEST, frame_stack
 from tianji_cli.roles.role import Role
 from tianji_cli.wire.reports import Evaluating, EvaluatorReport
 from tianji_envs.core import VectorEnvironment, derive_seed
@@ -214,12 +214,12 @@ class Evaluator(Role):
         """Count the episode that environment ``i`` has ended.
 
         Raises:
-            BrokenEnvironmentError: its return is not a number.
+            BrokenEnvironmentError: its return is not finite.
         """
-        if math.isnan(score):
+        if not math.isfinite(score):
             raise BrokenEnvironmentError(
-                f"the return of an episode in environment {i} of an evaluation is not a number: a reward "
-                "was NaN, or two were infinite with opposite signs; finite ones would be right"
+                f"the return of an episode in environment {i} of an evaluation is {score}: a reward was not "
+                f"finite, or beyond {LARGEST:.2g}; smaller ones would be right"
             )
         self.returns.append(score)
         self._all_of_agents += self._of_agents[i]

@@ -66,7 +66,7 @@ def common_fields(
         FieldSpec("terminated", flag),
         FieldSpec("truncated", flag),
         FieldSpec("mask", flag),
-        FieldSpec("episode_return", number),
+        FieldSpec("episode_return", np.dtype(np.float64)),
         *((FieldSpec("won", flag),) if winnable else ()),
         *((FieldSpec("metrics", number, (metrics,)),) if metrics else ()),
     )
@@ -182,7 +182,7 @@ def stats_layout(steps: int, metrics: int = 0) -> RecordLayout:
     return RecordLayout(
         0x544A4653,  # "TJFS"
         (("samples", "<u8"), ("age_ns", "<i8"), ("returns", "<u8"), ("wins", "<u8")),
-        (Array("returns", np.float32, (steps,)), Array("wins", np.bool_, (steps,)), *measured),
+        (Array("returns", np.float64, (steps,)), Array("wins", np.bool_, (steps,)), *measured),
     )
 
 

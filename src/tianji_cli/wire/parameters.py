@@ -20,6 +20,11 @@ MOST_STATISTICS: Final = 4
 """Kinds of running statistics that a policy may have."""
 
 
+def are_finite(values: Floats) -> bool:
+    """Whether every value is a number. Looks at the extremes, since a NaN is one; allocates nothing."""
+    return math.isfinite(values.min(initial=0.0)) and math.isfinite(values.max(initial=0.0))
+
+
 @cache
 def policy_layout(parameter_count: int) -> RecordLayout:
     """Lay out a published policy: how far training has come, by which actors schedule, and the parameters."""
@@ -99,8 +104,8 @@ class Contribution(Record):
 
     @property
     def is_finite(self) -> bool:
-        """Every value is a number. Looks at the extremes, since a NaN is one; allocates nothing."""
-        return math.isfinite(self.values.min()) and math.isfinite(self.values.max())
+        """Every value is a number."""
+        return are_finite(self.values)
 
     def rejection_from(self, group: int, job: int) -> str | None:
         """Returns an error string if this is no contribution of a group of this job, else None."""

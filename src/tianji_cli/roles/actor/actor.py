@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,9 @@ if TYPE_CHECKING:  # It imports torch, which `tianji --help` does without.
 
     from tianji_algos.core import Agent, Fields
 
-Floats = npt.NDArray[np.float32]
+Returns = npt.NDArray[np.float64]
+LARGEST: Final = float(np.finfo(np.float32).max)
+"""Rewards are float32; returns, which are sums of them, are float64."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class Actor(Role):
         self._fragment_began_ns = 0
         self._rows: Iterator[Fields] = iter(())
         self._stack = frame_stack(environment)
-        self._returns = np.zeros(layout.num_envs, np.float32)
+        self._returns = np.zeros(layout.num_envs, np.float64)
         self._ended = np.zeros(layout.num_envs, np.bool_)
         self._num_ended = 0
         self._steps_before = np.zeros(layout.num_envs, np.int64)  # A fragment, of the episodes in it.
@@ -168,13 +170,14 @@ class Actor(Role):
             self._write_returns(row, self._returns, self._ended)
             self._returns[self._ended] = 0.0
 
-    def _write_returns(self, row: Fields, returns: Floats, where: npt.NDArray[np.bool_]) -> None:
+    def _write_returns(self, row: Fields, returns: Returns, where: npt.NDArray[np.bool_]) -> None:
         """Write returns of episodes that ended; as NaN, one would count as none that did."""
-        broken = np.flatnonzero(np.isnan(returns) & where)
+        broken = np.flatnonzero(~np.isfinite(returns) & where)
         if len(broken):
             raise BrokenEnvironmentError(
-                f"the return of an episode in environment {broken[0]} of actor {self._number} is not a number"
-                ": a reward was NaN, or two were infinite with opposite signs; finite ones would be right"
+                f"the return of an episode in environment {broken[0]} of actor {self._number} is "
+                f"{returns[broken[0]]}: a reward was not finite, or beyond {LARGEST:.2g}; smaller ones would "
+                "be right"
             )
         np.copyto(row["episode_return"], returns, where=where)
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tianji_algos.core import Embryo, Model
 from tianji_algos.device import Snapshot
-from tianji_algos.errors import AlgorithmError
+from tianji_algos.errors import AlgorithmError, DivergedError
 from tianji_cli.config.schema import Stop
 from tianji_cli.files.checkpoint import CheckpointWriter, TrainingState
 from tianji_cli.files.saved import Progress
@@ -25,7 +25,7 @@ from tianji_cli.roles.learner.parallel.member import PopulationMember
 from tianji_cli.roles.learner.parallel.scatter import Leader
 from tianji_cli.roles.role import Role, Trigger
 from tianji_cli.wire.fragment import FragmentStats
-from tianji_cli.wire.parameters import POLICY_HEADER_BYTES, PublishedPolicy
+from tianji_cli.wire.parameters import POLICY_HEADER_BYTES, PublishedPolicy, are_finite
 from tianji_cli.wire.reports import LearnerReport
 from tianji_transports.core import Transport
 
@@ -64,10 +64,19 @@ class Publisher:
         return self._begun is not None and self._snapshot.is_there
 
     def finish(self) -> bool:
-        """Publish the version that was begun, after a wait if need be; False if there is none."""
+        """Publish the version that was begun, after a wait if need be; False if there is none.
+
+        Raises:
+            DivergedError: a parameter is not finite; nothing is published.
+        """
         if self._begun is None:
             return False
         self._snapshot.wait()
+        if not are_finite(self._published.parameters):
+            raise DivergedError(
+                f"version {self._begun} of the policy has parameters that are not finite: training has "
+                "diverged; a smaller learning_rate, or smaller rewards, would be right"
+            )
         self._transport.publish(self._slot, self._published.memory, self._begun)
         self._begun = None
         return True
@@ -509,7 +518,7 @@ class Episodes:
                 self.time_to[threshold] = seconds
 
     def _note_mean(self, mean: float, train_s: float) -> bool:
-        if self.best_mean is not None and mean <= self.best_mean:
+        if not math.isfinite(mean) or (self.best_mean is not None and mean <= self.best_mean):
             return False
         self.best_mean = mean
         for threshold, crossed in self.time_to.items():

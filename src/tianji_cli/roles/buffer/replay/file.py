@@ -24,6 +24,7 @@ import shutil
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ from tianji_cli.files.saved import CheckpointError, read_sealed, seal
 from tianji_cli.roles.buffer.replay.memory import NONE, ReplayRing
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings
 from tianji_cli.roles.buffer.replay.samplers import SAMPLERS
+from tianji_cli.wire.fragment import FragmentLayout
 
 SCHEMA: Final = 1
 DOCUMENT: Final = "replay.json"
@@ -63,7 +65,7 @@ def save_replay(replay: Replay, directory: Path) -> None:
     try:
         document = {
             "schema": SCHEMA,
-            "layout": f"{replay.layout.fingerprint:016x}",
+            "layout": _fingerprint(replay.layout),
             "settings": _decisive(replay.settings),
             "births": [ring.oldest, ring.next],
             "accepted": replay.accepted,
@@ -155,10 +157,17 @@ def _predecessors(replay: Replay) -> npt.NDArray[np.int64]:
     return np.where(insertions >= replay.ring.oldest, insertions - replay.ring.oldest, NONE)
 
 
+def _fingerprint(layout: FragmentLayout) -> str:
+    """Identify fragments as earlier versions did, whose returns were float32: a replay keeps none of them."""
+    narrow = {"episode_return": np.dtype(np.float32)}
+    fields = tuple(replace(spec, dtype=narrow.get(spec.name, spec.dtype)) for spec in layout.fields)
+    return f"{replace(layout, fields=fields).fingerprint:016x}"
+
+
 def _check(document: Any, replay: Replay, path: Path) -> None:
     if not isinstance(document, Mapping) or document.get("schema") != SCHEMA:
         raise ReplayFileError(f"{path} is not of schema {SCHEMA}, which this version reads")
-    if document["layout"] != f"{replay.layout.fingerprint:016x}":
+    if document["layout"] != _fingerprint(replay.layout):
         raise ReplayFileError(
             f"{path} is of other fragments than the config's: spaces, fields, T or N differ"
         )
