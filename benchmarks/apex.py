@@ -26,7 +26,12 @@ from tianji_cli.errors import RunFailed
 from tianji_cli.runs.figure import draw_curve
 from tianji_lab.training import Training, read_training, train_once
 
-ALIKE: Final = ('agent.epsilon_schedule="linear"', "experiment.eval_episodes=0")
+ALIKE: Final = (
+    'agent.epsilon_schedule="linear"',
+    "training.n_step=3",
+    "experiment.evaluation=false",
+    "experiment.eval_episodes=0",
+)
 
 
 @dataclass(frozen=True)

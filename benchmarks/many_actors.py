@@ -56,6 +56,7 @@ def start(actors: int, seconds: float, out: str) -> subprocess.Popen[bytes]:
     settings = {
         "experiment.extensions": json.dumps([str(Path(__file__).resolve().parent)]),
         "experiment.stop": f"{{ wall_s = {seconds:g} }}",
+        "experiment.evaluation": "false",
         "experiment.eval_episodes": "0",
         "environment.type": '"many_actors:Sleeping"',
         "environment.id": '""',

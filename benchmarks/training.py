@@ -38,7 +38,7 @@ class Training:
     def __init__(self, tianji: str, config: str, options: Sequence[str], seconds: float, out: Path) -> None:
         stop = f"experiment.stop={{ wall_s = {seconds:g} }}"
         command = [tianji, "train", config, "--quiet", "--out", str(out)]
-        for option in (stop, "experiment.eval_episodes=0", *options):
+        for option in (stop, "experiment.evaluation=false", "experiment.eval_episodes=0", *options):
             command += ["--set", option]
         self._out = out
         self._process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)

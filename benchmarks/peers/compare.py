@@ -52,6 +52,8 @@ CONFIGS = {
     "pong": "configs/ppo_pong_gpu.toml",
 }
 THRESHOLDS = {"ppo": "475", "dqn": "475", "pong": "18"}
+SETTINGS = {"dqn": ("experiment.evaluation=false", "experiment.stop={mean_return=475,env_steps=650_000}")}
+"""Set beside a config: a run is timed until a mean of training episodes, and the config's own ends before."""
 TAKE_PART = {
     "ppo": ("sb3", "sbx", "rllib", "sample-factory", "cleanrl", "serial"),
     "dqn": ("rllib",),
@@ -119,9 +121,11 @@ def execute(command: Sequence[str], log: Path) -> float:
     return time.perf_counter() - started_s
 
 
-def run_tianji(tianji: str, config: str, threshold: str, directory: Path, seed: int) -> Run:
+def run_tianji(tianji: str, algorithm: str, directory: Path, seed: int) -> Run:
+    config, threshold = CONFIGS[algorithm], THRESHOLDS[algorithm]
     result = directory / f"tianji-{seed}.json"
     command = [tianji, "train", config, "--set", f"experiment.seed={seed}", "--json", str(result), "--quiet"]
+    command += [word for setting in SETTINGS.get(algorithm, ()) for word in ("--set", setting)]
     busy = others_busy_cores()
     wall_s = execute([*command, "--out", str(directory / "runs")], directory / f"tianji-{seed}.log")
     summary = json.loads(result.read_text())
@@ -260,8 +264,7 @@ def _contenders(options: argparse.Namespace, directory: Path) -> list[Callable[[
     if options.recipe == "ours":
         _recipe_of(config, algorithm).write(directory / RECIPE)
     if options.tianji:
-        threshold = THRESHOLDS[algorithm]
-        contenders.append(functools.partial(run_tianji, options.tianji, config, threshold, directory))
+        contenders.append(functools.partial(run_tianji, options.tianji, algorithm, directory))
     for peer in TAKE_PART[algorithm]:
         python = getattr(options, peer.replace("-", "_"))
         if python:

@@ -393,7 +393,7 @@ def _examiner(builder: Builder, transport: Transport) -> Examiner:
     experiment = builder.config.experiment
     pace = experiment.evaluation
     assert pace is not None
-    num_envs, seed = min(pace.episodes, MAX_PARALLEL), builder.seed("evaluation")
+    num_envs, seed = min(pace.episodes, MAX_PARALLEL), builder.seed("examiner")
     limits, metrics = EvaluationLimits(pace.max_s), builder.config.environment.metrics
     model = builder.acting_model()
     best = BestWriter(builder.job.checkpoints, model, anew=builder.job.own_best and not builder.incarnation)
