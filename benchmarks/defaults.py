@@ -7,6 +7,14 @@ when --minutes are over.
     python benchmarks/defaults.py --json defaults.json           # all rows, three seeds, five minutes each
     python benchmarks/defaults.py --only CartPole-v1 --seeds 1 --minutes 0.3
     python benchmarks/defaults.py --sb3 ENV/bin/python           # Stable-Baselines3's defaults beside them
+    python benchmarks/defaults.py --mujoco ppo --out runs/mujoco # eight tasks, 400,000 steps, five seeds
+    python benchmarks/defaults.py --mujoco sac --out runs/mujoco # likewise, 100,000 steps
+
+With --mujoco the other side is data that is kept: benchmarks/peers/sb3_mujoco.py fills
+benchmarks/data/sb3_mujoco.jsonl, and tasks that are not there yet are left out. Returns are compared by how
+far they are above those of random actions, since some are negative: a task's ratio is (ours - random) /
+(theirs - random), of means over seeds, and that of all tasks the geometric mean of these, in which one below
+0.01 counts as 0.01. Intervals are bootstrap ones of 95 %: seeds of both sides are drawn anew.
 
 The table is Markdown. A row whose package is missing, or that is refused, says so. Each training stays in
 --out and is not repeated: what was interrupted goes on. The two sides take turns; the peer's torch has one
@@ -33,6 +41,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import gymnasium
+import numpy as np
 
 HERE: Final = Path(__file__).resolve().parent
 EVAL_SEED: Final = 1_000_003
@@ -51,6 +60,7 @@ class Row:
         target: mean return, at least; None: more than the peer's.
         episodes: of an evaluation; fewer where they are slow.
         package: that registers the environment, and the module to look for; empty if gymnasium does.
+        env_steps: after which a training ends; None: where the defaults end it.
     """
 
     env: str
@@ -59,6 +69,7 @@ class Row:
     episodes: int = 1000
     package: str = ""
     module: str = ""
+    env_steps: int | None = None
 
     @property
     def name(self) -> str:
@@ -80,6 +91,21 @@ ROWS: Final = (
     Row("minigrid:MiniGrid-DoorKey-5x5-v0", "ppo", 0.9, package="minigrid", module="minigrid"),
     Row("MinAtar/Breakout-v1", "dqn", None, package="minatar", module="minatar"),
 )
+
+KEPT: Final = HERE / "data" / "sb3_mujoco.jsonl"
+MUJOCO_STEPS: Final = {"ppo": 400_000, "sac": 100_000}
+MUJOCO_EPISODES: Final = {
+    **dict.fromkeys(("Hopper", "HalfCheetah", "Walker2d", "Ant", "Swimmer", "InvertedPendulum"), 50),
+    "Reacher": 300,
+    "Pusher": 100,
+}
+MUJOCO_ROWS: Final = tuple(
+    Row(f"{task}-v5", agent, None, episodes, "gymnasium[mujoco]", "mujoco", steps)
+    for agent, steps in MUJOCO_STEPS.items()
+    for task, episodes in MUJOCO_EPISODES.items()
+)
+WORST_RATIO: Final = 0.01
+DRAWS: Final = 10_000
 
 
 @dataclass
@@ -145,7 +171,7 @@ class Bench:
         for seed in range(1, self._options.seeds + 1):
             outcome.runs.append(self._one(outcome, seed, log))
             self._progress("tianji", outcome, outcome.runs[-1])
-            if self._options.sb3:
+            if self._options.sb3 and not row.env_steps:
                 outcome.peer.append(self._of_peer(outcome, seed, log))
                 self._progress("sb3", outcome, outcome.peer[-1])
         return outcome
@@ -154,12 +180,16 @@ class Bench:
         return [self._options.tianji, "train", "--env", outcome.env, "--agent", outcome.row.agent]
 
     def _one(self, outcome: Outcome, seed: int, log: Path) -> dict[str, Any]:
-        runs = self._directory / f"{log.stem}-{seed}-{self._options.minutes:g}min"
+        length = outcome.row.env_steps or f"{self._options.minutes:g}min"
+        runs = self._directory / f"{log.stem}-{seed}-{length}"
         training, playing = Path(f"{runs}.train.json"), Path(f"{runs}.{self._options.checkpoint}.json")
         command = [*self._train(outcome), "--quiet", "--out", str(runs), "--json", str(training)]
+        steps = outcome.row.env_steps
         for setting in (
             f"experiment.seed={seed}",
-            f"experiment.stop.wall_s={60 * self._options.minutes:g}",
+            f"experiment.stop.env_steps={steps}"
+            if steps
+            else f"experiment.stop.wall_s={60 * self._options.minutes:g}",
             "experiment.name=run",
             "experiment.eval_episodes=0",
             "experiment.plots=false",
@@ -201,6 +231,65 @@ class Bench:
         )
 
 
+def kept_returns(path: Path = KEPT) -> dict[tuple[str, str, int], list[dict[str, Any]]]:
+    """Read the peer's kept trainings by environment, agent and env steps; random actions are an agent."""
+    found: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        run = json.loads(line)
+        found.setdefault((run["env"], run["agent"], run["env_steps"]), []).append(run)
+    return found
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A task's returns above those of random actions, a number for each seed."""
+
+    task: str
+    ours: np.ndarray
+    theirs: np.ndarray
+
+    def ratio(self, generator: np.random.Generator | None = None, draws: int = 1) -> np.ndarray:
+        """Ratio of means, ``draws`` times; with a generator of seeds that are drawn anew."""
+        means = []
+        for scores in (self.ours, self.theirs):
+            drawn = np.tile(scores, (draws, 1)) if generator is None else generator.choice(
+                scores, (draws, len(scores))
+            )  # fmt: skip
+            means.append(drawn.mean(axis=1))
+        return np.asarray(np.maximum(means[0] / means[1], WORST_RATIO))
+
+
+def compare(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Write the ratios to the kept data as Markdown, by task and of all tasks of an agent."""
+    kept = kept_returns()
+    for agent in MUJOCO_STEPS:
+        scores = []
+        yield f"\n| {agent} | tianji: each seed | Stable-Baselines3: each seed | random | ratio | 95 % |"
+        yield "|---|---|---|---|---|---|"
+        for outcome in outcomes:
+            row = outcome.row
+            if row.agent != agent or not outcome.runs:
+                continue
+            theirs = kept.get((row.env, agent, row.env_steps or 0), [])
+            base = kept[row.env, "random", 0][0]["mean"]
+            cells = [row.env, _means(outcome.runs), _means(theirs) or "not there yet", f"{base:.4g}", "", ""]
+            if theirs:
+                both = ([run["mean"] - base for run in runs] for runs in (outcome.runs, theirs))
+                scores.append(Scores(row.env, *map(np.asarray, both)))
+                cells[4:] = [f"{scores[-1].ratio()[0]:.2f}", _interval(scores[-1:])]
+            yield f"| {' | '.join(cells)} |"
+        if scores:
+            total = np.exp(np.mean([np.log(one.ratio()[0]) for one in scores]))
+            yield f"\n{agent}, {len(scores)} tasks: ratio {total:.3f}, 95 % of it {_interval(scores)}"
+
+
+def _interval(scores: Sequence[Scores]) -> str:
+    generator = np.random.default_rng(0)
+    drawn = np.exp(np.mean([np.log(one.ratio(generator, DRAWS)) for one in scores], axis=0))
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return f"{low:.2f} to {high:.2f}"
+
+
 def table(outcomes: Sequence[Outcome], *, with_peer: bool) -> Iterator[str]:
     """Write the rows as Markdown."""
     heads = ["environment", "agent", "target", "tianji: each seed", "reached", "env steps", "train s"]
@@ -235,12 +324,13 @@ def _train_s(runs: Sequence[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    names = [row.name for row in ROWS]
+    names = sorted({row.name for row in (*ROWS, *MUJOCO_ROWS)})
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
         "--only", nargs="+", choices=names, default=names, metavar="ID", help=", ".join(names)
     )
-    parser.add_argument("--seeds", type=int, default=3, help="how many, from 1 on")
+    parser.add_argument("--mujoco", nargs="*", choices=MUJOCO_STEPS, metavar="AGENT", help="ppo, sac or both")
+    parser.add_argument("--seeds", type=int, help="how many, from 1 on (default: 3; with --mujoco 5)")
     parser.add_argument("--minutes", type=float, default=5.0, help="longest of a training")
     parser.add_argument("--checkpoint", default="last", choices=("last", "best"), help="which one plays")
     parser.add_argument("--sb3", metavar="PYTHON", help="an interpreter that has Stable-Baselines3")
@@ -250,6 +340,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="keeps runs and logs here (default: a temporary folder)")
     parser.add_argument("--json", type=Path, metavar="PATH", help="also writes all runs to this file")
     options = parser.parse_args()
+    mujoco = options.mujoco is not None
+    options.seeds = options.seeds or (5 if mujoco else 3)
+    rows = [row for row in MUJOCO_ROWS if row.agent in (options.mujoco or MUJOCO_STEPS)] if mujoco else ROWS
     directory = (options.out or Path(tempfile.mkdtemp(prefix="tianji-defaults-"))).resolve()
     directory.mkdir(parents=True, exist_ok=True)
     machine = {
@@ -261,12 +354,12 @@ def main() -> int:
         "checkpoint": options.checkpoint,
     }
     bench = Bench(options, directory)
-    outcomes = [bench.run(row) for row in ROWS if row.name in options.only]
+    outcomes = [bench.run(row) for row in rows if row.name in options.only]
     print(", ".join(f"{key} {value}" for key, value in machine.items()) + "\n")
-    print("\n".join(table(outcomes, with_peer=bool(options.sb3))))
+    print("\n".join(compare(outcomes) if mujoco else table(outcomes, with_peer=bool(options.sb3))))
     if options.json:
-        rows = [asdict(outcome) | {"reached": outcome.reached} for outcome in outcomes]
-        options.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+        written = [asdict(outcome) | {"reached": outcome.reached} for outcome in outcomes]
+        options.json.write_text(json.dumps({"machine": machine, "rows": written}, indent=1) + "\n")
     complete = (outcome.missing or outcome.reached in {None, len(outcome.runs)} for outcome in outcomes)
     return 0 if all(complete) else 1
 

@@ -156,6 +156,8 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
             job = load_run_config(str(earlier.config), settings)
         else:
             job = load_config(str(config), settings) if env is None else _by_defaults(env, agent, settings)
+            if env is not None and not (quiet or json_to == "-"):
+                _point_at_tuned(env, agent)
         changes: Sequence[str] = ()
         if earlier is not None and not dry_run:
             changes = _changes(job, earlier)
@@ -275,6 +277,14 @@ def _by_defaults(env: str, agent: str | None, overrides: Sequence[str]) -> JobCo
     from tianji_cli.config.without_file import config_without_file  # noqa: PLC0415
 
     return config_without_file(env, agent or "ppo", overrides)
+
+
+def _point_at_tuned(env: str, agent: str | None) -> None:
+    """Name the config that comes with tianji for the same, if there is one."""
+    from tianji_cli.config.without_file import tuned_config  # noqa: PLC0415 - it imports gymnasium
+
+    if (tuned := tuned_config(env, agent or "ppo")) is not None:
+        say(f"{tuned} is tuned for this environment: tianji train {tuned}")
 
 
 def _run(request: RunRequest, trace_s: float | None, json_to: str | None) -> int:

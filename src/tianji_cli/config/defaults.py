@@ -83,6 +83,11 @@ class Seen:
         return min(min(image.height, image.width) for image in images if image is not None)
 
     @property
+    def is_bounded(self) -> bool:
+        """Actions are real numbers between bounds, which say how far a random one may be from another."""
+        return self.is_steered and isinstance(self.action, gym.spaces.Box) and self.action.is_bounded()
+
+    @property
     def is_steered(self) -> bool:
         """Actions are real numbers."""
         return isinstance(self.action, gym.spaces.Box) and np.issubdtype(self.action.dtype, np.floating)
@@ -157,13 +162,13 @@ def _refusal(agent: str, seen: Seen) -> str:
 
 
 def _ppo(seen: Seen, cores: int, env_steps: int | None) -> Table:
+    of_body = seen.is_steered and not seen.has_pictures
     training: Table = {
         "rollout_steps": 2048,
         "minibatch_size": 64 if seen.is_steered else 256,
         "epochs": 10,
         "learning_rate": 3e-4 if seen.is_steered else 1e-3,
-        # Where nothing is left to learn an adaptive rate rises until a policy of choices breaks.
-        **({"learning_rate_schedule": "adaptive"} if seen.is_steered else _falling_rate(env_steps)),
+        **({} if seen.is_steered else _falling_rate(env_steps)),
         "gamma": 0.99,
         "gae_lambda": 0.95,
         "clip_range": 0.2,
@@ -172,14 +177,19 @@ def _ppo(seen: Seen, cores: int, env_steps: int | None) -> Table:
     }
     if seen.has_pictures:
         training |= {"epochs": 3, "learning_rate": 3e-4, "clip_range": 0.1, "minibatch_size": 256}
-    num_envs = 16
+        if seen.is_steered:
+            training["learning_rate_schedule"] = "adaptive"
+    num_envs = 4 if of_body else 16  # Advantages of what bodies do come late: fragments are longer.
     send_size = training["rollout_steps"] // (_FRAGMENTS * num_envs)
     wanted = max(_FRAGMENTS, _actors_to_follow("ppo", seen, cores))
     actors = max(actors for actors in (1, 2, 4, 8, 16) if actors <= min(wanted, max(1, cores - 1)))
     num_envs = min(num_envs, _FRAGMENTS * num_envs // actors)
+    model = _image_model("cnn_actor_critic", seen) or {"type": "mlp_actor_critic"}
+    if of_body and seen.is_bounded:
+        model["initial_log_std"] = -0.5
     return {
         "environment": {"num_envs": num_envs},
-        "model": _image_model("cnn_actor_critic", seen) or {"type": "mlp_actor_critic"},
+        "model": model,
         "training": training,
         "distribution": {"actor": {"num": actors, "send_size": send_size}},
     }

@@ -23,7 +23,7 @@ from tianji_cli.config.defaults import CORES_OF_ONE_ACTOR, Seen, check_agent, de
 from tianji_cli.config.environment import build_environment
 from tianji_cli.config.loader import check_environment, find_extensions, known_sections, resolve, validated
 from tianji_cli.config.schema import Environment, JobConfig, Wrapper
-from tianji_cli.config.source import KeyPath, Tree, lay_over
+from tianji_cli.config.source import KeyPath, Tree, lay_over, read, shipped_configs
 from tianji_cli.errors import ConfigError, UsageError, describe
 from tianji_envs import registry as environments
 from tianji_envs.core import VectorEnvironment
@@ -86,6 +86,17 @@ def config_without_file(
     tree = tree_for(usual)
     wanted = _steps_of(tree)
     return resolve(tree if wanted == usual else tree_for(wanted), cores)
+
+
+def tuned_config(env: str, agent: str) -> str | None:
+    """Find the config that comes with tianji for an environment's id and an agent; None if there is none."""
+    for name, path in sorted(shipped_configs().items(), key=lambda shipped: len(shipped[0])):
+        if path.name.startswith(agent):
+            values = read(str(path)).values
+            known = str(values["environment"].get("id"))
+            if (values["agent"]["type"], known.rpartition(":")[2]) == (agent, env.rpartition(":")[2]):
+                return name
+    return None
 
 
 def find_environment(env: str, overrides: Sequence[str]) -> Environment:

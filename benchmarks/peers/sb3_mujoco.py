@@ -1,0 +1,173 @@
+"""Stable-Baselines3 with its own defaults on eight MuJoCo tasks: trainings that are kept and never repeated.
+
+    ENV/bin/python benchmarks/peers/sb3_mujoco.py                       # all that is not there yet, in turns
+    ENV/bin/python benchmarks/peers/sb3_mujoco.py --agent sac --env Hopper-v5 --env-steps 300000
+
+PPO sees observations and rewards that ``VecNormalize`` scales, and has the defaults of the algorithm else,
+in one environment; SAC has its defaults. Each training that ends adds a line of JSON to
+``benchmarks/data/sb3_mujoco.jsonl``: who trained for how long, the greedy returns of its last policy with the
+statistics of its training, and the versions. A line that is there is not made again, so the program may be
+killed at any time and started again. Before any training it adds the returns of random actions.
+``benchmarks/defaults.py --mujoco`` reads the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from stable_baselines3 import PPO, SAC
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+TASKS: Final = (
+    "Hopper",
+    "HalfCheetah",
+    "Walker2d",
+    "Ant",
+    "Swimmer",
+    "Reacher",
+    "Pusher",
+    "InvertedPendulum",
+)
+STEPS: Final = {"ppo": 400_000, "sac": 100_000}
+DATA: Final = Path(__file__).resolve().parents[1] / "data" / "sb3_mujoco.jsonl"
+EVAL_SEED: Final = 1_000_003
+"""Of the environments in which policies play; trainings have the small ones."""
+PLAYED_AT_ONCE: Final = 10
+SHORT: Final = {"Reacher": 300, "Pusher": 100}
+"""Episodes of an evaluation where they have 50 and 100 steps; others have 50 of 1,000 steps or fewer."""
+PACKAGES: Final = ("stable-baselines3", "torch", "gymnasium", "mujoco", "numpy")
+HYPERPARAMETERS: Final = {
+    "ppo": (
+        "learning_rate",
+        "n_steps",
+        "batch_size",
+        "n_epochs",
+        "gamma",
+        "gae_lambda",
+        "ent_coef",
+        "vf_coef",
+    ),
+    "sac": ("learning_rate", "buffer_size", "learning_starts", "batch_size", "tau", "gamma", "ent_coef"),
+}
+
+Row = dict[str, Any]
+
+
+def episodes_of(env: str) -> int:
+    """Count the episodes of an evaluation."""
+    return SHORT.get(env.partition("-")[0], 50)
+
+
+def known(path: Path) -> set[tuple[str, str, int, int]]:
+    """Read which trainings are there; a line that a kill cut off is none."""
+    found = set()
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        found.add((row["env"], row["agent"], row["env_steps"], row["seed"]))
+    return found
+
+
+def add(path: Path, row: Row) -> None:
+    """Append one line in one write."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    sys.stderr.write(f"{row['env']} {row['agent']} seed {row['seed']}: {row['mean']:.1f}\n")
+
+
+def summary_of(returns: list[float]) -> Row:
+    """Summarise greedy returns."""
+    return {
+        "mean": round(statistics.fmean(returns), 3),
+        "std": round(statistics.pstdev(returns), 3),
+        "episodes": len(returns),
+    }
+
+
+def versions() -> Mapping[str, str]:
+    """Name the versions of what took part."""
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+
+
+def play_at_random(env: str) -> Row:
+    """Play episodes of actions drawn from the space."""
+    playing = make_vec_env(env, n_envs=1, seed=EVAL_SEED)
+    playing.action_space.seed(EVAL_SEED)
+    returns: list[float] = []
+    playing.reset()
+    while len(returns) < episodes_of(env):
+        _, _, done, infos = playing.step([playing.action_space.sample()])
+        if done[0]:
+            returns.append(float(infos[0]["episode"]["r"]))
+    return {"env": env, "agent": "random", "seed": 0, "env_steps": 0} | summary_of(returns)
+
+
+def train(env: str, agent: str, seed: int, env_steps: int) -> Row:
+    """Train once, and play greedily."""
+    training: VecEnv = make_vec_env(env, n_envs=1, seed=seed)
+    if agent == "ppo":
+        training = VecNormalize(training)
+    model = {"ppo": PPO, "sac": SAC}[agent]("MlpPolicy", training, seed=seed, device="cpu")
+    began_s = time.monotonic()
+    model.learn(total_timesteps=env_steps)
+    train_s = time.monotonic() - began_s
+    playing: VecEnv = make_vec_env(env, n_envs=PLAYED_AT_ONCE, seed=EVAL_SEED)
+    if isinstance(training, VecNormalize):
+        playing = VecNormalize(playing, training=False, norm_reward=False)
+        playing.obs_rms = training.obs_rms
+    returns, _ = evaluate_policy(
+        model, playing, episodes_of(env), deterministic=True, return_episode_rewards=True
+    )
+    settings = {name: getattr(model, name) for name in HYPERPARAMETERS[agent]}
+    return {
+        "env": env,
+        "agent": agent,
+        "seed": seed,
+        "env_steps": env_steps,
+        **summary_of([float(total) for total in returns]),
+        "trained_steps": model.num_timesteps,
+        "train_s": round(train_s, 1),
+        "hyperparameters": settings | {"normalize": agent == "ppo"},
+        "versions": versions(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--env", nargs="+", default=[f"{task}-v5" for task in TASKS], metavar="ID")
+    parser.add_argument("--agent", nargs="+", choices=tuple(STEPS), default=list(STEPS))
+    parser.add_argument("--seeds", type=int, default=5, help="how many, from 1 on")
+    parser.add_argument("--env-steps", type=int, help=f"of a training (default: {STEPS})")
+    parser.add_argument("--data", type=Path, default=DATA, help="the file of lines")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    done = known(options.data)
+    for env in options.env:
+        if (env, "random", 0, 0) not in done:
+            add(options.data, play_at_random(env))
+    for agent, seed, env in itertools.product(options.agent, range(1, options.seeds + 1), options.env):
+        steps = options.env_steps or STEPS[agent]
+        if (env, agent, steps, seed) not in done:
+            add(options.data, train(env, agent, seed, steps))
+
+
+if __name__ == "__main__":
+    main()
