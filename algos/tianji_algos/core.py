@@ -178,6 +178,14 @@ class Embryo(ABC):
             "one learner a group would be right"
         )
 
+    def freeze(self, names: Sequence[str]) -> None:  # noqa: ARG002 - for those who can
+        """Leave parameters of the model, by their names, as they are in every update from now on.
+
+        Raises:
+            AlgorithmError: this update rule cannot.
+        """
+        raise AlgorithmError(f"{type(self).__name__} does not freeze parameters: it has no freeze()")
+
     def averaged_state(self) -> Sequence[torch.Tensor]:
         """Return the optimizer's tensors, in place, that groups may average beside the parameters."""
         return ()

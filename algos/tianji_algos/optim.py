@@ -75,6 +75,7 @@ class Optimizer(ABC):
         self._denominator = torch.empty_like(flat.grad)
         self._unread = 0
         """Steps since the last ``check`` whose gradients were not read."""
+        self._frozen: torch.Tensor | None = None
         self._is_sound = torch.ones((), dtype=torch.bool, device=flat.device)
         self._sound_steps = torch.zeros((), dtype=torch.int64, device=flat.device)
         """Of these, those before the first whose gradient was not finite."""
@@ -85,6 +86,8 @@ class Optimizer(ABC):
         Raises:
             DivergedError: the gradient is not finite; the parameters are as they were.
         """
+        if self._frozen is not None:
+            self.gradient.masked_fill_(self._frozen, 0.0)
         norm = float(torch.linalg.vector_norm(self.gradient))
         if not math.isfinite(norm):
             raise _diverged(self.steps)
@@ -103,6 +106,8 @@ class Optimizer(ABC):
         Returns:
             The norm that the gradient had, ``[]``.
         """
+        if self._frozen is not None:
+            self.gradient.masked_fill_(self._frozen, 0.0)
         norm: torch.Tensor = torch.linalg.vector_norm(self.gradient)
         self._is_sound.logical_and_(norm.isfinite())
         self._sound_steps.add_(self._is_sound)
@@ -113,6 +118,15 @@ class Optimizer(ABC):
         self.steps += 1
         self._descend()
         return norm
+
+    def freeze(self, where: torch.Tensor) -> None:
+        """Leave parameters as they are, bit by bit, ``where [P]`` says so: their gradients count as 0.
+
+        What is remembered of their gradients would move them, and is forgotten.
+        """
+        self._frozen = where
+        for remembered in self.tensors().values():
+            remembered.masked_fill_(where, 0.0)
 
     def check(self) -> None:
         """Read whether all gradients of ``step_unread`` since the last call were finite.
@@ -383,6 +397,15 @@ class OptimizedEmbryo(Embryo):
     def join(self, learners: AllReduce) -> None:
         """Learn from shares of one batch together: the update is the one that all of it would give."""
         self._learners = learners
+
+    def freeze(self, names: Sequence[str]) -> None:
+        """Leave parameters of the model, by their names, as they are from now on."""
+        for name, parameter in self.model.named_parameters():
+            assert parameter.grad is not None, "it is a view of the flat gradient"
+            parameter.grad.fill_(name in names)
+        for optimizer in self._optimizers().values():
+            optimizer.freeze(optimizer.gradient.bool())
+            optimizer.gradient.zero_()
 
     def averaged_state(self) -> Sequence[torch.Tensor]:
         """Return what the optimizer remembers of gradients."""

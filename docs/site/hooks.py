@@ -57,6 +57,7 @@ HEADS = {
     "experiment": "What a run is called, when it ends and what it writes down.",
     "experiment.stop": "When a run is over: whichever comes first. One at least has to be there.",
     "experiment.evaluation": "Evaluations while training. Without the table there are none.",
+    "experiment.init": "What a run takes of the one that it begins with, `init_from`.",
     "environment": "Where experience comes from.",
     "distribution": "Which processes there are, and how data moves between them.",
     "distribution.learner": "The processes that update the parameters.",

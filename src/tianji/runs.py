@@ -123,6 +123,7 @@ def train(
     *,
     name: str | None = None,
     out: str | os.PathLike[str] = DEFAULT_OUT,
+    init_from: str | os.PathLike[str] | None = None,
     quiet: bool = True,
     **sections: Mapping[str, Any],
 ) -> Run:
@@ -137,6 +138,7 @@ def train(
         config: a TOML file, or the name of a shipped one.
         name: of the experiment, in place of the config's.
         out: where runs go.
+        init_from: a run, ``"RUN:CHECKPOINT"`` or a file of safetensors to begin with.
         quiet: show nothing; else what the command shows, where this process writes.
         sections: values in place of the config's, by section and key: ``experiment={"seed": 3}`` is
             ``--set experiment.seed=3``.
@@ -145,6 +147,7 @@ def train(
         UsageError: the config cannot be run; RunFailed: the training failed. Both with what the command said.
     """
     words = [os.fspath(config), "--out", os.fspath(out), *(["--name", name] if name else [])]
+    words += ["--init-from", os.fspath(init_from)] if init_from is not None else []
     words += ["--quiet"] if quiet else []
     words += [word for setting in _settings((), sections) for word in ("--set", setting)]
     with TemporaryDirectory(prefix="tianji-") as place:

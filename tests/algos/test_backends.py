@@ -221,6 +221,25 @@ def test_updates_are_the_same_by_hand_and_in_torch(build: Any, batches: Any) -> 
     assert said[2] == pytest.approx(said[0], rel=1e-3, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("build", "batches"), (CASES | IN_TORCH_ALONE).values(), ids=[*CASES, *IN_TORCH_ALONE]
+)
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_frozen_parameters_stay_as_they_are_bit_by_bit(build: Any, batches: Any, backend: str) -> None:
+    embryo = build(backend=backend)
+    for batch in batches(embryo):
+        embryo.update(batch)  # What is remembered of gradients would go on to move them.
+    before = {name: parameter.detach().clone() for name, parameter in embryo.model.named_parameters()}
+    frozen = [name for place, name in enumerate(before) if place % 2 == 0 and name != "log_temperature"]
+    embryo.freeze(frozen)
+    for batch in batches(embryo):
+        embryo.update(batch)
+    moved = [name for name, now in embryo.model.named_parameters() if not torch.equal(now, before[name])]
+    assert not set(moved) & set(frozen)
+    assert moved
+    assert len(moved) >= (len(before) - len(frozen)) // 2
+
+
 @EVERY
 @pytest.mark.parametrize("read", ["metrics", "state"])
 def test_a_loss_that_diverged_is_found_when_it_is_read(build: Any, batches: Any, read: str) -> None:

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +26,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError, RunFailed, TianjiError, UsageError
 from tianji_cli.files.directories import is_occupied, remove_stale
 from tianji_cli.files.film import MP4, FilmError, check_library
+from tianji_cli.files.initial import Source, described
 from tianji_cli.files.modules import digests
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.files.saved import CheckpointError, goals_reached, saved_session
@@ -79,6 +80,15 @@ Resume = Annotated[
     str | None,
     typer.Option(metavar="RUN", help="Go on with a run from its last checkpoint.", autocompletion=runs),
 ]
+InitFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--init-from",
+        metavar="RUN[:CHECKPOINT]|FILE",
+        help="Begin with what another run has learnt, or with a file of safetensors.",
+        autocompletion=runs,
+    ),
+]
 RunIn = Annotated[
     Path | None, typer.Option("--run", metavar="DIR", help="Use the directory that `tianji launch` made.")
 ]
@@ -116,6 +126,7 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
     name: Name = None,
     out: Runs = None,
     resume: Resume = None,
+    init_from: InitFrom = None,
     run_in: RunIn = None,
     listen: Listen = None,
     transport: Transport = None,
@@ -140,11 +151,16 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         return serve(launch)
     with ExitStack() as stack:
         world = stack.enter_context(World(launch)) if launch is not None and launch.size > 1 else None
-        _check_one_job(config, env, agent, resume)
+        _check_one_job(config, env, agent, resume, init_from)
         _check_seeds(seeds, resume, run_in, listen, launch)
         _check_trace(trace, seeds)
         remove_stale()
-        keys = {"distribution.transport": transport, "distribution.device": device, "experiment.name": name}
+        keys = {
+            "distribution.transport": transport,
+            "distribution.device": device,
+            "experiment.name": name,
+            "experiment.init_from": init_from,
+        }
         settings = [*(overrides or ()), *(f"{key}={json.dumps(said)}" for key, said in keys.items() if said)]
         place = DEFAULT_OUT if out is None else out
         several = SeedsDirectory.find(resume, place) if resume is not None and not dry_run else None
@@ -158,11 +174,10 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
             job = load_config(str(config), settings) if env is None else _by_defaults(env, agent, settings)
             if env is not None and not (quiet or json_to == "-"):
                 _point_at_tuned(env, agent)
-        changes: Sequence[str] = ()
-        if earlier is not None and not dry_run:
-            changes = _changes(job, earlier)
-            if _is_at_its_goal(job, earlier, json_to, own_best=bool(changes)):
-                return 0
+        changes = () if earlier is None or dry_run else _changes(job, earlier)
+        if earlier is not None and not dry_run and _is_at_its_goal(job, earlier, json_to, changes):
+            return 0
+        job, source = (job, None) if earlier is not None else _with_source(job, place)
         plan = make_plan(job, expected_hosts(job))
         joined = job.distribution.hosts > 1 and world is None  # Ranks have the files where they were started.
         files = collect_files(job) if joined else {}
@@ -174,16 +189,18 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
                 _check_new(job, run_in, place)
         where = earlier.path if earlier is not None else run_in or place
         with status("importing torch, building environment and model once", quiet=quiet or json_to == "-"):
-            launcher = _launcher_that_built(build_spec(job, plan, where), world, stack)
+            spec = build_spec(job, plan, where, None if source is None else source.place)
+            launcher, taken = _launcher_that_built(spec, world, stack)
         if dry_run:
-            print_plan(plan, graph_of(job), job.roles, json_to)
+            lines = described(source.document(taken)) if source is not None and taken is not None else ()
+            print_plan(plan, graph_of(job), job.roles, json_to, lines)
             return 0
         if seeds is not None or by_mpiexec:
             stack.close()  # What is started has launchers of its own, or ranks that start by themselves.
         if seeds is not None:
             return train_seeds(job, seeds, place, quiet=quiet, json_to=json_to)
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
-        run = earlier or _directory_for(job, run_in, place)
+        run = earlier or _directory_for(job, run_in, place, source, taken)
         code = digests(launcher.modules) if launcher is not None else json.loads(os.environ.get(CODE, "{}"))
         if by_mpiexec:
             os.environ[CODE] = json.dumps(code)
@@ -197,7 +214,9 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         )
 
 
-def _check_one_job(config: str | None, env: str | None, agent: str | None, resume: str | None) -> None:
+def _check_one_job(
+    config: str | None, env: str | None, agent: str | None, resume: str | None, init_from: str | None
+) -> None:
     """Refuse a command line that says no job, or several.
 
     Raises:
@@ -207,6 +226,10 @@ def _check_one_job(config: str | None, env: str | None, agent: str | None, resum
         raise UsageError(
             "name a config to train, an environment (--env ID) or a run to go on with (--resume RUN), "
             "and not several of them"
+        )
+    if init_from is not None and resume is not None:
+        raise UsageError(
+            "--init-from is how a new run begins; --resume goes on with a run, which has begun already"
         )
     if agent is not None and env is None:
         raise UsageError("--agent goes with --env; a config says it itself, as agent.type")
@@ -268,8 +291,23 @@ def _check_new(job: JobConfig, run_in: Path | None, place: Path) -> None:
         RunDirectory.adopt(run_in)
 
 
-def _directory_for(job: JobConfig, run_in: Path | None, place: Path) -> RunDirectory:
-    return RunDirectory.create(job.experiment.name, place) if run_in is None else RunDirectory.adopt(run_in)
+def _directory_for(
+    job: JobConfig, run_in: Path | None, place: Path, source: Source | None, taken: Mapping[str, Any] | None
+) -> RunDirectory:
+    """Make or adopt the directory of a new run, with what is taken of another one."""
+    run = RunDirectory.create(job.experiment.name, place) if run_in is None else RunDirectory.adopt(run_in)
+    if source is not None and taken is not None:
+        source.keep(run, source.document(taken))
+    return run
+
+
+def _with_source(job: JobConfig, out: Path) -> tuple[JobConfig, Source | None]:
+    """Find what a new run begins with, and name it so that it is found from everywhere."""
+    if job.experiment.init_from is None:
+        return job, None
+    source = Source.find(job, out)
+    begun = job.experiment.model_copy(update={"init_from": source.said})
+    return job.model_copy(update={"experiment": begun}), source
 
 
 def _by_defaults(env: str, agent: str | None, overrides: Sequence[str]) -> JobConfig:
@@ -325,17 +363,23 @@ def _exit_status(result: Result, world: World | None) -> int:
     return INTERRUPTED if summary.status == "stopped" else 0
 
 
-def _launcher_that_built(spec: JobSpec, world: World | None, stack: ExitStack) -> LocalLauncher | None:
-    """Build environment, model and layout once; None where the workers are MPI ranks and need no launcher."""
+def _launcher_that_built(
+    spec: JobSpec, world: World | None, stack: ExitStack
+) -> tuple[LocalLauncher | None, dict[str, Any] | None]:
+    """Build environment, model and layout once.
+
+    Returns:
+        The launcher; None where the workers are MPI ranks and need none. And what is taken of another run.
+    """
     if world is None:
         launcher = stack.enter_context(LocalLauncher())
-        launcher.build_once(spec, say)
-        return launcher
+        return launcher, launcher.build_once(spec, say).init
     if not started_again():  # Else the command that started mpiexec has built everything already.
         with LocalLauncher() as only_to_build:
-            only_to_build.build_once(spec, say)
+            built = only_to_build.build_once(spec, say)
             os.environ[CODE] = json.dumps(digests(only_to_build.modules))
-    return None
+            return None, built.init
+    return None, None
 
 
 def say(what: str) -> None:
@@ -397,17 +441,22 @@ def _changes(job: JobConfig, run: RunDirectory) -> tuple[str, ...]:
     """
     _check_earlier(run)
     try:
-        before = run.config_of(saved_session(run.checkpoints))
-        return differences(load_run_config(str(before)), job)
+        place = run.config_of(saved_session(run.checkpoints))
+        before = load_run_config(str(place))
     except CheckpointError as cause:
         raise UsageError(f"{run.path} has no readable checkpoint to go on from: {cause}") from cause
     except ConfigError:
-        return (f"{before} cannot be read any more without --set",)
+        return (f"{place} cannot be read any more without --set",)
+    if before.experiment.init_from != job.experiment.init_from:
+        raise UsageError("experiment.init_from: the run has begun already; --init-from begins a new one")
+    return differences(before, job)
 
 
-def _is_at_its_goal(job: JobConfig, run: RunDirectory, json_to: str | None, *, own_best: bool) -> bool:
+def _is_at_its_goal(job: JobConfig, run: RunDirectory, json_to: str | None, changes: Sequence[str]) -> bool:
     """Whether there is nothing to train for; if so, print it and how to go on, and touch nothing."""
-    reached = goals_reached(run.checkpoints, job.experiment.stop, job.distribution.groups, own_best=own_best)
+    reached = goals_reached(
+        run.checkpoints, job.experiment.stop, job.distribution.groups, own_best=bool(changes)
+    )
     if not reached:
         return False
     if json_to is not None and (summary := read_summary(run.summary)) is not None:
@@ -431,7 +480,9 @@ def _is_at_its_goal(job: JobConfig, run: RunDirectory, json_to: str | None, *, o
     return True
 
 
-def print_plan(plan: Plan, graph: RoleGraph, roles: Collection[str], json_to: str | None) -> None:
+def print_plan(
+    plan: Plan, graph: RoleGraph, roles: Collection[str], json_to: str | None, more: Iterable[str] = ()
+) -> None:
     """Print the processes of a plan, and the edges between their roles; write them as JSON where asked."""
     rows: list[dict[str, Any]] = [
         {
@@ -457,7 +508,7 @@ def print_plan(plan: Plan, graph: RoleGraph, roles: Collection[str], json_to: st
     for alike in _alike(plan.processes):
         table.add_row(*_cells(alike))
     Console().print(table)
-    print_lines(_below_table(plan, graph, roles))
+    print_lines([*_below_table(plan, graph, roles), *more])
 
 
 def _below_table(plan: Plan, graph: RoleGraph, roles: Collection[str]) -> Iterator[str]:

@@ -219,6 +219,20 @@ class PeriodicEvaluation(Section):
         return self
 
 
+class Init(Section):
+    """What a new run takes of the one that it begins with; table ``[experiment.init]``.
+
+    Attributes:
+        statistics: whether running statistics are taken, those of ``normalize_observations`` and its like.
+        optimizer: whether what the optimizer remembers is taken, which fits the same network alone.
+        freeze: patterns of names of parameters that are not trained, such as ``"encoder.*"``.
+    """
+
+    statistics: bool = True
+    optimizer: bool = False
+    freeze: Annotated[tuple[str, ...], Field(strict=False)] = ()
+
+
 class Experiment(Section):
     """The name of a run, when it ends and what it writes down.
 
@@ -226,6 +240,9 @@ class Experiment(Section):
         name: of the run's directory; the config file's stem by default.
         seed: every random stream of the run is derived from it.
         stop: when the run is over.
+        init_from: what a new run begins with: another run, ``RUN:CHECKPOINT``, or a file of safetensors; of a
+            run its best policy by default.
+        init: what is taken of it.
         thresholds: mean returns whose first time is written to the summary's ``time_to``.
         checkpoint_every_s: seconds between checkpoints.
         keep_checkpoints: how many stay under their step number.
@@ -246,6 +263,8 @@ class Experiment(Section):
     name: Annotated[str, Field(min_length=1, max_length=200)]
     seed: Annotated[Natural, Field(le=GREATEST_SEED)] = 1
     stop: Stop
+    init_from: Annotated[str | None, Field(min_length=1)] = None
+    init: Init | None = None
     thresholds: Annotated[tuple[float, ...], Field(strict=False)] = ()
     checkpoint_every_s: Annotated[float, Field(gt=0)] = 60.0
     keep_checkpoints: Natural = 3
@@ -265,6 +284,12 @@ class Experiment(Section):
             raise ValueError(
                 "stop.evaluation: nothing is evaluated while training; set [experiment.evaluation]"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _takes_from_something(self) -> Self:
+        if self.init is not None and self.init_from is None:
+            raise ValueError("init: there is nothing to begin with; set init_from, or train with --init-from")
         return self
 
     @field_validator("name")

@@ -25,6 +25,7 @@ SECTIONS: Final[frozenset[KeyPath]] = frozenset(
     {
         ("experiment",),
         ("experiment", "evaluation"),
+        ("experiment", "init"),
         ("environment",),
         ("agent",),
         ("model",),

@@ -217,13 +217,21 @@ def load_parameters(directory: Path, model: Model) -> Floats:
 
 
 def _tensors(directory: Path, name: str) -> dict[str, torch.Tensor]:
-    """Read tensors, which all have to be numbers."""
+    return read_tensors(read_sealed(directory, name), directory / name)
+
+
+def read_tensors(content: bytes, path: Path) -> dict[str, torch.Tensor]:
+    """Read the tensors of a file ``path``, which all have to be numbers.
+
+    Raises:
+        CheckpointError: it is damaged, or has numbers that are not finite.
+    """
     try:
-        tensors: dict[str, torch.Tensor] = load(read_sealed(directory, name))
+        tensors: dict[str, torch.Tensor] = load(content)
     except SafetensorError as cause:
-        raise CheckpointError(f"cannot read {directory / name}: {cause}") from cause
+        raise CheckpointError(f"cannot read {path}: {cause}") from cause
     if (broken := _not_finite(tensors)) is not None:
-        raise CheckpointError(f"{directory / name} is of no use: {broken!r} has numbers that are not finite")
+        raise CheckpointError(f"{path} is of no use: {broken!r} has numbers that are not finite")
     return tensors
 
 

@@ -142,7 +142,7 @@ class LocalLauncher:
         """Process id of the server."""
         return self._server.pid
 
-    def build_once(self, job: JobSpec, say: Callable[[str], None]) -> None:
+    def build_once(self, job: JobSpec, say: Callable[[str], None]) -> BuildReport:
         """Have environment, model and layout built in a process of its own, and wait for its end.
 
         Args:
@@ -172,6 +172,7 @@ class LocalLauncher:
             error = UsageError(report.error)
             error.add_note(report.traceback)
             raise error
+        return report
 
     def begin(self, job: JobSpec) -> None:
         """Describe what all workers from now on are told."""

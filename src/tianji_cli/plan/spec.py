@@ -34,6 +34,7 @@ class JobSpec:
         run: takes what lasts: the run directory, wherever it can be reached.
         progress: counters that this session goes on from, by group; empty in the first session.
         own_best: this session judges policies otherwise than those before, and begins a best of its own.
+        init: tensors that a new run begins with: a checkpoint's directory or a file; None if there are none.
         members: hyperparameters of each group of a population; empty where there is none.
         root: how to reach the root; None if there is none.
         path: where Python finds modules, as the root found them.
@@ -51,6 +52,7 @@ class JobSpec:
     run: Path
     progress: tuple[Progress, ...] = ()
     own_best: bool = False
+    init: Path | None = None
     members: tuple[dict[str, Any], ...] = ()
     root: RootAddress | None = None
     path: tuple[str, ...] = ()

@@ -124,13 +124,14 @@ class ParameterAveraging:
         contributors = sorted(self._here)
         weights = np.array([self._contributions[group].weight for group in contributors])
         shares = weights / weights.sum()
-        mean = self._average.values
+        mean, first = self._average.values, self._contributions[contributors[0]].values
         merged = merge_statistics([self._contributions[group] for group in contributors])
         for i, (group, share) in enumerate(zip(contributors, shares.tolist(), strict=True)):
             contribution = self._contributions[group]
             if i == 0:
-                np.multiply(contribution.values, share, out=mean)
-            else:
+                mean[:] = first
+            else:  # By differences, so that what is alike in all groups, as frozen parameters are, stays so.
+                contribution.values -= first
                 contribution.values *= share
                 mean += contribution.values
             self._taken[group] = contribution.number

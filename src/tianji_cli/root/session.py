@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +21,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.directories import remove_stale
+from tianji_cli.files.initial import INIT, described, initial_document
 from tianji_cli.files.lineage import Lineage
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.files.saved import (
@@ -131,6 +132,10 @@ def run_session(request: RunRequest) -> Result:
         for warning in (*run.check(), *host_warnings(job)):
             telemetry.event(warning)
         begin = stack.enter_context(_session_files(request, progress, telemetry))
+        initial = initial_document(run)
+        if initial is not None and not request.resumed:
+            for line in described(initial):
+                telemetry.event(line)
         note_session(run, earlier_env_steps, request.code)
         names = [name for name in job.experiment.track if name != TENSORBOARD]
         trackers = TrackerProcesses(names, run, telemetry.position, telemetry.event)
@@ -172,7 +177,7 @@ def run_session(request: RunRequest) -> Result:
             checkpoints=run.checkpoints,
             begins=begin,
         )
-        summary = root.run()
+        summary = replace(root.run(), init=initial)
         with control.undisturbed():
             _remove_lockstep_stores(run)
             plots = job.experiment.plots and summary.status != "stopped"
@@ -295,10 +300,10 @@ def _check_files_elsewhere(
     for place in files_elsewhere(plan, request.job.roles):
         if place.host not in cut_off:
             continue
-        if request.resumed and place.learns:
-            run = request.run.path.absolute()
+        if place.learns and (request.resumed or request.job.experiment.init_from):
+            run, does = request.run.path.absolute(), "go on with" if request.resumed else "begin"
             raise RunFailed(
-                f"{place.host} is to go on with group {place.group} and cannot reach {run}: "
+                f"{place.host} is to {does} group {place.group} and cannot reach {run}: "
                 "share it between the hosts, under the same path"
             )
         telemetry.event(
@@ -318,6 +323,7 @@ def _job_spec(request: RunRequest, progress: tuple[Progress, ...], plan: Plan, r
         run=run,
         progress=progress,
         own_best=bool(request.changes),
+        init=run / INIT if request.job.experiment.init_from and not request.resumed else None,
         members=members_of(request.job, request.run.checkpoints if request.resumed else None),
         root=root,
         path=tuple(sys.path),
@@ -328,16 +334,17 @@ def _job_spec(request: RunRequest, progress: tuple[Progress, ...], plan: Plan, r
     )
 
 
-def build_spec(job: JobConfig, plan: Plan, where: Path) -> JobSpec:
+def build_spec(job: JobConfig, plan: Plan, where: Path, init: Path | None = None) -> JobSpec:
     """Describe what is to be built once before the job starts.
 
     Args:
         job: the config.
         where: the run's directory, or that for runs; it may have to be made yet.
+        init: tensors that it is to begin with.
     """
     there = next(place for place in (where.absolute(), *where.absolute().parents) if place.is_dir())
     fresh = _wants_fresh_process(job)
-    return JobSpec("", dump_config(job), plan, there, there, path=tuple(sys.path), fresh=fresh)
+    return JobSpec("", dump_config(job), plan, there, there, init=init, path=tuple(sys.path), fresh=fresh)
 
 
 def _wants_fresh_process(job: JobConfig) -> bool:

@@ -117,6 +117,8 @@ def print_lines(lines: Iterable[str], *, to_copy: bool = False) -> None:
 def facts_of(summary: Summary) -> Iterator[tuple[str, Text]]:
     """List what a run came to, each with its label."""
     yield "return", returns_of(summary)
+    if summary.init is not None:
+        yield "began with", Text(f"{several(len(summary.init['taken']), 'tensor')} of {summary.init['from']}")
     yield from _lines(summary, OF_EPISODES)
     if summary.evaluation is not None:
         said = summary.evaluation.described("greedy episodes", "experiment.eval_max_s, eval_max_steps")

@@ -346,6 +346,7 @@ class Summary(JobState):
         dropped: on purpose, by a rule that says so.
         rejected_frames: messages refused because they were no valid frame of this job.
         last_report_only: ranks on hosts that were lost: of what they made only the last report is counted.
+        init: what the run began with, and what it took of that; None if it began by itself.
     """
 
     experiment: str
@@ -363,6 +364,7 @@ class Summary(JobState):
     roles: tuple[RoleSummary, ...]
     last_report_only: tuple[int, ...] = ()
     overshoot: int | None = None
+    init: Mapping[str, Any] | None = None
 
     @property
     def unaccounted(self) -> int:
@@ -381,6 +383,8 @@ class Summary(JobState):
         ):  # What an environment does not know of is not mentioned.
             if self.evaluation is not None and getattr(self.evaluation, optional) is None:
                 del document["evaluation"][optional]
+        if self.init is None:
+            del document["init"]
         for place, value in _known(self, attrgetter("summary")):
             table, _, key = place.rpartition(".")
             (document.setdefault(table, {}) if table else document)[key] = value

@@ -463,12 +463,14 @@ class BuildReport(Message):
         traceback: of the exception, for ``--debug``.
         imported: modules of TianJi's that it took and the fork server had not imported: algorithms, mostly.
         modules: the user's that it took, by name.
+        init: what a new run takes of another one; None if it begins by itself.
     """
 
     error: str = ""
     traceback: str = ""
     imported: tuple[str, ...] = ()
     modules: dict[str, KeptModule] = {}
+    init: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

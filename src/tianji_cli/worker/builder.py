@@ -26,7 +26,7 @@ from tianji_algos.normalization import Normalization, build_normalizer
 from tianji_cli.config.checks import wrong_agent
 from tianji_cli.config.environment import build_environment
 from tianji_cli.config.loader import dump_config
-from tianji_cli.config.schema import Environment, JobConfig
+from tianji_cli.config.schema import Environment, Init, JobConfig
 from tianji_cli.errors import UsageError, describe
 from tianji_cli.files.checkpoint import load_parameters, load_training
 from tianji_cli.files.rundir import RunDirectory
@@ -38,6 +38,7 @@ from tianji_cli.roles.learner.learner import Episodes
 from tianji_cli.wire.batches import BatchLayout
 from tianji_cli.wire.fragment import FragmentLayout, common_fields
 from tianji_cli.wire.records import job_number
+from tianji_cli.worker.initial import Initial, frozen_names
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import UnsupportedSpaceError
 from tianji_envs.team import TeamTranslator
@@ -233,11 +234,27 @@ class Builder:
 
     def trained_embryo(self) -> Embryo:
         """Build the update rule, and go on from where the last session ended."""
-        embryo = self.embryo(self._model_on(self.device, "distribution.device"))
+        return self.begun_embryo(self._model_on(self.device, "distribution.device"))[0]
+
+    def begun_embryo(self, model: Model) -> tuple[Embryo, dict[str, Any] | None]:
+        """Build the update rule: it goes on, or begins with what another run has learnt, or by itself.
+
+        Returns:
+            Beside it what is taken of the other run; None where there is none.
+        """
+        initial = None
+        if self.job.init is not None and self.saved is None:
+            initial = Initial.fill(self.job.init, model, self.config.experiment.init or Init())
+        embryo = self.embryo(model)
+        if initial is not None:
+            initial.restore(embryo)
         if self.saved is not None:
             self.saved.restore(embryo)
             embryo.schedule(self.job.env_steps)
-        return embryo
+        init = self.config.experiment.init
+        if init is not None and init.freeze:
+            embryo.freeze(frozen_names(model, init.freeze))
+        return embryo, None if initial is None else initial.report
 
     def acting_model(self) -> Model:
         """Build the network where policies act, which is another place than a learner's beside them."""

@@ -20,7 +20,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import setproctitle
 
@@ -420,17 +420,18 @@ def check_build(job: JobSpec, output: BuildOutput, parent_pipe: int) -> None:
     sys.path[:] = job.path
     before = set(sys.modules)
     try:
-        _build(job)
+        init = _build(job)
         new = sorted(sys.modules.keys() - before)
         imported = tuple(name for name in new if name.startswith(FORKABLE))
-        report = BuildReport(imported=imported, modules=read_modules(new))
+        report = BuildReport(imported=imported, modules=read_modules(new), init=init)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's modules raise
         report = BuildReport(error=text(describe(error)), traceback=text(traceback.format_exc()))
     os.write(output.report, report.model_dump_json().encode())
     sys.exit(1 if report.error else 0)
 
 
-def _build(job: JobSpec) -> None:
+def _build(job: JobSpec) -> dict[str, Any] | None:
+    """Build the parts of a job once; returns what a new run takes of another one."""
     # Imported here: a process started anew has its title and its output before the first slow import.
     from tianji_cli.worker.build import (  # noqa: PLC0415
         check_first_observation,
@@ -446,10 +447,11 @@ def _build(job: JobSpec) -> None:
     builder = Builder(job, config, process, 0)
     model = builder.model()
     builder.agent(model, 1, seed=0)
-    builder.embryo(model)
+    init = builder.begun_embryo(model)[1]
     _ = builder.layout  # It refuses a model that does not go with the update rule.
     check_first_observation(builder)
     if config.experiment.evaluation is not None and config.experiment.evaluation.video:
         check_pictures(builder)
     if config.learns_from_replay:
         check_replay_memory(builder, sum(plan.is_local(process.rank) for process in plan.carrying("buffer")))
+    return init

@@ -61,6 +61,15 @@ def test_groups_weigh_as_much_as_the_samples_they_used(averaging: Open) -> None:
     assert line.mean() == [1.0, 3.0, -2.0, 6.0]
 
 
+def test_what_is_alike_in_all_groups_stays_as_it_is_bit_by_bit(averaging: Open) -> None:
+    line = averaging(3)
+    alike = np.random.default_rng(1).standard_normal(4).astype(np.float32).tolist()
+    for group, weight in enumerate((3.0, 7.0, 11.0)):
+        line.contribute(group, alike, weight=weight)
+    line.averaging.turn()
+    assert line.mean() == alike
+
+
 def test_a_variance_over_groups_has_what_their_means_are_apart(averaging: Open) -> None:
     """Means far from 0, whose squares would leave nothing of such variances in single precision."""
     line = averaging(2)
