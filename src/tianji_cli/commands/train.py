@@ -170,17 +170,17 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         if earlier is not None:
             earlier.check()  # Its config names modules that will run.
             job = load_run_config(str(earlier.config), settings)
+        elif env is not None:
+            job = _by_defaults(env, agent or "ppo", settings, quiet=quiet or json_to == "-")
         else:
-            job = load_config(str(config), settings) if env is None else _by_defaults(env, agent, settings)
-            if env is not None and not (quiet or json_to == "-"):
-                _point_at_tuned(env, agent)
+            job = load_config(str(config), settings)
         changes = () if earlier is None or dry_run else _changes(job, earlier)
         if earlier is not None and not dry_run and _is_at_its_goal(job, earlier, json_to, changes):
             return 0
         job, source = (job, None) if earlier is not None else _with_source(job, place)
         plan = make_plan(job, expected_hosts(job))
-        joined = job.distribution.hosts > 1 and world is None  # Ranks have the files where they were started.
-        files = collect_files(job) if joined else {}
+        # Ranks have the files where they were started.
+        files = collect_files(job) if job.distribution.hosts > 1 and world is None else {}
         by_mpiexec = False
         if not dry_run:  # What is quickly seen is looked at before anything is built.
             _check_needs(job)
@@ -201,14 +201,12 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
             return train_seeds(job, seeds, place, quiet=quiet, json_to=json_to)
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
         run = earlier or _directory_for(job, run_in, place, source, taken)
-        code = digests(launcher.modules) if launcher is not None else json.loads(os.environ.get(CODE, "{}"))
-        if by_mpiexec:
-            os.environ[CODE] = json.dumps(code)
+        code = json.loads(os.environ.get(CODE, "{}"))
         resumed = earlier is not None
         changes = (*changes, *changed_code(run, code)) if resumed else ()
         request = RunRequest(job, run, resumed, changes, quiet, address, world, launcher, files, code)
         return (
-            run_under_mpiexec(job, len(plan.processes), run, resumed=request.resumed)
+            run_under_mpiexec(job, len(plan.processes), run, resumed=resumed)
             if by_mpiexec
             else _run(request, trace, json_to)
         )
@@ -310,19 +308,14 @@ def _with_source(job: JobConfig, out: Path) -> tuple[JobConfig, Source | None]:
     return job.model_copy(update={"experiment": begun}), source
 
 
-def _by_defaults(env: str, agent: str | None, overrides: Sequence[str]) -> JobConfig:
+def _by_defaults(env: str, agent: str, overrides: Sequence[str], *, quiet: bool) -> JobConfig:
+    """Make a config of defaults, and name the tuned one that comes with tianji, if there is one."""
     # It imports gymnasium, which a config that is wrong is refused without.
-    from tianji_cli.config.without_file import config_without_file  # noqa: PLC0415
+    from tianji_cli.config.without_file import config_without_file, tuned_config  # noqa: PLC0415
 
-    return config_without_file(env, agent or "ppo", overrides)
-
-
-def _point_at_tuned(env: str, agent: str | None) -> None:
-    """Name the config that comes with tianji for the same, if there is one."""
-    from tianji_cli.config.without_file import tuned_config  # noqa: PLC0415 - it imports gymnasium
-
-    if (tuned := tuned_config(env, agent or "ppo")) is not None:
+    if not quiet and (tuned := tuned_config(env, agent)) is not None:
         say(f"{tuned} is tuned for this environment: tianji train {tuned}")
+    return config_without_file(env, agent, overrides)
 
 
 def _run(request: RunRequest, trace_s: float | None, json_to: str | None) -> int:
@@ -371,15 +364,13 @@ def _launcher_that_built(
     Returns:
         The launcher; None where the workers are MPI ranks and need none. And what is taken of another run.
     """
-    if world is None:
-        launcher = stack.enter_context(LocalLauncher())
-        return launcher, launcher.build_once(spec, say).init
-    if not started_again():  # Else the command that started mpiexec has built everything already.
-        with LocalLauncher() as only_to_build:
-            built = only_to_build.build_once(spec, say)
-            os.environ[CODE] = json.dumps(digests(only_to_build.modules))
-            return None, built.init
-    return None, None
+    if world is not None and started_again():
+        return None, None  # The command that started mpiexec has built everything already.
+    with ExitStack() as only_to_build:
+        launcher = (stack if world is None else only_to_build).enter_context(LocalLauncher())
+        report = launcher.build_once(spec, say)
+        os.environ[CODE] = json.dumps(digests(report.modules))  # Ranks inherit it.
+        return launcher if world is None else None, report.init
 
 
 def say(what: str) -> None:
