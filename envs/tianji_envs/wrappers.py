@@ -84,22 +84,19 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
 def with_statistics(environment: object) -> list[str]:
     """Name the wrappers, and other parts, of an environment that learn running statistics of their own.
 
-    They are what holds a ``RunningMeanStd``, as gymnasium's ``NormalizeObservation`` and ``NormalizeReward``
-    do, and wrappers of other packages. Statistics that are frozen are the same in every copy, and not named.
+    They hold a ``RunningMeanStd``, as gymnasium's ``NormalizeObservation`` and ``NormalizeReward`` do. Frozen
+    statistics are the same in every copy, and are not named.
     """
-    found: dict[str, None] = {}
-    layers, known = [environment], {id(environment)}
-    while layers:
-        layer = layers.pop()
+    found, layers = [], [environment]
+    for layer in layers:  # What is within is appended.
         parts = [*getattr(layer, "__dict__", {}).values()]
         parts += [copies[0] for copies in parts if isinstance(copies, list | tuple) and copies]
         learns = any("RunningMeanStd" in {one.__name__ for one in type(part).__mro__} for part in parts)
         if learns and getattr(layer, "update_running_mean", True):
-            found[type(layer).__name__] = None
+            found.append(type(layer).__name__)
         inner = [part for part in parts if hasattr(type(part), "step") and hasattr(type(part), "reset")]
-        layers += [part for part in inner if id(part) not in known]
-        known |= {id(part) for part in inner}
-    return list(found)
+        layers += [part for part in inner if not any(part is known for known in layers)]
+    return list(dict.fromkeys(found))
 
 
 @dataclass(frozen=True)

@@ -126,8 +126,7 @@ class MADDPGEmbryo(ActorEmbryo, ReplayEmbryo):
         to_device, records = self._exchange.to_device, batch.next_observation
         after, networks = self._seen(records), self._target.model
         goes_on = after.alive + after.cut
-        acted = self._actions.chosen(networks.act(after.observation), after.available)
-        chosen = acted * goes_on[..., None]
+        chosen = self._actions.chosen(networks.act(after.observation), after.available) * goes_on[..., None]
         target = networks.value(after.state, _joint(chosen)) * to_device(batch.discount)
         if self.model.has_team_critic:
             return target + to_device(batch.reward) * self.settings.reward_scale

@@ -102,10 +102,9 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
     value is what is still to come. Where each agent learns from its own rewards, every step of every living
     agent counts alike, and for the dead there is nothing to come and nothing to learn.
 
-    Where an agent is cut off and others go on, the value of that record is as if it went on, too: a mixer
-    gets its best action there, as of any other. No target looks beyond that record, and nothing is learnt
-    from the step that begins there, since the agent does nothing in it. Without a mixer this holds for that
-    agent alone. Later the agent is like one that died.
+    Where an agent is cut off and others go on, the value of that record is as if it went on, too. No target
+    looks beyond that record, and nothing is learnt from the step that begins there, which the agent has no
+    part in. Without a mixer this holds for that agent alone. Later the agent is like one that died.
 
     Args:
         model: trained in place, on its final device; its parameters move into one flat tensor.

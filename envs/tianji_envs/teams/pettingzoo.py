@@ -108,7 +108,7 @@ def _padded(boxes: Sequence[spaces.Box]) -> spaces.Box:
 
 
 MASK: Final = "action_mask"
-"""PettingZoo's name for which actions are legal: in a Dict observation, in an agent's info, or in both."""
+"""PettingZoo's name for which actions are legal, in a Dict observation, an agent's info, or alike in both."""
 
 ByAgent = Mapping[str, Any]
 BY_AGENT: Final = ("observations", "rewards", "terminations", "truncations")
@@ -193,41 +193,38 @@ class _Member:
             )
         if self.choices is not None:
             told = info.get(MASK) if info is not None and isinstance(info, Mapping) else None
-            if self.tells_mask is None:
-                self.tells_mask = told is not None
-            if self.is_masked or self.tells_mask or told is not None:
-                shown = [("observation", seen[MASK])] if self.is_masked else []
-                self._choose(shown + ([] if told is None else [("info", told)]), is_alive=is_alive)
-            else:
-                self.choices[...] = True
+            self.choices[...] = True
+            if self.is_masked or told is not None or self.tells_mask is not False:
+                self._choose(seen[MASK] if self.is_masked else None, told, is_alive=is_alive)
         if self.is_masked:
             seen = seen["observation"]
         self.row[...] = self.flat(seen)
 
-    def _choose(self, masks: Sequence[tuple[str, Any]], *, is_alive: bool) -> None:
-        """Write which actions there are, by masks that agree, with where each was found."""
+    def _choose(self, shown: Any, told: Any, *, is_alive: bool) -> None:
+        """Write which actions there are, by the masks of the observation and of the info, which agree."""
         assert self.choices is not None
-        tells = bool(masks) and masks[-1][0] == "info"
-        if tells is not self.tells_mask:
+        tells = told is not None
+        if self.tells_mask not in (None, tells):
             now, before = ("an", "none") if tells else ("no", "one")
             raise BrokenEnvironmentError(
                 f"{self.name} has {now} {MASK} in its info, and had {before} before; "
                 "one at reset() and at every step, or none at all, would be right"
             )
+        self.tells_mask = tells
+        masks = [("observation", shown)] * self.is_masked + [("info", told)] * tells
         for where, mask in masks:
             if np.shape(mask) != self.choices.shape:
                 raise BrokenEnvironmentError(
                     f"{self.name} has an {MASK} of shape {np.shape(mask)} in its {where} for {self.count} "
                     f"actions; ({self.count},) would be right"
                 )
-        first, last = (np.asarray(mask) != 0 for _, mask in (masks[0], masks[-1]))
-        if not np.array_equal(first, last):
-            raise BrokenEnvironmentError(
-                f"{self.name} has an {MASK} in its observation that is not the one in its info: "
-                f"{first.astype(int)} and {last.astype(int)}; one of them, or equal ones, would be right"
-            )
-        self.choices[...] = first
-        if not first.any():
+            there = np.asarray(mask) != 0
+            if where == "info" and self.is_masked and (there != self.choices).any():
+                raise BrokenEnvironmentError(
+                    f"{self.name}: its observation has {MASK} {shown}, its info {told}; one would be right"
+                )
+            self.choices[...] = there
+        if not self.choices.any():
             if is_alive:
                 raise BrokenEnvironmentError(f"{self.name} is alive, and its {MASK} leaves it no action")
             self.choices[...] = True  # Of who does nothing any more it says nothing, as with single agents.
@@ -245,9 +242,6 @@ class PettingZooTeam(BaseEnv):
     An agent is alive while it is among the environment's ``agents``. The record of the step that truncates an
     agent still shows what it sees, which is worth something. An episode ends when no agent is left. It is
     truncated if any agent that left last was; such agents are alive in its last record, and others are not.
-
-    An agent's legal actions are those of the ``action_mask`` in its observation, or in its info, which has
-    one at every step or never; where both have one, the two have to agree.
 
     A record has a state where the environment declares a ``state_space`` that ``flat_size`` accepts, and its
     state is not just all observations in a row.
@@ -273,7 +267,6 @@ class PettingZooTeam(BaseEnv):
             name, {agent: member.acts for agent, member in self._members.items()}
         )
         self._is_discrete = isinstance(self.action_space, spaces.MultiDiscrete)
-        self._truncates = not getattr(env, "ends_together", False)
         self._numbers = reward_and_flags()
         self._state_space = self._find_state_space()
         self.observation_space = TeamSpace(
@@ -281,9 +274,11 @@ class PettingZooTeam(BaseEnv):
             observation=max(member.size for member in members),
             actions=max(member.count for member in members) if self._is_discrete else None,
             state=0 if self._state_space is None else spaces.flatdim(self._state_space),
-            truncates=self._truncates,
+            truncates=not getattr(env, "ends_together", False),
         )
         self._record = np.zeros((), self.observation_space.dtype)
+        # Views: to look a part up costs as much as to write it.
+        self._parts = {part: self._record[part] for part in self._record.dtype.names or ()}
         for member in members:
             member.write_to(self._record)
         self._living: list[str] = []
@@ -341,7 +336,7 @@ class PettingZooTeam(BaseEnv):
         cut = [name for name in acting if cuts.get(name) and not ends.get(name)]
         over = not self._living
         truncated = over and bool(cut)
-        part = self._record[REWARD]
+        part = self._parts[REWARD]
         part[...] = 0
         for name, reward in rewards.items():
             part[members[name].index] = reward
@@ -392,9 +387,10 @@ class PettingZooTeam(BaseEnv):
         for name, one in told.items():
             if not (isinstance(one, Mapping) and one.keys() >= {"observation", MASK}):
                 raise ValueError(f"{name} has a mask of its actions: {{'observation': ..., '{MASK}': ...}}")
-        bare = {name: one["observation"] for name, one in told.items() if not self._members[name].is_masked}
+            if not self._members[name].is_masked:
+                seen = {**seen, name: one["observation"]}
         self._record[REWARD] = 0
-        self._show_agents({**seen, **bare}, told, list(seen))
+        self._show_agents(seen, told, list(seen))
         return self._record
 
     def _show(self, seen: ByAgent, infos: Any, alive: Sequence[str], cut: Sequence[str] = ()) -> None:
@@ -404,25 +400,27 @@ class PettingZooTeam(BaseEnv):
             self._record[STATE] = self._flat_state(self._env.state())
 
     def _show_agents(self, seen: ByAgent, infos: Any, alive: Sequence[str], cut: Sequence[str] = ()) -> None:
-        record, members = self._record, self._members
-        record[OBSERVATION] = 0
-        record[ALIVE] = False
-        if self._truncates:
-            record[TRUNCATED] = False
+        parts, members = self._parts, self._members
+        parts[OBSERVATION][...] = 0
+        parts[ALIVE][...] = False
+        if TRUNCATED in parts:
+            parts[TRUNCATED][...] = False
         if self._is_discrete:
-            available = record[AVAILABLE]
+            available = parts[AVAILABLE]
             available[...] = False
             available[:, 0] = True
-        last = ALIVE if not alive else TRUNCATED  # Where none is left, the flags of the step say the rest.
+        # Where none is left, the flags of the step say the rest.
+        is_alive, is_cut = parts[ALIVE], parts[TRUNCATED if alive and cut else ALIVE]
         infos = infos if isinstance(infos, Mapping) else {}
-        for name, part in (*((name, ALIVE) for name in alive), *((name, last) for name in cut)):
+        for name in (*alive, *cut):
             if name not in seen:
                 what = "was truncated" if name in cut else "is alive"
                 raise BrokenEnvironmentError(
                     f"{self._name}: {name} {what}, and there is nothing that it sees"
                 )
-            record[part][members[name].index] = True
-            members[name].show(seen[name], infos.get(name), is_alive=name not in cut)
+            member, ends = members[name], name in cut
+            (is_cut if ends else is_alive)[member.index] = True
+            member.show(seen[name], infos.get(name), is_alive=not ends)
 
     def render(self) -> npt.NDArray[np.uint8]:
         """Draw the current state."""
