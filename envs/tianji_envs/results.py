@@ -184,6 +184,32 @@ def parts_of(shown: Array, called: str = "observation") -> Iterator[tuple[str, A
         yield f"{called}[{name!r}]", shown[name]
 
 
+def coarse_number(shown: Array, *, subtracts: bool) -> str:
+    """Describe a number that changes by less than float32 says of its size; empty if there is none.
+
+    A number that is float32 already may have been coarse from the start, where it says less than integers.
+
+    Args:
+        shown: observations ``[rows, N, ...]``.
+        subtracts: networks get numbers of other types after their mean is subtracted from them.
+    """
+    for name, values in parts_of(shown):
+        single = values.dtype == np.float32
+        if values.dtype.kind not in "fiu" or values.dtype.itemsize < 4 or (subtracts and not single):
+            continue
+        rows = values.reshape(len(values) * values.shape[1], -1).astype(np.float64)
+        size, change = np.abs(rows).max(axis=0), np.ptp(rows, axis=0)
+        step = np.spacing(size.astype(np.float32)).astype(np.float64)
+        is_lost = (step >= 1) if single else (change > 1e-12 * size)
+        for place in np.flatnonzero(is_lost & (change < 4 * step))[:1].tolist():
+            way_out = "float64 in observation_space" if single else "training.normalize_observations = true"
+            return (
+                f"{name} shows numbers of about {size[place]:.3g} that change by {change[place]:.3g}, and "
+                f"float32 says such numbers in steps of {step[place]:.3g}: {way_out} would be right"
+            )
+    return ""
+
+
 def first_not_finite(values: Array) -> list[int] | None:
     """Find the first number that is not finite, mostly by a sum of squares: a tenth of a look at each.
 

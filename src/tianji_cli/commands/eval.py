@@ -281,7 +281,7 @@ def _show(
     """
     returns = evaluator.returns
     means = evaluator.win_rate, evaluator.agents, evaluator.metrics
-    evaluation = Evaluation.of(returns, wanted, evaluator.cut_off, *means)
+    evaluation = Evaluation.of(returns, wanted, evaluator.cut_off, *means, evaluator.sampled)
     if json_to is not None:
         figures = {"policy": other, **asdict(evaluation)}
         known = {name: value for name, value in figures.items() if value is not None or name == "cut_off"}

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tianji_envs.core import VectorEnvironment
 
 
+SAMPLED: Final = 10
+"""Episodes that are played on as in training, where ten times as many are played greedily."""
 MAX_PARALLEL: Final = 32
 """Environments stepped side by side at most; more gain little and cost memory."""
 
@@ -93,11 +95,14 @@ class Evaluator(Role):
 
     Args:
         metrics: names of those that the environment has.
+        follow: builds what plays on once all episodes are played, within the seconds that are left: the same
+            policy as it acts in training.
 
     Attributes:
         environment: the environments.
         moment: where the first of them is.
         returns: of the episodes that have ended.
+        sampled: of those of what plays on.
         cut_off: the limit that was reached, in words; None as long as none was.
     """
 
@@ -111,8 +116,11 @@ class Evaluator(Role):
         seed: int,
         limits: EvaluationLimits = EvaluationLimits(),
         metrics: Sequence[str] = (),
+        follow: Callable[[EvaluationLimits], Evaluator] | None = None,
     ) -> None:
         num_envs = environment.num_envs
+        self._follow = follow
+        self._follower: Evaluator | None = None
         self._wanted = episodes
         self._limits = limits
         self._began_s: float | None = None
@@ -137,6 +145,7 @@ class Evaluator(Role):
         self._metrics = np.zeros(len(metrics), np.float64)
         self._names = metrics
         self.returns: list[float] = []
+        self.sampled: list[float] = []
         self.cut_off: str | None = None
         policy.begin_episodes(np.ones(num_envs, np.bool_))  # It may have played before.
         environment.reset(seed, self._frames)
@@ -146,9 +155,20 @@ class Evaluator(Role):
     @property
     def finished(self) -> str | None:
         """All episodes were played, or a limit was reached."""
-        if self._left.any() and self.cut_off is None:
+        if self._plays or self._plays_on:
             return None
         return f"{len(self.returns)} episodes"
+
+    @property
+    def _plays(self) -> bool:
+        return bool(self._left.any()) and self.cut_off is None
+
+    @property
+    def _plays_on(self) -> bool:
+        """Whether all episodes were played, and those of the policy as it acts in training were not."""
+        if self._follow is None or self.cut_off is not None:
+            return False
+        return self._follower is None or self._follower.finished is None
 
     @property
     def progress(self) -> Evaluating:
@@ -165,6 +185,8 @@ class Evaluator(Role):
             return False
         if self._began_s is None:
             self._began_s = time.monotonic()
+        if not self._plays:
+            return self._play_on()
         # The step after an episode's end only shows the next one's first observation.
         self._env_steps += int(np.count_nonzero((self._left > 0) & ~self._ended))
         actions = self._policy.act_greedily(self._stack.seen)
@@ -203,6 +225,16 @@ class Evaluator(Role):
         else:
             return
         raise BrokenEnvironmentError(f"environment {copy} of an evaluation {words}")
+
+    def _play_on(self) -> bool:
+        """Step every environment of what plays on, which is built first."""
+        if self._follower is None:
+            assert self._follow is not None
+            steps = self._limits.max_steps
+            left = None if steps is None else max(1, steps - self._env_steps)
+            self._follower = self._follow(EvaluationLimits(self._limits.max_s - self._seconds, left))
+            self.sampled = self._follower.returns
+        return self._follower.turn()
 
     def _check_limits(self) -> None:
         if self._seconds >= self._limits.max_s:
@@ -264,11 +296,14 @@ class Evaluator(Role):
             win_rate=self.win_rate,
             agents=self.agents,
             metrics=self.metrics,
+            sampled=tuple(self.sampled),
         )
 
     def close(self) -> None:
         """Close the environments."""
         self.environment.close()
+        if self._follower is not None:
+            self._follower.close()
 
 
 Array = npt.NDArray[Any]

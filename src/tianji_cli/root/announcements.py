@@ -34,7 +34,7 @@ class Announcements:
         self._event = event
         self._told_of_cut = False
         self._told_of_film = False
-        self._told_of_bounds = False
+        self._told_of_bounds = self._told_of_coarse = False
         self._silence = Silence(range(len(plan.processes)))
         self._looked_s = time.monotonic()
         self._began = time.monotonic()
@@ -136,6 +136,12 @@ class Announcements:
                 f"{first} ({outside:,} such numbers so far): they are learnt from as they are; "
                 "bounds as wide as what is shown would be right"
             )
+
+    def check_coarse(self, described: str) -> None:
+        """Say, once, that networks do not see how a number of the observations changes."""
+        if described and not self._told_of_coarse:
+            self._told_of_coarse = True
+            self._event(described)
 
     def check_evaluation(self, cut_off: str | None) -> None:
         """Tell, once, that an evaluation while training was cut off by a limit."""

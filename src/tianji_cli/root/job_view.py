@@ -198,7 +198,7 @@ class Overview:
         said = next((said for _, said in self._reports(EvaluatorReport)), EvaluatorReport())
         wanted, cut_off = self._config.experiment.eval_episodes, said.cut_off or ended_by
         means = said.win_rate, said.agents, said.metrics
-        self.evaluation = Evaluation.of(said.returns, wanted, cut_off, *means)
+        self.evaluation = Evaluation.of(said.returns, wanted, cut_off, *means, said.sampled)
 
     def new_evaluations(self, report: Report) -> Iterator[dict[str, Any]]:
         """Give a row of the metrics for each evaluation in a report that was in none before."""
@@ -278,6 +278,11 @@ class Overview:
         """How many numbers were outside of their bounds, and the first that an actor saw, in words."""
         reports = [said for _, said in self._reports(ActorReport) if said.outside]
         return sum(said.outside for said in reports), reports[0].first_outside if reports else ""
+
+    @property
+    def coarse(self) -> str:
+        """A number that float32 cannot say finely enough, as the first actor that saw it describes it."""
+        return next((said.coarse for _, said in self._reports(ActorReport) if said.coarse), "")
 
     def snapshot(self) -> Snapshot:
         """Describe the present moment; rates are over the last ``RATES_S``."""

@@ -451,6 +451,7 @@ class Root:
         self._announcements.check_waiting(self._overview.waits_for)
         self._announcements.check_observations(self._overview.left_out)
         self._announcements.check_bounds(*self._overview.outside)
+        self._announcements.check_coarse(self._overview.coarse)
         if self._phase is Phase.STARTING:
             self._announcements.check_start(self._pool.ranks - self._members.registered)
         if self._phase is Phase.TRAINING:

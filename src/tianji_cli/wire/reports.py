@@ -222,6 +222,7 @@ class ActorReport(RoleReport):
         left_out: parts of an observation that its policy is not shown.
         outside: real numbers so far that were outside of the bounds of observation_space.
         first_outside: the first of them, in words.
+        coarse: a number of its first fragment that float32 cannot say finely enough, in words.
     """
 
     role: Literal["actor"] = "actor"
@@ -230,6 +231,7 @@ class ActorReport(RoleReport):
     left_out: tuple[str, ...] = ()
     outside: int = 0
     first_outside: str = ""
+    coarse: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,6 +343,7 @@ class EvaluatorReport(RoleReport):
         win_rate: share of the episodes that were won; None where nothing is won.
         agents: mean return of each agent of a team, by name; None of a single agent.
         metrics: mean of each of ``environment.metrics``; None where none are asked for.
+        sampled: returns of the episodes that were played as in training, after the greedy ones.
     """
 
     role: Literal["evaluator"] = "evaluator"
@@ -350,6 +353,11 @@ class EvaluatorReport(RoleReport):
     win_rate: float | None = None
     agents: Mapping[str, Number] | None = None
     metrics: Mapping[str, Number] | None = None
+    sampled: tuple[Number, ...] = ()
+
+
+FEWEST: Final = 5
+"""Episodes by which a standard error is known."""
 
 
 @dataclass(frozen=True)
@@ -365,6 +373,8 @@ class Evaluation:
         metrics: mean of each of ``environment.metrics``; None where none are asked for.
         left_out: episodes that were wanted, and had not ended at the limit.
         cut_off: the limit that was reached, in words; None if all episodes were played.
+        sampled: ``episodes``, ``mean`` and ``std`` of some in which actions were drawn from the policy, as in
+            training; None where the mean is that of the greedy ones, give or take three standard errors.
     """
 
     episodes: int
@@ -375,6 +385,7 @@ class Evaluation:
     left_out: int = 0
     cut_off: str | None = None
     metrics: Mapping[str, Number] | None = None
+    sampled: Mapping[str, Number] | None = None
 
     @classmethod
     def of(
@@ -385,13 +396,15 @@ class Evaluation:
         win_rate: float | None = None,
         agents: Mapping[str, float] | None = None,
         metrics: Mapping[str, float] | None = None,
+        sampled: Sequence[float] = (),
     ) -> Evaluation:
         """Evaluate the episodes that have ended by their returns."""
         mean = statistics.fmean(returns) if returns else math.nan
         std = statistics.pstdev(returns) if math.isfinite(mean) else math.nan
         left_out = wanted - len(returns)
         cut_off = cut_off if left_out else None
-        return cls(len(returns), mean, std, win_rate, agents, left_out, cut_off, metrics)
+        other = _apart(returns, sampled)
+        return cls(len(returns), mean, std, win_rate, agents, left_out, cut_off, metrics, other)
 
     def described(self, kind: str, limits: str) -> str:
         """Describe what came of episodes of a kind, what was left out, and which settings move the limits."""
@@ -401,9 +414,27 @@ class Evaluation:
         of_all = f"{self.episodes} of {wanted}" if self.left_out else f"{self.episodes}"
         won = "" if self.win_rate is None else f", {share(self.win_rate)} won"
         cut = f"; {self.left_out} had not ended after {self.cut_off} ({limits})" if self.left_out else ""
+        other = ""
+        if (drawn := self.sampled) is not None:
+            other = (
+                f"; {number(drawn['mean'])} in {drawn['episodes']} whose actions were drawn as in training"
+            )
+            other += f", standard deviation {number(drawn['std'])}"
         return (
-            f"{number(self.mean)}  mean of {of_all} {kind}, standard deviation {number(self.std)}{won}{cut}"
+            f"{number(self.mean)}  mean of {of_all} {kind}, standard deviation {number(self.std)}"
+            f"{won}{cut}{other}"
         )
+
+
+def _apart(returns: Sequence[float], sampled: Sequence[float]) -> dict[str, float] | None:
+    """Describe sampled returns if their mean is more than three standard errors from the others'."""
+    if min(len(returns), len(sampled)) < FEWEST or not all(map(math.isfinite, (*returns, *sampled))):
+        return None
+    error = math.sqrt(sum(statistics.variance(part) / len(part) for part in (returns, sampled)))
+    mean = statistics.fmean(sampled)
+    if abs(mean - statistics.fmean(returns)) <= 3.0 * error:
+        return None
+    return {"episodes": len(sampled), "mean": mean, "std": statistics.pstdev(sampled)}
 
 
 @dataclass(frozen=True)

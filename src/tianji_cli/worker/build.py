@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
@@ -55,6 +56,7 @@ from tianji_cli.roles.buffer.rollout import RolloutStore
 from tianji_cli.roles.evaluator import (
     BASELINES,
     MAX_PARALLEL,
+    SAMPLED,
     EvaluationLimits,
     Evaluator,
     ExploringPolicy,
@@ -177,6 +179,7 @@ def _actor(
         seed=builder.seed("environment", number),
         per_version=_fragments_per_version(builder),
         settings_with=lambda found: config_with(config, found).agent.settings,
+        subtracts=builder.subtracts,
     )
 
 
@@ -520,6 +523,9 @@ def build_evaluator(
     seed = builder.seed("evaluation") if seed is None else seed
     seed_streams(seed)
     trained: Policy | None = None
+    follow: Callable[[EvaluationLimits], Evaluator] | None = None
+    if policy == "trained" and number >= 10 * SAMPLED and not render and builder.samples:
+        follow = partial(build_evaluator, builder, SAMPLED, seed, checkpoint, "sampled")
     if policy not in BASELINES:
         place = builder.job.checkpoints / (checkpoint or experiment.eval_checkpoint)
         trained = _trained_policy(builder, place, num_envs, seed, explores=policy == "sampled")
@@ -527,7 +533,7 @@ def build_evaluator(
     environment = builder.environment(num_envs, render=render, evaluation=True)
     player = baseline(policy, environment, seed) if trained is None else trained
     metrics = builder.config.environment.metrics
-    return _evaluator(player, environment, number, seed, limits, metrics)
+    return _evaluator(player, environment, number, seed, limits, metrics, follow)
 
 
 def _evaluator(
@@ -537,10 +543,11 @@ def _evaluator(
     seed: int,
     limits: EvaluationLimits,
     metrics: Sequence[str],
+    follow: Callable[[EvaluationLimits], Evaluator] | None = None,
 ) -> Evaluator:
     """Begin an evaluation, which repeats itself by its seed also where global streams are drawn from."""
     seed_streams(seed)
-    return Evaluator(policy, environment, episodes, seed, limits, metrics)
+    return Evaluator(policy, environment, episodes, seed, limits, metrics, follow)
 
 
 def _trained_policy(builder: Builder, place: Path, num_envs: int, seed: int, *, explores: bool) -> Policy:

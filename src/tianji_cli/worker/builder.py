@@ -19,7 +19,7 @@ import torch
 from tianji_algos import registry as algorithms
 from tianji_algos.core import Agent, Embryo, Model, Spaces, build_model, complete_results
 from tianji_algos.device import device_of
-from tianji_algos.errors import UnsuitableModelError
+from tianji_algos.errors import NotExportableError, UnsuitableModelError
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.settings import ImageLayout
 from tianji_algos.normalization import Normalization, build_normalizer
@@ -203,6 +203,22 @@ class Builder:
                 "tianji_algos.normalization asks of a learner, says `normalizes = True`"
             )
         return asked
+
+    @property
+    def subtracts(self) -> bool:
+        """Whether means are subtracted from observations before they are float32."""
+        asked = self._normalization
+        return asked is not None and asked.observations and asked.precise
+
+    @property
+    def samples(self) -> bool:
+        """Whether the agent explores by drawing from its policy, and not by noise or chance beside it."""
+        section = self.config.agent
+        try:
+            rule = algorithms.load("agent", section.type).rule(self.spaces, section.settings)
+        except NotExportableError:
+            return False
+        return rule.noise is not None
 
     def agent(self, model: Model, num_envs: int, seed: int) -> Agent:
         """Build an agent that acts in ``num_envs`` environments."""

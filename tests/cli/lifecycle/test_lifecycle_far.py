@@ -135,6 +135,14 @@ class Guess(gymnasium.Env):
 class Close(Guess):
     offset, width = 0.0, 1e-6
 
+class Single(Guess):
+    def __init__(self):
+        super().__init__()
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def show(self):
+        return super().show().astype(np.float32)
+
 class Parts(Guess):
     def __init__(self):
         super().__init__()
@@ -188,3 +196,29 @@ def test_observations_far_from_zero_and_close_together_are_learnt(
     inputs = inputs if environment == "Parts" else {"observation": time}
     noise = {} if config is OF_A_REPLAY else {"noise": noise_of("uniform", (50,))}
     np.testing.assert_array_equal(file(**inputs, **noise)["action"], chosen)
+
+
+@pytest.mark.parametrize(
+    ("environment", "normalizes", "way_out"),
+    [
+        ("Single", True, "float64 in observation_space"),
+        ("Guess", False, "training.normalize_observations = true"),
+        ("Guess", True, None),
+        ("Close", False, None),
+    ],
+)
+def test_a_run_says_once_that_float32_loses_the_changes_of_a_number(
+    workplace: Any, environment: str, normalizes: bool, way_out: str | None
+) -> None:
+    workplace.module(GUESS)
+    workplace.base = copy.deepcopy(GUESSING)
+    changes = {
+        "experiment": {"stop": {"env_steps": 1024}},
+        "environment": {"type": f"my_env:{environment}"},
+        "training": {"normalize_observations": normalizes},
+    }
+    run = workplace.train(changes)
+    run.finish()
+    said = "and float32 says such numbers in steps of 128: "
+    assert run.log.count(said) == (way_out is not None)
+    assert way_out is None or f"{said}{way_out} would be right" in run.log

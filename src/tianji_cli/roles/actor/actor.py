@@ -25,6 +25,7 @@ from tianji_envs.errors import BrokenEnvironmentError
 from tianji_envs.results import (
     UnfitError,
     bounds_of,
+    coarse_number,
     first_fault,
     missing_reset,
     parts_of,
@@ -77,6 +78,7 @@ class Actor(Role):
         seed: int,
         per_version: int | None,
         settings_with: Callable[[Mapping[str, Any]], BaseModel] | None = None,
+        subtracts: bool = False,
     ) -> None:
         self._number = number
         self._incarnation = incarnation
@@ -107,6 +109,7 @@ class Actor(Role):
         self._bounds = bounds_of(environment.observation_space, layout.num_envs)
         self._outside = 0
         self._first_outside = ""
+        self._subtracts, self._coarse = subtracts, ""
         frames = environment.new_observations()
         environment.reset(seed, frames)
         self._stack.push(frames)
@@ -259,6 +262,9 @@ class Actor(Role):
             raise BrokenEnvironmentError(f"environment {found[0]} of actor {self._number} {found[1]}")
         self._check_choices(fields)
         self._count_outside()
+        if self._sequence == 0:
+            shown = fields["observation"][self._environment.stack - 1 :]
+            self._coarse = coarse_number(shown, subtracts=self._subtracts)
         self._agent.finish(fields, self._stack.seen)
         samples = int(np.count_nonzero(fields["mask"]))
         self._fragment.header["samples"] = samples
@@ -313,6 +319,7 @@ class Actor(Role):
             left_out=self._environment.left_out,
             outside=self._outside,
             first_outside=self._first_outside,
+            coarse=self._coarse,
         )
 
     def stop(self) -> None:
