@@ -189,18 +189,19 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
                 _check_new(job, run_in, place)
         where = earlier.path if earlier is not None else run_in or place
         with status("importing torch, building environment and model once", quiet=quiet or json_to == "-"):
-            spec = build_spec(job, plan, where, None if source is None else source.place)
-            launcher, taken = _launcher_that_built(spec, world, stack)
+            launcher, taken = _launcher_that_built(
+                build_spec(job, plan, where, None if source is None else source.place), world, stack
+            )
+        begun = None if source is None or taken is None else source.document(taken)
         if dry_run:
-            lines = described(source.document(taken)) if source is not None and taken is not None else ()
-            print_plan(plan, graph_of(job), job.roles, json_to, lines)
+            print_plan(plan, graph_of(job), job.roles, json_to, described(begun))
             return 0
         if seeds is not None or by_mpiexec:
             stack.close()  # What is started has launchers of its own, or ranks that start by themselves.
         if seeds is not None:
             return train_seeds(job, seeds, place, quiet=quiet, json_to=json_to)
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
-        run = earlier or _directory_for(job, run_in, place, source, taken)
+        run = earlier or _directory_for(job, run_in, place, source, begun)
         code = json.loads(os.environ.get(CODE, "{}"))
         resumed = earlier is not None
         changes = (*changes, *changed_code(run, code)) if resumed else ()
@@ -290,12 +291,12 @@ def _check_new(job: JobConfig, run_in: Path | None, place: Path) -> None:
 
 
 def _directory_for(
-    job: JobConfig, run_in: Path | None, place: Path, source: Source | None, taken: Mapping[str, Any] | None
+    job: JobConfig, run_in: Path | None, place: Path, source: Source | None, begun: Mapping[str, Any] | None
 ) -> RunDirectory:
-    """Make or adopt the directory of a new run, with what is taken of another one."""
+    """Make or adopt the directory of a new run, with a copy of what it begins with."""
     run = RunDirectory.create(job.experiment.name, place) if run_in is None else RunDirectory.adopt(run_in)
-    if source is not None and taken is not None:
-        source.keep(run, source.document(taken))
+    if source is not None and begun is not None:
+        source.keep(run, begun)
     return run
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -56,11 +57,17 @@ class Source:
                 raise
             run = RunDirectory.find(before, out)
         place = (run.checkpoints / run.checkpoint(name)).resolve()  # A link may lead elsewhere tomorrow.
-        agent = tomllib.loads(read_regular(run.config, MOST_DOCUMENT_BYTES).decode()).get("agent", {})
-        scaled, before = getattr(job.agent.settings, "scale_actions", None), agent.get("scale_actions", False)
-        warning = f"it acted with agent.scale_actions = {before}, and here its numbers mean other actions"
-        said = f"{run.path.absolute()}:{place.relative_to(run.checkpoints.resolve())}"
-        return cls(place, said, warning if scaled not in {None, before} else "")
+        said = f"{run.path.absolute()}:{os.path.relpath(place, run.checkpoints.resolve())}"
+        scales, scaled = getattr(job.agent.settings, "scale_actions", None), None
+        with suppress(
+            OSError, ValueError, KeyError, AttributeError
+        ):  # A damaged config is no reason to refuse.
+            agent = tomllib.loads(read_regular(run.config, MOST_DOCUMENT_BYTES).decode())["agent"]
+            scaled = agent.get("scale_actions", False)
+        if None in (scales, scaled) or scales == scaled:
+            return cls(place, said)
+        other = f"it acted with agent.scale_actions = {scaled}, and here its numbers mean other actions"
+        return cls(place, said, other)
 
     def document(self, taken: Mapping[str, Any]) -> dict[str, Any]:
         """Say from where something is ``taken``, and what."""
@@ -76,9 +83,9 @@ class Source:
         place = run.path / INIT
         try:
             if self.place.is_dir():
-                shutil.copytree(self.place, place)
+                shutil.copytree(self.place, place, dirs_exist_ok=True)
             else:
-                place.mkdir()
+                place.mkdir(exist_ok=True)
                 shutil.copyfile(self.place, place / MODEL)
                 seal(place, [MODEL])
             (place / DOCUMENT).write_text(json.dumps(document, indent=1), encoding="utf-8")
@@ -93,8 +100,10 @@ def initial_document(run: RunDirectory) -> dict[str, Any] | None:
     return found
 
 
-def described(taken: Mapping[str, Any]) -> Iterator[str]:
-    """Say in a few lines what a run takes of another one."""
+def described(taken: Mapping[str, Any] | None) -> Iterator[str]:
+    """Say in a few lines what a run takes of another one, if anything."""
+    if taken is None:
+        return
     fits, new = len(taken["taken"]), [f"{name} ({why})" for name, why in taken["new"].items()]
     of = f"{taken['from']} (sha256 {taken['sha256'][:12]})"
     yield printable(f"begins with {fits} of {fits + len(new)} tensors of {of}")

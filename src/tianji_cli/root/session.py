@@ -133,9 +133,8 @@ def run_session(request: RunRequest) -> Result:
             telemetry.event(warning)
         begin = stack.enter_context(_session_files(request, progress, telemetry))
         initial = initial_document(run)
-        if initial is not None and not request.resumed:
-            for line in described(initial):
-                telemetry.event(line)
+        for line in described(None if request.resumed else initial):
+            telemetry.event(line)
         note_session(run, earlier_env_steps, request.code)
         names = [name for name in job.experiment.track if name != TENSORBOARD]
         trackers = TrackerProcesses(names, run, telemetry.position, telemetry.event)
