@@ -160,6 +160,17 @@ def test_a_dry_run_without_a_file_builds_what_the_defaults_say(
     assert done.returncode == 0, done.stderr
     assert "buffer + learner" in done.stdout
     assert list(tmp_path.iterdir()) == []
+    tuned = "configs/dqn_cartpole.toml" if agent else "configs/ppo_cartpole.toml"
+    assert f"tianji: {tuned} is tuned for this environment: tianji train {tuned}\n" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("FrozenLake-v1",), ("CartPole-v1", "--quiet")])
+def test_no_tuned_config_is_named_where_there_is_none_or_quiet_is_wanted(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    done = tianji("train", "--env", *words, "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "is tuned" not in done.stderr
 
 
 def test_a_dry_run_names_files_that_other_hosts_would_write(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 from cli.config.shown_spaces import ACTIONS, NOBODYS, OBSERVATIONS, Slow, Told
 
@@ -119,6 +121,8 @@ def test_more_cores_get_more_actors_and_nothing_else(
         ("ppo", "numbers", "one of", 1e-2, 12, 8, 8),
         ("ppo", "numbers", "one of", 1e-2, 3, 2, 16),
         ("ppo", "picture", "one of", 1e-3, 64, 4, 16),
+        ("ppo", "numbers", "numbers", 2e-5, 64, 4, 4),
+        ("ppo", "numbers", "numbers", 1e-2, 64, 16, 1),
         ("dqn", "numbers", "one of", 2e-5, 64, 1, 8),
         ("dqn", "numbers", "one of", 5e-4, 64, 11, 8),
         ("dqn", "numbers", "one of", 1.0, 64, 16, 8),
@@ -157,6 +161,19 @@ def test_an_environment_that_refuses_random_actions_is_taken_to_be_quick() -> No
 def test_actors_in_step_share_a_rollout_evenly(cores: int) -> None:
     config = chosen("ppo", "numbers", "one of", "distribution.mode=sync", cores=cores)
     assert config.fragments_per_rollout % config.distribution.actor.num == 0
+
+
+def test_bounded_real_numbers_begin_near_one_another_and_in_long_fragments() -> None:
+    body = chosen("ppo", "numbers", "numbers")
+    assert body.model.settings.model_dump()["initial_log_std"] == -0.5
+    assert body.training.settings.model_dump()["learning_rate_schedule"] == "constant"
+    assert (body.environment.num_envs, body.distribution.actor.send_size) == (4, 128)
+    unbounded = Seen(OBSERVATIONS["numbers"], gym.spaces.Box(-np.inf, np.inf, (2,), np.float32))
+    half = Seen(OBSERVATIONS["numbers"], gym.spaces.Box(0.0, np.inf, (2,), np.float32))
+    for seen in (unbounded, half, Seen(OBSERVATIONS["picture"], ACTIONS["numbers"])):
+        assert "initial_log_std" not in defaults("ppo", seen, 2, 10**6)["model"]
+    choice = chosen("ppo", "numbers", "one of")
+    assert (choice.environment.num_envs, choice.distribution.actor.send_size) == (16, 32)
 
 
 def test_networks_and_normalisation_follow_what_is_seen() -> None:
