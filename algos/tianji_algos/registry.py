@@ -64,6 +64,13 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
     | _model(
         "cnn_actor_critic", "cnn:CNNActorCritic", "models.settings:CNNActorCriticSettings", "ActorCritic"
     )
+    | _model(
+        "cnn_deterministic_q",
+        "actor_q:CNNDeterministicQ",
+        "models.settings:CNNActorQSettings",
+        "DeterministicActorQ",
+    )
+    | _model("cnn_gaussian_q", "actor_q:CNNGaussianQ", "models.settings:CNNActorQSettings", "GaussianActorQ")
     | _model("cnn_q", "cnn:CNNQ", "models.settings:CNNQSettings", "QNetwork")
     | _model(
         "mlp_actor_critic", "mlp:MLPActorCritic", "models.settings:MLPActorCriticSettings", "ActorCritic"

@@ -1,8 +1,9 @@
-"""The contract between SAC or TD3 and their networks, an actor and Q functions; and MLPs for it."""
+"""The contract between SAC or TD3 and their networks, an actor and Q functions; MLPs and CNNs for it."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +14,10 @@ from tianji_algos.bounds import ActionBounds
 from tianji_algos.core import Executor, Model, Spaces
 from tianji_algos.device import is_on_host
 from tianji_algos.fast_cpu.layers import dense_network, flat_views
+from tianji_algos.models.cnn import ImageEncoder, JoinedEncoder, image_encoder
 from tianji_algos.models.layers import build_layers
 from tianji_algos.models.observations import observation_encoder
-from tianji_algos.models.settings import MLPActorQSettings
+from tianji_algos.models.settings import CNNActorQSettings, MLPActorQSettings
 from tianji_algos.models.torch_backend import TorchExecutor
 
 Floats = npt.NDArray[np.float32]
@@ -47,6 +49,9 @@ class ActorQ(Model):
         """Act through torch with a copy of this network."""
         return TorchExecutor(self)
 
+    def pair_targets(self, actor: nn.Module, critics: nn.Module) -> None:
+        """Let a copy of the actor read what a copy of the critics shares with it; most share nothing."""
+
 
 class GaussianActorQ(ActorQ):
     """The actor gives means and logarithms of standard deviations ``[B, 2 A]``; tanh of a draw is the action.
@@ -65,13 +70,12 @@ class DeterministicActorQ(ActorQ):
 
 
 class Actor(nn.Module):
-    """Fully connected layers from an observation to what a policy is made of."""
+    """Fully connected layers from what an encoder makes of an observation to what a policy is made of."""
 
-    def __init__(self, spaces: Spaces, settings: MLPActorQSettings, outputs: int) -> None:
+    def __init__(self, encoder: Any, hidden: Sequence[int], activation: str, outputs: int) -> None:
         super().__init__()
-        self.encoder = observation_encoder(spaces.observation, spaces.image_layout)
-        gains = [_ACTOR_GAIN] * outputs
-        self.layers = build_layers(self.encoder.features, settings.hidden, settings.activation, gains)
+        self.encoder = encoder
+        self.layers = build_layers(encoder.features, hidden, activation, [_ACTOR_GAIN] * outputs)
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         """Compute ``[B, outputs]`` of ``observation [B, ...]``."""
@@ -80,12 +84,12 @@ class Actor(nn.Module):
 
 
 class Critics(nn.Module):
-    """Q functions as fully connected networks."""
+    """Q functions as fully connected networks behind an encoder, which is trained with them if it can be."""
 
-    def __init__(self, spaces: Spaces, settings: MLPActorQSettings) -> None:
+    def __init__(self, encoder: Any, spaces: Spaces, settings: MLPActorQSettings | CNNActorQSettings) -> None:
         super().__init__()
-        self.encoder = observation_encoder(spaces.observation, spaces.image_layout)
-        inputs = self.encoder.features + ActionBounds(spaces.action).size
+        self.encoder = encoder
+        inputs = encoder.features + ActionBounds(spaces.action).size
         self.networks = nn.ModuleList(
             build_layers(inputs, settings.critic_hidden, settings.activation, [1.0])
             for _ in range(settings.critics)
@@ -95,6 +99,60 @@ class Critics(nn.Module):
         """Compute values ``[C, B]`` of ``observation [B, ...]`` and ``action [B, A]``."""
         rows = torch.cat((self.encoder.in_torch(observation), action), dim=1)
         return torch.stack([network(rows)[:, 0] for network in self.networks])
+
+
+class LentEncoder:
+    """The critics' encoder as an actor sees through it, which is no part of it: its loss trains the rest."""
+
+    def __init__(self, encoder: ImageEncoder | JoinedEncoder) -> None:
+        self.encoder, self.features = encoder, encoder.features
+
+    def in_torch(self, observation: torch.Tensor) -> torch.Tensor:
+        """Compute features ``[B, features]`` of ``observation [B, ...]``, of which no gradient flows back."""
+        with torch.no_grad():
+            features: torch.Tensor = self.encoder(observation)
+        return features
+
+
+class CNNActorQ(ActorQ):
+    """Both parts on convolutions that belong to the critics (Yarats et al., 2021, section 4.2, and DrQ).
+
+    Args:
+        outputs: of the actor, for each of an action's numbers.
+
+    Raises:
+        UnsupportedSpaceError: observations without images, or actions without bounds.
+    """
+
+    settings_type: ClassVar[type[CNNActorQSettings]] = CNNActorQSettings
+
+    def __init__(self, spaces: Spaces, settings: CNNActorQSettings, outputs: int) -> None:
+        super().__init__()
+        self.settings = settings
+        encoder, numbers = image_encoder(spaces, settings, settings.widths), ActionBounds(spaces.action).size
+        self.critics: Critics = Critics(encoder, spaces, settings)
+        lent = LentEncoder(encoder)
+        self.actor: Actor = Actor(lent, settings.actor_hidden, settings.activation, outputs * numbers)
+
+    def pair_targets(self, actor: nn.Module, critics: nn.Module) -> None:
+        """Let a copy of the actor see through the encoder of a copy of the critics."""
+        assert isinstance(actor, Actor)
+        assert isinstance(critics, Critics)
+        actor.encoder = LentEncoder(critics.encoder)
+
+
+class CNNGaussianQ(CNNActorQ, GaussianActorQ):
+    """SAC's networks of images."""
+
+    def __init__(self, spaces: Spaces, settings: CNNActorQSettings) -> None:
+        super().__init__(spaces, settings, outputs=2)
+
+
+class CNNDeterministicQ(CNNActorQ, DeterministicActorQ):
+    """TD3's networks of images."""
+
+    def __init__(self, spaces: Spaces, settings: CNNActorQSettings) -> None:
+        super().__init__(spaces, settings, outputs=1)
 
 
 class MLPActorQ(ActorQ):
@@ -112,8 +170,10 @@ class MLPActorQ(ActorQ):
     def __init__(self, spaces: Spaces, settings: MLPActorQSettings, outputs: int) -> None:
         super().__init__()
         self.settings = settings
-        self.actor: Actor = Actor(spaces, settings, outputs * ActionBounds(spaces.action).size)
-        self.critics: Critics = Critics(spaces, settings)
+        encoders = [observation_encoder(spaces.observation, spaces.image_layout) for _ in range(2)]
+        numbers = outputs * ActionBounds(spaces.action).size
+        self.actor: Actor = Actor(encoders[0], settings.hidden, settings.activation, numbers)
+        self.critics: Critics = Critics(encoders[1], spaces, settings)
 
     def executor(self, batch_size: int) -> Executor:
         """Act in numpy with a copy of the actor alone; in torch where the network is on a device."""

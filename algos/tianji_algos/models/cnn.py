@@ -71,6 +71,8 @@ class ImageEncoder(MixedPrecision):
             features: torch.Tensor = self.dense(self.rest(maps).flatten(1))
         return features.float()
 
+    in_torch = forward
+
 
 class JoinedEncoder(nn.Module):
     """Records with images: convolutions over each, layers over all else, and one layer that joins them.
@@ -109,6 +111,8 @@ class JoinedEncoder(nn.Module):
             features.append(self.rest(self._rest.in_torch(observation)))
         joined: torch.Tensor = self.joined(torch.cat(features, dim=1))
         return joined
+
+    in_torch = forward
 
 
 def image_encoder(

@@ -182,6 +182,23 @@ class CNNQSettings(EncoderSettings):
     dueling: bool = False
 
 
+class CNNActorQSettings(EncoderSettings):
+    """A policy over continuous actions and Q functions of them, on top of one convolutional network.
+
+    Attributes:
+        actor_hidden: widths of the policy's hidden layers, after the encoder's.
+        critic_hidden: widths of the hidden layers of each Q function, likewise.
+        activation: after each of these.
+        critics: number of Q functions; the smallest of their values counts.
+    """
+
+    encoder: ImageEncoderName = "impala_small"
+    actor_hidden: Annotated[Widths, Field(min_length=1)] = (256,)
+    critic_hidden: Annotated[Widths, Field(min_length=1)] = (256,)
+    activation: Literal["tanh", "relu"] = "relu"
+    critics: int = Field(2, ge=1)
+
+
 class RecurrentSettings(EncoderSettings):
     """An LSTM or a GRU after an encoder of the observation.
 

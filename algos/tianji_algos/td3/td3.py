@@ -36,6 +36,7 @@ class TD3Embryo(ActorQEmbryo):
     def __init__(self, spaces: Spaces, model: DeterministicActorQ, settings: TD3Settings, seed: int) -> None:
         super().__init__(spaces, model, settings, DIAGNOSTICS, seed)
         self._target_actor = TargetNetwork(model.actor, self._flat[part_of(model, model.actor)])
+        model.pair_targets(self._target_actor.model, self._target_critics.model)
         if self._by_hand:
             actor, critics = self._target_actor.model, self._target_critics.model
             assert isinstance(model, MLPDeterministicQ)

@@ -8,8 +8,8 @@ them in a table with their reasons; a key that is not here is as the schema has 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from tianji_algos import registry as algorithms
 from tianji_algos.errors import UnsupportedSpaceError
-from tianji_algos.models.images import image_shape, is_picture
+from tianji_algos.models.images import ImageShape, image_shape, is_picture
 from tianji_algos.models.settings import ImageLayout
 from tianji_cli.errors import UsageError
 from tianji_plugins import did_you_mean
@@ -46,7 +46,11 @@ _FOLLOWED_S_OF_IMAGES: Final = 600e-6
 """The same, where observations are images."""
 
 _NATURE_SIDE: Final = 36
-"""Height and width, in pixels, from which the plain convolutions have something left to see at the end."""
+"""Height and width, in pixels, from which the strides of the plain convolutions leave something to see."""
+_LEARNT_S: Final = 100e-6
+"""Core seconds that learning from one image once may take: three epochs of 10 M then take under an hour."""
+_TORCH_TO_NUMPY: Final = 4
+"""Multiply-adds of convolutions that torch makes in the time of one of numpy's products, about."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Seen:
         stack: observations in a row that a policy sees as one.
         image_layout: as ``[environment]`` has it.
         step_s: seconds of a step, about; 0 if it was not looked at.
+        work_per_s: multiply-adds that numpy makes on a core of this machine in a second, about.
     """
 
     observation: gym.Space[Any]
@@ -64,6 +69,7 @@ class Seen:
     stack: int = 1
     image_layout: ImageLayout = "auto"
     step_s: float = 0.0
+    work_per_s: float = 5e9
 
     @property
     def has_pictures(self) -> bool:
@@ -76,11 +82,18 @@ class Seen:
         return space.spaces.values() if isinstance(space, gym.spaces.Dict) else (space,)
 
     @property
-    def smallest_side(self) -> int:
-        """Pixels of the smallest side of an image."""
-        layout = self.image_layout
-        images = [image_shape(part, layout) for part in self._parts if is_picture(part, layout)]
-        return min(min(image.height, image.width) for image in images if image is not None)
+    def pictures(self) -> Sequence[ImageShape]:
+        """The images among the parts of an observation.
+
+        Raises:
+            UnsupportedSpaceError: the channels of one may be on either side.
+        """
+        found = (
+            image_shape(part, self.image_layout)
+            for part in self._parts
+            if is_picture(part, self.image_layout)
+        )
+        return [image for image in found if image is not None]
 
     @property
     def is_bounded(self) -> bool:
@@ -151,13 +164,9 @@ def _refusal(agent: str, seen: Seen) -> str:
         return f"it compares single actions, and these are {seen.action}; ppo would be right" + (
             ", or sac or td3" if seen.is_steered else ""
         )
-    if agent in {"sac", "td3"}:
-        if not seen.is_steered:
-            single = isinstance(seen.action, gym.spaces.Discrete)
-            right = "ppo or dqn" if single else "ppo"
-            return f"it chooses real numbers, and actions are {seen.action}; {right} would be right"
-        if seen.has_pictures:
-            return f"it has no network for images, {seen.observation}; ppo would be right"
+    if agent in {"sac", "td3"} and not seen.is_steered:
+        right = "ppo or dqn" if isinstance(seen.action, gym.spaces.Discrete) else "ppo"
+        return f"it chooses real numbers, and actions are {seen.action}; {right} would be right"
     return ""
 
 
@@ -233,29 +242,32 @@ def _dqn(seen: Seen, cores: int, env_steps: int | None) -> Table:
 
 def _sac(seen: Seen, cores: int, env_steps: int | None) -> Table:
     del env_steps  # The papers' rates are constant.
-    return _actor_q("sac", "mlp_gaussian_q", seen, cores)
+    return _actor_q("sac", "gaussian_q", seen, cores)
 
 
 def _td3(seen: Seen, cores: int, env_steps: int | None) -> Table:
     del env_steps  # Likewise.
-    return _actor_q("td3", "mlp_deterministic_q", seen, cores)
+    return _actor_q("td3", "deterministic_q", seen, cores)
 
 
 def _actor_q(agent: str, model: str, seen: Seen, cores: int) -> Table:
+    training: Table = {
+        "replay_ratio": 256.0,
+        "batch_size": 256,
+        "warmup_steps": 4000,
+        "n_step": 1,
+        "gamma": 0.99,
+        "learning_rate": 3e-4,
+        "target_tau": 0.005,
+        "publish_every": 10,
+    }
+    if seen.has_pictures:
+        training |= {"replay_ratio": 64.0, "batch_size": 128, "warmup_steps": 2000}
     return {
         "environment": {"num_envs": 4},
         "agent": {"warmup_hold": 16},
-        "model": {"type": model},
-        "training": {
-            "replay_ratio": 256.0,
-            "batch_size": 256,
-            "warmup_steps": 4000,
-            "n_step": 1,
-            "gamma": 0.99,
-            "learning_rate": 3e-4,
-            "target_tau": 0.005,
-            "publish_every": 10,
-        },
+        "model": _image_model(f"cnn_{model}", seen) or {"type": f"mlp_{model}"},
+        "training": training,
         "distribution": _replay(agent, seen, cores, 1_000_000, send_size=4),
     }
 
@@ -267,11 +279,24 @@ AGENTS: Final[Mapping[str, Callable[[Seen, int, int | None], Table]]] = MappingP
 
 
 def _image_model(name: str, seen: Seen) -> Table | None:
-    """Choose the convolutions for images; None if there are none."""
-    if not seen.has_pictures:
+    """Choose the convolutions for images, residual ones where this machine is fast; None without images."""
+    if not (images := [replace(image, planes=image.planes * seen.stack) for image in seen.pictures]):
         return None
-    large = seen.smallest_side >= _NATURE_SIDE
-    return {"type": name, "encoder": "impala_small" if large else "impala_large"}
+    small: Table = {"encoder": "impala_small"}
+    if min(min(image.height, image.width) for image in images) < _NATURE_SIDE:
+        small |= {"kernels": [4, 3], "strides": [2, 2]}
+    learnt_s = 3 * sum(map(_residual_work, images)) / (_TORCH_TO_NUMPY * seen.work_per_s)
+    return {"type": name, **(small if learnt_s > _LEARNT_S else {"encoder": "impala_large"})}
+
+
+def _residual_work(image: ImageShape) -> int:
+    """Count the multiply-adds of impala_large's forward pass over an image; backward takes twice as many."""
+    work, planes, height, width = 0, image.planes, image.height, image.width
+    for channels in (16, 32, 32):
+        work += 9 * planes * channels * height * width
+        planes, height, width = channels, (height + 1) // 2, (width + 1) // 2
+        work += 4 * 9 * channels**2 * height * width
+    return work + 256 * planes * height * width
 
 
 def _falling_rate(env_steps: int | None) -> Table:

@@ -38,6 +38,9 @@ LEAST_STEPS: Final = 3
 LONGEST_S: Final = 1.0
 """So often it is stepped at least, unless that takes longer than this."""
 
+MULTIPLIED: Final = 256
+"""Rows and columns of matrices whose product says how fast this machine computes."""
+
 _MASK: Final = Wrapper(type="ActionMask")
 
 _SAID_BEFORE: Final[dict[KeyPath, str]] = {
@@ -165,6 +168,8 @@ def _look(env: str, agent: str, environment: Environment, cores: int, *, may_wra
             raise UsageError(f"{what}; a config with {right}")
         layout = environment.image_layout
         seen = Seen(vector.observation_space, vector.action_space, vector.stack, layout)
+        if seen.has_pictures:
+            seen = replace(seen, work_per_s=_work_per_s())
         wants_mask = _tells_mask(env, environment, vector) and may_wrap
         if cores > CORES_OF_ONE_ACTOR and not wants_mask:
             seen = replace(seen, step_s=_time_of_a_step(vector))
@@ -217,6 +222,16 @@ def _time_of_a_step(vector: VectorEnvironment) -> float:
     except Exception:  # noqa: BLE001 - of whatever kind the environment raises
         return 0.0
     return statistics.median(times)
+
+
+def _work_per_s() -> float:
+    """Multiply matrices for some milliseconds; multiply-adds in a second of a core, however busy it is."""
+    factor, times = np.ones((MULTIPLIED, MULTIPLIED), np.float32), []
+    for _ in range(LEAST_STEPS):
+        began_s = time.process_time()
+        np.matmul(factor, factor)
+        times.append(time.process_time() - began_s)
+    return MULTIPLIED**3 / max(min(times), 1e-9)
 
 
 def _failed(env: str, error: EnvironmentFailure) -> str:
