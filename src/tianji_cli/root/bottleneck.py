@@ -21,6 +21,7 @@ from tianji_cli.telemetry.bottleneck import (
     beside_idle_cores,
     bottleneck,
     in_step,
+    naming_network,
     on_shared_cores,
 )
 from tianji_cli.wire.messages import Report
@@ -260,7 +261,7 @@ class WorkLog:
         if last.at_s - first.at_s < LEAST_S or last.version - first.version < LEAST_VERSIONS:
             return self._named
         cores = self._cores(first, last)
-        found = observed_bottleneck(last.done.since(first.done), self._rho, self._overlap, cores)
+        found = self._named_of(last.done.since(first.done), cores)
         agreed = self._named is None or found is None or found.kind == self._named.kind
         if agreed or now_s - self._agreed_s >= HOLD_S:
             self._named, self._agreed_s = found, now_s
@@ -302,7 +303,11 @@ class WorkLog:
         )
         observed = Observation(actors, done.buffers, learners)
         cores = self._cores(self._begun, self._marks[-1]) if self._begun is not None else None
-        return observed_bottleneck(observed, self._rho, self._overlap, cores)
+        return self._named_of(observed, cores)
+
+    def _named_of(self, observed: Observation, cores: HostCores | None) -> Bottleneck | None:
+        found = observed_bottleneck(observed, self._rho, self._overlap, cores)
+        return naming_network(found, self._config.model.settings)
 
     def _cores(self, first: _Mark, last: _Mark) -> HostCores | None:
         """Describe what became of the cores between two moments; None where the job has several hosts."""

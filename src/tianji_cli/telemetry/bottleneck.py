@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 Kind = Literal["sample-bound", "training-bound", "communication-bound", "balanced", "in step"]
@@ -58,6 +59,9 @@ IN_BALANCE: Final = Bottleneck(
     "actors make samples about as fast as the learner uses them; only more of both would help",
 )
 
+SMALLER: Final[Mapping[str, str]] = {"impala_large": "impala_small", "nature": "impala_small"}
+"""Networks for images, and the one that learns in a fraction of their time."""
+
 OWN_CORES: Final = "cores of their own would help most"
 MORE_CORES: Final = "more cores would help"
 
@@ -78,6 +82,15 @@ def bottleneck(production: float, reception: float, consumption: float) -> Bottl
     if even:
         return IN_BALANCE
     return SAMPLE_BOUND if production < consumption else TRAINING_BOUND
+
+
+def naming_network(found: Bottleneck | None, settings: object) -> Bottleneck | None:
+    """Name the network where the learner is the slower side, and a smaller one than its ``settings`` name."""
+    encoder = getattr(settings, "encoder", None)
+    if found is None or found.kind != "training-bound" or encoder not in SMALLER:
+        return found
+    network = f"most of each update is its network's, model.encoder = {encoder!r}"
+    return replace(found, words=f"{network}; {SMALLER[encoder]!r} is smaller; {found.words}")
 
 
 def in_step(production: float, consumption: float) -> Bottleneck:

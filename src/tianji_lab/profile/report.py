@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tianji_cli.quantities import count, duration, several, share, size
+from tianji_cli.telemetry.bottleneck import naming_network
 from tianji_cli.telemetry.styles import GOOD, LABEL, WARNING
 from tianji_cli.telemetry.table import print_table
 from tianji_lab.model.costs import ActorCosts, Cost, Costs, Split, Workload
@@ -214,7 +215,8 @@ def _print_prediction(console: Console, found: ProfileResult, predicted: Predict
     _print_wrapped(console, f"{rates}{_gain(found, predicted)}.")
     best = found.recommended.prediction
     if predicted is best or predicted.bottleneck != best.bottleneck:
-        _print_wrapped(console, f"{predicted.bottleneck}.")
+        named = naming_network(predicted.bottleneck, found.subject.job.model.settings)
+        _print_wrapped(console, f"{named}.")
     if (free := there - split.cores) > 0:
         stay = "stays" if free == 1 else "stay"
         said = f"{free} of the {_cores(there)} {stay} free: more actors would only wait, and more cores would"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tianji_algos.models.settings import MLPActorCriticSettings
+from tianji_algos.models.settings import CNNActorCriticSettings, MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 from tianji_cli.config.schema import Component, JobConfig, UserRoleSection
 from tianji_cli.files.counters import ProductionFile, ProductionPage
@@ -163,6 +163,22 @@ def test_the_slower_side_is_named() -> None:
     assert Pace(job(2)).go(6, actors=1, learner=1)[-1] == "balanced"
     assert Pace(job(1)).go(6, actors=1, learner=0.5)[-1] == "sample-bound"
     assert Pace(job(4)).go(6, actors=0.5, learner=1)[-1] == "training-bound"
+
+
+def test_the_network_is_named_where_it_holds_the_learner_back_and_a_smaller_one_exists() -> None:
+    large = CNNActorCriticSettings(encoder="impala_large")
+    settings = [large, CNNActorCriticSettings(encoder="impala_small"), MLPActorCriticSettings()]
+    for of_model, named in zip(settings, (True, False, False), strict=True):
+        model = Component(type="model", settings=of_model)
+        pace = Pace(job(4).model_copy(update={"model": model}))
+        pace.go(6, actors=0.5, learner=1)
+        for found in (pace.log.current(pace.now_s), pace.log.overall(6.0)):
+            assert found is not None
+            assert found.kind == "training-bound"
+            assert ("'impala_small' is smaller" in found.words) is named
+        pace = Pace(job(1).model_copy(update={"model": model}))
+        pace.go(6, actors=1, learner=0.3)
+        assert "impala" not in str(pace.log.overall(6.0))
 
 
 @pytest.mark.parametrize("actors", [0.2, 0.99])
