@@ -83,16 +83,9 @@ class Seen:
 
     @property
     def pictures(self) -> Sequence[ImageShape]:
-        """The images among the parts of an observation.
-
-        Raises:
-            UnsupportedSpaceError: the channels of one may be on either side.
-        """
-        found = (
-            image_shape(part, self.image_layout)
-            for part in self._parts
-            if is_picture(part, self.image_layout)
-        )
+        """These images; ``image_shape`` raises where the channels of one may be on either side."""
+        layout = self.image_layout
+        found = [image_shape(part, layout) for part in self._parts if is_picture(part, layout)]
         return [image for image in found if image is not None]
 
     @property

@@ -38,9 +38,6 @@ LEAST_STEPS: Final = 3
 LONGEST_S: Final = 1.0
 """So often it is stepped at least, unless that takes longer than this."""
 
-MULTIPLIED: Final = 256
-"""Rows and columns of matrices whose product says how fast this machine computes."""
-
 _MASK: Final = Wrapper(type="ActionMask")
 
 _SAID_BEFORE: Final[dict[KeyPath, str]] = {
@@ -226,12 +223,12 @@ def _time_of_a_step(vector: VectorEnvironment) -> float:
 
 def _work_per_s() -> float:
     """Multiply matrices for some milliseconds; multiply-adds in a second of a core, however busy it is."""
-    factor, times = np.ones((MULTIPLIED, MULTIPLIED), np.float32), []
+    factor, times = np.ones((256, 256), np.float32), []
     for _ in range(LEAST_STEPS):
         began_s = time.process_time()
         np.matmul(factor, factor)
         times.append(time.process_time() - began_s)
-    return MULTIPLIED**3 / max(min(times), 1e-9)
+    return 256**3 / max(min(times), 1e-9)
 
 
 def _failed(env: str, error: EnvironmentFailure) -> str:

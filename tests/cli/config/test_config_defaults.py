@@ -12,7 +12,16 @@ import pytest
 from cli.config.shown_spaces import ACTIONS, NOBODYS, OBSERVATIONS, Slow, Told
 
 from tianji_algos import registry as algorithms
-from tianji_cli.config.defaults import AGENTS, REPLAY_BYTES, SMALLEST_REPLAY, Seen, defaults
+from tianji_algos.models.images import image_shape
+from tianji_cli.config import without_file
+from tianji_cli.config.defaults import (
+    AGENTS,
+    REPLAY_BYTES,
+    SMALLEST_REPLAY,
+    Seen,
+    _residual_work,
+    defaults,
+)
 from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.without_file import config_without_file
@@ -21,6 +30,15 @@ from tianji_cli.plan.plan import make_plan
 from tianji_cli.plan.spec import JobSpec
 from tianji_cli.worker.builder import Builder
 
+OWN = """
+from tianji_algos.models.actor_q import GaussianActorQ
+from tianji_algos.settings import Settings
+
+
+class Own(GaussianActorQ):
+    class settings_type(Settings):
+        width: int = 8
+"""
 SHOWN = "cli.config.shown_spaces:Shown"
 STEERED = {"ppo", "sac", "td3"}
 """Agents that choose real numbers."""
@@ -35,7 +53,7 @@ def path_is_restored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def fits(agent: str, observation: str, action: str) -> bool:
     acts = {"ppo": set(ACTIONS), "dqn": {"one of"}, "sac": {"numbers"}, "td3": {"numbers"}}[agent]
-    return action in acts and (agent in {"ppo", "dqn"} or observation not in PICTURES)
+    return action in acts and observation in OBSERVATIONS
 
 
 def chosen(agent: str, observation: str, action: str, *overrides: str, cores: int = 2) -> JobConfig:
@@ -180,11 +198,50 @@ def test_networks_and_normalisation_follow_what_is_seen() -> None:
     models = {name: chosen("ppo", name, "one of").model for name in OBSERVATIONS}
     assert {name for name, model in models.items() if model.type == "cnn_actor_critic"} == set(PICTURES)
     encoders = {name: models[name].settings.model_dump()["encoder"] for name in PICTURES}
-    assert encoders["small picture"] == "impala_large"
     assert encoders["picture"] == encoders["large picture"] == "impala_small"
     settings = {name: chosen("ppo", name, "one of").training.settings.model_dump() for name in OBSERVATIONS}
     assert {one["normalize_observations"] for one in settings.values()} == {"auto"}
     assert {one["normalize_rewards"] for one in settings.values()} == {True}
+
+
+@pytest.mark.parametrize(("name", "kernels"), [("small picture", [4, 3]), ("picture", None)])
+def test_the_network_for_images_is_as_large_as_the_machine_learns_with_fast(
+    name: str, kernels: list[int] | None
+) -> None:
+    small = {"encoder": "impala_small"} | ({"kernels": kernels, "strides": [2, 2]} if kernels else {})
+    large = {"encoder": "impala_large"}
+    for agent, action in (("ppo", "one of"), ("dqn", "one of"), ("sac", "numbers"), ("td3", "numbers")):
+        for work_per_s, network in ((5e9, small), (1e13, large)):
+            seen = Seen(OBSERVATIONS[name], ACTIONS[action], work_per_s=work_per_s)
+            found = defaults(agent, seen, 2, 10**6)["model"]
+            assert found.pop("type").startswith("cnn_")
+            assert found == network
+
+
+def test_the_work_of_a_residual_network_is_what_its_layers_multiply() -> None:
+    # 4 x 84 x 84: sections at 84, 42 and 21 pixels, blocks at 42, 21 and 11, a layer of 3872 x 256.
+    first = 9 * (84**2 * 4 * 16 + 42**2 * 16 * 32 + 21**2 * 32 * 32)
+    blocks = 36 * (42**2 * 16**2 + 21**2 * 32**2 + 11**2 * 32**2)
+    image = image_shape(gym.spaces.Box(0, 255, (4, 84, 84), np.uint8))
+    assert image is not None
+    assert _residual_work(image) == first + blocks + 11 * 11 * 32 * 256
+
+
+def test_the_speed_of_the_machine_is_looked_at_for_images_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(without_file, "_work_per_s", lambda: 1e13)
+    assert chosen("ppo", "small picture", "one of").model.settings.model_dump()["encoder"] == "impala_large"
+    monkeypatch.setattr(without_file, "_work_per_s", lambda: pytest.fail("there is no image"))
+    assert chosen("ppo", "numbers", "one of").model.type == "mlp_actor_critic"
+
+
+def test_a_network_of_one_s_own_takes_the_place_of_the_default_ones(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "own_network.py").write_text(OWN)
+    for name, action in (("small picture", "numbers"), ("numbers", "numbers")):
+        config = chosen("sac", name, action, "model.type=own_network:Own", "model.width=5")
+        assert config.model.type == "own_network:Own"
+        assert config.model.settings.model_dump() == {"width": 5}
 
 
 def test_a_replay_is_as_large_as_memory_for_its_observations_allows() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli.lifecycle.conftest import BASE
+from cli.lifecycle.conftest import BASE, Run
 from cli.lifecycle.test_lifecycle_export import Exported, noise_of
 from cli.lifecycle.test_lifecycle_python import returns_of_eval, trained
 
@@ -47,7 +47,22 @@ class Column(Env):
         at = int(self.np_random.integers(wide))
         self.third = 3 * at // wide
         np.moveaxis(shown, self.axis, 0)[at] = space.high.max()
+        self.where = 2 * at / (wide - 1) - 1
         return shown
+
+
+class Follow(Column):
+    """The same; the action is to be where the column is, from -1 to 1."""
+
+    action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def step(self, action):
+        paid = 1 - abs(float(action[0]) - self.where)
+        return self.look(), paid, False, self.steps_left() == 0, {}
+
+    def steps_left(self):
+        self.left -= 1
+        return self.left
 '''
 SMALL = {
     "experiment": {"stop": {"env_steps": 512}},
@@ -120,3 +135,27 @@ def test_an_image_in_a_row_is_refused_with_the_ways_out(workplace: Any) -> None:
         in command.last_words
     )
     assert "environment.image_layout = 'none' if these are no pixels" in command.last_words
+
+
+@pytest.mark.parametrize("agent", ["sac", "td3"])
+def test_actions_between_bounds_are_learnt_from_images_without_a_file(agent: str, workplace: Any) -> None:
+    workplace.module(COLUMNS)
+    settings = (
+        *("distribution.mode=sync", "training.batch_size=32", "training.replay_ratio=32"),
+        *("training.warmup_steps=200", "training.gamma=0", "training.learning_rate=1e-3"),
+        *("agent.warmup_hold=1", "training.publish_every=4", "experiment.stop.env_steps=1_200"),
+        *("experiment.eval_episodes=30", "experiment.plots=false", "experiment.seed=3"),
+    )
+    words = [word for setting in settings for word in ("--set", setting)]
+    command = workplace.command(
+        "train", "--env", "my_env:Follow", "--agent", agent, "--out", "out", "--quiet", *words
+    )
+    run = Run(workplace.place / f"out/{agent}_Follow/1", command)
+    summary = run.finish()
+    # Of 8, actions at random get 2.7, and the middle 4.
+    assert summary["final_evaluation"]["mean"] > 6.0, summary["final_evaluation"]
+    policy = tianji.load(run.path, "last")
+    seen = drawn(policy, 50)
+    noise = {"noise": noise_of("normal", (50, 1))} if agent == "sac" else {}
+    found = Exported(workplace, run.path, "onnx", "--checkpoint", "last")(observation=seen, **noise)
+    np.testing.assert_allclose(found["action"], policy.act(seen), rtol=1e-4, atol=1e-5)
