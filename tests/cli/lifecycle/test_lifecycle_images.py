@@ -141,7 +141,7 @@ def test_an_image_in_a_row_is_refused_with_the_ways_out(workplace: Any) -> None:
 def test_actions_between_bounds_are_learnt_from_images_without_a_file(agent: str, workplace: Any) -> None:
     workplace.module(COLUMNS)
     settings = (
-        *("distribution.mode=sync", "training.batch_size=32", "training.replay_ratio=32"),
+        *("training.batch_size=32", "training.replay_ratio=32"),
         *("training.warmup_steps=200", "training.gamma=0", "training.learning_rate=1e-3"),
         *("agent.warmup_hold=1", "training.publish_every=4", "experiment.stop.env_steps=1_200"),
         *("experiment.eval_episodes=30", "experiment.plots=false", "experiment.seed=3"),
@@ -153,7 +153,7 @@ def test_actions_between_bounds_are_learnt_from_images_without_a_file(agent: str
     run = Run(workplace.place / f"out/{agent}_Follow/1", command)
     summary = run.finish()
     # Of 8, actions at random get 2.7, and the middle 4.
-    assert summary["final_evaluation"]["mean"] > 6.0, summary["final_evaluation"]
+    assert summary["evaluation"]["mean"] > 6.0, summary["evaluation"]
     policy = tianji.load(run.path, "last")
     seen = drawn(policy, 50)
     noise = {"noise": noise_of("normal", (50, 1))} if agent == "sac" else {}
