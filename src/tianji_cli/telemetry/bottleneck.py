@@ -86,7 +86,7 @@ def bottleneck(production: float, reception: float, consumption: float) -> Bottl
 
 def naming_network(found: Bottleneck | None, settings: object) -> Bottleneck | None:
     """Name the network where the learner is the slower side, and a smaller one than its ``settings`` name."""
-    encoder = getattr(settings, "encoder", None)
+    encoder = str(getattr(settings, "encoder", None))
     if found is None or found.kind != "training-bound" or encoder not in SMALLER:
         return found
     network = f"most of each update is its network's, model.encoder = {encoder!r}"

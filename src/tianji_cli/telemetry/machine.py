@@ -55,14 +55,14 @@ class Session(BaseModel):
     code: dict[str, str] = {}
 
 
-def note_session(run: RunDirectory, env_steps: int, code: Mapping[str, str]) -> None:
+def note_session(run: RunDirectory, env_steps: int, code: Mapping[str, str] | None = None) -> None:
     """Append what is known of a session that begins.
 
     Raises:
         RunDirectoryError: it cannot be written.
     """
     now = datetime.now(UTC).replace(microsecond=0)
-    about = {"machine": describe_machine(), "versions": versions(), "code": dict(code)}
+    about = {"machine": describe_machine(), "versions": versions(), "code": dict(code or {})}
     session = Session(begun=now, env_steps=env_steps, **about)
     try:
         with open(open_to_append(run.sessions), "a", encoding="utf-8") as file:

@@ -149,7 +149,7 @@ def test_a_return_that_is_no_number_is_an_error_and_no_lost_episode(
 ) -> None:
     one = stage(steps=50, film=Broken(2, end_rate=0.5, games=games))
     one.publish(0)
-    with pytest.raises(BrokenEnvironmentError, match="environment 1 of actor 0 is not a number"):
+    with pytest.raises(BrokenEnvironmentError, match="environment 1 of actor 0 is nan"):
         work(one.actor, 49)
 
 

@@ -217,7 +217,7 @@ def test_a_reward_that_is_no_number_ends_the_run_and_is_never_the_best(workplace
     changes = evaluated(ENDLESS, every_env_steps=600)
     run = workplace.train(changes, {"environment": {"type": "my_env:Slow", "id": ""}})
     summary = run.finish(1)
-    assert "the return of an episode in environment 0 of an evaluation is not a number" in summary["reason"]
+    assert "the return of an episode in environment 0 of an evaluation is nan" in summary["reason"]
     assert "evaluation" not in json.loads((run.path / "checkpoints/best/state.json").read_text())
 
 
