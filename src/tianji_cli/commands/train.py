@@ -202,7 +202,9 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
             return train_seeds(job, seeds, place, quiet=quiet, json_to=json_to)
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
         run = earlier or _directory_for(job, run_in, place, source, begun)
-        code = json.loads(os.environ.get(CODE, "{}"))
+        code = digests(launcher.modules) if launcher is not None else json.loads(os.environ.get(CODE, "{}"))
+        if by_mpiexec:
+            os.environ[CODE] = json.dumps(code)
         resumed = earlier is not None
         changes = (*changes, *changed_code(run, code)) if resumed else ()
         request = RunRequest(job, run, resumed, changes, quiet, address, world, launcher, files, code)
@@ -370,7 +372,8 @@ def _launcher_that_built(
     with ExitStack() as only_to_build:
         launcher = (stack if world is None else only_to_build).enter_context(LocalLauncher())
         report = launcher.build_once(spec, say)
-        os.environ[CODE] = json.dumps(digests(report.modules))  # Ranks inherit it.
+        if world is not None:
+            os.environ[CODE] = json.dumps(digests(report.modules))
         return launcher if world is None else None, report.init
 
 
