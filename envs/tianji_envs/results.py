@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -226,31 +226,44 @@ def first_not_finite(values: Array) -> list[int] | None:
     return place
 
 
-def first_fault(
-    values: Array, bounds: Mapping[str, Bounds], called: str = "observation"
-) -> tuple[int, int, str, str] | None:
-    """Find the first number of ``[T, N, ...]`` that is not finite, or whole and outside of its bounds.
+class Fault(NamedTuple):
+    """The first wrong number of a part of observations, in many steps.
+
+    Attributes:
+        row: of the step.
+        gave: the number and its place, as in "gave nan as observation[2]".
+        wanted: what would be right.
+        outside: how many real numbers are outside of their bounds, which may be; 0: this one may not be.
+    """
+
+    row: int
+    copy: int
+    gave: str
+    wanted: str
+    outside: int
+
+
+def faults(values: Array, bounds: Mapping[str, Bounds], called: str = "observation") -> Iterator[Fault]:
+    """Find numbers of ``[T, N, ...]`` that are not finite, or not within bounds; one of each part.
 
     Args:
         bounds: of the parts, see ``bounds_of``.
-
-    Returns:
-        Its row, its copy, what was given, as in "gave nan as observation[2]", and what would be right.
     """
     for name, part in parts_of(values, called):
-        found, wanted = first_not_finite(part), "finite numbers would be right"
+        found, wanted, count = first_not_finite(part), "finite numbers would be right", 0
         known = bounds.get(name)
-        if found is None and known is not None and known.are_whole:
-            outside = known.outside(part)
-            if outside is not None:
-                found = np.argwhere(outside)[0].tolist()
-                wanted = f"{known.say(tuple(found))}; show one of these, or widen it"
-        elif found is not None and np.isinf(part[tuple(found)]):
-            wanted = f"finite numbers of at most {np.finfo(part.dtype).max:.2g} would be right"
+        if found is None and known is not None and (outside := known.outside(part)) is not None:
+            found = np.argwhere(outside)[0].tolist()
+            wanted = known.say(tuple(found)) + "; show one of these, or widen it" * known.are_whole
+            count = 0 if known.are_whole else int(np.count_nonzero(outside))
         if found is not None:
             row, copy, *place = found
-            return row, copy, f"gave {part[tuple(found)]!s} as {name}{place or ''}", wanted
-    return None
+            yield Fault(row, copy, f"gave {part[tuple(found)]!s} as {name}{place or ''}", wanted, count)
+
+
+def first_fault(values: Array, bounds: Mapping[str, Bounds]) -> Fault | None:
+    """Find a number of ``[T, N, ...]`` that may not be; None: there is none."""
+    return next((one for one in faults(values, bounds) if not one.outside), None)
 
 
 def missing_reset(

@@ -158,8 +158,8 @@ class _Flat:
         except UnfitError as error:
             raise BrokenEnvironmentError(f"{self._whose} {error}") from error
         if self._bounds and (fault := first_fault(np.asarray(value)[None, None], self._bounds)):
-            what = fault[2].removeprefix("gave ")
-            raise BrokenEnvironmentError(f"{self._whose} {what}: {fault[3]}")
+            what = fault.gave.removeprefix("gave ")
+            raise BrokenEnvironmentError(f"{self._whose} {what}: {fault.wanted}")
         return flat(self._space, value)
 
 

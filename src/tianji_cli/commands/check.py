@@ -46,8 +46,7 @@ from tianji_cli.root.session import build_spec
 from tianji_cli.signals import HangsError, limit
 from tianji_cli.telemetry.progress import Progress
 from tianji_envs.core import VectorEnvironment
-from tianji_envs.records import RecordSpace
-from tianji_envs.results import missing_reset
+from tianji_envs.results import bounds_of, faults, missing_reset
 from tianji_envs.serial import SerialVectorEnvironment
 from tianji_envs.team import AVAILABLE
 
@@ -238,6 +237,7 @@ class _Play:
         n = environment.num_envs
         self.environment = environment
         self.observation = environment.new_observations()
+        self.bounds = bounds_of(environment.observation_space, n)
         self.reward = np.zeros(n, np.float32)
         self.terminated, self.truncated = np.zeros(n, bool), np.zeros(n, bool)
         self._random = np.random.default_rng(seed)
@@ -273,13 +273,6 @@ class _Play:
     def step(self, actions: Array) -> None:
         """Act once in every copy."""
         self.environment.step(actions, self.observation, self.reward, self.terminated, self.truncated)
-
-    def parts(self) -> Iterator[tuple[str, gymnasium.Space[Any] | None, Array]]:
-        """Go through the arrays of the observation: their names, their spaces where these are known."""
-        space = self.environment.observation_space
-        for name in self.observation.dtype.names or ("",):
-            of_part = space.spaces[name] if isinstance(space, RecordSpace) else None if name else space
-            yield name, of_part, self.observation[name] if name else self.observation
 
 
 def _played(_section: Environment, environment: VectorEnvironment) -> Iterator[Finding]:
@@ -324,17 +317,9 @@ def _played(_section: Environment, environment: VectorEnvironment) -> Iterator[F
 
 def _look_at(play: _Play, where: str, note: Callable[..., None]) -> None:
     """Note what is wrong with the observations of a step."""
-    for name, space, values in play.parts():
-        part = f" in {name!r}" if name else ""
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            place = np.argwhere(~np.isfinite(values))[0].tolist()
-            what = f"{where} showed {values[tuple(place)]}{part} at {place[1:]}"
-            note("observations", what, "show finite numbers: a network that learns from others is lost")
-        elif space is not None and not all(space.contains(one) for one in values):
-            wrong = next(one for one in values if not space.contains(one))
-            grade = "warning" if isinstance(space, gymnasium.spaces.Box) else "problem"
-            what = f"{where} showed {one_line(str(wrong))}{part}, which is not in {space}"
-            note("observations", what, "make observation_space as wide as what is shown", grade)
+    for fault in faults(play.observation[None], play.bounds):
+        what = f"{where}: copy {fault.copy} {fault.gave}"
+        note("observations", what, fault.wanted, "warning" if fault.outside else "problem")
     if not play.masks_choices:
         return
     leaves = leaves_choices(play.observation[ACTION_MASK], play.environment.action_space)

@@ -218,8 +218,8 @@ class Evaluator(Role):
     def _check_result(self) -> None:
         """Refuse numbers that no space has, and steps that begin no episode where they are to."""
         if fault := first_fault(self._frames[None], self._bounds):
-            _, copy, gave, wanted = fault
-            words = f"{gave} in step {self._steps[copy]} of its episode: {wanted}"
+            copy = fault.copy
+            words = f"{fault.gave} in step {self._steps[copy]} of its episode: {fault.wanted}"
         elif found := missing_reset(self._ended, self._reward, self._terminated, self._truncated):
             copy, words = found
         else:

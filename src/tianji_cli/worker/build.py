@@ -467,7 +467,7 @@ def check_first_observation(builder: Builder) -> None:
         sys.stderr.flush()
         environment.reset(0, shown)
         if fault := first_fault(shown[None], bounds_of(environment.observation_space, 1)):
-            raise BrokenEnvironmentError(f"{called} {fault[2]} when it was reset: {fault[3]}")
+            raise BrokenEnvironmentError(f"{called} {fault.gave} when it was reset: {fault.wanted}")
         masks = shown[ACTION_MASK] if ACTION_MASK in (shown.dtype.names or ()) else None
         if masks is not None and not leaves_choices(masks, environment.action_space).all():
             raise BrokenEnvironmentError(

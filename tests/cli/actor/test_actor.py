@@ -359,6 +359,6 @@ def test_real_numbers_outside_of_their_bounds_are_counted(stage: OpenStage) -> N
     report = one.actor.report()
     assert report.outside == 2
     assert report.first_outside == (
-        "environment 1 of actor 0 gave 2.0 as observation[1] in step 2 of its episode, "
-        "where observation_space says -1.0 to 1.0"
+        "environment 1 of actor 0 gave 2.0 as observation[1] in step 2 of its episode: "
+        "observation_space says -1.0 to 1.0"
     )

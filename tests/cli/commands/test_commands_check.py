@@ -90,7 +90,7 @@ def test_an_environment_without_faults_has_nothing_to_mend(check: Any) -> None:
     ("old", "new", "subject", "said"),
     [
         ("float(self.at > 1)", "float('nan') if self.left < 5 else 1.0", "rewards", "step 16 gave nan"),
-        ("[self.at, self.left]", "[self.at, np.inf]", "observations", "showed inf at [1]"),
+        ("[self.at, self.left]", "[self.at, np.inf]", "observations", "gave inf as observation[1]"),
         ("self.np_random.normal", "np.random.normal", "seeding", "differ in observation at step 1"),
         ("self.left -= 1", "self.left -= 1; print(1 / (self.left - 3))", "played", "walk.py:20"),
         ("np.array([self.at, self.left], np.float32)", "np.array([self.at])", "played", "of shape (1,)"),

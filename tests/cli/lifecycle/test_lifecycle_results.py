@@ -111,7 +111,7 @@ def test_a_real_number_outside_of_its_bounds_is_said_once_and_the_run_goes_on(st
     )
     run = strange.train(options=())
     run.finish()
-    said = "environment 0 of actor 0 gave 1.1 as observation[1] in step 11 of its episode, where "
+    said = "environment 0 of actor 0 gave 1.1 as observation[1] in step 11 of its episode: "
     said += "observation_space says -1.0 to 1.0 ("
     assert run.command.stderr.count(said) == 1
     assert run.command.stderr.count("they are learnt from as they are") == 1

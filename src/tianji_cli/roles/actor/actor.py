@@ -22,14 +22,7 @@ from tianji_cli.wire.parameters import PublishedPolicy
 from tianji_cli.wire.reports import ActorReport
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import BrokenEnvironmentError
-from tianji_envs.results import (
-    UnfitError,
-    bounds_of,
-    coarse_number,
-    first_fault,
-    missing_reset,
-    parts_of,
-)
+from tianji_envs.results import UnfitError, bounds_of, coarse_number, faults, missing_reset
 from tianji_transports.core import Full, Loan, Transport
 
 if TYPE_CHECKING:  # It imports torch, which `tianji --help` does without.
@@ -194,15 +187,16 @@ class Actor(Role):
         """
         assert self._fragment is not None
         fields, stack, made = self._fragment.fields, self._environment.stack, self._step
-        # One row more than steps: the first shows what they go on from.
-        shown = fields["observation"][stack - 1 : stack + made]
-        for values, called, after in ((shown, "observation", -1), (fields["reward"][:made], "reward", 0)):
-            if fault := first_fault(values, self._bounds, called):
-                row, number, gave, wanted = fault
-                raise BrokenEnvironmentError(
-                    f"environment {number} of actor {self._number} {gave} "
-                    f"{self._when(row + after, number)}: {wanted}"
-                ) from cause
+        new = stack - (self._sequence == 0)  # The first observation of all was in no fragment before.
+        shown = fields["observation"][new : stack + made], "observation", new - stack
+        for values, called, after in (shown, (fields["reward"][:made], "reward", 0)):
+            for row, number, gave, wanted, outside in faults(values, self._bounds, called):
+                who = f"environment {number} of actor {self._number}"
+                words = f"{who} {gave} {self._when(row + after, number)}: {wanted}"
+                if not outside:
+                    raise BrokenEnvironmentError(words) from cause
+                self._outside += outside  # Mostly the bounds are said too narrow.
+                self._first_outside = self._first_outside or words
 
     def _when(self, row: int, number: int) -> str:
         """Say in which step of its episode an environment was at a row, as its author counts."""
@@ -212,21 +206,6 @@ class Actor(Role):
         if len(resets):
             steps = row - int(resets[-1])
         return f"in step {steps} of its episode" if steps else "when it was reset"
-
-    def _count_outside(self) -> None:
-        """Count real numbers outside of their bounds, which are mostly said too narrow."""
-        assert self._fragment is not None
-        for name, values in parts_of(self._fragment.fields["observation"][self._environment.stack :]):
-            bounds = self._bounds.get(name)
-            found = None if bounds is None else bounds.outside(values)
-            if bounds is None or found is None:
-                continue
-            self._outside += int(np.count_nonzero(found))
-            row, number, *within = place = tuple(np.argwhere(found)[0].tolist())
-            self._first_outside = self._first_outside or (
-                f"environment {number} of actor {self._number} gave {values[place]!s} as {name}"
-                f"{within or ''} {self._when(row, number)}, where {bounds.say(place)}"
-            )
 
     def _check_choices(self, fields: Fields) -> None:
         """Refuse observations that leave nothing to choose from; those that end an episode may.
@@ -261,7 +240,6 @@ class Actor(Role):
         ):
             raise BrokenEnvironmentError(f"environment {found[0]} of actor {self._number} {found[1]}")
         self._check_choices(fields)
-        self._count_outside()
         if self._sequence == 0:
             shown = fields["observation"][self._environment.stack - 1 :]
             self._coarse = coarse_number(shown, subtracts=self._subtracts)
