@@ -258,7 +258,7 @@ def test_numbers_0_and_1_and_arrays_of_one_flag_are_flags(flag: Any, roll: Roll)
         assert ends[:, 1].tolist() == [False, place == 2, False, False, True]
 
 
-@pytest.mark.parametrize("reward", NO_REWARDS, ids=repr)
+@pytest.mark.parametrize("reward", NO_REWARDS, ids=lambda reward: type(reward).__name__)
 def test_a_reward_is_one_number(reward: Any, roll: Roll) -> None:
     made = single(FLOATS, ZEROS, None, lambda *all: (all[0], reward, *all[2:]))
     with pytest.raises(BrokenEnvironmentError) as caught:
