@@ -224,7 +224,7 @@ class Workplace:
         self.commands: list[Command] = []
         self.environment: dict[str, str] = {}
         self.begins_cold = False
-        self.base = BASE
+        self.base = merged(BASE)  # A test may change its own.
         (place / "tmp").mkdir()
 
     def command(self, *arguments: str) -> Command:
