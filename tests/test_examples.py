@@ -22,6 +22,7 @@ from tianji_algos import registry
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.models.settings import (
     CNNActorCriticSettings,
+    CNNActorQSettings,
     MLPActorQSettings,
     RecurrentActorCriticSettings,
 )
@@ -176,7 +177,10 @@ def test_what_atari_md_shows_of_settings_is_what_there_is() -> None:
 
 def test_what_control_md_shows_is_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (DOCS / "control.md").read_text()
-    shown, own = map(tomllib.loads, re.findall(r"```toml\n(.*?)```", text, re.DOTALL))
+    shown, of_images, own = map(tomllib.loads, re.findall(r"```toml\n(.*?)```", text, re.DOTALL))
+    del of_images["model"]["type"]
+    settled = CNNActorQSettings().model_dump(mode="json")
+    assert of_images["model"] == {name: settled[name] for name in of_images["model"]}
     for section, settings in (
         ("agent", SACAgentSettings()),
         ("model", MLPActorQSettings()),

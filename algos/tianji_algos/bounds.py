@@ -66,8 +66,7 @@ class ActionBounds:
     def scale(self, actions: Array) -> Array:
         """Return ``actions [N, ...]`` as the environment takes them, ``[N, *shape]``; reused."""
         if len(self._scaled) != len(actions):
-            self._moves = bool((self.half != 1).any() or self.middle.any())
-        self._scaled = np.empty((len(actions), *self.shape), self.low.dtype)
+            self._scaled = np.empty((len(actions), *self.shape), self.low.dtype)
         scaled, actions = self._scaled, actions.reshape(self._scaled.shape)
         if self._moves:
             actions = np.multiply(actions, self.half, out=scaled)

@@ -256,6 +256,8 @@ def faults(values: Array, bounds: Mapping[str, Bounds], called: str = "observati
             found = np.argwhere(outside)[0].tolist()
             wanted = known.say(tuple(found)) + "; show one of these, or widen it" * known.are_whole
             count = 0 if known.are_whole else int(np.count_nonzero(outside))
+        elif found is not None and np.isinf(part[tuple(found)]):
+            wanted = f"finite numbers of at most {np.finfo(part.dtype).max:.2g} would be right"
         if found is not None:
             row, copy, *place = found
             yield Fault(row, copy, f"gave {part[tuple(found)]!s} as {name}{place or ''}", wanted, count)

@@ -85,7 +85,9 @@ def test_greedy_actions_are_the_likeliest_and_draw_nothing(spaces: Spaces) -> No
     with torch.no_grad():
         policy, _ = model(torch.from_numpy(observations(spaces)))
     best = (
-        policy.argmax(dim=1) if isinstance(spaces.action, gym.spaces.Discrete) else policy[:, :1].clamp(-2, 2)
+        policy.argmax(dim=1)
+        if isinstance(spaces.action, gym.spaces.Discrete)
+        else 2 * policy[:, :1].clamp(-1, 1)
     )
     for _ in range(2):
         np.testing.assert_allclose(agent.act_greedily(observations(spaces)), best, rtol=1e-4, atol=1e-5)

@@ -17,14 +17,25 @@ from pydantic_core import core_schema
 from tianji_algos import registry as algorithms
 from tianji_algos.errors import AlgorithmError
 from tianji_cli.config.loader import KINDS, OPTIONAL, PLAIN
-from tianji_cli.config.schema import JobConfig, Population, Transport, UserRoleSection, Wrapper
+from tianji_cli.config.schema import (
+    JobConfig,
+    PeriodicEvaluation,
+    Population,
+    Transport,
+    UserRoleSection,
+    Wrapper,
+)
 from tianji_cli.config.sweep import Sweep
 
 DIALECT: Final = "http://json-schema.org/draft-07/schema#"
 """Which editors of TOML read."""
 
-_ONE_NAME: Final = (Transport, Wrapper)
-"""A name may stand in place of these tables."""
+_IN_PLACE: Final[Mapping[type[BaseModel], JsonSchemaValue]] = {
+    PeriodicEvaluation: {"const": False},
+    Transport: {"type": "string"},
+    Wrapper: {"type": "string"},
+}
+"""What may stand in place of a table: a name, or that it is off."""
 
 _ATTRIBUTE: Final = re.compile(r"^    (\w+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
 
@@ -119,7 +130,7 @@ class _ForEditors(GenerateJsonSchema):
                 value.update(some[0] if len(some) == 1 else {"anyOf": some})
             if key in about:
                 value["description"] = about[key]
-        return {"anyOf": [{"type": "string"}, made]} if model in _ONE_NAME else made
+        return {"anyOf": [_IN_PLACE[model], made]} if model in _IN_PLACE else made
 
 
 def _described(model: type[Any]) -> Iterator[tuple[str, str]]:

@@ -35,6 +35,7 @@ from tianji_cli.telemetry.snapshot import (
 )
 from tianji_cli.wire.messages import PageReport, Report, read_report
 from tianji_cli.wire.reports import (
+    OF_SOME,
     ActorReport,
     BufferReport,
     Evaluating,
@@ -213,9 +214,8 @@ class Overview:
                         yield self._evaluation_row(one)
 
     def _evaluation_row(self, one: Examined) -> dict[str, Any]:
-        optional = {"win_rate", "agents", "metrics"}
         of_it = asdict(one.evaluation).items()
-        known = {name: said for name, said in of_it if said is not None or name not in optional}
+        known = {name: said for name, said in of_it if said is not None or name not in OF_SOME}
         times = {"elapsed_s": self.elapsed_s, "train_s": self._learner().train_s}
         whose = {"env_steps": one.env_steps, "version": one.version, "group": one.group}
         row = {"kind": EVALUATION, **times, **whose, **known, "is_best": one.is_best}

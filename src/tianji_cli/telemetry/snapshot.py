@@ -28,7 +28,15 @@ from tianji_cli.quantities import (
     written,
 )
 from tianji_cli.telemetry.bottleneck import Bottleneck
-from tianji_cli.wire.reports import BufferReport, Evaluating, Evaluation, Examined, LearnerReport, Number
+from tianji_cli.wire.reports import (
+    OF_SOME,
+    BufferReport,
+    Evaluating,
+    Evaluation,
+    Examined,
+    LearnerReport,
+    Number,
+)
 
 SUMMARY_SCHEMA: Final = 1
 """Schema number of ``summary.json``; it changes when a key changes its meaning or goes away."""
@@ -376,11 +384,7 @@ class Summary(JobState):
         of_any_state = {one.name for one in fields(JobState)}
         document: dict[str, Any] = {"schema": SUMMARY_SCHEMA}
         document |= {name: _for_json(value) for name, value in vars(self).items() if name not in of_any_state}
-        for optional in (
-            "win_rate",
-            "agents",
-            "metrics",
-        ):  # What an environment does not know of is not mentioned.
+        for optional in OF_SOME:
             if self.evaluation is not None and getattr(self.evaluation, optional) is None:
                 del document["evaluation"][optional]
         if self.init is None:

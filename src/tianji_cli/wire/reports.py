@@ -358,6 +358,8 @@ class EvaluatorReport(RoleReport):
 
 FEWEST: Final = 5
 """Episodes by which a standard error is known."""
+OF_SOME: Final = ("win_rate", "agents", "metrics", "sampled")
+"""Fields of an evaluation that documents and rows do not mention where they are None."""
 
 
 @dataclass(frozen=True)

@@ -137,13 +137,13 @@ def test_an_image_in_a_row_is_refused_with_the_ways_out(workplace: Any) -> None:
     assert "environment.image_layout = 'none' if these are no pixels" in command.last_words
 
 
-@pytest.mark.parametrize("agent", ["sac", "td3"])
+@pytest.mark.parametrize("agent", ["sac", pytest.param("td3", marks=pytest.mark.soak)])
 def test_actions_between_bounds_are_learnt_from_images_without_a_file(agent: str, workplace: Any) -> None:
     workplace.module(COLUMNS)
     settings = (
-        *("training.batch_size=32", "training.replay_ratio=32"),
+        *("training.batch_size=16", "training.replay_ratio=16"),
         *("training.warmup_steps=200", "training.gamma=0", "training.learning_rate=1e-3"),
-        *("agent.warmup_hold=1", "training.publish_every=4", "experiment.stop.env_steps=1_200"),
+        *("agent.warmup_hold=1", "training.publish_every=4", "experiment.stop.env_steps=800"),
         *("experiment.eval_episodes=30", "experiment.plots=false", "experiment.seed=3"),
     )
     words = [word for setting in settings for word in ("--set", setting)]

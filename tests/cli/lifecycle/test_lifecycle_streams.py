@@ -131,8 +131,7 @@ def test_an_evaluation_repeats_itself_by_its_seed_where_global_streams_are_drawn
         return found
 
     of_best = returns("--checkpoint", "best")
-    state = json.loads((run.path / "checkpoints/best/state.json").read_text())
     assert returns() == of_best
-    assert summary["evaluation"]["mean"] == state["evaluation"]["mean"] == pytest.approx(fmean(of_best))
+    assert summary["evaluation"]["mean"] == pytest.approx(fmean(of_best))
     assert returns("--seed", "3") == returns("--seed", "3") != returns("--seed", "4")
     assert draws.is_dir()
