@@ -62,7 +62,7 @@ def test_the_best_policy_goes_by_evaluations_and_plays_as_it_was_evaluated(workp
     assert summary["evaluated"] == told | {"best_mean": best["mean"], "evaluating": None}
     assert os.readlink(run.path / "checkpoints/best") == "evaluated/best"
     assert len(list((run.path / "checkpoints/evaluated").iterdir())) == 2, "the best one and the link to it"
-    examined = np.random.SeedSequence([7, *b"examiner", 0, 0, 0]).generate_state(1)[0]
+    examined = np.random.SeedSequence([1, *b"examiner", 0, 0, 0]).generate_state(1)[0]
     play = ("--checkpoint", "best", "--episodes", "8", "--seed", str(examined), "--json", "-")
     again = workplace.command("eval", str(run.path), *play)
     again.wait(0)
