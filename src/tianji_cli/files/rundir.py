@@ -12,7 +12,7 @@ import shutil
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tianji_cli.errors import UsageError, cut, describe, printable
 from tianji_cli.files.regular import check_trusted, open_regular
@@ -50,6 +50,17 @@ class NoSuchRunError(RunDirectoryError):
 
 class NoSuchCheckpointError(RunDirectoryError):
     """A run has no such checkpoint; the message lists those that it has."""
+
+
+class Within:
+    """A file or directory of a fixed name in the ``path`` of what it is an attribute of."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, directory: Any, _: object = None) -> Path:
+        path: Path = directory.path
+        return path / self._name
 
 
 @dataclass(frozen=True)
@@ -207,40 +218,28 @@ class RunDirectory:
         own = max((number for number in known if session is None or number <= session), default=1)
         return self.path / (CONFIG if own == 1 else f"config-{own}.toml")
 
-    @property
-    def metrics(self) -> Path:
-        """One JSON object a line, one line a snapshot."""
-        return self.path / "metrics.jsonl"
+    metrics = Within("metrics.jsonl")
+    """One JSON object a line, one line a snapshot."""
 
-    @property
-    def sessions(self) -> Path:
-        """One JSON object a line, one line a session: when it began, on what machine, with which versions."""
-        return self.path / "sessions.jsonl"
+    sessions = Within("sessions.jsonl")
+    """One JSON object a line, one line a session: when it began, on what machine, with which versions."""
 
-    @property
-    def summary(self) -> Path:
-        """What the run came to; there once it is over."""
-        return self.path / "summary.json"
+    summary = Within("summary.json")
+    """What the run came to; there once it is over."""
 
-    @property
-    def checkpoints(self) -> Path:
-        """Checkpoints, by name or step."""
-        return self.path / "checkpoints"
+    checkpoints = Within("checkpoints")
+    """Checkpoints, by name or step."""
 
-    @property
-    def plots(self) -> Path:
-        """Learning curves and throughput as PNG."""
-        return self.path / "plots"
+    plots = Within("plots")
+    """Learning curves and throughput as PNG."""
 
     @property
     def videos(self) -> tuple[Path, ...]:
         """Films of evaluations that are finished, oldest policy first."""
         return tuple(sorted((self.path / VIDEOS).glob("[!.]*")))
 
-    @property
-    def trace(self) -> Path:
-        """The last trace of it, where none else was named for it."""
-        return self.path / "trace.json"
+    trace = Within("trace.json")
+    """The last trace of it, where none else was named for it."""
 
     def log(self, role: str, rank: int) -> Path:
         """Where the output of a role's process goes."""

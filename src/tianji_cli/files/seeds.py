@@ -15,7 +15,7 @@ from typing import Final
 
 from tianji_cli.files.directories import kept_free
 from tianji_cli.files.regular import check_trusted
-from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, RunDirectoryError, write_whole
+from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, RunDirectoryError, Within, write_whole
 
 PREFIX: Final = "seeds-"
 
@@ -75,15 +75,11 @@ class SeedsDirectory:
                 raise RunDirectoryError(f"another command trains the seeds of {self.path}: wait for its end")
             yield
 
-    @property
-    def config(self) -> Path:
-        """The config that every seed begins from."""
-        return self.path / "base.toml"
+    config = Within("base.toml")
+    """The config that every seed begins from."""
 
-    @property
-    def summary(self) -> Path:
-        """What the seeds came to."""
-        return self.path / "summary.json"
+    summary = Within("summary.json")
+    """What the seeds came to."""
 
     @property
     def runs(self) -> Mapping[int, RunDirectory]:

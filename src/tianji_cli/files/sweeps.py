@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tianji_cli.files.regular import check_trusted
-from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, RunDirectoryError
+from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, RunDirectoryError, Within
 
 PREFIX: Final = "sweep-"
 
@@ -115,25 +115,17 @@ class SweepDirectory:
         """Whether a sweep has begun here."""
         return self.config.is_file() and self.journal.is_file()
 
-    @property
-    def config(self) -> Path:
-        """The config that all who take part share, with ``[sweep]``; what machines decide is open in it."""
-        return self.path / "sweep.toml"
+    config = Within("sweep.toml")
+    """The config that all who take part share, with ``[sweep]``; what machines decide is open in it."""
 
-    @property
-    def journal(self) -> Path:
-        """Optuna's record of the trials."""
-        return self.path / "journal.log"
+    journal = Within("journal.log")
+    """Optuna's record of the trials."""
 
-    @property
-    def workers(self) -> Path:
-        """A file of each process that takes part."""
-        return self.path / "workers"
+    workers = Within("workers")
+    """A file of each process that takes part."""
 
-    @property
-    def trials(self) -> Path:
-        """A directory for each trial, by its number."""
-        return self.path / "trials"
+    trials = Within("trials")
+    """A directory for each trial, by its number."""
 
     def trial_config(self, number: int) -> Path:
         """The config of a trial: the sweep's with its parameters set."""
@@ -143,22 +135,14 @@ class SweepDirectory:
         """The run of a trial with one of its seeds."""
         return RunDirectory(self.trials / str(number) / str(seed))
 
-    @property
-    def best(self) -> Path:
-        """The config of the best trial."""
-        return self.path / "best.toml"
+    best = Within("best.toml")
+    """The config of the best trial."""
 
-    @property
-    def table(self) -> Path:
-        """All trials as CSV."""
-        return self.path / "trials.csv"
+    table = Within("trials.csv")
+    """All trials as CSV."""
 
-    @property
-    def plots(self) -> Path:
-        """What is drawn of them."""
-        return self.path / "plots"
+    plots = Within("plots")
+    """What is drawn of them."""
 
-    @property
-    def summary(self) -> Path:
-        """What the sweep came to."""
-        return self.path / "summary.json"
+    summary = Within("summary.json")
+    """What the sweep came to."""
