@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tianji_cli.wire.records import Array, Record, RecordLayout, aligned
+from tianji_cli.wire.records import Array, InHeader, Record, RecordLayout, aligned
 
 Octets = npt.NDArray[np.uint8]
 
@@ -69,25 +69,17 @@ class Member(Record):
         super().__init__(member_layout(max(0, memory.nbytes - _OVERHEAD)), memory)
         self.state: Octets = self.arrays["state"]
 
-    @property
-    def group(self) -> int:
-        """The group whose state this is."""
-        return int(self.header["group"])
+    group = InHeader("group", int)
+    """The group whose state this is."""
 
-    @property
-    def number(self) -> int:
-        """Which message of its sender this is, or which one it answers, from 1; 0: it answers none."""
-        return int(self.header["number"])
+    number = InHeader("number", int)
+    """Which message of its sender this is, or which one it answers, from 1; 0: it answers none."""
 
-    @property
-    def env_steps(self) -> int:
-        """Received so far, over all sessions, by the learner whose state it is."""
-        return int(self.header["env_steps"])
+    env_steps = InHeader("env_steps", int)
+    """Received so far, over all sessions, by the learner whose state it is."""
 
-    @property
-    def since(self) -> int:
-        """Version that was published when it took over another member last; 0: it never did."""
-        return int(self.header["since"])
+    since = InHeader("since", int)
+    """Version that was published when it took over another member last; 0: it never did."""
 
     @property
     def score(self) -> float | None:

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tianji_cli.wire.records import Array, Record, RecordLayout, aligned
+from tianji_cli.wire.records import Array, InHeader, Record, RecordLayout, aligned
 
 Floats = npt.NDArray[np.float32]
 
@@ -54,10 +54,8 @@ class PublishedPolicy(Record):
         super().__init__(policy_layout((memory.nbytes - POLICY_HEADER_BYTES) // _VALUE.itemsize), memory)
         self.parameters: Floats = self.arrays["parameters"]
 
-    @property
-    def env_steps(self) -> int:
-        """Received by the learner so far, over all sessions."""
-        return int(self.header["env_steps"])
+    env_steps = InHeader("env_steps", int)
+    """Received by the learner so far, over all sessions."""
 
 
 @cache
@@ -92,15 +90,11 @@ class Contribution(Record):
         self.values: Floats = self.arrays["values"]
         self.statistics: npt.NDArray[np.uint64] = self.arrays["statistics"]
 
-    @property
-    def number(self) -> int:
-        """Which contribution of its group this is, from 1."""
-        return int(self.header["number"])
+    number = InHeader("number", int)
+    """Which contribution of its group this is, from 1."""
 
-    @property
-    def weight(self) -> float:
-        """Uses of samples in updates since the last one."""
-        return float(self.header["weight"])
+    weight = InHeader("weight", float)
+    """Uses of samples in updates since the last one."""
 
     @property
     def is_finite(self) -> bool:
@@ -156,17 +150,11 @@ class Average(Record):
         self.stamp(job, number, contributors, is_open)
         self.taken[...] = taken
 
-    @property
-    def round(self) -> int:
-        """Number of the round that was closed last."""
-        return int(self.header["round"])
+    round = InHeader("round", int)
+    """Number of the round that was closed last."""
 
-    @property
-    def contributors(self) -> int:
-        """Groups in the average; 0: there are no values yet."""
-        return int(self.header["contributors"])
+    contributors = InHeader("contributors", int)
+    """Groups in the average; 0: there are no values yet."""
 
-    @property
-    def is_open(self) -> bool:
-        """A further round has begun and waits for groups that have not contributed to it."""
-        return bool(self.header["open"])
+    is_open = InHeader("open", bool)
+    """A further round has begun and waits for groups that have not contributed to it."""

@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+Number = TypeVar("Number")
 
 ALIGNMENT: Final = 64
 """Arrays start at multiples of a cache line, which is also what vector loads like best."""
@@ -126,6 +129,16 @@ class Record:
             if found != number:
                 return f"its {name} is {found:#x}, not {number:#x}"
         return None
+
+
+class InHeader(Generic[Number]):
+    """A number of a record's header, as an attribute of its class."""
+
+    def __init__(self, name: str, kind: Callable[[Any], Number]) -> None:
+        self._name, self._kind = name, kind
+
+    def __get__(self, record: Record, _: object = None) -> Number:
+        return self._kind(record.header[self._name])
 
 
 def aligned(nbytes: int) -> int:
