@@ -13,7 +13,7 @@ import typer
 from tianji_cli.commands.completion import configs_and_runs
 from tianji_cli.commands.options import Json, Override, Runs
 from tianji_cli.config.loader import dump_config, fill_in_later_keys, resolve
-from tianji_cli.config.source import KeyPath, Tree, find_config, read, shown
+from tianji_cli.config.source import KeyPath, Tree, differing, find_config, read, shown
 from tianji_cli.errors import printable
 from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
 from tianji_cli.telemetry.table import print_table
@@ -73,32 +73,19 @@ def diff(first: ConfigOrRun, second: ConfigOrRun, *, out: Runs = None, json_to: 
         ConfigError: one of them cannot be run.
     """
     names = first, second
-    one, other = (dict(_flat(resolve(_read(name, (), out)).model_dump(mode="json"))) for name in names)
-    differing = {
-        key: (one.get(key), other.get(key))
-        for key in dict.fromkeys([*one, *other])
-        if one.get(key) != other.get(key)
-    }
+    found = differing(*(resolve(_read(name, (), out)).model_dump(mode="json") for name in names))
     if json_to is not None:
         from tianji_cli.telemetry.report import write_json  # noqa: PLC0415 - imports rich
 
-        write_json({"configs": list(names), "differing": differing}, json_to)
+        write_json({"configs": list(names), "differing": found}, json_to)
     if json_to == "-":
         return 0
-    if not differing:
+    if not found:
         sys.stdout.write("they do not differ\n")
         return 0
-    rows = [(key, *map(_written, values)) for key, values in differing.items()]
+    rows = [(key, *map(_written, values)) for key, values in found.items()]
     print_table(("key", *map(printable, names)), rows, "what differs")
     return 0
-
-
-def _flat(table: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{at}{key}.")
-        elif value is not None:
-            yield f"{at}{key}", value
 
 
 def _written(value: object) -> str:

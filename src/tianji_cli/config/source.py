@@ -80,6 +80,29 @@ def dotted(path: KeyPath) -> str:
     return ".".join(path).replace(".[", "[")
 
 
+def flat(table: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    """Go through the values of a table and of those inside it, by their dotted keys; what is None is absent.
+
+    >>> dict(flat({"a": {"b": 1, "c": None}}))
+    {'a.b': 1}
+    """
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{at}{key}.")
+        elif value is not None:
+            yield f"{at}{key}", value
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Find the dotted keys in which two tables differ, with both values; None where a table has none."""
+    first, second = dict(flat(one)), dict(flat(other))
+    return {
+        key: (first.get(key), second.get(key))
+        for key in dict.fromkeys([*first, *second])
+        if first.get(key) != second.get(key)
+    }
+
+
 @dataclass
 class Tree:
     """The merged TOML of a config.

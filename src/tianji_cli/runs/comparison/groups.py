@@ -8,7 +8,7 @@ say, since an earlier version wrote it, is what it would be by default.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from pydantic_core import to_json
 from tianji_algos import registry as algorithms
 from tianji_algos.errors import AlgorithmError
 from tianji_cli.config.loader import KINDS, PLAIN
+from tianji_cli.config.source import flat
 from tianji_cli.errors import printable
 from tianji_cli.runs.comparison.runs import ComparedRun, Config
 
@@ -57,10 +58,10 @@ def group_runs(runs: Sequence[ComparedRun]) -> list[Group]:
     members: dict[str, list[ComparedRun]] = {}
     flats: dict[str, dict[str, Any]] = {}
     for one in runs:
-        flat = {key: value for key, value in _flat(with_defaults(one.config)) if key not in NO_DIFFERENCE}
-        identity = json.dumps(flat, sort_keys=True, default=str)
+        keys = {key: value for key, value in flat(with_defaults(one.config)) if key not in NO_DIFFERENCE}
+        identity = json.dumps(keys, sort_keys=True, default=str)
         members.setdefault(identity, []).append(one)
-        flats[identity] = flat
+        flats[identity] = keys
     keys = _differing(list(flats.values()))
     differs = [{key: flat.get(key) for key in keys} for flat in flats.values()]
     names = _names(differs, [of[0] for of in members.values()])
@@ -95,14 +96,6 @@ def _filled(model: type[BaseModel], table: Any) -> Any:
     except ValidationError:
         return table
     return found.model_dump(mode="json", by_alias=True)
-
-
-def _flat(table: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{at}{key}.")
-        elif value is not None:
-            yield f"{at}{key}", value
 
 
 def _differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
