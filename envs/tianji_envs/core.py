@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 import gymnasium
@@ -106,7 +107,7 @@ class VectorEnvironment(ABC):
             their own, their sum.
         won: whether the step ended an episode that the team won, ``[N]`` bool, written with every step;
             None: nothing is won here.
-        left_out: names of parts of an observation that are text, which no network takes.
+        remarks: what users are to be told once, a sentence for each subject.
         metrics: the numbers that were asked for, of each episode (or game) that ended with the step,
             ``[N, K]`` float32; of others anything. None: none were asked for.
         info_keys: of gymnasium's ``info`` of the first environment, after ``reset``; empty without one.
@@ -125,7 +126,7 @@ class VectorEnvironment(ABC):
     games: Games | None = None
     agents: tuple[str, ...] = ()
     won: npt.NDArray[np.bool_] | None = None
-    left_out: tuple[str, ...] = ()
+    remarks: Mapping[str, str] = MappingProxyType({})
     metrics: npt.NDArray[np.float32] | None = None
     info_keys: Collection[str] = ()
     heuristic: Callable[[Array], Array] | None = None

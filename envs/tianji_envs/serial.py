@@ -136,7 +136,9 @@ class SerialVectorEnvironment(VectorEnvironment):
         self._records: RecordSpace | None = None
         if isinstance(self.observation_space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
             self.observation_space = self._records = RecordSpace(name, self.observation_space)
-            self.left_out = self._records.left_out
+            if without := self._records.left_out:
+                text = f"of the observations {', '.join(without)} is left out: no network takes text"
+                self.remarks = {"text": text}
         if isinstance(self.observation_space, TeamSpace):
             self.agents = envs[0].agents
             self.translator = envs[0] if isinstance(envs[0], TeamTranslator) else None

@@ -115,14 +115,25 @@ def test_records_without_floats_are_refused() -> None:
         Numbers.of(without)
 
 
-@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64])
-@pytest.mark.parametrize(("offset", "width"), [(0.0, 1.0), (0.0, 1e-6), (1e6, 50.0), (1.7e9, 2.0)])
+@pytest.mark.parametrize(
+    ("kind", "offset", "width"),
+    [
+        (np.float32, 0.0, 1.0),
+        (np.float32, 0.0, 1e-6),
+        (np.float32, 1e6, 50.0),
+        (np.float64, 0.0, 1.0),
+        (np.float64, 0.0, 1e-6),
+        (np.float64, 1e6, 50.0),
+        (np.float64, 1.7e9, 2.0),
+        (np.int64, 0.0, 1.0),
+        (np.int64, 1e6, 50.0),
+        (np.int64, 1.7e9, 2.0),
+    ],
+)
 def test_numbers_far_from_zero_and_close_together_are_told_apart(
     kind: Any, offset: float, width: float
 ) -> None:
     seen = (offset + width * np.arange(-3, 4)[:, None]).astype(kind)
-    if not np.ptp(seen) >= 6 * width * 0.9:
-        pytest.skip("the type cannot say these numbers")
     seen_in = Spaces(spaces.Box(-np.inf, np.inf, (1,), kind), spaces.Discrete(2))
     normalizer = Normalizer(seen_in, Normalization(observations=True, rewards=False, gamma=0.99))
     for _ in range(3):

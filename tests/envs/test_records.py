@@ -80,7 +80,7 @@ def test_what_an_environment_shows_is_in_the_records() -> None:
             np.testing.assert_array_equal(record["pair.0"], shown["pair"][0])
             assert vector.observation_space.contains(record)
         seen = step(vector)
-    assert vector.left_out == ("pair.1",)
+    assert vector.remarks["text"].startswith("of the observations pair.1 is left out")
 
 
 def test_a_tuple_is_a_record_of_numbered_parts() -> None:

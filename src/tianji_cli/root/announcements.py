@@ -34,7 +34,6 @@ class Announcements:
         self._event = event
         self._told_of_cut = False
         self._told_of_film = False
-        self._told_of_bounds = self._told_of_coarse = False
         self._silence = Silence(range(len(plan.processes)))
         self._looked_s = time.monotonic()
         self._began = time.monotonic()
@@ -43,7 +42,7 @@ class Announcements:
         self._waited_for: set[Receiver] = set()
         self._suspended_servers: set[str] = set()
         self._without_output: set[int] = set()
-        self._left_out: set[str] = set()
+        self._remarked: set[str] = set()
         self._done = (-1, -1, -1)
         self._done_s = 0.0
         self._stalled = False
@@ -121,27 +120,11 @@ class Announcements:
             self._waited_for.add(waits_for)
             self._event(f"actors wait for {waits_for}, which claims its fragments too slowly or not at all")
 
-    def check_observations(self, left_out: Iterable[str]) -> None:
-        """Name the parts of observations that policies are not shown."""
-        new = sorted(set(left_out) - self._left_out)
-        if new:
-            self._left_out.update(new)
-            self._event(f"of the observations {', '.join(new)} is left out: no network takes text")
-
-    def check_bounds(self, outside: int, first: str) -> None:
-        """Say, once, that observations are not within the bounds that their space says."""
-        if outside and not self._told_of_bounds:
-            self._told_of_bounds = True
-            self._event(
-                f"{first} ({outside:,} such numbers so far): they are learnt from as they are; "
-                "bounds as wide as what is shown would be right"
-            )
-
-    def check_coarse(self, described: str) -> None:
-        """Say, once, that networks do not see how a number of the observations changes."""
-        if described and not self._told_of_coarse:
-            self._told_of_coarse = True
-            self._event(described)
+    def check_remarks(self, remarks: Mapping[str, str]) -> None:
+        """Pass on what actors remark of their environments, once for each subject."""
+        for subject in remarks.keys() - self._remarked:
+            self._remarked.add(subject)
+            self._event(remarks[subject])
 
     def check_evaluation(self, cut_off: str | None) -> None:
         """Tell, once, that an evaluation while training was cut off by a limit."""

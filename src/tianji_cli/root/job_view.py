@@ -269,20 +269,9 @@ class Overview:
         return self._work.waits_for
 
     @property
-    def left_out(self) -> set[str]:
-        """Parts of observations that policies are not shown."""
-        return {part for _, said in self._reports(ActorReport) for part in said.left_out}
-
-    @property
-    def outside(self) -> tuple[int, str]:
-        """How many numbers were outside of their bounds, and the first that an actor saw, in words."""
-        reports = [said for _, said in self._reports(ActorReport) if said.outside]
-        return sum(said.outside for said in reports), reports[0].first_outside if reports else ""
-
-    @property
-    def coarse(self) -> str:
-        """A number that float32 cannot say finely enough, as the first actor that saw it describes it."""
-        return next((said.coarse for _, said in self._reports(ActorReport) if said.coarse), "")
+    def remarks(self) -> Mapping[str, str]:
+        """What the user is to be told once of the environments, a sentence for each subject."""
+        return {key: words for _, said in self._reports(ActorReport) for key, words in said.remarks.items()}
 
     def snapshot(self) -> Snapshot:
         """Describe the present moment; rates are over the last ``RATES_S``."""

@@ -449,9 +449,7 @@ class Root:
         self._announcements.check_servers(self._pool.suspended_servers)
         self._announcements.check_first_step(self._overview.session_train_s)
         self._announcements.check_waiting(self._overview.waits_for)
-        self._announcements.check_observations(self._overview.left_out)
-        self._announcements.check_bounds(*self._overview.outside)
-        self._announcements.check_coarse(self._overview.coarse)
+        self._announcements.check_remarks(self._overview.remarks)
         if self._phase is Phase.STARTING:
             self._announcements.check_start(self._pool.ranks - self._members.registered)
         if self._phase is Phase.TRAINING:
@@ -545,6 +543,7 @@ class Root:
         if account.unaccounted:
             self._telemetry.event(f"{account.unaccounted} samples are in none of the accounts: {account}")
         self._rejections.report()
+        self._announcements.check_remarks(self._overview.remarks)
         self._note_groups()
         reason = self._losses.described(self._outcome.reason)
         return self._overview.summary(self._outcome.status, reason, account, self._rejections.total)

@@ -89,8 +89,8 @@ def naming_network(found: Bottleneck | None, settings: object) -> Bottleneck | N
     encoder = str(getattr(settings, "encoder", None))
     if found is None or found.kind != "training-bound" or encoder not in SMALLER:
         return found
-    network = f"most of each update is its network's, model.encoder = {encoder!r}"
-    return replace(found, words=f"{network}; {SMALLER[encoder]!r} is smaller; {found.words}")
+    network = f"model.encoder = {SMALLER[encoder]!r} takes less of each update than {encoder!r}"
+    return replace(found, words=f"{network}; {found.words}")
 
 
 def in_step(production: float, consumption: float) -> Bottleneck:

@@ -219,19 +219,13 @@ class ActorReport(RoleReport):
     Attributes:
         waited_s: seconds that it waited for each role that was behind, by name.
         frames_per_step: frames of the game that an environment step takes; None before an actor has said it.
-        left_out: parts of an observation that its policy is not shown.
-        outside: real numbers so far that were outside of the bounds of observation_space.
-        first_outside: the first of them, in words.
-        coarse: a number of its first fragment that float32 cannot say finely enough, in words.
+        remarks: what the user is to be told once of its environment, a sentence for each subject.
     """
 
     role: Literal["actor"] = "actor"
     waited_s: Mapping[str, float] = field(default_factory=dict)
     frames_per_step: int | None = None
-    left_out: tuple[str, ...] = ()
-    outside: int = 0
-    first_outside: str = ""
-    coarse: str = ""
+    remarks: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -210,3 +210,14 @@ def test_a_mask_that_forbids_every_action_ends_the_run_and_is_named(workplace: A
     run.finish(1)
     assert "gave an action_mask that forbids all actions in step " in run.command.last_words
     assert "one at least would be right" in run.command.last_words
+
+
+@pytest.mark.parametrize("wrappers", [[], ["ActionMask"]])
+def test_a_mask_that_policies_do_not_see_is_said(workplace: Any, wrappers: list[str]) -> None:
+    begins = 'return np.zeros(1, np.float32), {"action_mask": np.ones(2, np.int8)}'
+    forbids = 'info = {"action_mask": np.array([1, 0], np.int8), "success": there'
+    module = WALK.replace("return np.zeros(1, np.float32), {}", begins)
+    workplace.module(module.replace('info = {"success": there', forbids))
+    run = workplace.train(WALKS, {"environment": {"wrappers": wrappers, "metrics": []}})
+    run.finish()
+    assert run.log.count("info has an action_mask that policies do not see") == (not wrappers)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium.spaces import Discrete
 
 from tianji_algos.fields import ACTION_MASK, leaves_choices
 from tianji_cli.files.counters import ProductionPage
@@ -31,6 +32,10 @@ if TYPE_CHECKING:  # It imports torch, which `tianji --help` does without.
     from tianji_algos.core import Agent, Fields
 
 Returns = npt.NDArray[np.float64]
+MASK_UNSEEN: Final = (
+    f"info has an {ACTION_MASK} that policies do not see, so that they take actions it forbids: a part of "
+    'the observations of this name would be right (environment.wrappers = ["ActionMask"] makes one)'
+)
 LARGEST: Final = float(np.finfo(np.float32).max)
 """Rewards are float32; returns, which are sums of them, are float64."""
 
@@ -100,11 +105,17 @@ class Actor(Role):
         self._num_ended = 0
         self._steps_before = np.zeros(layout.num_envs, np.int64)  # A fragment, of the episodes in it.
         self._bounds = bounds_of(environment.observation_space, layout.num_envs)
-        self._outside = 0
-        self._first_outside = ""
-        self._subtracts, self._coarse = subtracts, ""
+        self._subtracts = subtracts
+        self._remarks = dict(environment.remarks)
         frames = environment.new_observations()
         environment.reset(seed, frames)
+        has_choices = isinstance(environment.action_space, Discrete)
+        if (
+            has_choices
+            and ACTION_MASK in environment.info_keys
+            and ACTION_MASK not in (frames.dtype.names or ())
+        ):
+            self._remarks["mask"] = MASK_UNSEEN
         self._stack.push(frames)
         self._stack.keep()
 
@@ -195,8 +206,11 @@ class Actor(Role):
                 words = f"{who} {gave} {self._when(row + after, number)}: {wanted}"
                 if not outside:
                     raise BrokenEnvironmentError(words) from cause
-                self._outside += outside  # Mostly the bounds are said too narrow.
-                self._first_outside = self._first_outside or words
+                self._remarks.setdefault(  # Mostly the bounds are said too narrow.
+                    "bounds",
+                    f"{words} ({outside:,} such numbers in {made} steps): they are learnt from as they are; "
+                    "bounds as wide as what is shown would be right",
+                )
 
     def _when(self, row: int, number: int) -> str:
         """Say in which step of its episode an environment was at a row, as its author counts."""
@@ -242,7 +256,8 @@ class Actor(Role):
         self._check_choices(fields)
         if self._sequence == 0:
             shown = fields["observation"][self._environment.stack - 1 :]
-            self._coarse = coarse_number(shown, subtracts=self._subtracts)
+            if coarse := coarse_number(shown, subtracts=self._subtracts):
+                self._remarks["coarse"] = coarse
         self._agent.finish(fields, self._stack.seen)
         samples = int(np.count_nonzero(fields["mask"]))
         self._fragment.header["samples"] = samples
@@ -294,10 +309,7 @@ class Actor(Role):
             rejected={"endpoint": rejected_by(self._outbox.transport)},
             waited_s=self._copies.waited_s,
             frames_per_step=self._environment.frames_per_step,
-            left_out=self._environment.left_out,
-            outside=self._outside,
-            first_outside=self._first_outside,
-            coarse=self._coarse,
+            remarks=self._remarks,
         )
 
     def stop(self) -> None:
