@@ -175,7 +175,7 @@ def test_the_network_is_named_where_it_holds_the_learner_back_and_a_smaller_one_
         for found in (pace.log.current(pace.now_s), pace.log.overall(6.0)):
             assert found is not None
             assert found.kind == "training-bound"
-            assert ("'impala_small' is smaller" in found.words) is named
+            assert ("model.encoder = 'impala_small' takes less" in found.words) is named
         pace = Pace(job(1).model_copy(update={"model": model}))
         pace.go(6, actors=1, learner=0.3)
         assert "impala" not in str(pace.log.overall(6.0))
