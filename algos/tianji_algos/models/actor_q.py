@@ -35,7 +35,10 @@ class ActorQ(Model):
     Attributes:
         actor: from ``observation [B, ...]`` to outputs ``[B, ...]``.
         critics: from ``observation [B, ...]`` and ``action [B, A]`` to values ``[C, B]``.
+        outputs: of the built-in actors, for each of an action's numbers.
     """
+
+    outputs: ClassVar[int] = 1
 
     actor: nn.Module
     critics: nn.Module
@@ -59,6 +62,8 @@ class GaussianActorQ(ActorQ):
     Attributes:
         log_temperature: logarithm of what a unit of entropy is worth; SAC learns it with the rest.
     """
+
+    outputs: ClassVar[int] = 2
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,22 +122,19 @@ class LentEncoder:
 class CNNActorQ(ActorQ):
     """Both parts on convolutions that belong to the critics (Yarats et al., 2021, section 4.2, and DrQ).
 
-    Args:
-        outputs: of the actor, for each of an action's numbers.
-
     Raises:
         UnsupportedSpaceError: observations without images, or actions without bounds.
     """
 
     settings_type: ClassVar[type[CNNActorQSettings]] = CNNActorQSettings
 
-    def __init__(self, spaces: Spaces, settings: CNNActorQSettings, outputs: int) -> None:
+    def __init__(self, spaces: Spaces, settings: CNNActorQSettings) -> None:
         super().__init__()
         self.settings = settings
         encoder, numbers = image_encoder(spaces, settings, settings.widths), ActionBounds(spaces.action).size
         self.critics: Critics = Critics(encoder, spaces, settings)
         lent = LentEncoder(encoder)
-        self.actor: Actor = Actor(lent, settings.actor_hidden, settings.activation, outputs * numbers)
+        self.actor: Actor = Actor(lent, settings.actor_hidden, settings.activation, self.outputs * numbers)
 
     def pair_targets(self, actor: nn.Module, critics: nn.Module) -> None:
         """Let a copy of the actor see through the encoder of a copy of the critics."""
@@ -144,22 +146,13 @@ class CNNActorQ(ActorQ):
 class CNNGaussianQ(CNNActorQ, GaussianActorQ):
     """SAC's networks of images."""
 
-    def __init__(self, spaces: Spaces, settings: CNNActorQSettings) -> None:
-        super().__init__(spaces, settings, outputs=2)
-
 
 class CNNDeterministicQ(CNNActorQ, DeterministicActorQ):
     """TD3's networks of images."""
 
-    def __init__(self, spaces: Spaces, settings: CNNActorQSettings) -> None:
-        super().__init__(spaces, settings, outputs=1)
-
 
 class MLPActorQ(ActorQ):
     """Both parts as fully connected layers.
-
-    Args:
-        outputs: of the actor, for each of an action's numbers.
 
     Raises:
         UnsupportedSpaceError: an observation that it cannot serve, or actions without bounds.
@@ -167,11 +160,11 @@ class MLPActorQ(ActorQ):
 
     settings_type: ClassVar[type[MLPActorQSettings]] = MLPActorQSettings
 
-    def __init__(self, spaces: Spaces, settings: MLPActorQSettings, outputs: int) -> None:
+    def __init__(self, spaces: Spaces, settings: MLPActorQSettings) -> None:
         super().__init__()
         self.settings = settings
         encoders = [observation_encoder(spaces.observation, spaces.image_layout) for _ in range(2)]
-        numbers = outputs * ActionBounds(spaces.action).size
+        numbers = self.outputs * ActionBounds(spaces.action).size
         self.actor: Actor = Actor(encoders[0], settings.hidden, settings.activation, numbers)
         self.critics: Critics = Critics(encoders[1], spaces, settings)
 
@@ -183,15 +176,9 @@ class MLPActorQ(ActorQ):
 class MLPGaussianQ(MLPActorQ, GaussianActorQ):
     """SAC's networks, fully connected."""
 
-    def __init__(self, spaces: Spaces, settings: MLPActorQSettings) -> None:
-        super().__init__(spaces, settings, outputs=2)
-
 
 class MLPDeterministicQ(MLPActorQ, DeterministicActorQ):
     """TD3's networks, fully connected."""
-
-    def __init__(self, spaces: Spaces, settings: MLPActorQSettings) -> None:
-        super().__init__(spaces, settings, outputs=1)
 
 
 class _NumpyActor(Executor):

@@ -29,7 +29,7 @@ from tianji_cli.files.film import MP4, FilmError, check_library
 from tianji_cli.files.initial import Source, described
 from tianji_cli.files.modules import digests
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
-from tianji_cli.files.saved import CheckpointError, goals_reached, saved_session
+from tianji_cli.files.saved import goals_reached, saved_progress
 from tianji_cli.files.seeds import SeedsDirectory
 from tianji_cli.launch.extensions import collect_files
 from tianji_cli.launch.local import LocalLauncher
@@ -189,10 +189,9 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
                 _check_new(job, run_in, place)
         where = earlier.path if earlier is not None else run_in or place
         with status("importing torch, building environment and model once", quiet=quiet or json_to == "-"):
-            launcher, taken = _launcher_that_built(
-                build_spec(job, plan, where, None if source is None else source.place), world, stack
-            )
-        begun = None if source is None or taken is None else source.document(taken)
+            init = None if source is None else source.place
+            launcher = _launcher_that_built(build_spec(job, plan, where, init), world, stack)
+        begun = None if source is None or launcher is None else source.document(launcher.built.init)
         if dry_run:
             print_plan(plan, graph_of(job), job.roles, json_to, described(begun))
             return 0
@@ -202,12 +201,11 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
             return train_seeds(job, seeds, place, quiet=quiet, json_to=json_to)
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
         run = earlier or _directory_for(job, run_in, place, source, begun)
-        code = digests(launcher.modules) if launcher is not None else json.loads(os.environ.get(CODE, "{}"))
-        if by_mpiexec:
-            os.environ[CODE] = json.dumps(code)
+        code = _code_built_with(launcher)
         resumed = earlier is not None
         changes = (*changes, *changed_code(run, code)) if resumed else ()
-        request = RunRequest(job, run, resumed, changes, quiet, address, world, launcher, files, code)
+        starter = launcher if world is None else None  # Ranks are there already.
+        request = RunRequest(job, run, resumed, changes, quiet, address, world, starter, files, code)
         return (
             run_under_mpiexec(job, len(plan.processes), run, resumed=resumed)
             if by_mpiexec
@@ -359,22 +357,22 @@ def _exit_status(result: Result, world: World | None) -> int:
     return INTERRUPTED if summary.status == "stopped" else 0
 
 
-def _launcher_that_built(
-    spec: JobSpec, world: World | None, stack: ExitStack
-) -> tuple[LocalLauncher | None, dict[str, Any] | None]:
-    """Build environment, model and layout once.
-
-    Returns:
-        The launcher; None where the workers are MPI ranks and need none. And what is taken of another run.
-    """
+def _launcher_that_built(spec: JobSpec, world: World | None, stack: ExitStack) -> LocalLauncher | None:
+    """Build environment, model and layout once; the launcher is closed where the workers are MPI ranks."""
     if world is not None and started_again():
-        return None, None  # The command that started mpiexec has built everything already.
+        return None  # The command that started mpiexec has built everything already.
     with ExitStack() as only_to_build:
         launcher = (stack if world is None else only_to_build).enter_context(LocalLauncher())
-        report = launcher.build_once(spec, say)
-        if world is not None:
-            os.environ[CODE] = json.dumps(digests(report.modules))
-        return launcher if world is None else None, report.init
+        launcher.build_once(spec, say)
+        return launcher
+
+
+def _code_built_with(launcher: LocalLauncher | None) -> dict[str, str]:
+    """Return the digests of the user's modules, and tell ranks that are started from here."""
+    if launcher is not None:
+        os.environ[CODE] = json.dumps(digests(launcher.built.modules))
+    code: dict[str, str] = json.loads(os.environ.get(CODE, "{}"))
+    return code
 
 
 def say(what: str) -> None:
@@ -435,11 +433,9 @@ def _changes(job: JobConfig, run: RunDirectory) -> tuple[str, ...]:
         UsageError: nothing can go on from there.
     """
     _check_earlier(run)
+    place = run.config_of(saved_progress(run.checkpoints, 1)[0].sessions)
     try:
-        place = run.config_of(saved_session(run.checkpoints))
         before = load_run_config(str(place))
-    except CheckpointError as cause:
-        raise UsageError(f"{run.path} has no readable checkpoint to go on from: {cause}") from cause
     except ConfigError:
         return (f"{place} cannot be read any more without --set",)
     if before.experiment.init_from != job.experiment.init_from:

@@ -69,8 +69,9 @@ class Source:
         other = f"it acted with agent.scale_actions = {scaled}, and here its numbers mean other actions"
         return cls(place, said, other)
 
-    def document(self, taken: Mapping[str, Any]) -> dict[str, Any]:
+    def document(self, taken: Mapping[str, Any] | None) -> dict[str, Any]:
         """Say from where something is ``taken``, and what."""
+        assert taken is not None, "it was built with this source"
         warns = self.warning and any("log_std" in name for name in taken["taken"])
         return {"from": self.said, **taken} | ({"warning": self.warning} if warns else {})
 

@@ -320,21 +320,7 @@ def lead_best_to_evaluations(checkpoints: Path) -> None:
     replace_link(checkpoints / BEST, Path(EVALUATED) / BEST)
 
 
-def saved_session(checkpoints: Path) -> int:
-    """Read which session, counted from 1, has written the last checkpoint.
-
-    Raises:
-        CheckpointError: it is not there, or damaged.
-    """
-    return Progress.checked(load_state(checkpoints / LAST)["progress"]).sessions + 1
-
-
-def former_best(session: int) -> str:
-    """Name the checkpoint that keeps the best policy until a session, after which another best began."""
-    return f"session-{session}"
-
-
-def begin_own_best(checkpoints: Path, best: Path, session: int) -> None:
+def begin_own_best(checkpoints: Path, best: Path, session: int) -> str:
     """Keep the best policy until a session under a name of its own, and let another best begin.
 
     Called when all that training needs are there, before anything is trained or evaluated.
@@ -342,10 +328,13 @@ def begin_own_best(checkpoints: Path, best: Path, session: int) -> None:
     Args:
         best: directory of that policy.
 
+    Returns:
+        The name of the checkpoint that keeps it.
+
     Raises:
         OSError: it cannot be copied, or a link not written.
     """
-    kept = checkpoints / former_best(session)
+    kept = checkpoints / f"session-{session}"
     temporary = checkpoints / f".{kept.name}.{os.getpid()}"
     if best.is_dir() and not kept.exists():
         shutil.copytree(best, temporary)
@@ -354,6 +343,7 @@ def begin_own_best(checkpoints: Path, best: Path, session: int) -> None:
         # Not from within: an examiner that is still being built cleans up there.
         temporary.symlink_to(Path("..") / LAST)
         temporary.replace(checkpoints / EVALUATED / BEST)
+    return kept.name
 
 
 def goals_reached(checkpoints: Path, stop: Stop, groups: int, *, own_best: bool = False) -> dict[str, str]:

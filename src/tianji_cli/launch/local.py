@@ -16,7 +16,6 @@ from tempfile import TemporaryFile
 from typing import Final, Self
 
 from tianji_cli.errors import ProcessExit, RunFailed, UsageError
-from tianji_cli.files.modules import KeptModule
 from tianji_cli.launch.children import last_words, process_state
 from tianji_cli.launch.fork_server import (
     NOTICE,
@@ -85,7 +84,7 @@ class LocalLauncher:
     Attributes:
         lost: the fork server is gone. Workers live on; how they end is then not known any more.
         dismissed: it is gone because it was to start no more.
-        modules: of the user's, that ``build_once`` took.
+        built: what came of the last ``build_once``.
 
     Raises:
         OSError: the server cannot be started.
@@ -98,7 +97,7 @@ class LocalLauncher:
         self._outgoing = bytearray()
         self._received = b""
         self._report: BuildReport | None = None
-        self.modules: dict[str, KeptModule] = {}
+        self.built = BuildReport()
         self._workers: list[WorkerProcess] = []
         self._orphans: dict[int, WorkerProcess] = {}
         self._output = TemporaryFile()  # noqa: SIM115 - open as long as the launcher
@@ -142,7 +141,7 @@ class LocalLauncher:
         """Process id of the server."""
         return self._server.pid
 
-    def build_once(self, job: JobSpec, say: Callable[[str], None]) -> BuildReport:
+    def build_once(self, job: JobSpec, say: Callable[[str], None]) -> None:
         """Have environment, model and layout built in a process of its own, and wait for its end.
 
         Args:
@@ -166,13 +165,11 @@ class LocalLauncher:
             if self.stopped and not was_stopped:
                 say(f"the fork server (process {self.pid}) is stopped; kill -CONT {self.pid} lets it go on")
             was_stopped = self.stopped
-        report, self._report = self._report, None
-        self.modules = report.modules
-        if report.error:
-            error = UsageError(report.error)
-            error.add_note(report.traceback)
+        self.built, self._report = self._report, None
+        if self.built.error:
+            error = UsageError(self.built.error)
+            error.add_note(self.built.traceback)
             raise error
-        return report
 
     def begin(self, job: JobSpec) -> None:
         """Describe what all workers from now on are told."""

@@ -24,14 +24,7 @@ from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.initial import INIT, described, initial_document
 from tianji_cli.files.lineage import Lineage
 from tianji_cli.files.rundir import RunDirectory
-from tianji_cli.files.saved import (
-    BEST,
-    Progress,
-    begin_own_best,
-    former_best,
-    point_best_at,
-    saved_progress,
-)
+from tianji_cli.files.saved import BEST, Progress, begin_own_best, point_best_at, saved_progress
 from tianji_cli.launch.local import LocalLauncher
 from tianji_cli.launch.mpi import World
 from tianji_cli.launch.worker_pool import NodeAgent, NodeLauncher, WorkerPool, refuse_late
@@ -131,7 +124,7 @@ def run_session(request: RunRequest) -> Result:
         telemetry = _telemetry(request, earlier_env_steps, stack)
         for warning in (*run.check(), *host_warnings(job)):
             telemetry.event(warning)
-        begin = stack.enter_context(_session_files(request, progress, telemetry))
+        begin = _session_files(request, progress, telemetry, stack)
         initial = initial_document(run)
         for line in described(None if request.resumed else initial):
             telemetry.event(line)
@@ -185,39 +178,33 @@ def run_session(request: RunRequest) -> Result:
             return result
 
 
-@contextmanager
 def _session_files(
-    request: RunRequest, progress: Sequence[Progress], telemetry: Telemetry
-) -> Iterator[Callable[[], None]]:
+    request: RunRequest, progress: Sequence[Progress], telemetry: Telemetry, stack: ExitStack
+) -> Callable[[], None]:
     """Write the session's config beside those of earlier ones; it goes again if nothing is trained with it.
 
-    Yields:
+    Returns:
         What is to be called when training begins.
     """
     run, earlier = request.run, progress[0].sessions if progress else 0
-    text, has_begun = dump_config(request.job), False
-    best = (run.checkpoints / BEST).resolve()
-    own = None
-    if not earlier or run.config_of(earlier).read_text(encoding="utf-8") != text:
-        own = run.write_config(text, earlier + 1)
+    text, best = dump_config(request.job), (run.checkpoints / BEST).resolve()
+    unless_it_begins = stack.enter_context(ExitStack())
+    if not earlier:
+        run.write_config(text)
+    elif run.config_of(earlier).read_text(encoding="utf-8") != text:
+        unless_it_begins.callback(run.write_config(text, earlier + 1).unlink, missing_ok=True)
 
     def begin() -> None:
-        nonlocal has_begun
-        has_begun = True
+        unless_it_begins.pop_all()
         if request.changes:
             with _failures_to_start(run):
-                begin_own_best(run.checkpoints, best, earlier)
-            kept = former_best(earlier)
+                kept = begin_own_best(run.checkpoints, best, earlier)
             telemetry.event(
                 f"{'; '.join(request.changes)}: this session begins its own best policy; the best until now "
                 f"stays as checkpoint {kept} (tianji eval {shlex.quote(str(run.path))} --checkpoint {kept})"
             )
 
-    try:
-        yield begin
-    finally:
-        if earlier and own is not None and not has_begun:
-            own.unlink(missing_ok=True)
+    return begin
 
 
 def _telemetry(request: RunRequest, earlier_env_steps: int, stack: ExitStack) -> Telemetry:
@@ -328,7 +315,7 @@ def _job_spec(request: RunRequest, progress: tuple[Progress, ...], plan: Plan, r
         path=tuple(sys.path),
         production=run / PRODUCTION_FILE,
         interface=request.address[0],
-        modules={} if request.launcher is None else request.launcher.modules,
+        modules={} if request.launcher is None else request.launcher.built.modules,
         fresh=_wants_fresh_process(request.job),
     )
 

@@ -32,13 +32,11 @@ class Initial:
     Attributes:
         place: directory of a checkpoint, or a file.
         saved: what is there, by name.
-        new: why other tensors of the model begin as they were built, by name.
         report: what is taken, as JSON values.
     """
 
     place: Path
     saved: Mapping[str, torch.Tensor]
-    new: Mapping[str, str]
     report: dict[str, Any]
 
     @classmethod
@@ -74,7 +72,7 @@ class Initial:
                 own[name].copy_(saved[name])
         report = {"sha256": hashlib.sha256(content).hexdigest(), "taken": taken, "new": new}
         report |= {"unused": sorted(saved.keys() - set(taken)), "frozen": frozen, **init.model_dump()}
-        return cls(place, saved, new, report)
+        return cls(place, saved, report)
 
     def restore(self, embryo: Embryo) -> None:
         """Let an update rule begin with what it has set in the model itself, and with its optimizers' state.

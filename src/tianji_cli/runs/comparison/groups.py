@@ -62,8 +62,8 @@ def group_runs(runs: Sequence[ComparedRun]) -> list[Group]:
         identity = json.dumps(keys, sort_keys=True, default=str)
         members.setdefault(identity, []).append(one)
         flats[identity] = keys
-    keys = _differing(list(flats.values()))
-    differs = [{key: flat.get(key) for key in keys} for flat in flats.values()]
+    apart = _differing(list(flats.values()))
+    differs = [{key: of.get(key) for key in apart} for of in flats.values()]
     names = _names(differs, [of[0] for of in members.values()])
     return [
         Group(name, tuple(of), values)
