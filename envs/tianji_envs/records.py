@@ -58,10 +58,9 @@ class RecordSpace(gymnasium.spaces.Dict):
         if not kept:
             raise UnsupportedSpaceError(f"{name}: nothing of observation_space {space} is an array")
         super().__init__({part: leaf for part, (_, leaf) in kept.items()})
-        self._paths = {part: kept[part][0] for part in self.spaces}
-        self._written = {
-            part: (path, Expected(f"observation[{part!r}]", leaf.dtype, leaf.shape or ()).check)
-            for (part, leaf), path in zip(self.spaces.items(), self._paths.values(), strict=True)
+        self._parts = {
+            part: (kept[part][0], Expected(f"observation[{part!r}]", leaf.dtype, leaf.shape or ()).check)
+            for part, leaf in self.spaces.items()
         }
         fields = [(part, leaf.dtype, leaf.shape) for part, leaf in self.spaces.items()]
         self._shape = ()
@@ -75,7 +74,7 @@ class RecordSpace(gymnasium.spaces.Dict):
 
     def rows(self, records: npt.NDArray[Any]) -> RecordRows:
         """Return what writes observations of N environments into ``records [N]``."""
-        return RecordRows(self, [(records[part], *how) for part, how in self._written.items()])
+        return RecordRows(self, [(records[part], *how) for part, how in self._parts.items()])
 
     def pack(self, observation: Any) -> npt.NDArray[Any]:
         """Make a record of an observation, or records ``[N]`` of a batch that has N in each of its parts.
@@ -83,7 +82,7 @@ class RecordSpace(gymnasium.spaces.Dict):
         Raises:
             KeyError, IndexError, TypeError: it lacks a part; ValueError: one does not fit its space.
         """
-        parts = {part: np.asarray(_at(path, observation)) for part, path in self._paths.items()}
+        parts = {part: np.asarray(_at(path, observation)) for part, (path, _) in self._parts.items()}
         records: npt.NDArray[Any] | None = None
         for part, seen in parts.items():
             leaf = self.spaces[part]

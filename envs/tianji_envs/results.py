@@ -19,12 +19,6 @@ from gymnasium import spaces
 from tianji_envs.core import Array, fits
 from tianji_envs.errors import BrokenEnvironmentError
 
-FLAGS: Final = frozenset((bool, np.bool_))
-"""Types of ``terminated`` and ``truncated`` that need no further look."""
-
-NUMBERS: Final = frozenset((float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))
-"""Types of rewards that need no further look."""
-
 SHOWN_CHARACTERS: Final = 80
 """Most of a value that a message shows."""
 
@@ -63,22 +57,27 @@ def describe(value: Any) -> str:
 
 
 class Expected:
-    """The dtype and shape of one value of every step; a value like the last good one costs a comparison.
+    """The dtype and shape of one value of every step; a value like one that was good costs a comparison.
 
     Args:
         called: the value, in messages.
         dtype: that it is written as; of records their own.
         wanted: what would be right, in messages; by default what the space says.
+
+    Attributes:
+        types: of single numbers that need no further look.
     """
 
     def __init__(self, called: str, dtype: Any, shape: tuple[int, ...], wanted: str = "") -> None:
         self._called = called
         self._dtype = self._known = np.dtype(dtype)
         self._shape = shape
-        by_space = f"observation_space says {shape} and {self._dtype}; a wrapper has to change both"
-        self._wanted = wanted or by_space
-        self._type: Any = np.ndarray
-        self._has_shape = True
+        if self._dtype.names:
+            wanted = f"a record of observation_space.dtype is wanted: {self._dtype}"
+        self._wanted = wanted or (
+            f"observation_space says {shape} and {self._dtype}; a wrapper has to change both"
+        )
+        self.types: set[type] = set()
 
     def check(self, value: Any) -> None:
         """Refuse a value that numpy would cut or repeat to this dtype and shape.
@@ -86,27 +85,30 @@ class Expected:
         Raises:
             UnfitError: says what came, and what would be right.
         """
-        if type(value) is self._type and (
-            not self._has_shape or (value.dtype is self._known and value.shape == self._shape)
-        ):
+        of = type(value)
+        if of is np.ndarray:
+            if value.dtype is self._known and value.shape == self._shape:
+                return
+        elif of in self.types:
             return
         try:
             seen = np.asarray(value)
         except ValueError:  # Lists of unequal lengths.
             seen = np.empty((), object)
-        if self._dtype.names:
-            # numpy would copy another record part by part in their order, without regard to their names.
-            if seen.dtype != self._dtype or seen.shape != self._shape:
-                raise UnfitError(f"{getattr(value, 'dtype', type(value).__name__)}, {self._wanted}")
-        elif seen.shape != self._shape or not fits(seen, self._dtype):
+        # numpy would copy another record part by part in their order, without regard to their names.
+        is_right = seen.dtype == self._dtype if self._dtype.names else fits(seen, self._dtype)
+        if seen.shape != self._shape or not is_right:
             raise self._unfit(value, seen)
-        elif not np.can_cast(seen.dtype, self._dtype, "safe") and self._dtype.kind != "f":
+        if self._dtype.kind != "f" and not np.can_cast(seen.dtype, self._dtype, "safe"):
             return  # Whole numbers of a wider type: each of them has to be looked at.
-        if isinstance(value, np.generic) or type(value) in (bool, int, float, np.ndarray):
-            self._type, self._known = type(value), seen.dtype
-            self._has_shape = self._type in (np.ndarray, np.void)
+        if of is np.ndarray:
+            self._known = seen.dtype
+        elif isinstance(value, np.number | np.bool_ | int | float):
+            self.types.add(of)
 
     def _unfit(self, value: Any, seen: Array) -> UnfitError:
+        if self._dtype.names:
+            return UnfitError(f"{getattr(value, 'dtype', type(value).__name__)}, {self._wanted}")
         at, copy = "", 0
         if seen.shape == self._shape and self._shape and seen.dtype.kind in "iu":
             copy, *_ = place = np.argwhere(seen.astype(self._dtype) != seen)[0].tolist()

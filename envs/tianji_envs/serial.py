@@ -31,7 +31,7 @@ from tianji_envs.errors import (
     UnknownEnvironmentError,
 )
 from tianji_envs.records import RecordRows, RecordSpace
-from tianji_envs.results import FLAGS, NUMBERS, Expected, UnfitError, describe, reward_and_flags
+from tianji_envs.results import Expected, UnfitError, describe, reward_and_flags
 from tianji_envs.team import AVAILABLE, TeamSpace, TeamTranslator
 
 MISSING: Final = (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError)
@@ -152,13 +152,12 @@ class SerialVectorEnvironment(VectorEnvironment):
         self._with_info = [env for env in envs if isinstance(env, GymnasiumEnv)]
         self._asked = metrics
         self.metrics = np.zeros((num_envs, len(metrics)), np.float32) if metrics else None
-        space, wanted = self.observation_space, ""
-        if isinstance(space, TeamSpace):
-            wanted = f"a record of observation_space.dtype is wanted: {space.dtype}"
-        expected = Expected("an observation", space.dtype, space.shape or (), wanted)
+        space = self.observation_space
+        expected = Expected("an observation", space.dtype, space.shape or ())
         # Parts of records are compared one by one, where they are written.
         self._check = expected.check if self._records is None else None
         self._numbers = reward_and_flags()
+        self._usual = [expected.types for expected in self._numbers]
 
     @property
     def first_of_gymnasium(self) -> gymnasium.Env[Any, Any] | None:
@@ -202,6 +201,7 @@ class SerialVectorEnvironment(VectorEnvironment):
         chosen = actions.tolist() if self._acts_are_ints else actions.copy()
         ended, steps, limit, metrics = self._ended, self._steps, self._limit, self.metrics
         shown, check = self._rows(observation), self._check
+        rewards, ends, cuts = self._usual
         for i, env in enumerate(self._envs):
             try:
                 if ended[i]:
@@ -215,7 +215,7 @@ class SerialVectorEnvironment(VectorEnvironment):
                         seen, value, over, cut = result
                     except (TypeError, ValueError) as cause:
                         raise BrokenEnvironmentError(self._not_a_step(result)) from cause
-                    if type(over) not in FLAGS or type(cut) not in FLAGS or type(value) not in NUMBERS:
+                    if type(over) not in ends or type(cut) not in cuts or type(value) not in rewards:
                         over, cut = self._look_at(result)
                     cut = cut or steps[i] >= limit
                 if check is not None:

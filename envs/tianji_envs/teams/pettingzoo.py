@@ -28,16 +28,7 @@ from tianji_envs.errors import (
     WrongOptionError,
 )
 from tianji_envs.options import nearest, nearest_or_all
-from tianji_envs.results import (
-    FLAGS,
-    NUMBERS,
-    Expected,
-    UnfitError,
-    bounds_of,
-    describe,
-    first_fault,
-    reward_and_flags,
-)
+from tianji_envs.results import Expected, UnfitError, bounds_of, describe, first_fault, reward_and_flags
 from tianji_envs.serial import SerialVectorEnvironment
 from tianji_envs.team import ALIVE, AVAILABLE, OBSERVATION, REWARD, STATE, TRUNCATED, TeamSpace
 
@@ -50,7 +41,7 @@ TeamActions = spaces.MultiDiscrete | spaces.Box
 
 
 def flat_size(who: str, space: gymnasium.Space[Any]) -> int:
-    """Count the numbers that ``flat`` makes of an element of ``space``.
+    """Count the numbers that ``_Flat`` makes of an element of ``space``.
 
     Raises:
         UnsupportedSpaceError: an image, or nothing of a fixed number of numbers.
@@ -67,13 +58,6 @@ def flat_size(who: str, space: gymnasium.Space[Any]) -> int:
             f"{who} sees {space}, an image; a team's agents see at most {LARGEST} numbers in a row"
         )
     return size
-
-
-def flat(space: gymnasium.Space[Any], value: Any) -> npt.NDArray[Any]:
-    """Return an element of ``space`` as numbers in a row; elements of ``Discrete`` become one-hot."""
-    if isinstance(space, spaces.Box | spaces.MultiBinary):
-        return np.ravel(value)
-    return np.asarray(spaces.flatten(space, value))
 
 
 def team_actions(name: str, agents: Mapping[str, gymnasium.Space[Any]]) -> TeamActions:
@@ -152,7 +136,7 @@ class _Flat:
         self._bounds = bounds_of(space, 1) if np.dtype(space.dtype).kind in "iu" else {}
 
     def __call__(self, value: Any) -> npt.NDArray[Any]:
-        """Return an element as a row."""
+        """Return an element as a row; elements of ``Discrete`` become one-hot."""
         try:
             self._expected.check(value)
         except UnfitError as error:
@@ -160,7 +144,9 @@ class _Flat:
         if self._bounds and (fault := first_fault(np.asarray(value)[None, None], self._bounds)):
             what = fault.gave.removeprefix("gave ")
             raise BrokenEnvironmentError(f"{self._whose} {what}: {fault.wanted}")
-        return flat(self._space, value)
+        if isinstance(self._space, spaces.Box | spaces.MultiBinary):
+            return np.ravel(value)
+        return np.asarray(spaces.flatten(self._space, value))
 
 
 class _Member:
@@ -187,23 +173,24 @@ class _Member:
 
     def show(self, seen: Any, info: Any, *, is_alive: bool = True) -> None:
         """Write an observation, and which actions it or the info leaves."""
-        if self.is_masked and not (isinstance(seen, Mapping) and seen.keys() >= {"observation", MASK}):
-            raise BrokenEnvironmentError(
-                f"{self.name} sees a value {describe(seen)}; {{'observation', '{MASK}'}} is wanted"
-            )
-        if self.choices is not None:
-            told = info.get(MASK) if info is not None and isinstance(info, Mapping) else None
-            self.choices[...] = True
-            if self.is_masked or told is not None or self.tells_mask is not False:
-                self._choose(seen[MASK] if self.is_masked else None, told, is_alive=is_alive)
+        masks = {}
         if self.is_masked:
-            seen = seen["observation"]
+            if not (isinstance(seen, Mapping) and seen.keys() >= {"observation", MASK}):
+                raise BrokenEnvironmentError(
+                    f"{self.name} sees a value {describe(seen)}; {{'observation', '{MASK}'}} is wanted"
+                )
+            seen, masks["observation"] = seen["observation"], seen[MASK]
+        if isinstance(info, Mapping) and info.get(MASK) is not None:
+            masks["info"] = info[MASK]
+        if self.choices is not None:
+            self.choices[...] = True
+            if masks or self.tells_mask is not False:
+                self._choose(self.choices, masks, is_alive=is_alive)
         self.row[...] = self.flat(seen)
 
-    def _choose(self, shown: Any, told: Any, *, is_alive: bool) -> None:
+    def _choose(self, choices: npt.NDArray[np.bool_], masks: Mapping[str, Any], *, is_alive: bool) -> None:
         """Write which actions there are, by the masks of the observation and of the info, which agree."""
-        assert self.choices is not None
-        tells = told is not None
+        tells = "info" in masks
         if self.tells_mask not in (None, tells):
             now, before = ("an", "none") if tells else ("no", "one")
             raise BrokenEnvironmentError(
@@ -211,23 +198,23 @@ class _Member:
                 "one at reset() and at every step, or none at all, would be right"
             )
         self.tells_mask = tells
-        masks = [("observation", shown)] * self.is_masked + [("info", told)] * tells
-        for where, mask in masks:
-            if np.shape(mask) != self.choices.shape:
+        for where, mask in masks.items():
+            if np.shape(mask) != choices.shape:
                 raise BrokenEnvironmentError(
                     f"{self.name} has an {MASK} of shape {np.shape(mask)} in its {where} for {self.count} "
                     f"actions; ({self.count},) would be right"
                 )
             there = np.asarray(mask) != 0
-            if where == "info" and self.is_masked and (there != self.choices).any():
+            if where == "info" and self.is_masked and (there != choices).any():
+                shown, told = masks.values()
                 raise BrokenEnvironmentError(
                     f"{self.name}: its observation has {MASK} {shown}, its info {told}; one would be right"
                 )
-            self.choices[...] = there
-        if not self.choices.any():
+            choices[...] = there
+        if not choices.any():
             if is_alive:
                 raise BrokenEnvironmentError(f"{self.name} is alive, and its {MASK} leaves it no action")
-            self.choices[...] = True  # Of who does nothing any more it says nothing, as with single agents.
+            choices[...] = True  # Of who does nothing any more it says nothing, as with single agents.
 
     def action(self, given: Any) -> Any:
         """Return the agent's own action, out of its row of the team's."""
@@ -313,7 +300,6 @@ class PettingZooTeam(BaseEnv):
         self._living = list(self._env.agents)
         if not self._living:
             raise BrokenEnvironmentError(f"{self._name}: reset() leaves no agent alive")
-        self._record[REWARD] = 0
         self._show(seen, infos, self._living)
         return self._record
 
@@ -336,11 +322,9 @@ class PettingZooTeam(BaseEnv):
         cut = [name for name in acting if cuts.get(name) and not ends.get(name)]
         over = not self._living
         truncated = over and bool(cut)
-        part = self._parts[REWARD]
-        part[...] = 0
-        for name, reward in rewards.items():
-            part[members[name].index] = reward
         self._show(seen, infos, self._living, cut)
+        for name, reward in rewards.items():
+            self._parts[REWARD][members[name].index] = reward
         return self._record, float(sum(rewards.values())), over and not truncated, truncated
 
     def _results(self, call: str, wanted: Sequence[str], result: Any) -> Sequence[Any]:
@@ -361,11 +345,10 @@ class PettingZooTeam(BaseEnv):
                 raise BrokenEnvironmentError(
                     f"{said} {called} of {min(unknown, key=str)!r}; possible_agents are {self.agents}"
                 )
-        for expected, given, usual in zip(self._numbers, result[1:-1], (NUMBERS, FLAGS, FLAGS), strict=False):
+        for expected, given in zip(self._numbers, result[1:-1], strict=False):
             for name, value in given.items():
                 try:
-                    if type(value) not in usual:
-                        expected.check(value)
+                    expected.check(value)
                 except UnfitError as error:
                     raise BrokenEnvironmentError(f"{said} {name} {error}") from error
         return result
@@ -389,7 +372,6 @@ class PettingZooTeam(BaseEnv):
                 raise ValueError(f"{name} has a mask of its actions: {{'observation': ..., '{MASK}': ...}}")
             if not self._members[name].is_masked:
                 seen = {**seen, name: one["observation"]}
-        self._record[REWARD] = 0
         self._show_agents(seen, told, list(seen))
         return self._record
 
@@ -401,14 +383,10 @@ class PettingZooTeam(BaseEnv):
 
     def _show_agents(self, seen: ByAgent, infos: Any, alive: Sequence[str], cut: Sequence[str] = ()) -> None:
         parts, members = self._parts, self._members
-        parts[OBSERVATION][...] = 0
-        parts[ALIVE][...] = False
-        if TRUNCATED in parts:
-            parts[TRUNCATED][...] = False
+        for part in parts.values():
+            part[...] = 0
         if self._is_discrete:
-            available = parts[AVAILABLE]
-            available[...] = False
-            available[:, 0] = True
+            parts[AVAILABLE][:, 0] = True
         # Where none is left, the flags of the step say the rest.
         is_alive, is_cut = parts[ALIVE], parts[TRUNCATED if alive and cut else ALIVE]
         infos = infos if isinstance(infos, Mapping) else {}
