@@ -140,30 +140,32 @@ class Examiner(Role):
         return None if self._evaluator is None else self._evaluator.progress
 
     def _begin(self) -> bool:
-        """Begin an evaluation, if there is a policy that is due."""
+        """Begin an evaluation, if one is due, with the group whose turn it is of those with a new policy."""
         now = time.monotonic()
         if now - self._began_s < LEAST_S:
             return False
         groups = len(self._slots)
+        claims = []
         for group in ((self._group + 1 + i) % groups for i in range(groups)):
             claim = self._transport.latest(self._slots[group], newer_than=self._versions[group])
-            if claim is None:
-                continue
-            published = PublishedPolicy(claim.view())
-            env_steps = published.env_steps
-            is_due = self._is_due(now, env_steps)
-            if is_due:
-                self._parameters[:] = published.parameters
-                self._versions[group] = claim.version
+            if claim is not None:
+                claims.append((group, claim, PublishedPolicy(claim.view())))
+        # The group that is furthest tells how far the job is: a slow one has its turns all the same.
+        furthest = max((policy.env_steps for _, _, policy in claims), default=0)
+        is_due = bool(claims) and self._is_due(now, furthest)
+        if is_due:
+            self._set_next(now, furthest)
+            self._began_s = now
+            self._group, claim, policy = claims[0]
+            self._versions[self._group], self._env_steps = claim.version, policy.env_steps
+            self._parameters[:] = policy.parameters
+        for _, claim, _ in claims:
             claim.release()
-            if is_due:
-                self._group, self._env_steps, self._began_s = group, env_steps, now
-                self._set_next(now, env_steps)
-                self._agent.adopt(self._parameters)
-                self._agent.schedule(env_steps)
-                self._evaluator = self._begin_evaluation()
-                return True
-        return False
+        if is_due:
+            self._agent.adopt(self._parameters)
+            self._agent.schedule(self._env_steps)
+            self._evaluator = self._begin_evaluation()
+        return is_due
 
     def _is_due(self, now: float, env_steps: int) -> bool:
         if self._next_steps is None:  # The first policy: time and steps count from it.
