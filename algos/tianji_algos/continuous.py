@@ -102,10 +102,6 @@ class ContinuousAgent(Agent):
         """Act with these parameters from now on."""
         self._executor.adopt(parameters)
 
-    def reseed(self, seed: int) -> None:
-        """Begin the exploration's random stream anew."""
-        self._rng = np.random.default_rng(seed)
-
 
 class DeterministicRule(BoundedRule):
     """Takes what an actor says, without noise, which belongs to training."""

@@ -392,10 +392,6 @@ class Agent(ABC):
     def adopt(self, parameters: npt.NDArray[np.float32]) -> None:
         """Act with these parameters from now on."""
 
-    @abstractmethod
-    def reseed(self, seed: int) -> None:
-        """Begin the exploration's random stream anew."""
-
 
 def build_model(model_type: type[Model], spaces: Spaces, settings: BaseModel, seed: int) -> Model:
     """Build a model from ``seed`` alone; torch's global random streams are left as they were."""

@@ -127,10 +127,6 @@ class PolicyAgent(Agent):
         """Act with these parameters from now on."""
         self._executor.adopt(parameters)
 
-    def reseed(self, seed: int) -> None:
-        """Begin the exploration's random stream anew."""
-        self._rng = np.random.default_rng(seed)
-
 
 def scales_actions(settings: Any) -> bool:
     """Return whether an agent scales; False for a user's own settings that do not know of it."""

@@ -88,9 +88,6 @@ class Acts(Agent):
         """Act with these numbers from now on."""
         self.executor.adopt(parameters)
 
-    def reseed(self, seed):
-        """Nothing is random."""
-
 
 class AscentSettings(Settings):
     """What the config's ``[training]`` may say, and which of it members of a population may differ in."""

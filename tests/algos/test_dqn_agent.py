@@ -120,17 +120,15 @@ def test_a_single_environment_explores_with_the_base(cartpole_spaces: Spaces) ->
 
 
 def test_the_same_seed_explores_alike_and_another_does_not(cartpole_spaces: Spaces) -> None:
-    _, agent = build(cartpole_spaces)
+    model, _ = build(cartpole_spaces)
 
-    def explore() -> list[npt.NDArray[Any]]:
+    def explore(seed: int) -> list[npt.NDArray[Any]]:
+        agent = DQNAgent(cartpole_spaces, model, DQNAgentSettings(), ENVS, seed)
         return [agent.act(observations(), row()).copy() for _ in range(8)]
 
-    agent.reseed(5)
-    first = explore()
-    agent.reseed(5)
-    np.testing.assert_array_equal(first, explore())
-    agent.reseed(6)
-    assert (np.array(first) != np.array(explore())).any()
+    first = explore(5)
+    np.testing.assert_array_equal(first, explore(5))
+    assert (np.array(first) != np.array(explore(6))).any()
 
 
 def test_adopted_parameters_are_what_the_agent_acts_with(cartpole_spaces: Spaces) -> None:

@@ -123,6 +123,3 @@ class Witness(Agent):
 
     def adopt(self, parameters: npt.NDArray[np.float32]) -> None:
         pass
-
-    def reseed(self, seed: int) -> None:
-        pass

@@ -124,6 +124,3 @@ class Recruit(Agent):
 
     def adopt(self, parameters: npt.NDArray[np.float32]) -> None:
         pass
-
-    def reseed(self, seed: int) -> None:
-        pass

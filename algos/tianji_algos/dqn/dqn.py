@@ -175,10 +175,6 @@ class EpsilonGreedyAgent(Agent):
         """Act with these parameters from now on."""
         self._executor.adopt(parameters)
 
-    def reseed(self, seed: int) -> None:
-        """Begin the exploration's random stream anew."""
-        self._rng = np.random.default_rng(seed)
-
     def _explore(
         self, actions: npt.NDArray[np.int64], epsilon: Floats | float, observation: npt.NDArray[Any]
     ) -> None:

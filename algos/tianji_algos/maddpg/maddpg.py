@@ -262,15 +262,9 @@ class MADDPGAgent(Agent):
         """Act with these parameters from now on."""
         self._executor.adopt(parameters)
 
-    def reseed(self, seed: int) -> None:
-        """Begin the exploration's random stream anew."""
-        self._choice.rng = np.random.default_rng(seed)
-
 
 class _Choice(ABC):
     """Turns actors' outputs ``[N, M, A]`` into actions of the environment, which the next call reuses."""
-
-    rng: np.random.Generator
 
     @abstractmethod
     def schedule(self, env_steps: int) -> None:
@@ -289,7 +283,7 @@ class _DiscreteChoice(_Choice):
     """Draws actions ``[N, M]`` from the policies, or with probability epsilon any that is available."""
 
     def __init__(self, team: Team, settings: MADDPGAgentSettings, num_envs: int, seed: int) -> None:
-        self.rng = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(seed)
         self._settings = settings
         each = (num_envs, team.agents)
         self._luck = np.empty(each, np.float32)
@@ -307,10 +301,10 @@ class _DiscreteChoice(_Choice):
 
     def exploring(self, outputs: Floats, seen: Records) -> Array:
         """Draw by the Gumbel-max trick; with every logit 0 all actions are alike."""
-        self.rng.random(dtype=np.float32, out=self._luck)
+        self._rng.random(dtype=np.float32, out=self._luck)
         np.less(self._luck, self._epsilon, out=self._is_random)
         np.copyto(outputs, np.float32(0.0), where=self._is_random[..., None])
-        outputs += gumbel(self.rng, self._noise)
+        outputs += gumbel(self._rng, self._noise)
         return self.greedy(outputs, seen)
 
     def greedy(self, outputs: Floats, seen: Records) -> Array:
@@ -326,7 +320,7 @@ class _BoundedChoice(_Choice):
     def __init__(
         self, space: gym.spaces.Box, settings: MADDPGAgentSettings, num_envs: int, seed: int
     ) -> None:
-        self.rng = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(seed)
         self._settings = settings
         self._bounds = ActionBounds(space)
         self._noise = np.empty((num_envs, *space.shape), np.float32)
@@ -340,7 +334,7 @@ class _BoundedChoice(_Choice):
 
     def exploring(self, outputs: Floats, seen: Records) -> Array:  # noqa: ARG002 - all numbers are available
         """Add noise before the bounds are applied."""
-        self.rng.standard_normal(dtype=np.float32, out=self._noise)
+        self._rng.standard_normal(dtype=np.float32, out=self._noise)
         self._noise *= np.float32(self._deviation)
         np.tanh(outputs, out=outputs)
         outputs += self._noise

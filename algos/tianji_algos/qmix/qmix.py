@@ -328,10 +328,6 @@ class QMIXAgent(Agent):
         """Act with these parameters from now on."""
         self._executor.adopt(parameters)
 
-    def reseed(self, seed: int) -> None:
-        """Begin the exploration's random stream anew."""
-        self._rng = np.random.default_rng(seed)
-
     def _act(self, observation: Records, epsilon: float) -> Actions:
         available: npt.NDArray[np.bool_] = observation["available"]
         (q,) = self._executor(observation)
