@@ -32,7 +32,7 @@ SMALL: Final = 1e-8
 TINY: Final = 1e-30
 """Added to the variance of an observation's number that is about 0 at all times."""
 RESOLUTION: Final = {False: 6e-8, True: 1e-13}
-"""What of its size float32, or a mean that travels as two of them, cannot say of a number."""
+"""Relative error of a number that is rounded to float32, or to the sum of two of them (``wide``)."""
 OF_A_TEAM: Final = ("observation", "state")
 """Parts of a team's records that are numbers; rewards and masks are none of what networks see."""
 

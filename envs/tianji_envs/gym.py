@@ -36,7 +36,14 @@ from tianji_envs.core import (
 )
 from tianji_envs.errors import BrokenEnvironmentError, EnvironmentFailure, UnknownEnvironmentError
 from tianji_envs.options import nearest
-from tianji_envs.results import SAY_WHEN_IT_RESETS, Expected, UnfitError
+from tianji_envs.results import (
+    RESET_GIVES,
+    SAY_WHEN_IT_RESETS,
+    STEP_GIVES,
+    Expected,
+    UnfitError,
+    wrong_result,
+)
 from tianji_envs.serial import (
     MISSING,
     GymnasiumEnv,
@@ -44,8 +51,6 @@ from tianji_envs.serial import (
     Wrap,
     keys_of,
     missing,
-    not_five,
-    not_two,
     wrapped,
 )
 
@@ -211,7 +216,7 @@ def _serial(
 
 
 SAME_STEP_KEYS: Final = frozenset(("final_info", "final_obs", "final_observation"))
-"""In an info, what an environment shows that has reset itself within the step."""
+"""Keys of an info that only an environment has that resets itself within the step."""
 
 
 class OwnVectorEnvironment(VectorEnvironment):
@@ -238,7 +243,7 @@ class OwnVectorEnvironment(VectorEnvironment):
         # One generator serves all copies, so there is one seed to derive.
         result: Any = self._vector.reset(seed=derive_seed(seed, 0))
         if not (isinstance(result, tuple) and len(result) == 2):
-            raise BrokenEnvironmentError(not_two(self._name, result))
+            raise wrong_result(self._name, "reset", result, RESET_GIVES)
         self.info_keys = keys_of(result[1])
         self._write("reset", result, observation)
 
@@ -247,16 +252,16 @@ class OwnVectorEnvironment(VectorEnvironment):
     ) -> None:
         """Act once in every environment."""
         result: Any = self._vector.step(actions)
-        if not (isinstance(result, tuple) and len(result) == 5):
-            raise BrokenEnvironmentError(not_five(self._name, result))
+        if not (isinstance(result, tuple | list) and len(result) == 5):
+            raise wrong_result(self._name, "step", result, STEP_GIVES)
         self._write("step", result, observation, reward, terminated, truncated)
-        if result[4] and (keys := SAME_STEP_KEYS.intersection(result[4])):
+        if keys := SAME_STEP_KEYS.intersection(keys_of(result[4])):
             raise BrokenEnvironmentError(
                 f"{self._name}: step() gave an info with {min(keys)!r}: it resets in the step that ends an "
                 f"episode, not in the next. {SAY_WHEN_IT_RESETS}"
             )
 
-    def _write(self, call: str, result: tuple[Any, ...], *into: Array) -> None:
+    def _write(self, call: str, result: Sequence[Any], *into: Array) -> None:
         try:
             for expected, value, array in zip(self._expected, result, into, strict=False):
                 expected.check(value)

@@ -27,6 +27,13 @@ SAY_WHEN_IT_RESETS: Final = (
     "environment that resets at another time; its copies are stepped one by one then"
 )
 
+RESET_GIVES: Final = "gymnasium's (observation, info) is wanted"
+STEP_GIVES: Final = (
+    "gymnasium's (observation, reward, terminated, truncated, info) is wanted: "
+    "of a single done, terminated is the end of an episode and truncated that it was only cut off"
+)
+"""Words for what ``reset`` and ``step`` of a gymnasium environment give."""
+
 
 class UnfitError(BrokenEnvironmentError):
     """A value is not as its space says; the message ends a sentence that begins with "step() gave".
@@ -54,6 +61,12 @@ def describe(value: Any) -> str:
             what += f" and shape {np.shape(value)}" if np.ndim(value) else ""
     text = " ".join((repr(value) if isinstance(value, str) else str(value)).split())
     return f"{what}, {text[:SHOWN_CHARACTERS]}{'...' * (len(text) > SHOWN_CHARACTERS)}"
+
+
+def wrong_result(name: str, call: str, result: Any, wanted: str) -> BrokenEnvironmentError:
+    """Make the error of a ``reset`` or ``step`` that did not give the values that are wanted."""
+    found = f"{len(result)} values" if isinstance(result, tuple | list) else f"a value {describe(result)}"
+    return BrokenEnvironmentError(f"{name}: {call}() gave {found}; {wanted}")
 
 
 class Expected:
@@ -93,7 +106,11 @@ class Expected:
             return
         try:
             seen = np.asarray(value)
-        except ValueError:  # Lists of unequal lengths.
+        except (
+            TypeError,
+            ValueError,
+            RuntimeError,
+        ):  # Unequal lists; tensors of GPUs.
             seen = np.empty((), object)
         # numpy would copy another record part by part in their order, without regard to their names.
         is_right = seen.dtype == self._dtype if self._dtype.names else fits(seen, self._dtype)
@@ -189,7 +206,7 @@ def parts_of(shown: Array, called: str = "observation") -> Iterator[tuple[str, A
 def coarse_number(shown: Array, *, subtracts: bool) -> str:
     """Describe a number that changes by less than float32 says of its size; empty if there is none.
 
-    A number that is float32 already may have been coarse from the start, where it says less than integers.
+    A float32 number above 2^24 may have lost its changes before it came here.
 
     Args:
         shown: observations ``[rows, N, ...]``.
@@ -199,15 +216,17 @@ def coarse_number(shown: Array, *, subtracts: bool) -> str:
         single = values.dtype == np.float32
         if values.dtype.kind not in "fiu" or values.dtype.itemsize < 4 or (subtracts and not single):
             continue
-        rows = values.reshape(len(values) * values.shape[1], -1).astype(np.float64)
-        size, change = np.abs(rows).max(axis=0), np.ptp(rows, axis=0)
+        rows = values.reshape(len(values) * values.shape[1], -1)
+        most, least = (extreme(axis=0).astype(np.float64) for extreme in (rows.max, rows.min))
+        size, change = np.maximum(np.abs(most), np.abs(least)), most - least
         step = np.spacing(size.astype(np.float32)).astype(np.float64)
         is_lost = (step >= 1) if single else (change > 1e-12 * size)
         for place in np.flatnonzero(is_lost & (change < 4 * step))[:1].tolist():
             way_out = "float64 in observation_space" if single else "training.normalize_observations = true"
+            unless = "" if change[place] else ", unless they are constant"
             return (
                 f"{name} shows numbers of about {size[place]:.3g} that change by {change[place]:.3g}, and "
-                f"float32 says such numbers in steps of {step[place]:.3g}: {way_out} would be right"
+                f"float32 says such numbers in steps of {step[place]:.3g}: {way_out} would be right{unless}"
             )
     return ""
 
@@ -255,7 +274,7 @@ def faults(values: Array, bounds: Mapping[str, Bounds], called: str = "observati
         found, wanted, count = first_not_finite(part), "finite numbers would be right", 0
         known = bounds.get(name)
         if found is None and known is not None and (outside := known.outside(part)) is not None:
-            found = np.argwhere(outside)[0].tolist()
+            found = [int(index) for index in np.unravel_index(outside.argmax(), outside.shape)]
             wanted = known.say(tuple(found)) + "; show one of these, or widen it" * known.are_whole
             count = 0 if known.are_whole else int(np.count_nonzero(outside))
         elif found is not None and np.isinf(part[tuple(found)]):

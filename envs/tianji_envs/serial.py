@@ -31,7 +31,15 @@ from tianji_envs.errors import (
     UnknownEnvironmentError,
 )
 from tianji_envs.records import RecordRows, RecordSpace
-from tianji_envs.results import Expected, UnfitError, describe, reward_and_flags
+from tianji_envs.results import (
+    RESET_GIVES,
+    STEP_GIVES,
+    Expected,
+    UnfitError,
+    describe,
+    reward_and_flags,
+    wrong_result,
+)
 from tianji_envs.team import AVAILABLE, TeamSpace, TeamTranslator
 
 MISSING: Final = (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError)
@@ -93,21 +101,6 @@ def _as_gymnasium_names(extra: str) -> str:
     """
     extras = metadata("gymnasium").get_all("Provides-Extra") or []
     return next((one for one in extras if one.replace("_", "-") == extra.replace("_", "-")), extra)
-
-
-def not_five(name: str, result: Any) -> str:
-    """Describe the wrong result of a gymnasium environment's ``step``."""
-    found = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
-    return (
-        f"{name}: step() gave {found}; "
-        "gymnasium's (observation, reward, terminated, truncated, info) is wanted: "
-        "of a single done, terminated is the end of an episode and truncated that it was only cut off"
-    )
-
-
-def not_two(name: str, result: Any) -> str:
-    """Describe the wrong result of a gymnasium environment's ``reset``."""
-    return f"{name}: reset() gave a value {describe(result)}; gymnasium's (observation, info) is wanted"
 
 
 class SerialVectorEnvironment(VectorEnvironment):
@@ -325,7 +318,7 @@ class GymnasiumEnv(BaseEnv):
                         space.seed(seed)
         result: Any = self._env.reset(seed=seed)
         if not (isinstance(result, tuple) and len(result) == 2):
-            raise BrokenEnvironmentError(not_two(str(self._env), result))
+            raise wrong_result(str(self._env), "reset", result, RESET_GIVES)
         observation, self.info = result
         return observation
 
@@ -335,7 +328,7 @@ class GymnasiumEnv(BaseEnv):
         try:
             observation, reward, terminated, truncated, self.info = result
         except (TypeError, ValueError) as cause:
-            raise BrokenEnvironmentError(not_five(str(self._env), result)) from cause
+            raise wrong_result(str(self._env), "step", result, STEP_GIVES) from cause
         return observation, reward, terminated, truncated  # type: ignore[return-value]  # SupportsFloat
 
     @property

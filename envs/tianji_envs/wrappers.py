@@ -88,7 +88,7 @@ def with_statistics(environment: object) -> list[str]:
     statistics are the same in every copy, and are not named.
     """
     found, layers = [], [environment]
-    for layer in layers:  # What is within is appended.
+    for layer in layers:  # Inner environments are appended on the way.
         parts = [*getattr(layer, "__dict__", {}).values()]
         parts += [copies[0] for copies in parts if isinstance(copies, list | tuple) and copies]
         learns = any("RunningMeanStd" in {one.__name__ for one in type(part).__mro__} for part in parts)

@@ -236,8 +236,9 @@ def test_masks_in_observation_and_infos_have_to_agree() -> None:
         team(TellingTwice([STAYS], {0: [1, 0]}))
 
 
-def test_a_mask_of_an_agent_that_was_cut_off_may_leave_nothing() -> None:
-    made = team(Telling([(1, "is cut"), STAYS], {1: [0, 0]}))
+@pytest.mark.parametrize("told", [[0, 0], None], ids=["empty", "none"])
+def test_an_agent_that_was_cut_off_may_have_no_action_or_no_mask(told: Any) -> None:
+    made = team(Telling([(1, "is cut"), STAYS], {1: told}))
     made.reset(0)
     record, *_ = made.step(np.zeros(2, np.int64))
     assert record["truncated"].tolist() == [True, False]

@@ -508,6 +508,10 @@ def test_a_step_that_begins_no_episode_where_it_is_to_is_found() -> None:
     assert "says truncated in the step after" in reset_of(truncated=np.ones(2, bool))[1]
 
 
+def test_a_vector_whose_infos_are_a_list_is_stepped(roll: Roll) -> None:
+    roll(OwnVectorEnvironment("vectors", Vector(4, [{"a": 1}, {"a": 2}])), 3)
+
+
 @pytest.mark.parametrize("key", ["final_obs", "final_info"])
 def test_a_vector_with_infos_of_another_mode_of_autoreset_is_refused(key: str, roll: Roll) -> None:
     vector = OwnVectorEnvironment("vectors", Vector(4, {"a": 1, key: np.zeros(2)}))

@@ -28,7 +28,15 @@ from tianji_envs.errors import (
     WrongOptionError,
 )
 from tianji_envs.options import nearest, nearest_or_all
-from tianji_envs.results import Expected, UnfitError, bounds_of, describe, first_fault, reward_and_flags
+from tianji_envs.results import (
+    Expected,
+    UnfitError,
+    bounds_of,
+    describe,
+    first_fault,
+    reward_and_flags,
+    wrong_result,
+)
 from tianji_envs.serial import SerialVectorEnvironment
 from tianji_envs.team import ALIVE, AVAILABLE, OBSERVATION, REWARD, STATE, TRUNCATED, TeamSpace
 
@@ -128,7 +136,7 @@ class ParallelEnv(Protocol):
 
 
 class _Flat:
-    """Makes rows of numbers of a space's elements, and refuses all else, which no row would show."""
+    """Checks an element of a space and flattens it to a row of numbers."""
 
     def __init__(self, whose: str, space: gymnasium.Space[Any]) -> None:
         self._whose, self._space = whose, space  # In messages: "NAME: agent_0 sees".
@@ -184,20 +192,21 @@ class _Member:
             masks["info"] = info[MASK]
         if self.choices is not None:
             self.choices[...] = True
-            if masks or self.tells_mask is not False:
+            if masks or (is_alive and self.tells_mask is not False):
                 self._choose(self.choices, masks, is_alive=is_alive)
         self.row[...] = self.flat(seen)
 
     def _choose(self, choices: npt.NDArray[np.bool_], masks: Mapping[str, Any], *, is_alive: bool) -> None:
         """Write which actions there are, by the masks of the observation and of the info, which agree."""
         tells = "info" in masks
-        if self.tells_mask not in (None, tells):
+        if is_alive and self.tells_mask not in (None, tells):
             now, before = ("an", "none") if tells else ("no", "one")
             raise BrokenEnvironmentError(
                 f"{self.name} has {now} {MASK} in its info, and had {before} before; "
                 "one at reset() and at every step, or none at all, would be right"
             )
-        self.tells_mask = tells
+        if is_alive:  # One that no longer acts may have no mask, or an empty one.
+            self.tells_mask = tells
         for where, mask in masks.items():
             if np.shape(mask) != choices.shape:
                 raise BrokenEnvironmentError(
@@ -214,7 +223,7 @@ class _Member:
         if not choices.any():
             if is_alive:
                 raise BrokenEnvironmentError(f"{self.name} is alive, and its {MASK} leaves it no action")
-            choices[...] = True  # Of who does nothing any more it says nothing, as with single agents.
+            choices[...] = True
 
     def action(self, given: Any) -> Any:
         """Return the agent's own action, out of its row of the team's."""
@@ -330,27 +339,27 @@ class PettingZooTeam(BaseEnv):
     def _results(self, call: str, wanted: Sequence[str], result: Any) -> Sequence[Any]:
         """Refuse what ``reset`` or ``step`` gave unless it is dicts by agents, with numbers and flags."""
         said = f"{self._name}: {call}() gave"
-        if not isinstance(result, tuple) or len(result) != len(wanted) + 1:
-            found = f"{len(result)} values" if isinstance(result, tuple) else f"a value {describe(result)}"
-            raise BrokenEnvironmentError(
-                f"{said} {found}; PettingZoo's ({', '.join(wanted)}, infos) is wanted"
-            )
-        names = zip((*wanted, "agents"), (*result[:-1], dict.fromkeys(self._env.agents)), strict=True)
-        for called, given in names:
+        if not isinstance(result, tuple | list) or len(result) != len(wanted) + 1:
+            names = ", ".join(wanted)
+            raise wrong_result(self._name, call, result, f"PettingZoo's ({names}, infos) is wanted")
+        parts = zip((*wanted, "agents"), (*result[:-1], dict.fromkeys(self._env.agents)), strict=True)
+        for called, given in parts:
             if not isinstance(given, Mapping):
                 raise BrokenEnvironmentError(
                     f"{said} {called} {describe(given)}; a dict by the agents' names is wanted"
                 )
-            if unknown := given.keys() - self._members.keys():
+            if not given.keys() <= self._members.keys():
+                unknown = given.keys() - self._members.keys()
                 raise BrokenEnvironmentError(
                     f"{said} {called} of {min(unknown, key=str)!r}; possible_agents are {self.agents}"
                 )
         for expected, given in zip(self._numbers, result[1:-1], strict=False):
             for name, value in given.items():
-                try:
-                    expected.check(value)
-                except UnfitError as error:
-                    raise BrokenEnvironmentError(f"{said} {name} {error}") from error
+                if type(value) not in expected.types:
+                    try:
+                        expected.check(value)
+                    except UnfitError as error:
+                        raise BrokenEnvironmentError(f"{said} {name} {error}") from error
         return result
 
     def actions_of(self, action: npt.NDArray[Any], names: Collection[str]) -> dict[str, Any]:

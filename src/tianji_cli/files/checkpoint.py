@@ -97,7 +97,7 @@ class CheckpointWriter:
         """
         name = steps_name(state.progress["env_steps"])
         for tensors in (named_tensors(self._model, state.parameters), state.tensors):
-            if (broken := _not_finite(tensors)) is not None:
+            if (broken := not_finite(tensors)) is not None:
                 raise CheckpointError(
                     f"checkpoint {name} is not written: after {state.progress['updates']} updates {broken!r} "
                     "has numbers that are not finite: training has diverged; a smaller learning_rate, or "
@@ -230,12 +230,12 @@ def read_tensors(content: bytes, path: Path) -> dict[str, torch.Tensor]:
         tensors: dict[str, torch.Tensor] = load(content)
     except SafetensorError as cause:
         raise CheckpointError(f"cannot read {path}: {cause}") from cause
-    if (broken := _not_finite(tensors)) is not None:
+    if (broken := not_finite(tensors)) is not None:
         raise CheckpointError(f"{path} is of no use: {broken!r} has numbers that are not finite")
     return tensors
 
 
-def _not_finite(tensors: Mapping[str, torch.Tensor]) -> str | None:
+def not_finite(tensors: Mapping[str, torch.Tensor]) -> str | None:
     """Name a tensor with a number that is not finite; None if there is none."""
     of_floats = ((name, tensor) for name, tensor in tensors.items() if tensor.is_floating_point())
     return next((name for name, tensor in of_floats if not bool(torch.isfinite(tensor).all())), None)

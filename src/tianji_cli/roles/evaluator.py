@@ -102,7 +102,7 @@ class Evaluator(Role):
         environment: the environments.
         moment: where the first of them is.
         returns: of the episodes that have ended.
-        sampled: of those of what plays on.
+        sampled: likewise, of the policy as it acts in training.
         cut_off: the limit that was reached, in words; None as long as none was.
     """
 
@@ -137,7 +137,8 @@ class Evaluator(Role):
         self._truncated = np.zeros(num_envs, np.bool_)
         self._ended = np.zeros(num_envs, np.bool_)
         self._steps = np.zeros(num_envs, np.int64)  # Of their episodes.
-        self._bounds = bounds_of(environment.observation_space, num_envs)
+        bounds = bounds_of(environment.observation_space, num_envs)
+        self._bounds = {name: one for name, one in bounds.items() if one.are_whole}
         self._running = np.zeros(num_envs, np.float64)
         self._of_agents = np.zeros((num_envs, len(environment.agents)), np.float64)
         self._all_of_agents = np.zeros(len(environment.agents), np.float64)

@@ -12,7 +12,7 @@ import torch
 from tianji_algos import registry as algorithms
 from tianji_algos.core import RolloutEmbryo
 from tianji_algos.device import Snapshot
-from tianji_algos.errors import AlgorithmError
+from tianji_algos.errors import AlgorithmError, DivergedError
 from tianji_algos.ppo.settings import PPOSettings
 from tianji_cli.config.schema import Stop
 from tianji_cli.files.checkpoint import CheckpointWriter, load_parameters, load_training
@@ -103,6 +103,22 @@ def begin(stage: Callable[..., Any], tmp_path: Path) -> Callable[..., Training]:
         return Training(one, tmp_path, stop, window=window, in_step=in_step, **options)
 
     return begin_training
+
+
+def test_numbers_that_are_not_finite_are_named_and_at_the_beginning_no_training_is_blamed(
+    stage: Callable[..., Any],
+) -> None:
+    one = stage()
+    model = one.build(1)
+    model.register_buffer("window", torch.tensor([-math.inf, 0.0]))
+    found = []
+    for version in (0, 3):
+        with pytest.raises(DivergedError) as caught:
+            Publisher(model, one.receiver, "policy").begin(version, 0)
+        found.append(str(caught.value))
+    assert found[0].startswith("'window' of version 0 of the policy has numbers that are ")
+    assert "not finite: nothing was learnt yet" in found[0]
+    assert "not finite: training has diverged; a smaller learning_rate" in found[1]
 
 
 @pytest.mark.parametrize("in_step", [False, True], ids=["async", "sync"])

@@ -90,7 +90,7 @@ def test_a_reward_that_float32_does_not_hold_is_named(workplace: Any) -> None:
 def test_parameters_that_are_no_numbers_end_the_run_and_its_last_checkpoint_is_good(workplace: Any) -> None:
     run = workplace.train({"training": {"type": "my_env:Poisoned"}})
     run.command.wait(1)
-    assert "has parameters that are not finite: training has diverged" in run.command.last_words
+    assert "has numbers that are not finite: training has diverged" in run.command.last_words
     assert run.summary["status"] == "failed"
     state = json.loads((run.path / "checkpoints/last/state.json").read_text())
     assert state["progress"]["updates"] == 0

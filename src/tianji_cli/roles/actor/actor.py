@@ -103,18 +103,14 @@ class Actor(Role):
         self._returns = np.zeros(layout.num_envs, np.float64)
         self._ended = np.zeros(layout.num_envs, np.bool_)
         self._num_ended = 0
-        self._steps_before = np.zeros(layout.num_envs, np.int64)  # A fragment, of the episodes in it.
+        self._steps_before = np.zeros(layout.num_envs, np.int64)  # This fragment, in their episodes.
         self._bounds = bounds_of(environment.observation_space, layout.num_envs)
         self._subtracts = subtracts
         self._remarks = dict(environment.remarks)
         frames = environment.new_observations()
         environment.reset(seed, frames)
-        has_choices = isinstance(environment.action_space, Discrete)
-        if (
-            has_choices
-            and ACTION_MASK in environment.info_keys
-            and ACTION_MASK not in (frames.dtype.names or ())
-        ):
+        told = {*environment.info_keys} - {*(frames.dtype.names or ())}
+        if ACTION_MASK in told and isinstance(environment.action_space, Discrete):
             self._remarks["mask"] = MASK_UNSEEN
         self._stack.push(frames)
         self._stack.keep()
@@ -211,6 +207,8 @@ class Actor(Role):
                     f"{words} ({outside:,} such numbers in {made} steps): they are learnt from as they are; "
                     "bounds as wide as what is shown would be right",
                 )
+                # To find where each of them is would take far longer than to see that none is there.
+                self._bounds = {name: one for name, one in self._bounds.items() if one.are_whole}
 
     def _when(self, row: int, number: int) -> str:
         """Say in which step of its episode an environment was at a row, as its author counts."""

@@ -16,7 +16,7 @@ from tianji_algos.core import Embryo, Model
 from tianji_algos.device import Snapshot
 from tianji_algos.errors import AlgorithmError, DivergedError
 from tianji_cli.config.schema import Stop
-from tianji_cli.files.checkpoint import CheckpointWriter, TrainingState
+from tianji_cli.files.checkpoint import CheckpointWriter, TrainingState, named_tensors, not_finite
 from tianji_cli.files.saved import Progress
 from tianji_cli.roles.learner.data_source import DataSource
 from tianji_cli.roles.learner.parallel.all_reduce import LostPeerError
@@ -38,6 +38,7 @@ class Publisher:
     """
 
     def __init__(self, model: Model, transport: Transport, slot: str) -> None:
+        self._model = model
         self._transport = transport
         self._slot = slot
         self._snapshot = Snapshot(model, POLICY_HEADER_BYTES)
@@ -73,9 +74,11 @@ class Publisher:
             return False
         self._snapshot.wait()
         if not are_finite(self._published.parameters):
+            broken = not_finite(named_tensors(self._model, self._published.parameters))
+            why = "training has diverged; a smaller learning_rate, or smaller rewards, would be right"
+            why = why if self._begun else "nothing was learnt yet, so the network begins with them"
             raise DivergedError(
-                f"version {self._begun} of the policy has parameters that are not finite: training has "
-                "diverged; a smaller learning_rate, or smaller rewards, would be right"
+                f"{broken!r} of version {self._begun} of the policy has numbers that are not finite: {why}"
             )
         self._transport.publish(self._slot, self._published.memory, self._begun)
         self._begun = None
