@@ -54,7 +54,7 @@ BLOCK = re.compile(
 ONES_OWN = {"mine.toml", "my.toml", "my_tuned.toml", "config.toml", "plain_q.toml", "my_env.toml"}
 """Configs that a reader writes."""
 
-RUN_LIMIT_S = 120
+RUN_LIMIT_S = 300
 
 KEY = re.compile(r"`((?:experiment|environment|agent|model|training|distribution)\.[a-z_.]+)(?: = [^`]+)?`")
 """A key in a sentence, with or without a value."""

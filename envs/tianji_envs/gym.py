@@ -231,12 +231,11 @@ class OwnVectorEnvironment(VectorEnvironment):
         self.action_space = vector.single_action_space
         check_spaces(name, self.observation_space, self.action_space)
         copies, space = (vector.num_envs,), self.observation_space
-        self._expected = (
-            Expected("observations", space.dtype, copies + (space.shape or ())),
-            Expected("rewards", np.float32, copies, f"numbers {copies} are wanted"),
-            Expected("terminated", np.bool_, copies, f"an array {copies} of True and False is wanted"),
-            Expected("truncated", np.bool_, copies, f"an array {copies} of True and False is wanted"),
-        )
+        flags = f"an array {copies} of True and False is wanted"
+        self._shown = Expected("observations", space.dtype, copies + (space.shape or ()))
+        self._rewards = Expected("rewards", np.float32, copies, f"numbers {copies} are wanted")
+        self._ends = Expected("terminated", np.bool_, copies, flags)
+        self._cuts = Expected("truncated", np.bool_, copies, flags)
 
     def reset(self, seed: int, observation: Array) -> None:
         """Begin an episode in every environment."""
@@ -244,30 +243,36 @@ class OwnVectorEnvironment(VectorEnvironment):
         result: Any = self._vector.reset(seed=derive_seed(seed, 0))
         if not (isinstance(result, tuple) and len(result) == 2):
             raise wrong_result(self._name, "reset", result, RESET_GIVES)
-        self.info_keys = keys_of(result[1])
-        self._write("reset", result, observation)
+        shown, info = result
+        self.info_keys = keys_of(info)
+        try:
+            self._shown.check(shown)
+        except UnfitError as error:
+            raise UnfitError(f"{self._name}: reset() gave {error}", error.copy) from error
+        observation[...] = shown
 
     def step(
         self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array
     ) -> None:
         """Act once in every environment."""
-        result: Any = self._vector.step(actions)
-        if not (isinstance(result, tuple | list) and len(result) == 5):
-            raise wrong_result(self._name, "step", result, STEP_GIVES)
-        self._write("step", result, observation, reward, terminated, truncated)
-        if keys := SAME_STEP_KEYS.intersection(keys_of(result[4])):
+        result: Any = self._vector.step(actions.copy())  # It may keep them; the memory is an agent's.
+        try:
+            shown, rewards, ends, cuts, info = result
+        except (TypeError, ValueError) as cause:
+            raise wrong_result(self._name, "step", result, STEP_GIVES) from cause
+        try:
+            self._shown.check(shown)
+            self._rewards.check(rewards)
+            self._ends.check(ends)
+            self._cuts.check(cuts)
+        except UnfitError as error:
+            raise UnfitError(f"{self._name}: step() gave {error}", error.copy) from error
+        observation[...], reward[...], terminated[...], truncated[...] = shown, rewards, ends, cuts
+        if info and (keys := SAME_STEP_KEYS.intersection(keys_of(info))):
             raise BrokenEnvironmentError(
                 f"{self._name}: step() gave an info with {min(keys)!r}: it resets in the step that ends an "
                 f"episode, not in the next. {SAY_WHEN_IT_RESETS}"
             )
-
-    def _write(self, call: str, result: Sequence[Any], *into: Array) -> None:
-        try:
-            for expected, value, array in zip(self._expected, result, into, strict=False):
-                expected.check(value)
-                array[...] = value
-        except UnfitError as error:
-            raise UnfitError(f"{self._name}: {call}() gave {error}", error.copy) from error
 
     def render(self) -> npt.NDArray[np.uint8]:
         """Draw the first environment."""

@@ -223,11 +223,11 @@ def coarse_number(shown: Array, *, subtracts: bool) -> str:
         is_lost = (step >= 1) if single else (change > 1e-12 * size)
         for place in np.flatnonzero(is_lost & (change < 4 * step))[:1].tolist():
             way_out = "float64 in observation_space" if single else "training.normalize_observations = true"
-            unless = "" if change[place] else ", unless they are constant"
-            return (
+            words = (
                 f"{name} shows numbers of about {size[place]:.3g} that change by {change[place]:.3g}, and "
-                f"float32 says such numbers in steps of {step[place]:.3g}: {way_out} would be right{unless}"
+                f"float32 says such numbers in steps of {step[place]:.3g}: {way_out} would be right"
             )
+            return words if change[place] else f"{words}, unless they are constant"
     return ""
 
 
@@ -300,7 +300,10 @@ def missing_reset(
     Returns:
         Its number, and what is wrong with it, in words; None: all have begun one.
     """
-    wrong = begins & (terminated | truncated | (reward != 0))
+    wrong = reward != 0
+    for flags in (terminated, truncated):
+        wrong |= flags
+    wrong &= begins
     if not wrong.any():
         return None
     place = tuple(np.argwhere(wrong)[0])

@@ -63,7 +63,7 @@ ROWS: list[tuple[tuple[int, ...], Any, str]] = [
     ((128,), np.uint8, "Box of 1 axes"),
     ((2, 2, 2, 20, 20), np.uint8, "Box of 5 axes"),
     ((4,), np.float32, "Box of 1 axes"),
-    ((20, 20), np.float32, "bounds that are no scale of pixels"),
+    ((20, 20), np.float32, "real numbers of 2 axes"),
 ]
 
 

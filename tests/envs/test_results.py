@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -506,6 +506,24 @@ def test_a_step_that_begins_no_episode_where_it_is_to_is_found() -> None:
     assert "gave a reward of -2 in the step after an episode's end" in reset_of(reward=np.array([1, -2.0]))[1]
     assert "says terminated in the step after" in reset_of(terminated=np.ones(2, bool))[1]
     assert "says truncated in the step after" in reset_of(truncated=np.ones(2, bool))[1]
+
+
+def test_a_vector_may_keep_its_last_actions() -> None:
+    class Keeps(Vector):
+        given: ClassVar[list[Any]] = []
+
+        def step(self, actions: Any) -> Any:
+            self.given.append(actions)
+            return super().step(actions)
+
+    made = OwnVectorEnvironment("vectors", Keeps(4, 0))
+    shown, reward, ends, cuts = made.new_observations(), np.zeros(2, np.float32), *np.zeros((2, 2), bool)
+    made.reset(0, shown)
+    actions = np.zeros(2, np.int64)  # An agent's memory, which it writes into again.
+    for step in range(2):
+        actions[...] = step
+        made.step(actions, shown, reward, ends, cuts)
+    assert [one.tolist() for one in Keeps.given] == [[0, 0], [1, 1]]
 
 
 def test_a_vector_whose_infos_are_a_list_is_stepped(roll: Roll) -> None:

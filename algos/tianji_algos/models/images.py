@@ -96,6 +96,8 @@ def how_seen(space: gym.Space[Any], layout: ImageLayout = "auto") -> str:
     why = f"sides below {_SMALLEST_SIDE}" if _heights(space, layout) else "bounds that are no scale of pixels"
     if not 2 <= axes <= 4 or not isinstance(space, gym.spaces.Box):
         why = f"{type(space).__name__} of {axes} axes"
+    elif axes == 2 and space.dtype.kind == "f":
+        why = "real numbers of 2 axes"
     return f"numbers in a row ({why if layout != 'none' else 'environment.image_layout'})"
 
 

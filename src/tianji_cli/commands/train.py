@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from collections import Counter
@@ -33,7 +32,16 @@ from tianji_cli.files.saved import goals_reached, saved_progress
 from tianji_cli.files.seeds import SeedsDirectory
 from tianji_cli.launch.extensions import collect_files
 from tianji_cli.launch.local import LocalLauncher
-from tianji_cli.launch.mpi import Launch, World, check_size, launched, run_under_mpiexec, serve, started_again
+from tianji_cli.launch.mpi import (
+    Launch,
+    World,
+    check_size,
+    code_of_job,
+    launched,
+    run_under_mpiexec,
+    serve,
+    started_again,
+)
 from tianji_cli.plan.graph import RoleGraph, graph_of
 from tianji_cli.plan.plan import (
     Plan,
@@ -107,9 +115,6 @@ Seeds = Annotated[
     str | None,
     typer.Option(metavar="N|LIST", help="Train several seeds side by side: 5 of them, or 3,7,11."),
 ]
-CODE: Final = "TIANJI_CODE"
-"""Environment variable that tells MPI ranks the digests of the user's modules, as they were built with."""
-
 Trace = Annotated[
     float | None,
     typer.Option(metavar="S", help="Trace S seconds of the training, from the first update on: a timeline."),
@@ -161,7 +166,10 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
             "experiment.name": name,
             "experiment.init_from": init_from,
         }
-        settings = [*(overrides or ()), *(f"{key}={json.dumps(said)}" for key, said in keys.items() if said)]
+        settings = [
+            *(overrides or ()),
+            *(f"{key}={json.dumps(said)}" for key, said in keys.items() if said is not None),
+        ]
         place = DEFAULT_OUT if out is None else out
         several = SeedsDirectory.find(resume, place) if resume is not None and not dry_run else None
         if several is not None:
@@ -201,13 +209,13 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
             return train_seeds(job, seeds, place, quiet=quiet, json_to=json_to)
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
         run = earlier or _directory_for(job, run_in, place, source, begun)
-        code = _code_built_with(launcher)
+        code = code_of_job(run) if launcher is None else digests(launcher.built.modules)
         resumed = earlier is not None
         changes = (*changes, *changed_code(run, code)) if resumed else ()
         starter = launcher if world is None else None  # Ranks are there already.
         request = RunRequest(job, run, resumed, changes, quiet, address, world, starter, files, code)
         return (
-            run_under_mpiexec(job, len(plan.processes), run, resumed=resumed)
+            run_under_mpiexec(job, len(plan.processes), run, code, resumed=resumed)
             if by_mpiexec
             else _run(request, trace, json_to)
         )
@@ -367,14 +375,6 @@ def _launcher_that_built(spec: JobSpec, world: World | None, stack: ExitStack) -
         return launcher
 
 
-def _code_built_with(launcher: LocalLauncher | None) -> dict[str, str]:
-    """Return the digests of the user's modules, and tell ranks that are started from here."""
-    if launcher is not None:
-        os.environ[CODE] = json.dumps(digests(launcher.built.modules))
-    code: dict[str, str] = json.loads(os.environ.get(CODE, "{}"))
-    return code
-
-
 def say(what: str) -> None:
     """Write to stderr before there is a display."""
     sys.stderr.write(f"tianji: {what}\n")
@@ -445,9 +445,8 @@ def _changes(job: JobConfig, run: RunDirectory) -> tuple[str, ...]:
 
 def _is_at_its_goal(job: JobConfig, run: RunDirectory, json_to: str | None, changes: Sequence[str]) -> bool:
     """Whether there is nothing to train for; if so, print it and how to go on, and touch nothing."""
-    reached = goals_reached(
-        run.checkpoints, job.experiment.stop, job.distribution.groups, own_best=bool(changes)
-    )
+    own_best = bool(changes or changed_code(run))  # Whatever was reached until now is no goal of its.
+    reached = goals_reached(run.checkpoints, job.experiment.stop, job.distribution.groups, own_best=own_best)
     if not reached:
         return False
     if json_to is not None and (summary := read_summary(run.summary)) is not None:

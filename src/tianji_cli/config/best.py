@@ -13,7 +13,7 @@ NO_DIFFERENCE = {"num_envs", "metrics"}
 
 
 def differences(before: JobConfig, now: JobConfig) -> tuple[str, ...]:
-    """Say in what two sessions judge policies otherwise: environment and rewards, and evaluations.
+    """Say in what two sessions judge policies otherwise: environment, what actions mean, and evaluations.
 
     No key of ``[training]`` is among it: returns are sums of the environment's own rewards.
     """
@@ -23,9 +23,10 @@ def differences(before: JobConfig, now: JobConfig) -> tuple[str, ...]:
 
 
 def _judged_by(job: JobConfig) -> dict[str, Any]:
-    environment = job.environment.model_dump(mode="json", exclude=NO_DIFFERENCE)
-    evaluation, explores = job.experiment.evaluation, getattr(job.agent.settings, "eval_epsilon", None)
-    if evaluation is None:
-        return {"environment": environment}
-    by = evaluation.model_dump(include={"episodes", "deterministic"})
-    return {"environment": environment, "experiment.evaluation": by, "agent.eval_epsilon": explores}
+    evaluation = job.experiment.evaluation
+    keys = ("scale_actions",) if evaluation is None else ("scale_actions", "eval_epsilon")
+    judged = {f"agent.{key}": getattr(job.agent.settings, key, None) for key in keys}
+    judged["environment"] = job.environment.model_dump(mode="json", exclude=NO_DIFFERENCE)
+    if evaluation is not None:
+        judged["experiment.evaluation"] = evaluation.model_dump(include={"episodes", "deterministic"})
+    return judged

@@ -59,9 +59,8 @@ class Source:
         place = (run.checkpoints / run.checkpoint(name)).resolve()  # A link may lead elsewhere tomorrow.
         said = f"{run.path.absolute()}:{os.path.relpath(place, run.checkpoints.resolve())}"
         scales, scaled = getattr(job.agent.settings, "scale_actions", None), None
-        with suppress(
-            OSError, ValueError, KeyError, AttributeError
-        ):  # A damaged config is no reason to refuse.
+        # A damaged config is no reason to refuse.
+        with suppress(OSError, ValueError, KeyError, AttributeError):
             agent = tomllib.loads(read_regular(run.config, MOST_DOCUMENT_BYTES).decode())["agent"]
             scaled = agent.get("scale_actions", False)
         if None in (scales, scaled) or scales == scaled:

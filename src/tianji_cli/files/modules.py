@@ -13,7 +13,7 @@ import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Final, NamedTuple
@@ -32,10 +32,11 @@ class KeptModule(NamedTuple):
 
 
 def read_modules(names: Iterable[str]) -> dict[str, KeptModule]:
-    """Read those of this process's modules that are the user's: not installed, not Python's, not TianJi's."""
+    """Read those modules that are the user's: not installed, not Python's, not TianJi's. Imports none."""
     found: dict[str, KeptModule] = {}
     for name in names:
-        spec = getattr(sys.modules.get(name), "__spec__", None)
+        module = sys.modules.get(name)
+        spec = _spec_of(name) if module is None else getattr(module, "__spec__", None)
         if spec is None or spec.origin is None or spec.name.partition(".")[0] in TIANJI:
             continue
         file = Path(spec.origin)
@@ -44,6 +45,16 @@ def read_modules(names: Iterable[str]) -> dict[str, KeptModule]:
             with suppress(OSError):
                 found[name] = KeptModule(str(file), file.read_bytes().decode("latin-1"))
     return found
+
+
+def _spec_of(name: str) -> ModuleSpec | None:
+    """Find where a module would be imported from."""
+    spec, path = None, None
+    for end in (at for at, sign in enumerate(f"{name}.") if sign == "."):
+        if (spec := PathFinder.find_spec(name[:end], path)) is None:
+            return None
+        path = spec.submodule_search_locations or []
+    return spec
 
 
 def digests(modules: Mapping[str, KeptModule]) -> dict[str, str]:

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn, Self
@@ -22,7 +22,7 @@ from typing import Any, Final, NoReturn, Self
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ProcessExit, RunFailed, UsageError
 from tianji_cli.files.regular import read_json
-from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.launch.children import bound_command, python_command
 from tianji_cli.plan.plan import Host, this_host
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
@@ -36,15 +36,21 @@ from tianji_transports.errors import TransportError
 STARTED_AGAIN: Final = "TIANJI_STARTED_AGAIN"
 """Environment variable that tells the ranks who started them."""
 
+CODE: Final = "code.json"
+"""In a run's directory while ranks are started: digests of the user's modules as they were built with."""
+
 EXIT_STATUS: Final = {"finished": 0, "failed": 1, "stopped": INTERRUPTED}
 
 
-def run_under_mpiexec(job: JobConfig, processes: int, run: RunDirectory, *, resumed: bool) -> int:
+def run_under_mpiexec(
+    job: JobConfig, processes: int, run: RunDirectory, code: Mapping[str, str], *, resumed: bool
+) -> int:
     """Run the job in as many ranks as the plan has processes, and stay until it is over.
 
     Args:
         job: the job. The root may be bound to fewer cores, and is told what was chosen for those seen here.
         run: its directory. It tells afterwards whether the root came to its end.
+        code: digests of the user's modules, by name, as they were built with.
         resumed: the directory is an earlier run's.
 
     Returns:
@@ -58,7 +64,15 @@ def run_under_mpiexec(job: JobConfig, processes: int, run: RunDirectory, *, resu
     distribution = job.distribution
     more = ["--set", f"distribution.actor.num={distribution.actor.num}"]
     more += ["--set", f"distribution.pin_cores={str(distribution.pin_cores).lower()}"]
-    status = run_again_under_mpiexec(processes, more if resumed else [*more, "--run", str(run.path)])
+    place = run.path / CODE
+    try:
+        write_whole(place, json.dumps(code).encode())
+    except OSError as cause:
+        raise RunFailed(f"cannot write {place}: {cause.strerror}") from cause
+    try:
+        status = run_again_under_mpiexec(processes, more if resumed else [*more, "--run", str(run.path)])
+    finally:
+        place.unlink(missing_ok=True)
     try:
         if _identity(run.summary) == before:  # An earlier session's.
             raise FileNotFoundError
@@ -70,6 +84,12 @@ def run_under_mpiexec(job: JobConfig, processes: int, run: RunDirectory, *, resu
         # A rank has died, and its launcher passes no more on of what the root writes to stderr.
         raise RunFailed(reason)
     return EXIT_STATUS[said]
+
+
+def code_of_job(run: RunDirectory) -> dict[str, str]:
+    """Read what the command that started these ranks has found of the user's modules."""
+    found: dict[str, str] = json.loads((run.path / CODE).read_text(encoding="utf-8"))
+    return found
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -128,7 +128,6 @@ def run_session(request: RunRequest) -> Result:
         initial = initial_document(run)
         for line in described(None if request.resumed else initial):
             telemetry.event(line)
-        note_session(run, earlier_env_steps, request.code)
         names = [name for name in job.experiment.track if name != TENSORBOARD]
         trackers = TrackerProcesses(names, run, telemetry.position, telemetry.event)
         stack.callback(trackers.close)
@@ -181,7 +180,7 @@ def run_session(request: RunRequest) -> Result:
 def _session_files(
     request: RunRequest, progress: Sequence[Progress], telemetry: Telemetry, stack: ExitStack
 ) -> Callable[[], None]:
-    """Write the session's config beside those of earlier ones; it goes again if nothing is trained with it.
+    """Write the session's config beside those of earlier ones; it goes again if training does not begin.
 
     Returns:
         What is to be called when training begins.
@@ -191,11 +190,12 @@ def _session_files(
     unless_it_begins = stack.enter_context(ExitStack())
     if not earlier:
         run.write_config(text)
-    elif run.config_of(earlier).read_text(encoding="utf-8") != text:
+    elif run.config.read_text(encoding="utf-8") != text:  # Perhaps of a session that saved nothing.
         unless_it_begins.callback(run.write_config(text, earlier + 1).unlink, missing_ok=True)
 
     def begin() -> None:
         unless_it_begins.pop_all()
+        note_session(run, sum(of_group.env_steps for of_group in progress), request.code)
         if request.changes:
             with _failures_to_start(run):
                 kept = begin_own_best(run.checkpoints, best, earlier)

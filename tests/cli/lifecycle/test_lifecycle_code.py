@@ -18,6 +18,7 @@ class Paid(gymnasium.Env):
 
     def __init__(self, render_mode=None):
         self.left = 0
+        getattr(amounts, "build", int)()
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -32,6 +33,16 @@ class Fresh(GymFactory):
     wants_fresh_process = True
 
 gymnasium.register("Paid-v0", Paid)
+"""
+BUILDS_IN_ONE_PROCESS = """
+import os, pathlib
+
+def build():
+    place = pathlib.Path("built")
+    if not place.exists():
+        place.write_text(str(os.getpid()))
+    if place.read_text() != str(os.getpid()):
+        raise ValueError("not today")
 """
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}, "environment": {"id": "my_env:Paid-v0"}}
 
@@ -89,3 +100,29 @@ def test_a_run_that_goes_on_with_the_same_code_says_nothing_of_it(workplace: Any
     again = workplace.command("train", "--resume", str(run.path), "--set", "experiment.stop.env_steps=2000")
     again.wait(0)
     assert "the code of" not in again.stderr
+
+
+@pytest.mark.timeout(300)
+def test_changed_code_is_named_and_goals_are_open_again_also_after_a_session_that_did_not_begin(
+    workplace: Any, pays: Any
+) -> None:
+    goal = {"experiment": {"stop": {"mean_return": 9.0, "env_steps": 4000}}}
+    run = workplace.train(ENDLESS, goal)
+    assert run.finish()["reason"].startswith("mean return")
+    reached = workplace.command("train", "--resume", str(run.path))
+    reached.wait(0)
+    assert "has reached its goal" in reached.stdout
+
+    pays(0.5)
+    with (Path(workplace.place) / "amounts.py").open("a") as file:
+        file.write(BUILDS_IN_ONE_PROCESS)
+    broken = workplace.command("train", "--resume", str(run.path))
+    broken.wait(1)
+    assert "not today" in broken.stderr
+    assert "begins its own best" not in broken.stderr
+    pays(0.5)
+    again = workplace.command("train", "--resume", str(run.path))
+    again.wait(0)
+    assert "the code of amounts changed" in again.stderr
+    assert run.summary["returns"]["best_mean_100"] == 5.0
+    assert run.summary["reason"] == "4000 environment steps"

@@ -78,6 +78,7 @@ def test_what_would_be_taken_is_shown_without_a_run(workplace: Any, base: Path) 
 def test_what_cannot_be_begun_with_is_refused_before_there_is_a_run(workplace: Any, base: Path) -> None:
     begin = "--init-from"
     assert "there are no runs" in refused(workplace, begin, "x", "--out", "nowhere")
+    assert "experiment.init_from" in refused(workplace, begin, "")  # A shell's variable that is not set.
     assert "no run 'nothing'" in refused(workplace, begin, "nothing")
     assert "has no checkpoint '17'; there are best, last, 0" in refused(workplace, begin, "run:17")
     assert "nothing of " in refused(

@@ -126,3 +126,23 @@ def test_a_goal_that_is_moved_keeps_the_best_policy(workplace: Any) -> None:
     assert second["time_to"] == first["time_to"]
     assert "begins its own best" not in run.log
     assert not (run.path / "checkpoints/session-1").exists()
+
+
+def test_a_session_trains_with_what_it_was_told_after_one_that_saved_nothing(workplace: Any) -> None:
+    run = workplace.train()
+    run.finish()
+    broken = workplace.resume(run, *until(8192), "--set", "training.learning_rate=1e30")
+    broken.command.wait(1)
+    assert "not finite" in broken.command.last_words
+    assert tianji.Run(run.path).config["training"]["learning_rate"] == 1e30
+    workplace.resume(run, *until(8192)).command.wait(1)  # It still says 1e30.
+    workplace.resume(run, *until(8192), "--set", "training.learning_rate=0.001").finish()
+    assert tianji.Run(run.path).config["training"]["learning_rate"] == 0.001
+
+
+def test_a_session_whose_actions_mean_others_begins_its_own_best_policy(workplace: Any) -> None:
+    environment = {"environment": {"id": "Pendulum-v1"}}
+    run = workplace.train(environment, {"agent": {"scale_actions": False}})
+    run.finish()
+    workplace.resume(run, *until(8192), "--set", "agent.scale_actions=true").finish()
+    assert "agent.scale_actions was false and is true: this session begins its own best" in run.log

@@ -5,6 +5,7 @@ Its policy sees the newest frames, or stacks of the last few, and so does an eva
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -175,8 +176,10 @@ class Actor(Role):
 
     def _write_returns(self, row: Fields, returns: Returns, where: npt.NDArray[np.bool_]) -> None:
         """Write returns of episodes that ended; as NaN, one would count as none that did."""
-        broken = np.flatnonzero(~np.isfinite(returns) & where)
-        if len(broken):
+        if (
+            not math.isfinite(returns.dot(returns))
+            and (broken := np.flatnonzero(~np.isfinite(returns) & where)).size
+        ):
             raise BrokenEnvironmentError(
                 f"the return of an episode in environment {broken[0]} of actor {self._number} is "
                 f"{returns[broken[0]]}: a reward was not finite, or beyond {LARGEST:.2g}; smaller ones would "

@@ -17,7 +17,7 @@ from pydantic_core import to_json
 
 from tianji_algos import registry as algorithms
 from tianji_algos.errors import AlgorithmError
-from tianji_cli.config.loader import KINDS, PLAIN
+from tianji_cli.config.loader import KINDS, LATER, PLAIN
 from tianji_cli.config.source import flat
 from tianji_cli.errors import printable
 from tianji_cli.runs.comparison.runs import ComparedRun, Config
@@ -85,7 +85,8 @@ def with_defaults(config: Config) -> dict[str, Any]:
                 model = algorithms.settings_type(kind, type_)
             except AlgorithmError:
                 continue
-            own = {key: value for key, value in table.items() if key != "type"}
+            older = {key: one for key, one in LATER.get(section, {}).items() if key in model.model_fields}
+            own = older | {key: value for key, value in table.items() if key != "type"}
             filled[section] = {"type": type_, **_filled(model, own)}
     return filled
 

@@ -102,6 +102,14 @@ def test_what_only_a_place_or_a_version_differs_in_makes_no_other_group(place: P
     assert (row["name"], row["runs"]) == ("quick", 2)
 
 
+def test_a_run_from_before_a_key_trained_as_the_key_says_for_it(place: Path, capsys: Capture) -> None:
+    now, older = leave(place, rises(100)), leave(place, rises(110), seed=2)
+    lines = older.config.read_text().splitlines()
+    older.config.write_text("\n".join(line for line in lines if not line.startswith("scale_actions")))
+    rows = compared(capsys, now.path, older.path)["rows"]
+    assert [row["name"] for row in rows] == ["agent.scale_actions=true", "agent.scale_actions=false"]
+
+
 def test_groups_that_differ_in_much_are_called_by_their_experiments(place: Path, capsys: Capture) -> None:
     changes = {
         "training": {"gamma": 0.9, "epochs": 3},
