@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 ENVIRONMENT = """
+import os
+from pathlib import Path
 import gymnasium
 import amounts
 from tianji_envs.gym import GymFactory
@@ -18,7 +20,9 @@ class Paid(gymnasium.Env):
 
     def __init__(self, render_mode=None):
         self.left = 0
-        getattr(amounts, "build", int)()
+        if Path("broken").exists():  # It is built once before processes start, which then fail.
+            Path("broken").write_text(Path("broken").read_text() or str(os.getpid()))
+            assert Path("broken").read_text() == str(os.getpid()), "not today"
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -33,16 +37,6 @@ class Fresh(GymFactory):
     wants_fresh_process = True
 
 gymnasium.register("Paid-v0", Paid)
-"""
-BUILDS_IN_ONE_PROCESS = """
-import os, pathlib
-
-def build():
-    place = pathlib.Path("built")
-    if not place.exists():
-        place.write_text(str(os.getpid()))
-    if place.read_text() != str(os.getpid()):
-        raise ValueError("not today")
 """
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}, "environment": {"id": "my_env:Paid-v0"}}
 
@@ -114,13 +108,12 @@ def test_changed_code_is_named_and_goals_are_open_again_also_after_a_session_tha
     assert "has reached its goal" in reached.stdout
 
     pays(0.5)
-    with (Path(workplace.place) / "amounts.py").open("a") as file:
-        file.write(BUILDS_IN_ONE_PROCESS)
+    (Path(workplace.place) / "broken").touch()
     broken = workplace.command("train", "--resume", str(run.path))
     broken.wait(1)
     assert "not today" in broken.stderr
     assert "begins its own best" not in broken.stderr
-    pays(0.5)
+    (Path(workplace.place) / "broken").unlink()
     again = workplace.command("train", "--resume", str(run.path))
     again.wait(0)
     assert "the code of amounts changed" in again.stderr

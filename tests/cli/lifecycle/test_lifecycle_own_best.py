@@ -1,6 +1,7 @@
 """A run that goes on with other rewards, another environment or other evaluations has another best policy."""
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -129,15 +130,19 @@ def test_a_goal_that_is_moved_keeps_the_best_policy(workplace: Any) -> None:
 
 
 def test_a_session_trains_with_what_it_was_told_after_one_that_saved_nothing(workplace: Any) -> None:
-    run = workplace.train()
-    run.finish()
-    broken = workplace.resume(run, *until(8192), "--set", "training.learning_rate=1e30")
-    broken.command.wait(1)
-    assert "not finite" in broken.command.last_words
-    assert tianji.Run(run.path).config["training"]["learning_rate"] == 1e30
-    workplace.resume(run, *until(8192)).command.wait(1)  # It still says 1e30.
-    workplace.resume(run, *until(8192), "--set", "training.learning_rate=0.001").finish()
-    assert tianji.Run(run.path).config["training"]["learning_rate"] == 0.001
+    run = workplace.train({"experiment": {"stop": {"env_steps": 10**9}}})
+
+    def interrupted(run: Any) -> float:
+        run.train_until(run.env_steps + 500)
+        run.command.signal_all(signal.SIGINT)
+        run.finish(130)
+        return float(tianji.Run(run.path).config["training"]["learning_rate"])
+
+    rate = interrupted(run)
+    broken = workplace.resume(run, "--set", "training.learning_rate=1e30").command
+    broken.wait(1)
+    assert "not finite" in broken.last_words
+    assert interrupted(workplace.resume(run, "--set", f"training.learning_rate={rate}")) == rate
 
 
 def test_a_session_whose_actions_mean_others_begins_its_own_best_policy(workplace: Any) -> None:
