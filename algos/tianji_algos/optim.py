@@ -72,7 +72,6 @@ class Optimizer(ABC):
         self.gradient = flat.grad
         self._max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
         self._parameters = flat.detach()
-        self._denominator = torch.empty_like(flat.grad)
         self._unread = 0
         """Steps since the last ``check`` whose gradients were not read."""
         self._frozen: torch.Tensor | None = None
@@ -181,15 +180,22 @@ class Adam(Optimizer):
         super().__init__(flat, learning_rate, max_grad_norm)
         self.mean = torch.zeros_like(self.gradient)
         self.square = torch.zeros_like(self.gradient)
+        self._count = torch.zeros((), device=flat.device)
         self._eps = eps
 
     def _descend(self) -> None:
-        self.mean.lerp_(self.gradient, 1.0 - _BETA_1)
-        self.square.mul_(_BETA_2).addcmul_(self.gradient, self.gradient, value=1.0 - _BETA_2)
-        unbiased = math.sqrt(1.0 - _BETA_2**self.steps)
-        torch.sqrt(self.square, out=self._denominator).div_(unbiased).add_(self._eps)
-        step_size = self.learning_rate / (1.0 - _BETA_1**self.steps)
-        self._parameters.addcdiv_(self.mean, self._denominator, value=-step_size)
+        self._count.fill_(self.steps)
+        # One pass over memory, which torch.optim.Adam makes, too, after Python that takes far longer.
+        torch._fused_adam_(
+            *([self._parameters], [self.gradient], [self.mean], [self.square], [], [self._count]),
+            lr=self.learning_rate,
+            beta1=_BETA_1,
+            beta2=_BETA_2,
+            weight_decay=0.0,
+            eps=self._eps,
+            amsgrad=False,
+            maximize=False,
+        )
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Name the moments, in place."""
@@ -224,6 +230,7 @@ class RMSProp(Optimizer):
     ) -> None:
         super().__init__(flat, learning_rate, max_grad_norm)
         self.square = torch.ones_like(self.gradient)
+        self._denominator = torch.empty_like(self.gradient)
         self._decay = decay
         self._eps = eps
 
