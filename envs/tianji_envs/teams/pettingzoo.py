@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, ClassVar, Final, Protocol
 
@@ -142,6 +142,10 @@ class _Flat:
         self._whose, self._space = whose, space  # In messages: "NAME: agent_0 sees".
         self._expected = Expected("an array", space.dtype, space.shape or ())
         self._bounds = bounds_of(space, 1) if np.dtype(space.dtype).kind in "iu" else {}
+        self._stays = isinstance(space, spaces.Box | spaces.MultiBinary)
+        self._first = self._choices = 0
+        if isinstance(space, spaces.Discrete):
+            self._first, self._choices = int(space.start), int(space.n)
 
     def __call__(self, value: Any) -> npt.NDArray[Any]:
         """Return an element as a row; elements of ``Discrete`` become one-hot."""
@@ -149,11 +153,15 @@ class _Flat:
             self._expected.check(value)
         except UnfitError as error:
             raise BrokenEnvironmentError(f"{self._whose} {error}") from error
+        if self._choices and 0 <= (at := value - self._first) < self._choices:
+            row = np.zeros(self._choices, np.float32)
+            row[at] = 1.0
+            return row
         if self._bounds and (fault := first_fault(np.asarray(value)[None, None], self._bounds)):
             what = fault.gave.removeprefix("gave ")
             raise BrokenEnvironmentError(f"{self._whose} {what}: {fault.wanted}")
-        if isinstance(self._space, spaces.Box | spaces.MultiBinary):
-            return np.ravel(value)
+        if self._stays:
+            return value.reshape(-1) if type(value) is np.ndarray else np.ravel(value)
         return np.asarray(spaces.flatten(self._space, value))
 
 
@@ -181,14 +189,14 @@ class _Member:
 
     def show(self, seen: Any, info: Any, *, is_alive: bool = True) -> None:
         """Write an observation, and which actions it or the info leaves."""
-        masks = {}
+        masks: dict[str, Any] = {}
         if self.is_masked:
             if not (isinstance(seen, Mapping) and seen.keys() >= {"observation", MASK}):
                 raise BrokenEnvironmentError(
                     f"{self.name} sees a value {describe(seen)}; {{'observation', '{MASK}'}} is wanted"
                 )
             seen, masks["observation"] = seen["observation"], seen[MASK]
-        if isinstance(info, Mapping) and info.get(MASK) is not None:
+        if info and isinstance(info, Mapping) and info.get(MASK) is not None:
             masks["info"] = info[MASK]
         if self.choices is not None:
             self.choices[...] = True
@@ -338,29 +346,37 @@ class PettingZooTeam(BaseEnv):
 
     def _results(self, call: str, wanted: Sequence[str], result: Any) -> Sequence[Any]:
         """Refuse what ``reset`` or ``step`` gave unless it is dicts by agents, with numbers and flags."""
-        said = f"{self._name}: {call}() gave"
-        if not isinstance(result, tuple | list) or len(result) != len(wanted) + 1:
+        if not isinstance(result, (tuple, list)) or len(result) != len(wanted) + 1:
             names = ", ".join(wanted)
             raise wrong_result(self._name, call, result, f"PettingZoo's ({names}, infos) is wanted")
-        parts = zip((*wanted, "agents"), (*result[:-1], dict.fromkeys(self._env.agents)), strict=True)
-        for called, given in parts:
-            if not isinstance(given, Mapping):
-                raise BrokenEnvironmentError(
-                    f"{said} {called} {describe(given)}; a dict by the agents' names is wanted"
-                )
-            if not given.keys() <= self._members.keys():
-                unknown = given.keys() - self._members.keys()
-                raise BrokenEnvironmentError(
-                    f"{said} {called} of {min(unknown, key=str)!r}; possible_agents are {self.agents}"
-                )
+        known = self._members.keys()
+        for given in result[:-1]:
+            # Of most it is the first: to ask an abstract class takes longer than all the rest.
+            if not (isinstance(given, (dict, Mapping)) and given.keys() <= known):
+                raise self._not_by_agents(call, zip(wanted, result, strict=False))
+        if not known >= set(self._env.agents):
+            raise self._not_by_agents(call, [("agents", dict.fromkeys(self._env.agents))])
         for expected, given in zip(self._numbers, result[1:-1], strict=False):
             for name, value in given.items():
                 if type(value) not in expected.types:
                     try:
                         expected.check(value)
                     except UnfitError as error:
-                        raise BrokenEnvironmentError(f"{said} {name} {error}") from error
+                        words = f"{self._name}: {call}() gave {name} {error}"
+                        raise BrokenEnvironmentError(words) from error
         return result
+
+    def _not_by_agents(self, call: str, parts: Iterable[tuple[str, Any]]) -> BrokenEnvironmentError:
+        """Say which part is no dict by the agents' names."""
+        for called, given in parts:
+            said = f"{self._name}: {call}() gave {called}"
+            if not isinstance(given, Mapping):
+                words = f"{said} {describe(given)}; a dict by the agents' names is wanted"
+                break
+            if unknown := given.keys() - self._members.keys():
+                words = f"{said} of {min(unknown, key=str)!r}; possible_agents are {self.agents}"
+                break
+        return BrokenEnvironmentError(words)
 
     def actions_of(self, action: npt.NDArray[Any], names: Collection[str]) -> dict[str, Any]:
         """Return the actions of those agents, out of the team's ``[M]`` or ``[M, A]``."""
@@ -398,8 +414,8 @@ class PettingZooTeam(BaseEnv):
             parts[AVAILABLE][:, 0] = True
         # Where none is left, the flags of the step say the rest.
         is_alive, is_cut = parts[ALIVE], parts[TRUNCATED if alive and cut else ALIVE]
-        infos = infos if isinstance(infos, Mapping) else {}
-        for name in (*alive, *cut):
+        infos = infos if isinstance(infos, (dict, Mapping)) else {}
+        for name in (*alive, *cut) if cut else alive:
             if name not in seen:
                 what = "was truncated" if name in cut else "is alive"
                 raise BrokenEnvironmentError(
