@@ -65,7 +65,7 @@ def describe(value: Any) -> str:
 
 def wrong_result(name: str, call: str, result: Any, wanted: str) -> BrokenEnvironmentError:
     """Make the error of a ``reset`` or ``step`` that did not give the values that are wanted."""
-    found = f"{len(result)} values" if isinstance(result, tuple | list) else f"a value {describe(result)}"
+    found = f"{len(result)} values" if isinstance(result, tuple) else f"a value {describe(result)}"
     return BrokenEnvironmentError(f"{name}: {call}() gave {found}; {wanted}")
 
 

@@ -153,7 +153,7 @@ class _Flat:
             self._expected.check(value)
         except UnfitError as error:
             raise BrokenEnvironmentError(f"{self._whose} {error}") from error
-        if self._choices and 0 <= (at := value - self._first) < self._choices:
+        if self._choices and 0 <= (at := int(value) - self._first) < self._choices:
             row = np.zeros(self._choices, np.float32)
             row[at] = 1.0
             return row
@@ -196,7 +196,7 @@ class _Member:
                     f"{self.name} sees a value {describe(seen)}; {{'observation', '{MASK}'}} is wanted"
                 )
             seen, masks["observation"] = seen["observation"], seen[MASK]
-        if info and isinstance(info, Mapping) and info.get(MASK) is not None:
+        if isinstance(info, (dict, Mapping)) and info.get(MASK) is not None:
             masks["info"] = info[MASK]
         if self.choices is not None:
             self.choices[...] = True

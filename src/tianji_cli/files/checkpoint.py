@@ -98,10 +98,11 @@ class CheckpointWriter:
         name = steps_name(state.progress["env_steps"])
         for tensors in (named_tensors(self._model, state.parameters), state.tensors):
             if (broken := not_finite(tensors)) is not None:
+                updates = state.progress["updates"]
+                why = "training has diverged; a smaller learning_rate, or smaller rewards, would be right"
                 raise CheckpointError(
-                    f"checkpoint {name} is not written: after {state.progress['updates']} updates {broken!r} "
-                    "has numbers that are not finite: training has diverged; a smaller learning_rate, or "
-                    "smaller rewards, would be right"
+                    f"checkpoint {name} is not written: after {updates} updates {broken!r} has numbers that "
+                    f"are not finite: {why if updates else 'the network begins with them'}"
                 )
         try:
             with self._places.fill(LAST, name) as place:

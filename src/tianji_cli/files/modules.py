@@ -37,7 +37,9 @@ def read_modules(names: Iterable[str]) -> dict[str, KeptModule]:
     for name in names:
         module = sys.modules.get(name)
         spec = _spec_of(name) if module is None else getattr(module, "__spec__", None)
-        if spec is None or spec.origin is None or spec.name.partition(".")[0] in TIANJI:
+        if spec is None or spec.origin is None:
+            continue
+        if TIANJI & {name.partition(".")[0], spec.name.partition(".")[0]}:
             continue
         file = Path(spec.origin)
         of_python = file.is_relative_to(sysconfig.get_path("stdlib")) or not INSTALLED.isdisjoint(file.parts)
@@ -48,12 +50,12 @@ def read_modules(names: Iterable[str]) -> dict[str, KeptModule]:
 
 
 def _spec_of(name: str) -> ModuleSpec | None:
-    """Find where a module would be imported from."""
+    """Find where a module would be imported from; its own name is short."""
     spec, path = None, None
-    for end in (at for at, sign in enumerate(f"{name}.") if sign == "."):
-        if (spec := PathFinder.find_spec(name[:end], path)) is None:
+    for part in name.split("."):  # A package that is no file asks for its parent by a whole name.
+        if (spec := PathFinder.find_spec(part, path)) is None:
             return None
-        path = spec.submodule_search_locations or []
+        path = list(spec.submodule_search_locations or [])
     return spec
 
 

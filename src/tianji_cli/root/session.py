@@ -194,8 +194,6 @@ def _session_files(
         unless_it_begins.callback(run.write_config(text, earlier + 1).unlink, missing_ok=True)
 
     def begin() -> None:
-        unless_it_begins.pop_all()
-        note_session(run, sum(of_group.env_steps for of_group in progress), request.code)
         if request.changes:
             with _failures_to_start(run):
                 kept = begin_own_best(run.checkpoints, best, earlier)
@@ -203,6 +201,8 @@ def _session_files(
                 f"{'; '.join(request.changes)}: this session begins its own best policy; the best until now "
                 f"stays as checkpoint {kept} (tianji eval {shlex.quote(str(run.path))} --checkpoint {kept})"
             )
+        note_session(run, sum(of_group.env_steps for of_group in progress), request.code)
+        unless_it_begins.pop_all()
 
     return begin
 

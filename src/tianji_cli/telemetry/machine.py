@@ -88,7 +88,7 @@ def changed_code(run: RunDirectory, now: Mapping[str, str] | None = None) -> tup
     """Name the user's modules that are others than in a run's last session; empty if none is, or is known.
 
     Args:
-        now: their digests; None: of those that this process has imported.
+        now: their digests; None: of those that are known, as they would be imported now.
     """
     try:
         before = next((session.code for session in reversed(read_sessions(run)) if session.code), {})

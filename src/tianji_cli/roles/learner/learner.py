@@ -75,10 +75,9 @@ class Publisher:
         self._snapshot.wait()
         if not are_finite(self._published.parameters):
             broken = not_finite(named_tensors(self._model, self._published.parameters))
-            why = "training has diverged; a smaller learning_rate, or smaller rewards, would be right"
-            why = why if self._begun else "nothing was learnt yet, so the network begins with them"
             raise DivergedError(
-                f"{broken!r} of version {self._begun} of the policy has numbers that are not finite: {why}"
+                f"{broken!r} of version {self._begun} of the policy has numbers that are not finite: "
+                "training has diverged; a smaller learning_rate, or smaller rewards, would be right"
             )
         self._transport.publish(self._slot, self._published.memory, self._begun)
         self._begun = None

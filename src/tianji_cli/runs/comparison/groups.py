@@ -26,7 +26,7 @@ NO_DIFFERENCE: Final = frozenset(
     {
         *(f"experiment.{key}" for key in ("name", "seed", "thresholds", "track", "plots", "extensions")),
         *("experiment.files", "experiment.checkpoint_every_s", "experiment.keep_checkpoints"),
-        *("distribution.pin_cores", "distribution.max_restarts_per_minute"),
+        *("distribution.pin_cores", "distribution.max_restarts_per_minute", "environment.trust_wrappers"),
     }
 )
 """Keys that make no other group."""
@@ -75,7 +75,7 @@ def with_defaults(config: Config) -> dict[str, Any]:
     """Fill in what a config does not say; a section that this version cannot read stays as it is."""
     filled = dict(config)
     for section, model in PLAIN.items():
-        filled[section] = _filled(model, config.get(section, {}))
+        filled[section] = _filled(model, {**LATER.get(section, {}), **config.get(section, {})})
     for section, kind in KINDS.items():
         table = config.get(section, {})
         type_ = table.get("type") if isinstance(table, Mapping) else None
