@@ -104,13 +104,9 @@ class Expected:
                 return
         elif of in self.types:
             return
-        try:
+        try:  # Lists may be of unequal lengths, tensors on a GPU.
             seen = np.asarray(value)
-        except (
-            TypeError,
-            ValueError,
-            RuntimeError,
-        ):  # Unequal lists; tensors of GPUs.
+        except (TypeError, ValueError, RuntimeError):
             seen = np.empty((), object)
         # numpy would copy another record part by part in their order, without regard to their names.
         is_right = seen.dtype == self._dtype if self._dtype.names else fits(seen, self._dtype)

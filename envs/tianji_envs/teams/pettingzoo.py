@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import ModuleType
 from typing import Any, ClassVar, Final, Protocol
 
@@ -350,12 +350,12 @@ class PettingZooTeam(BaseEnv):
             names = ", ".join(wanted)
             raise wrong_result(self._name, call, result, f"PettingZoo's ({names}, infos) is wanted")
         known = self._members.keys()
-        for given in result[:-1]:
+        for called, given in zip(wanted, result, strict=False):
             # Of most it is the first: to ask an abstract class takes longer than all the rest.
             if not (isinstance(given, (dict, Mapping)) and given.keys() <= known):
-                raise self._not_by_agents(call, zip(wanted, result, strict=False))
+                raise self._not_by_agents(call, called, given)
         if not known >= set(self._env.agents):
-            raise self._not_by_agents(call, [("agents", dict.fromkeys(self._env.agents))])
+            raise self._not_by_agents(call, "agents", dict.fromkeys(self._env.agents))
         for expected, given in zip(self._numbers, result[1:-1], strict=False):
             for name, value in given.items():
                 if type(value) not in expected.types:
@@ -366,17 +366,13 @@ class PettingZooTeam(BaseEnv):
                         raise BrokenEnvironmentError(words) from error
         return result
 
-    def _not_by_agents(self, call: str, parts: Iterable[tuple[str, Any]]) -> BrokenEnvironmentError:
-        """Say which part is no dict by the agents' names."""
-        for called, given in parts:
-            said = f"{self._name}: {call}() gave {called}"
-            if not isinstance(given, Mapping):
-                words = f"{said} {describe(given)}; a dict by the agents' names is wanted"
-                break
-            if unknown := given.keys() - self._members.keys():
-                words = f"{said} of {min(unknown, key=str)!r}; possible_agents are {self.agents}"
-                break
-        return BrokenEnvironmentError(words)
+    def _not_by_agents(self, call: str, called: str, given: Any) -> BrokenEnvironmentError:
+        """Make the error of a part that is no dict by the agents' names."""
+        said = f"{self._name}: {call}() gave {called}"
+        if not isinstance(given, Mapping):
+            return BrokenEnvironmentError(f"{said} {describe(given)}; a dict by the agents' names is wanted")
+        unknown = min(given.keys() - self._members.keys(), key=str)
+        return BrokenEnvironmentError(f"{said} of {unknown!r}; possible_agents are {self.agents}")
 
     def actions_of(self, action: npt.NDArray[Any], names: Collection[str]) -> dict[str, Any]:
         """Return the actions of those agents, out of the team's ``[M]`` or ``[M, A]``."""
