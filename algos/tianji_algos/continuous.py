@@ -1,4 +1,4 @@
-"""What SAC and TD3 share: agents with continuous actions, and updates of an actor and its Q functions."""
+"""Agents with continuous actions, and updates of an actor and its Q functions: shared by SAC and TD3."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ Fields = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Spaces:
-    """What a policy sees of one environment (not of a vector of them), and what it does there.
+    """Observations and actions of one environment (not of a vector of them), as a policy has them.
 
     Attributes:
         observation: as a policy sees it; with ``stack`` above 1 its first axis is the stack, oldest first.
@@ -79,7 +79,7 @@ class Model(torch.nn.Module, ABC):
     """
 
     settings_type: ClassVar[type[BaseModel]]
-    """What the config's ``[model]`` section holds beside ``type``."""
+    """Settings of the config's ``[model]`` section: all but ``type``."""
 
     @classmethod
     def recorded(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:  # noqa: ARG003 - most: nothing
@@ -128,7 +128,7 @@ class Model(torch.nn.Module, ABC):
 
 
 class UpdateResult(NamedTuple):
-    """What one gradient update used. ``consumed += update(batch)`` counts the uses.
+    """Samples that one gradient update used. ``consumed += update(batch)`` counts the uses.
 
     Attributes:
         uses: samples that it used, over all learners.
@@ -153,7 +153,7 @@ class Embryo(ABC):
     """
 
     settings_type: ClassVar[type[BaseModel]]
-    """What the config's ``[training]`` section holds beside ``type``."""
+    """Settings of the config's ``[training]`` section: all but ``type``."""
 
     normalizes: ClassVar[bool] = False
     """Keeps the statistics of ``normalize_observations`` and ``normalize_rewards``, and learns from what they
@@ -309,7 +309,7 @@ def complete_results(embryo: Embryo, *, prioritised: bool) -> Embryo:
 
 
 class Agent(ABC):
-    """How a policy meets an environment: what it records, how it explores, how it acts.
+    """Acts by a policy: chooses actions, explores, and records what training needs.
 
     Built as ``AgentType(spaces, model, settings, num_envs, seed)``:
 
@@ -321,7 +321,7 @@ class Agent(ABC):
     """
 
     settings_type: ClassVar[type[BaseModel]]
-    """What the config's ``[agent]`` section holds beside ``type``."""
+    """Settings of the config's ``[agent]`` section: all but ``type``."""
 
     default_model: ClassVar[str]
     """Name of the model to use if the config names none."""

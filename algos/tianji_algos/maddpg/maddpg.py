@@ -180,7 +180,7 @@ def _joint(actions: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a batch of records shows, agent by agent, where the networks are.
+    """Observations of a batch of records, agent by agent, on the device of the networks.
 
     Attributes:
         observation: ``[M, B, O]``.

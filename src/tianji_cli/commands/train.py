@@ -160,16 +160,7 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         _check_seeds(seeds, resume, run_in, listen, launch)
         _check_trace(trace, seeds)
         remove_stale()
-        keys = {
-            "distribution.transport": transport,
-            "distribution.device": device,
-            "experiment.name": name,
-            "experiment.init_from": init_from,
-        }
-        settings = [
-            *(overrides or ()),
-            *(f"{key}={json.dumps(said)}" for key, said in keys.items() if said is not None),
-        ]
+        settings = _settings(overrides, transport, device, name, init_from)
         place = DEFAULT_OUT if out is None else out
         several = SeedsDirectory.find(resume, place) if resume is not None and not dry_run else None
         if several is not None:
@@ -219,6 +210,24 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
             if by_mpiexec
             else _run(request, trace, json_to)
         )
+
+
+def _settings(
+    overrides: Sequence[str] | None,
+    transport: str | None,
+    device: str | None,
+    name: str | None,
+    init_from: str | None,
+) -> list[str]:
+    """List the values of ``--set``, and options that stand for a key of the config."""
+    keys = {
+        "distribution.transport": transport,
+        "distribution.device": device,
+        "experiment.name": name,
+        "experiment.init_from": init_from,
+    }
+    options = [f"{key}={json.dumps(said)}" for key, said in keys.items() if said is not None]
+    return [*(overrides or ()), *options]
 
 
 def _check_one_job(
