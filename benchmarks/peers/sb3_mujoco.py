@@ -1,7 +1,7 @@
 """Stable-Baselines3 with its own defaults on eight MuJoCo tasks: trainings that are kept and never repeated.
 
     ENV/bin/python benchmarks/peers/sb3_mujoco.py                       # all that is not there yet, in turns
-    ENV/bin/python benchmarks/peers/sb3_mujoco.py --agent sac --env Hopper-v5 --env-steps 300000
+    ENV/bin/python benchmarks/peers/sb3_mujoco.py --agent sac --env Hopper-v5 --env-steps 100000 300000
 
 PPO sees observations and rewards that ``VecNormalize`` scales, and has the defaults of the algorithm else,
 in one environment; SAC has its defaults. Each training that ends adds a line of JSON to
@@ -21,13 +21,14 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from stable_baselines3 import PPO, SAC
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
@@ -119,15 +120,33 @@ def play_at_random(env: str) -> Row:
     return {"env": env, "agent": "random", "seed": 0, "env_steps": 0} | summary_of(returns)
 
 
-def train(env: str, agent: str, seed: int, env_steps: int) -> Row:
-    """Train once, and play greedily."""
+def train(env: str, agent: str, seed: int, env_steps: Sequence[int]) -> Iterator[Row]:
+    """Train once, and play greedily after each of ``env_steps``."""
     training: VecEnv = make_vec_env(env, n_envs=1, seed=seed)
     if agent == "ppo":
         training = VecNormalize(training)
     model = {"ppo": PPO, "sac": SAC}[agent]("MlpPolicy", training, seed=seed, device="cpu")
-    began_s = time.monotonic()
-    model.learn(total_timesteps=env_steps)
-    train_s = time.monotonic() - began_s
+    train_s = 0.0
+    for steps in sorted(env_steps):
+        began_s = time.monotonic()
+        model.learn(steps - model.num_timesteps, reset_num_timesteps=not model.num_timesteps)
+        train_s += time.monotonic() - began_s
+        yield {
+            "env": env,
+            "agent": agent,
+            "seed": seed,
+            "env_steps": steps,
+            **summary_of(play(model, env, training)),
+            "trained_steps": model.num_timesteps,
+            "train_s": round(train_s, 1),
+            "hyperparameters": {name: getattr(model, name) for name in HYPERPARAMETERS[agent]}
+            | {"normalize": agent == "ppo"},
+            "versions": versions(),
+        }
+
+
+def play(model: BaseAlgorithm, env: str, training: VecEnv) -> list[float]:
+    """Play greedily, with the statistics of the training."""
     playing: VecEnv = make_vec_env(env, n_envs=PLAYED_AT_ONCE, seed=EVAL_SEED)
     if isinstance(training, VecNormalize):
         playing = VecNormalize(playing, training=False, norm_reward=False)
@@ -135,18 +154,7 @@ def train(env: str, agent: str, seed: int, env_steps: int) -> Row:
     returns, _ = evaluate_policy(
         model, playing, episodes_of(env), deterministic=True, return_episode_rewards=True
     )
-    settings = {name: getattr(model, name) for name in HYPERPARAMETERS[agent]}
-    return {
-        "env": env,
-        "agent": agent,
-        "seed": seed,
-        "env_steps": env_steps,
-        **summary_of([float(total) for total in returns]),
-        "trained_steps": model.num_timesteps,
-        "train_s": round(train_s, 1),
-        "hyperparameters": settings | {"normalize": agent == "ppo"},
-        "versions": versions(),
-    }
+    return [float(total) for total in returns]
 
 
 def main() -> None:
@@ -154,7 +162,7 @@ def main() -> None:
     parser.add_argument("--env", nargs="+", default=[f"{task}-v5" for task in TASKS], metavar="ID")
     parser.add_argument("--agent", nargs="+", choices=tuple(STEPS), default=list(STEPS))
     parser.add_argument("--seeds", type=int, default=5, help="how many, from 1 on")
-    parser.add_argument("--env-steps", type=int, help=f"of a training (default: {STEPS})")
+    parser.add_argument("--env-steps", type=int, nargs="+", help=f"after which it plays (default: {STEPS})")
     parser.add_argument("--data", type=Path, default=DATA, help="the file of lines")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -164,9 +172,12 @@ def main() -> None:
         if (env, "random", 0, 0) not in done:
             add(options.data, play_at_random(env))
     for agent, seed, env in itertools.product(options.agent, range(1, options.seeds + 1), options.env):
-        steps = options.env_steps or STEPS[agent]
-        if (env, agent, steps, seed) not in done:
-            add(options.data, train(env, agent, seed, steps))
+        steps = options.env_steps or [STEPS[agent]]
+        if all((env, agent, each, seed) in done for each in steps):
+            continue
+        for row in train(env, agent, seed, steps):
+            if (env, agent, row["env_steps"], seed) not in done:
+                add(options.data, row)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -14,30 +13,6 @@ app = typer.Typer(
     help="Measure the transports: here, under mpiexec, or under Slurm (srun --mpi=pmi2); or whole trainings.",
     no_args_is_help=True,
 )
-
-
-class Work(enum.StrEnum):
-    """How an actor passes the time of a sample."""
-
-    SLEEP = "sleep"
-    BUSY = "busy"
-
-
-class Store(enum.StrEnum):
-    """What a receiver does with a message."""
-
-    COPY = "copy"
-    INPLACE = "inplace"
-
-
-class CommFigure(enum.StrEnum):
-    """A part of the paper's Figure 5."""
-
-    A = "5a"
-    B = "5b"
-    C = "5c"
-    D = "5d"
-
 
 Backends = Annotated[
     list[str] | None,
@@ -58,7 +33,9 @@ Repeats = Annotated[int, typer.Option(min=1, help="Runs of each case; the median
 Raw = Annotated[
     bool, typer.Option("--raw", help="Measure memcpy, and a plain loop over each engine's library, beside.")
 ]
-StoreOption = Annotated[Store, typer.Option(help="Copy messages into own memory, or read them in place.")]
+Store = Annotated[
+    Literal["copy", "inplace"], typer.Option(help="Copy messages into own memory, or read them in place.")
+]
 
 
 @app.command()
@@ -71,10 +48,11 @@ def comm(  # noqa: PLR0913, PLR0917 - the options of a command are its parameter
         typer.Option(metavar="S", min=0.0, help="Seconds that an actor takes for a sample; repeatable."),
     ] = None,
     messages: Messages = None,
-    work: Annotated[Work, typer.Option(help="How actors pass that time.")] = Work.SLEEP,
-    store: StoreOption = Store.COPY,
+    work: Annotated[Literal["sleep", "busy"], typer.Option(help="How actors pass that time.")] = "sleep",
+    store: Store = "copy",
     figure: Annotated[
-        CommFigure | None, typer.Option(help="A part of the paper's Figure 5; other options replace its own.")
+        Literal["5a", "5b", "5c", "5d"] | None,
+        typer.Option(help="A part of the paper's Figure 5; other options replace its own."),
     ] = None,
     raw: Raw = False,
     window: Window = 8,
@@ -102,11 +80,11 @@ def comm(  # noqa: PLR0913, PLR0917 - the options of a command are its parameter
         actors=actors,
         sample_times_s=sample_time,
         messages=messages,
-        work=work.value,
-        store=store.value,
+        work=work,
+        store=store,
         window=window,
         repeats=repeats,
-        figure=figure and figure.value,
+        figure=figure,
         raw=raw,
         link_mb_per_s=link_mb,
     )
@@ -140,7 +118,7 @@ def bandwidth(  # noqa: PLR0913, PLR0917
     backend: Backends = None,
     msg_kb: Sizes = None,
     messages: Messages = None,
-    store: StoreOption = Store.COPY,
+    store: Store = "copy",
     raw: Raw = False,
     window: Window = 64,
     repeats: Repeats = 3,
@@ -157,7 +135,7 @@ def bandwidth(  # noqa: PLR0913, PLR0917
         backends=backend,
         sizes_kb=msg_kb,
         messages=messages,
-        store=store.value,
+        store=store,
         raw=raw,
         window=window,
         repeats=repeats,
@@ -198,13 +176,6 @@ def _run(experiment: Any, out: Path | None, json: str | None, quiet: bool, **opt
     raise typer.Exit(bench(Request(experiment=experiment, **given), out=out, json_to=json, quiet=quiet))
 
 
-class StalenessFigure(enum.StrEnum):
-    """A figure of the paper about stale samples."""
-
-    LAGS = "12a"
-    MAPPINGS = "6d"
-
-
 @app.command()
 def staleness(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
     config: Config,
@@ -215,8 +186,9 @@ def staleness(  # noqa: PLR0913, PLR0917 - the options of a command are its para
     seeds: Annotated[int, typer.Option(metavar="N", help="Trainings of each setting.")] = 5,
     threshold: Threshold = None,
     figure: Annotated[
-        StalenessFigure, typer.Option(help="12a: several lags. 6d: New and Lag8, each in two mappings.")
-    ] = StalenessFigure.LAGS,
+        Literal["12a", "6d"],
+        typer.Option(help="12a: several lags. 6d: New and Lag8, each in two mappings."),
+    ] = "12a",
     poor: Annotated[
         list[str] | None,
         typer.Option(
@@ -235,7 +207,7 @@ def staleness(  # noqa: PLR0913, PLR0917 - the options of a command are its para
 
     comparison = plan_comparison(
         config,
-        figure=figure.value,
+        figure=figure,
         lags=lag or (),
         seeds=seeds,
         threshold=threshold,
@@ -255,19 +227,8 @@ LINK_MB_PER_S: Final = 1250.0
 """Of the link of each simulated node: 10 Gbit/s."""
 
 
-class ScalingFigure(enum.StrEnum):
-    """A figure or table of the paper about growing with the cores."""
-
-    ACTORS = "6a"
-    LARGER_BATCHES = "6b"
-    GROUPS = "6c"
-    TIME = "4c"
-    TABLE = "table1"
-    CURVES = "12b"
-
-
-ScalingFigureOption = Annotated[
-    ScalingFigure,
+ScalingFigure = Annotated[
+    Literal["6a", "6b", "6c", "4c", "table1", "12b"],
     typer.Option(
         "--figure",
         help="Against actors (6a), with larger batches (6b), groups (6c); time to a return (4c); "
@@ -323,7 +284,7 @@ Listen = Annotated[
 def scaling(  # noqa: PLR0913 - the options of a command are its parameters
     config: Config,
     *,
-    figure: ScalingFigureOption = ScalingFigure.ACTORS,
+    figure: ScalingFigure = "6a",
     actors: GroupActors = None,
     groups: Groups = None,
     learners: Learners = None,
@@ -357,7 +318,7 @@ def scaling(  # noqa: PLR0913 - the options of a command are its parameters
             raise UsageError(f"{option} is of the simulation, and --no-simulation wants none")
     machines = None if no_simulation else Machines(nodes, node_cores or NODE_CORES, link_mb or LINK_MB_PER_S)
     request = Request(
-        figure=figure.value,
+        figure=figure,
         actors=tuple(actors or ()),
         groups=tuple(groups or ()),
         learners=learners,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,22 +18,15 @@ ComparedRuns = Annotated[
         autocompletion=compared,
     ),
 ]
-
-
-class By(enum.StrEnum):
-    """What learning is measured by."""
-
-    STEPS = "steps"
-    TIME = "time"
-
-
-ByOption = Annotated[By, typer.Option("--by", help="What areas and times to thresholds are in.")]
+By = Annotated[
+    Literal["steps", "time"], typer.Option("--by", help="What areas and times to thresholds are in.")
+]
 Figures = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Write figures, CSV and JSON into DIR.")
 ]
 
 
-def compare(runs: ComparedRuns, *, by: ByOption = By.STEPS, out: Figures = None, json_to: Json = None) -> int:
+def compare(runs: ComparedRuns, *, by: By = "steps", out: Figures = None, json_to: Json = None) -> int:
     """Compare runs; those that differ in their seed alone are one line.
 
     Raises:
@@ -42,5 +34,5 @@ def compare(runs: ComparedRuns, *, by: ByOption = By.STEPS, out: Figures = None,
     """
     from tianji_cli.runs.comparison.report import compare_runs  # noqa: PLC0415 - imports NumPy
 
-    compare_runs(runs, "env_steps" if by is By.STEPS else "train_s", out=out, json_to=json_to)
+    compare_runs(runs, "env_steps" if by == "steps" else "train_s", out=out, json_to=json_to)
     return 0

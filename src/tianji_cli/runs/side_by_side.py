@@ -10,7 +10,6 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
 
 from tianji_cli.errors import ProcessExit
@@ -87,9 +86,7 @@ class SideBySide(Generic[Key]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self.end()
 
 
