@@ -40,12 +40,17 @@ Store = Annotated[
 
 @app.command()
 def comm(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
-    backend: Backends = None,
-    msg_kb: Sizes = None,
+    backends: Backends = None,
+    sizes_kb: Sizes = None,
     actors: Actors = None,
-    sample_time: Annotated[
+    sample_times_s: Annotated[
         list[float] | None,
-        typer.Option(metavar="S", min=0.0, help="Seconds that an actor takes for a sample; repeatable."),
+        typer.Option(
+            "--sample-time",
+            metavar="S",
+            min=0.0,
+            help="Seconds that an actor takes for a sample; repeatable.",
+        ),
     ] = None,
     messages: Messages = None,
     work: Annotated[Literal["sleep", "busy"], typer.Option(help="How actors pass that time.")] = "sleep",
@@ -57,9 +62,10 @@ def comm(  # noqa: PLR0913, PLR0917 - the options of a command are its parameter
     raw: Raw = False,
     window: Window = 8,
     repeats: Repeats = 3,
-    link_mb: Annotated[
+    link_mb_per_s: Annotated[
         float | None,
         typer.Option(
+            "--link-mb",
             metavar="MB/S",
             min=0.001,
             help="What the link between hosts carries, if its driver does not know.",
@@ -70,30 +76,13 @@ def comm(  # noqa: PLR0913, PLR0917 - the options of a command are its parameter
     quiet: Quiet = False,
 ) -> None:
     """The paper's virtual communication experiment: actors make samples, a buffer stores 10,000 of them."""
-    _run(
-        "comm",
-        out,
-        json,
-        quiet,
-        backends=backend,
-        sizes_kb=msg_kb,
-        actors=actors,
-        sample_times_s=sample_time,
-        messages=messages,
-        work=work,
-        store=store,
-        window=window,
-        repeats=repeats,
-        figure=figure,
-        raw=raw,
-        link_mb_per_s=link_mb,
-    )
+    _run("comm", **locals())
 
 
 @app.command()
 def latency(
-    backend: Backends = None,
-    msg_kb: Sizes = None,
+    backends: Backends = None,
+    sizes_kb: Sizes = None,
     messages: Messages = None,
     repeats: Repeats = 3,
     out: Out = None,
@@ -101,22 +90,13 @@ def latency(
     quiet: Quiet = False,
 ) -> None:
     """Half of a round trip between two processes."""
-    _run(
-        "latency",
-        out,
-        json,
-        quiet,
-        backends=backend,
-        sizes_kb=msg_kb,
-        messages=messages,
-        repeats=repeats,
-    )
+    _run("latency", **locals())
 
 
 @app.command()
 def bandwidth(  # noqa: PLR0913, PLR0917
-    backend: Backends = None,
-    msg_kb: Sizes = None,
+    backends: Backends = None,
+    sizes_kb: Sizes = None,
     messages: Messages = None,
     store: Store = "copy",
     raw: Raw = False,
@@ -127,25 +107,13 @@ def bandwidth(  # noqa: PLR0913, PLR0917
     quiet: Quiet = False,
 ) -> None:
     """What one sender gets to one receiver, in windows that the receiver acknowledges."""
-    _run(
-        "bandwidth",
-        out,
-        json,
-        quiet,
-        backends=backend,
-        sizes_kb=msg_kb,
-        messages=messages,
-        store=store,
-        raw=raw,
-        window=window,
-        repeats=repeats,
-    )
+    _run("bandwidth", **locals())
 
 
 @app.command()
 def weights(
-    backend: Backends = None,
-    msg_kb: Sizes = None,
+    backends: Backends = None,
+    sizes_kb: Sizes = None,
     actors: Actors = None,
     messages: Messages = None,
     repeats: Repeats = 3,
@@ -154,21 +122,11 @@ def weights(
     quiet: Quiet = False,
 ) -> None:
     """From a learner to its actors: how long until the slowest has the new parameters."""
-    _run(
-        "weights",
-        out,
-        json,
-        quiet,
-        backends=backend,
-        sizes_kb=msg_kb,
-        actors=actors,
-        messages=messages,
-        repeats=repeats,
-    )
+    _run("weights", **locals())
 
 
 def _run(experiment: Any, out: Path | None, json: str | None, quiet: bool, **options: Any) -> None:
-    """Measure with the options that were given; the experiment or its figure has the others."""
+    """Measure with the options that were given, which a request names as the commands do."""
     from tianji_lab.bench.request import Request  # noqa: PLC0415
     from tianji_lab.bench.run import bench  # noqa: PLC0415
 
