@@ -1,0 +1,75 @@
+"""Stable-Baselines3's PPO in Swimmer-v5 with statistics of observations that change less often than its own.
+
+    ENV/bin/python benchmarks/peers/sb3_statistics.py --every 2048 --seeds 1 2 3 4
+    ENV/bin/python benchmarks/peers/sb3_statistics.py --every 1 --num-envs 4 --seeds 1 2 3
+
+``VecNormalize`` takes each step into its statistics at once; here it does so after ``--every`` steps of an
+environment. Everything else is as in ``sb3_mujoco.py``: 400,000 env steps, rollouts of 2,048.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+
+import numpy as np
+import torch
+from sb3_mujoco import EVAL_SEED, PLAYED_AT_ONCE, STEPS, episodes_of
+from stable_baselines3 import PPO
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
+
+TASK = "Swimmer-v5"
+
+
+class SlowNormalize(VecNormalize):
+    """Takes steps into its statistics after so many of them."""
+
+    def __init__(self, venv: VecEnv, every: int) -> None:
+        super().__init__(venv)
+        self._every = every
+        self._seen: list[np.ndarray] = []
+        self._returned: list[np.ndarray] = []
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step, and normalise by what was taken in until now."""
+        self.training = False
+        observation, reward, done, infos = super().step_wait()
+        self.training = True
+        self.returns = self.returns * self.gamma + self.old_reward
+        self._seen.append(self.old_obs.copy())
+        self._returned.append(self.returns.copy())
+        self.returns[done] = 0.0
+        if len(self._seen) == self._every:
+            self.obs_rms.update(np.concatenate(self._seen))
+            self.ret_rms.update(np.concatenate(self._returned))
+            self._seen.clear()
+            self._returned.clear()
+        return observation, reward, done, infos
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--every", type=int, default=2048, help="steps of an environment")
+    parser.add_argument("--num-envs", type=int, default=1)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4])
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for seed in options.seeds:
+        training = SlowNormalize(make_vec_env(TASK, n_envs=options.num_envs, seed=seed), options.every)
+        model = PPO("MlpPolicy", training, n_steps=2048 // options.num_envs, seed=seed, device="cpu")
+        model.learn(STEPS["ppo"])
+        playing = VecNormalize(
+            make_vec_env(TASK, n_envs=PLAYED_AT_ONCE, seed=EVAL_SEED), training=False, norm_reward=False
+        )
+        playing.obs_rms = training.obs_rms
+        returns, _ = evaluate_policy(
+            model, playing, episodes_of(TASK), deterministic=True, return_episode_rewards=True
+        )
+        print(f"seed {seed}: {statistics.fmean(returns):.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
