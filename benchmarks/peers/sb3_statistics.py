@@ -14,10 +14,9 @@ import statistics
 
 import numpy as np
 import torch
-from sb3_mujoco import EVAL_SEED, PLAYED_AT_ONCE, STEPS, episodes_of
+from sb3_mujoco import STEPS, play
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
@@ -28,20 +27,19 @@ class SlowNormalize(VecNormalize):
     """Takes steps into its statistics after so many of them."""
 
     def __init__(self, venv: VecEnv, every: int) -> None:
-        super().__init__(venv)
+        super().__init__(venv, training=False)  # Its own statistics stay as they are, also when it is reset.
         self._every = every
         self._seen: list[np.ndarray] = []
         self._returned: list[np.ndarray] = []
+        self._running = np.zeros(venv.num_envs)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step, and normalise by what was taken in until now."""
-        self.training = False
         observation, reward, done, infos = super().step_wait()
-        self.training = True
-        self.returns = self.returns * self.gamma + self.old_reward
+        self._running = self._running * self.gamma + self.old_reward
         self._seen.append(self.old_obs.copy())
-        self._returned.append(self.returns.copy())
-        self.returns[done] = 0.0
+        self._returned.append(self._running.copy())
+        self._running[done] = 0.0
         if len(self._seen) == self._every:
             self.obs_rms.update(np.concatenate(self._seen))
             self.ret_rms.update(np.concatenate(self._returned))
@@ -61,14 +59,7 @@ def main() -> None:
         training = SlowNormalize(make_vec_env(TASK, n_envs=options.num_envs, seed=seed), options.every)
         model = PPO("MlpPolicy", training, n_steps=2048 // options.num_envs, seed=seed, device="cpu")
         model.learn(STEPS["ppo"])
-        playing = VecNormalize(
-            make_vec_env(TASK, n_envs=PLAYED_AT_ONCE, seed=EVAL_SEED), training=False, norm_reward=False
-        )
-        playing.obs_rms = training.obs_rms
-        returns, _ = evaluate_policy(
-            model, playing, episodes_of(TASK), deterministic=True, return_episode_rewards=True
-        )
-        print(f"seed {seed}: {statistics.fmean(returns):.1f}", flush=True)
+        print(f"seed {seed}: {statistics.fmean(play(model, TASK, training)):.1f}", flush=True)
 
 
 if __name__ == "__main__":

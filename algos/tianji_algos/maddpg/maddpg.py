@@ -351,7 +351,7 @@ class _BoundedChoice(_Choice):
 
 
 class TeamActions(ABC):
-    """How actors' outputs become actions."""
+    """Turns actors' outputs into actions."""
 
     @abstractmethod
     def done(self, recorded: torch.Tensor) -> torch.Tensor:

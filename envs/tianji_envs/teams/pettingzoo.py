@@ -104,7 +104,7 @@ MASK: Final = "action_mask"
 
 ByAgent = Mapping[str, Any]
 BY_AGENT: Final = ("observations", "rewards", "terminations", "truncations")
-"""What ``step`` gives by the agents' names."""
+"""Results of ``step`` that are dicts by the agents' names."""
 
 
 class ParallelEnv(Protocol):

@@ -106,7 +106,7 @@ def bandwidth(  # noqa: PLR0913, PLR0917
     json: Json = None,
     quiet: Quiet = False,
 ) -> None:
-    """What one sender gets to one receiver, in windows that the receiver acknowledges."""
+    """Bandwidth from one sender to one receiver, in windows that the receiver acknowledges."""
     _run("bandwidth", **locals())
 
 
@@ -121,12 +121,12 @@ def weights(
     json: Json = None,
     quiet: Quiet = False,
 ) -> None:
-    """From a learner to its actors: how long until the slowest has the new parameters."""
+    """Time until the slowest actor has a learner's new parameters."""
     _run("weights", **locals())
 
 
 def _run(experiment: Any, out: Path | None, json: str | None, quiet: bool, **options: Any) -> None:
-    """Measure with the options that were given, which a request names as the commands do."""
+    """Measure with the options that were given; they have the names of a request's fields."""
     from tianji_lab.bench.request import Request  # noqa: PLC0415
     from tianji_lab.bench.run import bench  # noqa: PLC0415
 
@@ -159,7 +159,7 @@ def staleness(  # noqa: PLR0913, PLR0917 - the options of a command are its para
     json: Json = None,
     quiet: Quiet = False,
 ) -> None:
-    """What stale samples cost a training that learns from rollouts: the paper's Figures 12(a) and 6(d)."""
+    """Cost of stale samples to a training from rollouts: the paper's Figures 12(a) and 6(d)."""
     from tianji_lab.staleness.report import compare  # noqa: PLC0415
     from tianji_lab.staleness.study import plan_comparison  # noqa: PLC0415
 
@@ -176,13 +176,13 @@ def staleness(  # noqa: PLR0913, PLR0917 - the options of a command are its para
 
 
 SECONDS: Final = 20.0
-"""Of a training."""
+"""Length of a training."""
 REPEATS: Final = 3
 """As in the paper."""
 NODE_CORES: Final = 40
-"""Of each node of the paper's cluster."""
+"""Cores of a node of the paper's cluster."""
 LINK_MB_PER_S: Final = 1250.0
-"""Of the link of each simulated node: 10 Gbit/s."""
+"""Speed of a simulated node's link: 10 Gbit/s."""
 
 
 ScalingFigure = Annotated[
