@@ -119,7 +119,7 @@ class ProcessExit:
 
     Attributes:
         status: exit status, minus a signal's number if one killed it; None if it is unknown.
-        error: why it was not even started, or that it was lost with its host; empty otherwise.
+        error: why it was not even started, that it was lost with its host, or had hung; empty otherwise.
         last_words: the last lines that it wrote to its standard error, where these are kept.
     """
 

@@ -195,8 +195,11 @@ class JoinedHost:
                 self._say(f"starting {own.title}")
             case StartNoMore():
                 launcher.start_no_more()
-            case Kill(number=number) if number in self._workers:
-                launcher.kill(self._workers[number])
+            case Kill(number=number, hung=hung) if number in self._workers:
+                if not hung:
+                    launcher.kill(self._workers[number])
+                elif not self._workers[number].is_suspended:
+                    self._workers[number].abort(hung)
             case Dismiss():
                 self._over = True
                 launcher.kill_all()

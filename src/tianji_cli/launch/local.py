@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from tempfile import TemporaryFile
 from typing import Final, Self
 
@@ -46,6 +47,7 @@ class WorkerProcess:
         pid: None until it runs.
         exit: how it ended; None before.
         killed: by this program.
+        hung: why this program has aborted it, in words; empty if it has not.
 
     Args:
         exited: the list that it joins at its end.
@@ -57,12 +59,23 @@ class WorkerProcess:
         self.pid: int | None = None
         self.exit: ProcessExit | None = None
         self.killed = False
+        self.hung = ""
+
+    @property
+    def is_suspended(self) -> bool:
+        """It is stopped, as by SIGSTOP."""
+        return self.pid is not None and process_state(self.pid) in {"T", "t"}
 
     def end(self, exit_: ProcessExit) -> None:
         """Record its end; only the first report of it counts."""
         if self.exit is None:
-            self.exit = exit_
+            self.exit = replace(exit_, error=self.hung) if self.hung and exit_.by_signal else exit_
             self._exited.append(self)
+
+    def abort(self, hung: str) -> None:
+        """Have it die of SIGABRT, so that its log gets the place where it hung; asked again, of SIGKILL."""
+        self.send(signal.SIGKILL if self.hung or self.is_suspended else signal.SIGABRT)
+        self.hung = hung
 
     def send_kill(self) -> None:
         """Kill it if it runs."""
@@ -207,6 +220,10 @@ class LocalLauncher:
         """Kill a worker at once, or as soon as it begins."""
         self.check()
         worker.send_kill()
+
+    def abort(self, worker: WorkerProcess, hung: str) -> None:
+        """End a worker that hangs."""
+        worker.abort(hung)
 
     def kill_all(self) -> None:
         """Kill all workers at once, and the server, which would begin those that it was asked for."""

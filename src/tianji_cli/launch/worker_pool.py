@@ -6,7 +6,6 @@ starts workers at the root's request.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -14,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tianji_cli.errors import ProcessExit
-from tianji_cli.launch.children import process_state
 from tianji_cli.launch.local import LocalLauncher, WorkerProcess
 from tianji_cli.plan.plan import ROOT_RANK, Host
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
@@ -134,11 +132,15 @@ class WorkerPool:
             del self._running[worker.spec.rank]
         return exited
 
-    def may_restart(self) -> bool:
-        """Count one more restart; False if that is too many within a minute."""
-        now = time.monotonic()
-        self._restarts.append(now)
-        while self._restarts[0] < now - 60.0:
+    def may_restart(self, now_s: float) -> bool:
+        """Count one more restart; False if that is too many within a minute.
+
+        Args:
+            now_s: seconds in which the job has made something: what hangs or takes long to start must not be
+                restarted for ever.
+        """
+        self._restarts.append(now_s)
+        while self._restarts[0] < now_s - 60.0:
             self._restarts.popleft()
         return len(self._restarts) <= self._max_restarts
 
@@ -149,15 +151,13 @@ class WorkerPool:
                 self._launcher(rank).kill(worker)
 
     def is_suspended(self, rank: int) -> bool:
-        """Whether the process of a rank on this host is stopped, as by SIGSTOP."""
-        assert rank not in self._by_rank, "of another host the process number says nothing here"
-        worker = self._running[rank]
-        return worker.pid is not None and process_state(worker.pid) in {"T", "t"}
+        """Whether the process of a rank is stopped, as by SIGSTOP; other hosts look when they abort one."""
+        return rank not in self._by_rank and self._running[rank].is_suspended
 
-    def abort(self, rank: int) -> None:
-        """Have the process of a rank on this host die of SIGABRT: its log gets the place where it hung."""
-        assert rank not in self._by_rank, "a stranger may have that process number here"
-        self._running[rank].send(signal.SIGABRT)
+    def abort(self, ranks: set[int], hung: str) -> None:
+        """End processes that hang, in words: their logs get the place where; if asked again, by SIGKILL."""
+        for rank in ranks & self._running.keys():
+            self._launcher(rank).abort(self._running[rank], hung)
 
     def kill_all(self) -> None:
         """End all processes at once, and start none any more."""
@@ -270,6 +270,15 @@ class NodeLauncher:
         else:
             self.must_abort = True
             worker.end(ProcessExit())
+
+    def abort(self, worker: WorkerProcess, hung: str) -> None:
+        """End a worker that hangs; its host leaves one alone that is suspended, the first time."""
+        if not self._can_kill:
+            self.kill(worker)
+            return
+        again = "" if worker.hung else hung
+        self._control.send(self.node.name, Kill(number=self._workers.index(worker), hung=again))
+        worker.hung = hung
 
     def start_no_more(self) -> None:
         """Take back what was asked for there and has not begun."""

@@ -18,6 +18,10 @@ SLOW_START_S: Final = 30.0
 """A process that is not ready after so long is named, once: only the user ends a start that hangs."""
 STALLED_S: Final = 30.0
 """If nothing was made and nothing learnt for so long, it is said, once."""
+PAUSE_S: Final = 2.0
+"""Longest pause between two steps or updates that counts as work."""
+SLOW: Final = 10
+"""A process hangs that is silent for so many times as long as it ever was."""
 LATE_S: Final = 10.0
 """A worker that was not heard of for so long is reported."""
 HANGS_S: Final = 75.0
@@ -27,7 +31,12 @@ ASLEEP_S: Final = 5.0
 
 
 class Announcements:
-    """Says each thing once."""
+    """Says each thing once.
+
+    Attributes:
+        worked_s: seconds in which steps or updates were made.
+        stuck: an actor that has hung since the last of them; None if none has.
+    """
 
     def __init__(self, plan: Plan, event: Callable[[str], None]) -> None:
         self._plan = plan
@@ -46,33 +55,47 @@ class Announcements:
         self._done = (-1, -1, -1)
         self._done_s = 0.0
         self._stalled = False
+        self.worked_s = 0.0
+        self.stuck: int | None = None
 
     def begin(self, rank: int) -> None:
         """A worker was started."""
         self._silence.begin(rank)
 
-    def heard_of(self, rank: int) -> None:
-        """A worker has said something."""
-        if self._silence.is_broken(rank):
+    def heard_of(self, rank: int, after_s: float) -> None:
+        """A worker has said something, so many seconds of its own after what it said before."""
+        if self._silence.is_broken(rank, after_s):
             self._event(f"{self._title(rank)} is heard of again")
 
     def check_hanging(
-        self, examiners: Iterable[int], is_suspended: Callable[[int], bool], max_s: float
-    ) -> list[int]:
-        """Name those of the examiners that do not come back from a call; called before ``check_training``.
+        self, limits_s: Mapping[int, float], is_suspended: Callable[[int], bool]
+    ) -> dict[int, str]:
+        """Find those that do not come back from a call, and say so; called before ``check_training``.
 
-        No time counts in which an examiner, or the root, is suspended.
+        Of a time in which one of them, or the root, is suspended no more than ``LATE_S`` count.
+
+        Args:
+            limits_s: how long each may be silent, by rank; one that is slow may be so for longer.
+
+        Returns:
+            What they do, in words, by rank.
         """
         now, before = time.monotonic(), self._looked_s
         self._looked_s = now
-        self._silence.pause(rank for rank in examiners if now - before > ASLEEP_S or is_suspended(rank))
-        hanging = self._silence.lasting(examiners, max_s + HANGS_S)
-        for rank in hanging:
-            self._silence.begin(rank)
-            self._event(
-                f"{self._title(rank)} does not come back from a step, an action or a picture after "
-                f"{max_s + HANGS_S:g} s: ending it"
-            )
+        hanging = {}
+        for rank, limit_s in limits_s.items():
+            silent_s, usual_s = self._silence.of(rank)
+            if silent_s <= max(min(limit_s, LATE_S), usual_s):
+                continue
+            if now - before > ASLEEP_S or is_suspended(rank):
+                self._silence.pause(rank)
+                continue
+            self.stuck = rank
+            if silent_s > limit_s:
+                self._silence.begin(rank)
+                where, after = "a step, an action or a picture", f"{round(max(limit_s, usual_s), 1):g} s"
+                self._event(f"{self._title(rank)} does not come back from {where} after {after}: ending it")
+                hanging[rank] = f"hung for {after} in {where}"
         return hanging
 
     def check_training(self, ranks: Iterable[int], snapshot: Snapshot) -> None:
@@ -86,7 +109,9 @@ class Announcements:
         if done != self._done:
             if self._stalled:
                 self._event("training goes on")
-            self._done, self._done_s, self._stalled = done, time.monotonic(), False
+            now = time.monotonic()
+            self.worked_s += min(now - self._done_s, PAUSE_S)
+            self._done, self._done_s, self._stalled, self.stuck = done, now, False, None
         elif not self._stalled and time.monotonic() - self._done_s > STALLED_S:
             self._stalled = True
             self._event(f"no environment step and no update for {STALLED_S:g} s")
@@ -152,22 +177,33 @@ class Announcements:
 
 
 class Silence:
-    """Remembers when each rank was heard of last, and who was reported as late."""
+    """Remembers when each rank was heard of last, who was reported as late, and how long each was silent."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self._heard = dict.fromkeys(ranks, time.monotonic())
+        self._counted_from = dict(self._heard)
+        self._longest_s = dict.fromkeys(self._heard, 0.0)
         self._late: set[int] = set()
 
     def begin(self, rank: int) -> None:
         """Take a rank for heard of: it was just started."""
-        self._heard[rank] = time.monotonic()
+        self._heard[rank] = self._counted_from[rank] = time.monotonic()
         self._late.discard(rank)
 
-    def is_broken(self, rank: int) -> bool:
-        """Note that a rank was heard of; says whether it had been reported as late."""
+    def is_broken(self, rank: int, after_s: float) -> bool:
+        """Note that a rank was heard of; says whether it had been reported as late.
+
+        Args:
+            after_s: how long it has been silent by its own clock: the root may have been suspended.
+        """
         late = rank in self._late
+        self._longest_s[rank] = max(self._longest_s[rank], min(after_s, self.of(rank)[0]))
         self.begin(rank)
         return late
+
+    def of(self, rank: int) -> tuple[float, float]:
+        """For how many seconds a rank has been silent, and how many are not unusual for it."""
+        return time.monotonic() - self._counted_from[rank], SLOW * self._longest_s[rank]
 
     def newly_late(self, ranks: Iterable[int]) -> list[int]:
         """Find those of the ranks that are late now and were not reported before."""
@@ -176,18 +212,9 @@ class Silence:
         self._late.update(late)
         return late
 
-    def lasting(self, ranks: Iterable[int], limit_s: float) -> list[int]:
-        """Find those of the ranks that were reported as late before, and not heard of for ``limit_s``.
-
-        After a suspension of the root all ranks seem silent: they have to be reported as late first.
-        """
-        now = time.monotonic()
-        return [rank for rank in ranks if rank in self._late and now - self._heard[rank] > limit_s]
-
-    def pause(self, ranks: Iterable[int]) -> None:
-        """Let the silence of ranks that were reported as late begin now: they are suspended."""
-        for rank in self._late.intersection(ranks):
-            self._heard[rank] = time.monotonic()
+    def pause(self, rank: int) -> None:
+        """Count the silence of a rank from now on: it, or the root, was suspended."""
+        self._counted_from[rank] = time.monotonic()
 
 
 class Rejections:

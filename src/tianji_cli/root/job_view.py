@@ -318,7 +318,7 @@ class Overview:
             self.elapsed_s,
             account.produced,
             [count * rate for count in counts],
-            self._work.overall(train_s),
+            None if status == "failed" else self._work.overall(train_s),  # Its reason held it back.
         )
         return Summary(
             **vars(state),

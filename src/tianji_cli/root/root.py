@@ -23,7 +23,7 @@ from tianji_cli.plan.graph import RoleGraph, graph_of
 from tianji_cli.plan.plan import EXAMINER, Plan
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.root.accounting import Account, reconcile
-from tianji_cli.root.announcements import Announcements, Rejections
+from tianji_cli.root.announcements import HANGS_S, Announcements, Rejections
 from tianji_cli.root.endpoint import RootEndpoint
 from tianji_cli.root.goals import ProductionGoal, StopRules
 from tianji_cli.root.job_view import Overview, choose_best
@@ -62,6 +62,8 @@ FIRST_S: Final = 10.0
 """In the first ``FIRST_S`` ticks come every ``FIRST_TICKS_S``, for the learning curves of short runs."""
 RUNNING: Final = frozenset({Phase.STARTING, Phase.TRAINING})
 SHUTDOWN: Final = frozenset({Phase.WINDING_DOWN, Phase.STOPPING})
+SLOW_UPDATES: Final = 10
+"""So many times as long an actor may be silent that takes turns with a learner, whose updates may be long."""
 LAST_WORDS_S: Final = 1.0
 """How long a message that a worker sent before it ended may still be on its way."""
 
@@ -125,6 +127,7 @@ class Root:
         self._stop_requested = False
         self._learner_ranks = {process.rank for process in plan.carrying("learner")}
         self._examiners = {process.rank for process in plan.carrying(EXAMINER)}
+        self._limits_s = _silence_limits(config, plan, self._examiners, bound=losses.bound)
         self._replacing: set[int] = set()
         """Groups whose processes end, to be started anew."""
         self._replaced: set[int] = set()
@@ -212,6 +215,7 @@ class Root:
             return  # It has died since, and its successor is on its way.
         view = self._overview.workers[message.rank]
         view.state, view.pid = "running", message.pid
+        self._announcements.heard_of(message.rank, 0.0)
         self._members.register(message)
         if message.wiring is not None:
             self._endpoint.open(message.wiring)
@@ -245,8 +249,10 @@ class Root:
         if [said.role for said in report.roles] != kinds or len(report.busy_s) != len(kinds):
             self._control.reject(f"a report of {self._title(report.rank)} is not of its roles")
             return
-        self._announcements.heard_of(report.rank)
         view = self._overview.workers[report.rank]
+        last = view.report or report
+        after_s = report.running_s - last.running_s if last.incarnation == report.incarnation else 0.0
+        self._announcements.heard_of(report.rank, after_s)
         if view.state == "starting":
             view.state = "running"  # An evaluator registers nowhere: nothing is sent to it.
         self._overview.note(report)
@@ -338,7 +344,7 @@ class Root:
             self._end("failed", cause)
         elif self._phase in RUNNING:
             self._restart(worker.spec, cause)
-        else:
+        elif not worker.hung:
             self._telemetry.event(f"{cause} while it was stopping")
 
     def _drop_group(self, group: int | None) -> None:
@@ -361,7 +367,7 @@ class Root:
             return False
         if not self._others_live(rank) or self._pool.is_lost(rank):
             return False
-        may_restart = self._pool.may_restart()
+        may_restart = self._pool.may_restart(self._announcements.worked_s)
         if not may_restart:
             most, group = self._config.distribution.max_restarts_per_minute, self._plan.processes[rank].group
             why = f"restarts are limited to {most} a minute"
@@ -422,7 +428,7 @@ class Root:
 
     def _restart(self, died: ProcessSpec, cause: str) -> None:
         rank = died.rank
-        if not self._pool.may_restart():
+        if not self._pool.may_restart(self._announcements.worked_s):
             most = self._config.distribution.max_restarts_per_minute
             self._end("failed", f"{cause}; restarts are limited to {most} a minute")
             return
@@ -458,7 +464,11 @@ class Root:
             self._tracing.look(self._pool.ranks & self._members.registered, self._overview.learners())
         if self._evaluation is not None and self._evaluation.is_late(self._overview.evaluating):
             self._pool.kill_all()
-        self._finish_if(self._rules.time_reached())
+        reached, stuck = self._rules.time_reached(), self._announcements.stuck
+        if reached is not None and stuck is not None and self._outcome is None:
+            hangs = " hangs, and nothing was made or learnt since"
+            self._end("failed", f"{_cause(self._job.process(stuck), hangs)}: {reached}")
+        self._finish_if(reached)
 
     def _note_groups(self) -> None:
         """Note in the overview how far it is with the groups, and which are lost."""
@@ -466,13 +476,13 @@ class Root:
         self._overview.note_lost(self._losses.causes)
 
     def _end_hanging(self) -> None:
-        """End an examiner that does not come back from a call, such as a step: it is started again."""
-        evaluation = self._config.experiment.evaluation
-        if evaluation is None or self._losses.bound:
-            return
-        registered = self._examiners & self._pool.ranks & self._members.registered
-        for rank in self._announcements.check_hanging(registered, self._pool.is_suspended, evaluation.max_s):
-            self._pool.abort(rank)
+        """End actors and examiners that do not come back from a call, such as a step: they come again."""
+        present = self._pool.ranks & self._members.registered
+        limits_s = {rank: limit_s for rank, limit_s in self._limits_s.items() if rank in present}
+        for rank, how in self._announcements.check_hanging(limits_s, self._pool.is_suspended).items():
+            if self._losses.bound:
+                self._end("failed", _cause(self._job.process(rank), f" {how}"))
+            self._pool.abort({rank}, how)
 
     def _finish_if(self, reached: str | None) -> None:
         """End the run in order when a rule holds."""
@@ -554,6 +564,20 @@ class Root:
 
 def _cause(own: ProcessSpec, what: str) -> str:
     return f"{own.title}{what} (its output: {own.log})"
+
+
+def _silence_limits(
+    config: JobConfig, plan: Plan, examiners: Iterable[int], *, bound: bool
+) -> dict[int, float]:
+    """Say how long processes that step environments may be silent, in seconds, by rank."""
+    limit_s, evaluation = config.environment.step_limit_s, config.experiment.evaluation
+    limits_s = {
+        process.rank: limit_s * (SLOW_UPDATES if "learner" in process.roles else 1)
+        for process in plan.carrying("actor")
+    }
+    if evaluation is not None and not bound:
+        limits_s |= dict.fromkeys(examiners, evaluation.max_s + HANGS_S)
+    return limits_s
 
 
 class Membership:

@@ -40,6 +40,7 @@ WIND_DOWN_LIMIT_S: Final = 1.5
 """Actors that go on for so long, without another one having stopped meanwhile, are killed."""
 STOP_LIMIT_S: Final = 10.0
 """How long any other process may take to stop."""
+STOPS_LATE: Final = "did not stop in time"
 SAVE_LIMIT_S: Final = 120.0
 """How long one may take that has a replay to save, which may be gigabytes."""
 SILENT_S: Final = 3.0
@@ -132,7 +133,7 @@ class Shutdown:
         elif remaining and now >= self.deadline:
             if late := remaining - self._killed:
                 self._event(f"{self._plan.titles(late)} did not stop within {WIND_DOWN_LIMIT_S:g} s: killed")
-            self._pool.kill(remaining)
+            self._pool.abort(remaining, STOPS_LATE)
             self._killed |= late
             self.deadline = now + WIND_DOWN_LIMIT_S
         return not remaining
@@ -148,7 +149,7 @@ class Shutdown:
         late = {rank for rank in running if self._deadlines.get(rank, float("inf")) <= now}
         if late:
             self._give_up(late)
-            self._pool.kill(late)
+            self._pool.abort(late, STOPS_LATE)
             self._deadlines |= dict.fromkeys(late, now + STOP_LIMIT_S)
         if now >= self._announce_at:
             self._announce_at = float("inf")

@@ -351,10 +351,11 @@ class Ask(Message):
 
 
 class Kill(Message):
-    """End the ``number``-th worker at once."""
+    """End the ``number``-th worker at once, or have it write into its log where it ``hung``, and die."""
 
     kind: Literal["kill"] = "kill"
     number: Natural
+    hung: str = ""
 
 
 class StartNoMore(Message):

@@ -116,5 +116,6 @@ def test_an_environment_that_hangs_is_given_no_time_to_save_a_replay(workplace: 
     summary = run.finish(130)
     assert time.monotonic() - began < 30, "the replay's own time is two minutes"
     assert "actor 0 (group 0) did not stop within 1.5 s: killed" in run.log
+    assert "in step\n" in next((run.path / "logs").glob("actor-*.log")).read_text()
     assert (run.path / "checkpoints/replay").exists()
     assert summary["lost"] > 0

@@ -45,20 +45,42 @@ def test_no_time_counts_in_which_an_examiner_or_the_root_sleeps(
 
     def hanging(*, until_s: float, is_suspended: bool = False) -> list[int]:
         nonlocal now_s
-        found: list[int] = []
+        found: dict[int, str] = {}
         while now_s < until_s and not found:
             now_s += 1.0
-            found = one.check_hanging([1], lambda _rank: is_suspended, 10.0)
+            found = one.check_hanging({1: 85.0}, lambda _rank: is_suspended)
             one.check_training([1], snapshot_of(0))
-        return found
+        return list(found)
 
     assert hanging(until_s=50.0) == []
     now_s = 200.0
     assert hanging(until_s=260.0) == [], "the root was asleep"
     assert hanging(until_s=400.0, is_suspended=True) == []
-    assert hanging(until_s=480.0) == [], "it was asleep"
+    assert hanging(until_s=475.0) == [], "it was asleep"
     assert hanging(until_s=490.0) == [1]
     assert said[-1].endswith("does not come back from a step, an action or a picture after 85 s: ending it")
+
+
+def test_a_process_hangs_that_is_silent_for_ten_times_as_long_as_ever_and_for_its_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(announcements.time, "monotonic", lambda: now_s)
+    one = open_announcements([], actors=2)
+    now_s = 8.0
+    one.heard_of(1, 7.0)
+    found = {}
+    while now_s < 100.0:
+        now_s += 1.0
+        for rank, how in one.check_hanging({1: 60.0, 2: 60.0}, lambda _rank: False).items():
+            found[rank] = (now_s, how)
+        assert one.stuck == (None if now_s <= 10.0 else 2 if now_s <= 78.0 else 1)
+        one.heard_of(2, 1.0) if now_s > 61.0 else None
+    words = "in a step, an action or a picture"
+    assert found == {2: (61.0, f"hung for 60 s {words}"), 1: (79.0, f"hung for 70 s {words}")}
+    assert one.stuck == 1
+    one.check_training((), snapshot_of(1))
+    assert one.stuck is None, "something was made since"
 
 
 def snapshot_of(env_steps: int, updates: int = 0) -> Any:

@@ -77,7 +77,7 @@ class StagedShutdown:
         self.killed: list[set[int]] = []
         self.given_up: list[set[int]] = []
         self.said: list[str] = []
-        self.pool = SimpleNamespace(ranks=ranks, kill=lambda ranks: self.killed.append(set(ranks)))
+        self.pool = SimpleNamespace(ranks=ranks, abort=lambda ranks, _: self.killed.append(set(ranks)))
         monkeypatch.setattr("time.monotonic", lambda: self.now)
         control: Any = SimpleNamespace(
             send=lambda rank, message: self.told.append((rank, type(message).__name__))
