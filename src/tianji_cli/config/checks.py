@@ -69,7 +69,7 @@ def check_together(tree: Tree, sections: Mapping[str, Any]) -> None:
     groups = 1 if distribution is None else distribution.groups
     if distribution is not None:
         _check_hosts(tree, distribution)
-        _check_processes(tree, distribution, experiment)
+        _check_processes(tree, distribution, experiment, environment)
     if environment is not None:
         check_companions(tree, environment, agent)
     if training is None:
@@ -210,7 +210,9 @@ def _check_end(tree: Tree, rollout: int, stop: Stop, groups: int) -> None:
         tree.conflict(keys, f"{what}, before any update", f"env_steps should be more than {first}")
 
 
-def _check_processes(tree: Tree, distribution: Distribution, experiment: Experiment | None) -> None:
+def _check_processes(
+    tree: Tree, distribution: Distribution, experiment: Experiment | None, environment: Environment | None
+) -> None:
     """Refuse more processes than a job can have, and several where all roles of a group share one."""
     if not distribution.one_process:
         roles = tree.values.get("roles", {})
@@ -227,6 +229,9 @@ def _check_processes(tree: Tree, distribution: Distribution, experiment: Experim
     if experiment is not None and experiment.evaluation is not None:
         examines = f"{what}, and evaluations while training have one of their own"
         tree.conflict(["experiment.evaluation", "distribution.transport"], examines, right)
+    if environment is not None and environment.on_error == "restart":
+        restarts = f"{what}, and no actor can be started again alone"
+        tree.conflict(["environment.on_error", "distribution.transport"], restarts, right)
     if distribution.learner.num > 1:
         learners = f"{what}, and {distribution.learner.num} learners need as many"
         tree.conflict(["distribution.learner.num", "distribution.transport"], learners, right)

@@ -348,6 +348,8 @@ class Environment(Section):
             in a row, and "legacy" is the rule of runs that are older than this key.
         step_limit_s: seconds after which an actor that says nothing has hung, or ten times as long as its
             longest step took, if that is more: it is ended and started again.
+        on_error: "restart" starts an actor again that an exception of its environment has ended, or an exit;
+            by "fail" it ends the run. One that a signal has killed is started again in any case.
     """
 
     type: str
@@ -360,6 +362,7 @@ class Environment(Section):
     metrics: tuple[str, ...] = ()
     image_layout: ImageLayout = "auto"
     step_limit_s: Annotated[float, Field(gt=0)] = 60.0
+    on_error: Literal["fail", "restart"] = "fail"
 
     @field_validator("metrics")
     @classmethod
@@ -548,8 +551,8 @@ class Distribution(Section):
         sync_wait_s: longest that the root keeps an average waiting for a group that is late.
         sync_optimizer: average the optimiser's moments, too.
         device: where learners compute; actors have their own.
-        max_restarts_per_minute: actors that are killed or hang are restarted this often, then the run ends; of the
-            minute counts only when steps are made.
+        max_restarts_per_minute: actors that are killed or hang are restarted this often, then the run ends;
+            of the minute counts only when steps are made.
         pin_cores: tie each process to cores of its own, and actors beyond that to those that learners leave.
             Where a config does not say it: if there are enough for all processes to have their own. Else the
             scheduler deals all cores out.

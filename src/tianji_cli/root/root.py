@@ -128,6 +128,8 @@ class Root:
         self._learner_ranks = {process.rank for process in plan.carrying("learner")}
         self._examiners = {process.rank for process in plan.carrying(EXAMINER)}
         self._limits_s = _silence_limits(config, plan, self._examiners, bound=losses.bound)
+        self._raised: dict[int, str] = {}
+        """What actors have raised that will be started again, by rank."""
         self._replacing: set[int] = set()
         """Groups whose processes end, to be started anew."""
         self._replaced: set[int] = set()
@@ -251,8 +253,8 @@ class Root:
             return
         view = self._overview.workers[report.rank]
         last = view.report or report
-        after_s = report.running_s - last.running_s if last.incarnation == report.incarnation else 0.0
-        self._announcements.heard_of(report.rank, after_s)
+        may_be_slow = last.incarnation == report.incarnation and report.rank not in self._examiners
+        self._announcements.heard_of(report.rank, may_be_slow * (report.running_s - last.running_s))
         if view.state == "starting":
             view.state = "running"  # An evaluator registers nowhere: nothing is sent to it.
         self._overview.note(report)
@@ -287,8 +289,17 @@ class Root:
     def _handle_failure(self, message: Failed) -> None:
         self._sent_last.add(message.rank)
         self._overview.workers[message.rank].state = "failed"
-        if not self._is_given_up(message.rank):
+        if self._is_given_up(message.rank):
+            return
+        if self._outlives_errors(message.rank):
+            self._raised[message.rank] = f": {message.cause}"
+        else:
             self._end("failed", _cause(self._job.process(message.rank), f": {message.cause}"))
+
+    def _outlives_errors(self, rank: int) -> bool:
+        """Whether a rank is started again when it has raised or left."""
+        restarts = self._config.environment.on_error == "restart" and not self._losses.bound
+        return restarts and rank in self._shutdown.actors and self._phase in RUNNING
 
     def _start(self, rank: int, incarnation: int = 0, env_steps: int = 0) -> None:
         if self._plan.is_local(rank):
@@ -333,14 +344,16 @@ class Root:
         if worker.killed or self._is_given_up(rank):
             self._start_replaced()
             return  # The user was told why when that was decided.
-        cause = _cause(worker.spec, f" {exit_.error or exit_}")
+        raised = self._raised.pop(rank, "")
+        cause = _cause(worker.spec, raised or f" {exit_.error or exit_}")
         comes_again = rank in self._shutdown.actors | self._examiners
+        left = exit_.status is not None and self._outlives_errors(rank)
         gone = self._pool.is_lost(rank) or (exit_.by_signal and not comes_again)
         if gone and self._may_replace(rank):
             self._replace_group(rank, cause)
         elif gone and self._may_do_without(rank) and self._losses.lose({rank}, cause):
             self._drop_group(self._plan.processes[rank].group)
-        elif not comes_again or not exit_.by_signal:
+        elif not comes_again or not (exit_.by_signal or raised or left):
             self._end("failed", cause)
         elif self._phase in RUNNING:
             self._restart(worker.spec, cause)

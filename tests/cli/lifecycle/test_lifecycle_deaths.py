@@ -80,6 +80,9 @@ class Needy(Base):
 """
 
 
+LIMITED = "distribution.max_restarts_per_minute=1"
+
+
 def of_class(name: str, transport: str = "shm", **distribution: Any) -> dict[str, Any]:
     return {
         "environment": {"type": f"my_env:{name}", "id": "", "num_envs": 8},
@@ -199,6 +202,33 @@ def test_an_actor_that_dies_again_and_again_ends_the_run(workplace: Any) -> None
     assert "limited to 2 a minute" in run.command.last_words
     assert sum(role["restarts"] for role in summary["roles"]) == 2
     assert summary["lost"] > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [
+        ("Boom", "actor 0 (group 0): RuntimeError: the boom of two lines (its output: "),
+        ("Leaver", "actor 0 (group 0) exited with status 0 (its output: "),
+        pytest.param("Quitter", "actor 0 (group 0): SystemExit: 0 (its output: ", marks=pytest.mark.soak),
+    ],
+)
+def test_an_environment_that_raises_or_leaves_is_restarted_where_that_is_asked_for(
+    workplace: Any, kind: str, cause: str
+) -> None:
+    workplace.module(BROKEN)
+    on_error = {"environment": {"on_error": "restart"}}
+    twice = {"experiment": {"stop": {"env_steps": 10_000}}}
+    run = workplace.train(of_class(kind), on_error, twice)
+    summary = run.finish()
+    restarts = sum(role["restarts"] for role in summary["roles"])
+    assert restarts >= 2
+    assert run.log.count(cause) == run.log.count("; restarting it") == restarts
+    assert summary["lost"] > 0
+
+    again = workplace.resume(run, "--set", f"experiment.stop.env_steps={10**9}", "--set", LIMITED)
+    again.finish(1)
+    assert cause in again.command.last_words
+    assert again.command.last_words.endswith("; restarts are limited to 1 a minute")
 
 
 def test_a_dead_learner_ends_the_run_which_can_be_resumed(workplace: Any) -> None:
