@@ -206,5 +206,5 @@ def load(
         return Policy(Builder.of_run(directory, config), name, seed)
     except TianjiError:
         raise
-    except Exception as cause:  # A user's environment, model or agent may raise anything.
+    except (Exception, SystemExit) as cause:  # A user's environment, model or agent may raise anything.
         raise RunFailed(f"cannot load {directory.path}: {describe(cause)}") from cause

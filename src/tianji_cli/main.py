@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pkgutil import resolve_name
 from shutil import get_terminal_size
 from textwrap import wrap
+from traceback import walk_tb
 from typing import Annotated, Any, Final
 
 import typer
@@ -173,13 +174,23 @@ def _status_of(arguments: Sequence[str], *, debug: bool) -> int:
         _complain("tianji: interrupted")
         return INTERRUPTED
     except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else 1
+        return _status_left(ended)
     except Exception as error:
         if debug:
             raise
         _complain(f"tianji: error: {describe(error)}\n(--debug shows where it came from)")
         return 1
     return 0
+
+
+def _status_left(ended: SystemExit) -> int:
+    """Pass on the status of typer's own end; 1 if a user's module has ended the command, which is named."""
+    *_, (frame, line) = walk_tb(ended.__traceback__)
+    if str(frame.f_globals.get("__name__")).startswith(("click.", "typer.", "tianji_")):
+        return ended.code if isinstance(ended.code, int) else 1
+    where = f"{frame.f_code.co_filename}:{line}"
+    _complain(f"tianji: error: sys.exit({ended.code!r}) in {where} has ended the command")
+    return 1
 
 
 def _completed() -> int:

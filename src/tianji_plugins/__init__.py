@@ -121,7 +121,7 @@ class Plugins:
             if self.library is not None:
                 raise self.library(name, missing.partition(".")[0]) from cause
             raise self.broken(f"{self.kind} {name!r} does not import: {cause}") from cause
-        except Exception as cause:
+        except (Exception, SystemExit) as cause:
             raise self.broken(
                 f"{self.kind} {name!r} does not import: {type(cause).__name__}: {cause}"
             ) from cause

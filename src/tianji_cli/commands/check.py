@@ -126,7 +126,7 @@ def _examine(
     try:
         with _patient(patience_s):
             environment = build_environment(section, COPIES)
-    except Exception as error:  # noqa: BLE001 - a user's environment may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's environment may raise anything
         yield Finding("built", _said(error), "problem", "mend its constructor, or what it is given")
         return
     observation, action = environment.observation_space, environment.action_space
@@ -137,7 +137,7 @@ def _examine(
         try:
             with _patient(LOOK_S + patience_s):
                 yield from list(look(section, environment))
-        except Exception as error:  # noqa: BLE001 - likewise
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - likewise
             yield Finding(subject, _said(error), "problem", "mend what is named there, and check again")
             return
     # The copies above are still there: what only one process may have at a time shows now.
@@ -150,7 +150,7 @@ def _examine(
     try:
         with _patient(patience_s):
             environment.close()
-    except Exception as error:  # noqa: BLE001 - likewise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - likewise
         yield Finding(
             "closing", _said(error), "problem", "mend close(), which every process calls at its end"
         )
@@ -215,7 +215,7 @@ def _gymnasium(section: Environment, _environment: VectorEnvironment) -> Iterato
         warnings.simplefilter("always")
         try:
             check_env(single, skip_render_check=True)
-        except Exception as error:  # noqa: BLE001 - it asserts, and a user's environment may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it asserts, and a user's environment may raise anything
             yield Finding(
                 subject, _said(error), "problem", "https://gymnasium.farama.org/api/env has the contract"
             )

@@ -72,7 +72,7 @@ def export(
         raise UsageError(str(cause)) from cause
     except TianjiError:
         raise
-    except Exception as cause:  # A user's environment, model or agent may raise anything.
+    except (Exception, SystemExit) as cause:  # A user's environment, model or agent may raise anything.
         raise RunFailed(f"cannot export {directory.path}: {describe(cause)}") from cause
     _refuse_differences(out, differences)
     try:

@@ -28,16 +28,20 @@ def build_environment(
         ]
     if section.metrics:
         asked["metrics"] = section.metrics
-    made = environments.find(section.type).make(
-        section.id or "",
-        num_envs,
-        section.max_episode_steps,
-        section.options,
-        render,
-        evaluation=evaluation,
-        threads=threads,
-        **asked,
-    )
+    try:
+        made = environments.find(section.type).make(
+            section.id or "",
+            num_envs,
+            section.max_episode_steps,
+            section.options,
+            render,
+            evaluation=evaluation,
+            threads=threads,
+            **asked,
+        )
+    except SystemExit as left:
+        what = f"{section.id or section.type} called sys.exit({left.code!r}) when it was built"
+        raise BrokenEnvironmentError(what) from left
     if not section.trust_wrappers and (found := with_statistics(made)):
         made.close()
         raise BrokenEnvironmentError(

@@ -661,7 +661,7 @@ def check_environment(tree: Tree) -> None:
         elif isinstance(given, str):
             tree.problem(path, str(error))
         return  # What options there are may depend on the id.
-    except Exception as error:  # noqa: BLE001 - an id "module:Name-v0" imports a module of the user's
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - an id "module:Name-v0" imports a module of the user's
         tree.problem(path, f"{given!r} does not import: {type(error).__name__}: {error}")
         return
     path = "environment.options"
@@ -672,7 +672,7 @@ def check_environment(tree: Tree) -> None:
         tree.problem(("environment", "options", error.option), str(error))
     except EnvironmentFailure as error:
         tree.problem(path, str(error))
-    except Exception as error:  # noqa: BLE001 - a factory of the user's may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a factory of the user's may raise anything
         tree.problem(path, f"cannot be checked: {type(error).__name__}: {error}")
 
 

@@ -132,7 +132,7 @@ def _kind_of(env: str) -> dict[str, str]:
         is_own = ":" in env and not re.search(r"-v\d+$", env)  # Its error names what the module has.
         if is_own or _exists(other):
             return other
-    except Exception:  # noqa: BLE001, S110 - a module of the user's may raise anything; it is checked again
+    except (Exception, SystemExit):  # noqa: BLE001, S110 - a module of the user's may raise anything; it is checked again
         pass
     return {"type": "gym", "id": env}
 
@@ -157,7 +157,7 @@ def _look(env: str, agent: str, environment: Environment, cores: int, *, may_wra
         vector = build_environment(environment, 1)
     except EnvironmentFailure as error:
         raise UsageError(_failed(env, error)) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"--env {env} cannot be built: {describe(error)}") from error
     try:
         if vector.agents:
@@ -189,7 +189,7 @@ def _tells_mask(env: str, environment: Environment, vector: VectorEnvironment) -
         vector.reset(0, vector.new_observations())
     except EnvironmentFailure as error:
         raise UsageError(_failed(env, error)) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"--env {env} cannot be reset: {describe(error)}") from error
     shows_mask = isinstance(space, gymnasium.spaces.Dict) and ACTION_MASK in space.spaces
     return ACTION_MASK in vector.info_keys and not shows_mask
@@ -216,7 +216,7 @@ def _time_of_a_step(vector: VectorEnvironment) -> float:
             began = time.perf_counter()
             vector.step(action, observation, reward, terminated, truncated)
             times.append(time.perf_counter() - began)
-    except Exception:  # noqa: BLE001 - of whatever kind the environment raises
+    except (Exception, SystemExit):  # noqa: BLE001 - of whatever kind the environment raises
         return 0.0
     return statistics.median(times)
 

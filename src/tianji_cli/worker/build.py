@@ -490,7 +490,7 @@ def check_pictures(builder: Builder) -> None:
         sys.stderr.write("drawing it for experiment.evaluation.video\n")  # Told if a signal ends it here.
         sys.stderr.flush()
         environment.render()
-    except Exception as cause:
+    except (Exception, SystemExit) as cause:
         raise UsageError(f"experiment.evaluation.video: {describe(cause)}; 0 trains without films") from cause
     finally:
         environment.close()

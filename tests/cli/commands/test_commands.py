@@ -145,6 +145,66 @@ def test_an_unforeseen_exception_is_a_failure_told_in_two_lines(
     assert len(message) == 2
 
 
+LEAVES = """
+import sys
+import gymnasium, numpy as np
+
+AT_IMPORT
+
+class Leaves(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self):
+        IN_INIT
+
+    def reset(self, *, seed=None, options=None):
+        IN_RESET
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+    def close(self):
+        IN_CLOSE
+"""
+PLACES = ("IMPORT", "INIT", "RESET", "CLOSE")
+
+
+@pytest.mark.parametrize(
+    ("place", "code", "status", "words"),
+    [
+        ("IMPORT", "'no licence'", 2, "does not import: SystemExit: no licence"),
+        ("INIT", "'no licence'", 2, "--env {}:Leaves called sys.exit('no licence') when it was built"),
+        ("INIT", "0", 2, "--env {}:Leaves called sys.exit(0) when it was built"),
+        ("RESET", "0", 2, "--env {}:Leaves cannot be reset: SystemExit: 0"),
+        ("CLOSE", "0", 1, "tianji: error: sys.exit(0) in "),
+    ],
+)
+def test_an_environment_that_leaves_is_an_error_with_its_words_before_there_is_a_run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    place: str,
+    code: str,
+    status: int,
+    words: str,
+) -> None:
+    module = f"leaves_{place.lower()}_{len(code)}"
+    source = LEAVES
+    for one in PLACES:
+        prefix = "AT" if one == "IMPORT" else "IN"
+        source = source.replace(f"{prefix}_{one}", f"sys.exit({code})" if one == place else "pass")
+    (tmp_path / f"{module}.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--env", f"{module}:Leaves", "--quiet"])
+    assert ended.value.code == status
+    assert words.format(module) in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ""] in ([], ["__pycache__"])
+
+
 def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
     done = tianji("train", "configs/ppo_cartpole.toml", "--dry-run", cwd=tmp_path)
     assert done.returncode == 0

@@ -77,6 +77,27 @@ def faults(findings: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {name: one["grade"] for name, one in findings.items() if one["grade"] != "ok"}
 
 
+@pytest.mark.parametrize(
+    ("old", "subject", "found"),
+    [
+        ("    def step(", "built", "walk:Walk called sys.exit('no licence') when it was built ("),
+        ("        super().reset(", "played", "SystemExit: no licence ("),
+    ],
+)
+def test_an_environment_that_leaves_the_program_is_a_problem_with_its_words(
+    check: Any, old: str, subject: str, found: str
+) -> None:
+    leaves = "__import__('sys').exit('no licence')\n"
+    new = (
+        f"    def __init__(self):\n        {leaves}\n{old}"
+        if subject == "built"
+        else f"        {leaves}{old}"
+    )
+    status, findings = check(old, new)
+    assert status == 1
+    assert findings[subject]["found"].startswith(found)
+
+
 def test_an_environment_without_faults_has_nothing_to_mend(check: Any) -> None:
     status, findings = check()
     assert (status, faults(findings)) == (0, {})

@@ -397,7 +397,7 @@ def test_a_suspended_examiner_is_left_alone(workplace: Any) -> None:
     wait_for(run, workplace)
     examiner = run.command.kill("examiner", signal.SIGSTOP)
     workplace.until(lambda: "nothing heard of examiner" in run.log, "it is reported")
-    until_s = run.rows[-1]["elapsed_s"] + 3.0
+    until_s = run.rows[-1]["elapsed_s"] + 6.0
     workplace.until(lambda: run.rows[-1]["elapsed_s"] > until_s, "it is not heard of for longer")
     os.kill(examiner, signal.SIGCONT)
     wait_for(run, workplace, len(evaluations_of(run)) + 1)
