@@ -27,7 +27,7 @@ from tianji_algos.models.teams.q_network import NO_ACTION, TeamQ
 from tianji_algos.models.torch_backend import MixedPrecision
 from tianji_algos.normalizable import MOST
 from tianji_algos.normalization import normalizer_of
-from tianji_algos.rules import ActionRule, Port
+from tianji_algos.rules import SAMPLED, ActionRule, Port
 
 Array = npt.NDArray[Any]
 
@@ -51,16 +51,25 @@ CLOSE: Final = 1e-4
 class ExportedPolicy(nn.Module):
     """A policy that takes and gives tensors ``[N, ...]`` in the order of ``inputs`` and ``outputs``.
 
-    Inputs are the observation, or each of its parts; what a network remembers; and noise, if the rule draws.
-    Outputs are those of the rule, and what the network remembers next.
+    Inputs are the observation, or each of its parts; what a network remembers; and noise, if it samples.
+    Outputs are those of the rule, without a sampled action if it does not, and what the network remembers
+    next.
 
     Args:
         model: with what it has learnt, on a CPU; it computes in float32 from now on.
         rule: the agent's.
+        sampled: whether it also samples actions, with noise that it is given.
+
+    Raises:
+        NotExportableError: the rule has nothing to sample from.
     """
 
-    def __init__(self, spaces: Spaces, model: Model, rule: ActionRule) -> None:
+    def __init__(self, spaces: Spaces, model: Model, rule: ActionRule, *, sampled: bool = False) -> None:
         super().__init__()
+        if sampled and rule.noise is None:
+            raise NotExportableError(
+                f"{type(model).__name__} gives one action and draws none; without sampling it would be right"
+            )
         for part in model.modules():
             if isinstance(part, MixedPrecision):
                 part.compute_in_float32()
@@ -72,9 +81,10 @@ class ExportedPolicy(nn.Module):
         self._parts = self._described(_parts_of(spaces.observation))
         seen = tuple(self._parts.values()) or (self._whole_observation(spaces.stack),)
         self.memory, next_state = _memory_of(model)
-        noise = () if rule.noise is None else (rule.noise,)
-        self.inputs: tuple[Port, ...] = (*seen, *self.memory, *noise)
-        self.outputs: tuple[Port, ...] = (*rule.outputs, *next_state)
+        self.noise = (rule.noise,) if rule.noise is not None and sampled else ()
+        self.decided = tuple(port for port in rule.outputs if sampled or port.name != SAMPLED)
+        self.inputs: tuple[Port, ...] = (*seen, *self.memory, *self.noise)
+        self.outputs: tuple[Port, ...] = (*self.decided, *next_state)
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Compute ``outputs`` of ``inputs``, one step."""
@@ -93,14 +103,17 @@ class ExportedPolicy(nn.Module):
     def decide(
         self, found: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor, ...]:
-        """Compute the rule's outputs of what the network gives for ``inputs``."""
+        """Compute ``decided``, the rule's outputs, of what the network gives for ``inputs``."""
         given, (scores, *others) = self._named(inputs), found
         if self._mask is not None:
             scores = self._mask.forbidding(scores, RecordParts(self._records_of(given)))
         elif AVAILABLE in given:
             scores = scores.masked_fill(~given[AVAILABLE].reshape(scores.shape), FORBIDDEN)
-        decided: tuple[torch.Tensor, ...] = self.rule((scores, *others), given.get(NOISE))
-        return decided
+        noise = given.get(NOISE)
+        if noise is None and self.rule.noise is not None:  # No output that is kept depends on it.
+            noise = torch.zeros(inputs[0].shape[0], *self.rule.noise.shape)
+        pairs = zip(self.rule.outputs, self.rule((scores, *others), noise), strict=True)
+        return tuple(one for port, one in pairs if port in self.decided)
 
     def rows(self, observation: Array) -> list[Array]:
         """Take apart an agent's observations ``[N, ...]``: the first of ``inputs``."""
@@ -117,7 +130,7 @@ class ExportedPolicy(nn.Module):
             self._space.seed(seed)
             observations = np.stack([np.asarray(self._space.sample()) for _ in range(number)])
         memory = [rng.integers(0, 2, (number, *port.shape)).astype(port.dtype) for port in self.memory]
-        noise = [] if self.rule.noise is None else [self.rule.draw(rng, number)]
+        noise = [self.rule.draw(rng, number) for _ in self.noise]
         seen = [_moderate(one) for one in self.rows(observations)]
         return [*seen, *memory, *noise]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ from tianji_algos.bounds import ActionBounds
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
+
+SAMPLED: Final = "sampled_action"
+"""Name of the output that noise makes, and nothing else depends on it."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class ActionRule(nn.Module, ABC):
 
     Attributes:
         outputs: what ``forward`` gives. The first is ``action``, the greedy one; with noise the second is
-            ``sampled_action``; then come the numbers that actions are chosen by.
+            ``SAMPLED``; then come the numbers that actions are chosen by.
         noise: what an action is sampled with; None: there is nothing to sample from.
     """
 
@@ -113,7 +116,7 @@ class BoundedRule(ActionRule):
         self.action_shape, self.action_dtype = bounds.shape, bounds.low.dtype
         arrays = {"low": bounds.low, "high": bounds.high, "middle": bounds.middle, "reach": bounds.half}
         for name, array in arrays.items():
-            self.register_buffer(name, torch.from_numpy(array.copy()))
+            self.register_buffer(name, torch.from_numpy(np.array(array)))
 
     def scaled(self, action: torch.Tensor) -> torch.Tensor:
         """Return actions ``[N, ...]`` as the environment takes them."""

@@ -46,6 +46,9 @@ def export(
         bool,
         typer.Option("--check", help=f"Compare it with the policy itself over {CHECKED:,} observations."),
     ] = False,
+    sampled: Annotated[
+        bool, typer.Option("--sampled", help="Also sample actions: with an input of noise, as in training.")
+    ] = False,
     json_to: Json = None,
 ) -> int:
     """Write a policy into a file, with its normaliser and how actions are chosen, and print what it takes.
@@ -66,7 +69,7 @@ def export(
     try:
         with status("importing torch", quiet=json_to == "-") as progress:
             content, document, differences = _export(
-                directory, config, name, file_format, check=check, progress=progress
+                directory, config, name, file_format, check=check, sampled=sampled, progress=progress
             )
     except NotExportableError as cause:
         raise UsageError(str(cause)) from cause
@@ -112,6 +115,7 @@ def _export(
     file_format: ExportFormat,
     *,
     check: bool,
+    sampled: bool,
     progress: Progress,
 ) -> tuple[bytes, dict[str, Any], dict[str, float]]:
     """Build the policy, write it in memory, and compare it with the original if that is wanted.
@@ -132,7 +136,7 @@ def _export(
     model.read_parameters(load_parameters(directory.checkpoints / checkpoint, model))
     agent = algorithms.load("agent", config.agent.type)
     rule: ActionRule = agent.rule(builder.spaces, config.agent.settings)
-    policy = ExportedPolicy(builder.spaces, model, rule)
+    policy = ExportedPolicy(builder.spaces, model, rule, sampled=sampled)
     progress.begin("tracing what the policy computes")
     traced = trace(policy)
     steps = (directory.checkpoints / checkpoint).resolve().name.removeprefix("best-")

@@ -14,6 +14,7 @@ from tianji_algos import registry as algorithms
 from tianji_algos.core import Agent
 from tianji_algos.export import LAST_ACTION, NEXT_STATE, STATE, ExportedPolicy
 from tianji_algos.normalization import acting_executor
+from tianji_algos.rules import SAMPLED
 from tianji_cli.files.exported import CHECKED, Act
 from tianji_cli.files.saved import saved_progress
 from tianji_cli.roles.evaluator import Evaluator
@@ -25,7 +26,6 @@ SIDE_BY_SIDE: Final = 8
 """Environments that observations come from."""
 SEED: Final = 1
 ACTION: Final = "action"
-SAMPLED: Final = "sampled_action"
 
 
 def compare(builder: Builder, policy: ExportedPolicy, act: Act) -> dict[str, float]:
@@ -48,7 +48,7 @@ def compare(builder: Builder, policy: ExportedPolicy, act: Act) -> dict[str, flo
 class Comparison:
     """Plays as an agent does, and lets a file see the same; see ``roles.evaluator.Policy``.
 
-    Where the rule draws, the agent samples with the noise that the file is given: both draw it of the same
+    Where the file samples, the agent samples with the noise that the file is given: both draw it of the same
     stream. All else that a file gives is compared with what tianji's own network gives the rule.
 
     Attributes:
@@ -59,7 +59,7 @@ class Comparison:
     def __init__(self, builder: Builder, policy: ExportedPolicy, act: Act) -> None:
         self._policy, self._rule, self._act = policy, policy.rule, act
         self._greedy = _agent(builder, policy)
-        self._sampling = None if policy.rule.noise is None else _agent(builder, policy)
+        self._sampling = _agent(builder, policy) if policy.noise else None
         self._row = {
             field.name: np.zeros((SIDE_BY_SIDE, *field.shape), field.dtype) for field in builder.agent_fields
         }
@@ -70,7 +70,7 @@ class Comparison:
             for port in policy.memory
         }
         self.seen = 0
-        self.differences: dict[str, float] = {port.name: 0.0 for port in self._rule.outputs}
+        self.differences: dict[str, float] = {port.name: 0.0 for port in policy.decided}
 
     def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
         """Let all of them forget."""
@@ -84,13 +84,13 @@ class Comparison:
     def act_greedily(self, observation: Array) -> Array:
         """Choose actions as the agent does, and note how far the file is off."""
         noise = self._rule.draw(self._rng, len(observation))
-        drawn = [] if self._rule.noise is None else [noise]
+        drawn = [noise for _ in self._policy.noise]
         inputs = [*self._policy.rows(observation), *self._memory.values(), *drawn]
         names = [port.name for port in self._policy.outputs]
         found = dict(zip(names, self._act(inputs), strict=True))
         given = [torch.from_numpy(output) for output in self._executor(observation)]
         decided = self._policy.decide(given, [torch.from_numpy(one) for one in inputs])
-        wanted = {port.name: one.numpy() for port, one in zip(self._rule.outputs, decided, strict=True)}
+        wanted = {port.name: one.numpy() for port, one in zip(self._policy.decided, decided, strict=True)}
         action: Array
         wanted[ACTION] = action = self._greedy.act_greedily(observation)
         if self._sampling is not None:

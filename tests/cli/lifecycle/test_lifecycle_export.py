@@ -67,7 +67,7 @@ def noise_of(policy: str, shape: tuple[int, ...], seed: int = 0) -> Any:
 
 def test_a_file_normalises_samples_and_says_what_it_takes(workplace: Any) -> None:
     run = trained(workplace, {"training": {"normalize_observations": True}})
-    file = Exported(workplace, run, "onnx", "--checkpoint", "last")
+    file = Exported(workplace, run, "onnx", "--checkpoint", "last", "--sampled")
     assert file.shapes("inputs") == {"observation": ("float32", "batch", 4), "noise": ("float32", "batch")}
     assert file.shapes("outputs") == {
         "action": ("int64", "batch"),
@@ -98,14 +98,16 @@ def test_torchscript_has_the_same_metadata_and_acts_alike_and_the_page_s_example
     workplace: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = trained(workplace)
-    file, script = Exported(workplace, run), Exported(workplace, run, "torchscript")
+    script, file = Exported(workplace, run, "torchscript"), Exported(workplace, run)
+    assert file.outputs == ["action", "logits"], "without --sampled nothing is drawn"
     extra = {"tianji.json": ""}
     policy = torch.jit.load(script.path, _extra_files=extra)  # type: ignore[no-untyped-call]
     document = json.loads(extra["tianji.json"])
     assert document == {name: file.document[name] for name in document}
-    seen, noise = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32), noise_of("uniform", (50,))
-    wanted = file(observation=seen, noise=noise)
-    for name, output in zip(file.outputs, policy(torch.tensor(seen), torch.tensor(noise)), strict=True):
+    seen = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
+    wanted = file(observation=seen)
+    np.testing.assert_array_equal(wanted["action"], tianji.load(run).act(seen))
+    for name, output in zip(file.outputs, policy(torch.tensor(seen)), strict=True):
         np.testing.assert_allclose(output.numpy(), wanted[name], atol=1e-5)
 
     (example, *_) = re.findall(r"```python\n(.*?)```", (DOCS / "export.md").read_text(), re.DOTALL)
@@ -126,7 +128,7 @@ def test_continuous_actions_are_scaled_and_clipped(workplace: Any, agent: str) -
         workplace.base["training"] = {"warmup_steps": 512, "batch_size": 64}
         workplace.base["distribution"]["actor"]["send_size"] = 4
     run = trained(workplace)
-    file, policy = Exported(workplace, run), tianji.load(run)
+    file, policy = Exported(workplace, run, "onnx", "--sampled"), tianji.load(run)
     seen = np.random.default_rng(1).normal(size=(200, 3)).astype(np.float32)
     found = file(observation=seen, noise=noise_of("normal", (200, 1)))
     np.testing.assert_allclose(found["action"], policy.act(seen), atol=1e-4)
@@ -167,15 +169,14 @@ def test_what_a_network_remembers_goes_in_and_comes_out(workplace: Any, agent: s
     (state,) = [port for port in file.document["inputs"] if port["name"] == "state"]
     assert (state["shape"], state["initial"]) == (["batch", 16 if agent == "ppo" else 8], 0)
     remembered = {"state": np.zeros((3, state["shape"][1]), np.float32)}
-    noise = {"noise": np.zeros(3, np.float32)} if agent == "ppo" else {}
     scores = "logits" if agent == "ppo" else "action_values"
     given = []
     for seen in np.random.default_rng(1).normal(size=(60, 1, 4)).astype(np.float32).repeat(3, axis=1):
-        found = file(observation=seen, **remembered, **noise)
+        found = file(observation=seen, **remembered)
         np.testing.assert_array_equal(found["action"], policy.act(seen))
         remembered = {"state": found["next_state"]}
         given.append(found[scores][0])
-    anew = file(observation=seen, state=np.zeros_like(remembered["state"]), **noise)[scores][0]
+    anew = file(observation=seen, state=np.zeros_like(remembered["state"]))[scores][0]
     assert not np.allclose(anew, given[-1], rtol=1e-2, atol=0.0), "what was seen before counts"
 
 
@@ -240,13 +241,12 @@ def test_parts_of_observations_are_inputs_and_the_mask_is_one(workplace: Any) ->
         "observation.arm.angles": ("float64", "batch", 2),
         "observation.arm.mode": ("int64", "batch"),
         "observation.camera": ("uint8", "batch", 20, 20, 3),
-        "noise": ("float32", "batch", 2),
     }
     policy = tianji.load(run)
     records = np.stack([policy.observation_space.sample() for _ in range(50)])
     records["action_mask"][:, [0, 3]] = 1
     inputs = {f"observation.{name}": records[name] for name in records.dtype.names}
-    found = file(**inputs, noise=noise_of("uniform", (2, 50)).T)
+    found = file(**inputs)
     forbidden = records["action_mask"] == 0
     assert (found["logits"][forbidden] == -1e9).all()
     assert (np.abs(found["logits"][~forbidden]) < 100).all()
@@ -274,7 +274,7 @@ def test_teams_act_by_what_each_agent_sees_and_may_do(workplace: Any, agent: str
     records["observation"] = rng.normal(size=records["observation"].shape)
     records["available"] = rng.random((40, agents, actions)) < 0.7
     records["available"][..., 0] = True
-    more: dict[str, Any] = {"noise": np.zeros((40, agents), np.float32)}
+    more: dict[str, Any] = {}
     if agent == "qmix":
         state = np.zeros((40, agents, 16), np.float32)
         more = {"state": state, "last_action": np.full((40, agents), -1)}
