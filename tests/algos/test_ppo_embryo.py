@@ -273,3 +273,19 @@ def test_what_depends_on_the_updates_is_the_same_by_hand_and_in_torch(
 def test_an_adaptive_learning_rate_begins_within_its_bounds(rate: float) -> None:
     with pytest.raises(ValidationError, match="is from 1e-06 to"):
         PPOSettings(learning_rate_schedule="adaptive", learning_rate=rate)
+
+
+def test_values_that_foretell_their_targets_explain_all_variance(
+    spaces: Spaces, fragments: list[Fragment]
+) -> None:
+    embryo = build(spaces, gae_lambda=0.0, gamma=0.0, normalize_advantage="rollout")
+    assert embryo.metrics() == {}
+    for fragment in fragments:  # With a discount of 0 the target is the reward.
+        fragment["value"][:-1] = fragment["reward"]
+    train(embryo, fragments)
+    assert embryo.metrics()["explained_variance"] == pytest.approx(1.0)
+    mean = np.mean(np.concatenate([fragment["reward"][fragment["mask"] == 1] for fragment in fragments]))
+    for fragment in fragments:
+        fragment["value"][...] = mean
+    train(embryo, fragments)
+    assert embryo.metrics()["explained_variance"] == pytest.approx(0.0, abs=1e-5)

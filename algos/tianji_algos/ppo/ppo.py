@@ -87,6 +87,7 @@ class PPOEmbryo(PolicyEmbryo):
     diagnostics: ClassVar[tuple[str, ...]] = DIAGNOSTICS
     settings_type: ClassVar[type[PPOSettings]] = PPOSettings
     settings: PPOSettings
+    _rollout: PPORollout
     _loss: PPOLoss | PPOLossByHand
 
     def __init__(self, spaces: Spaces, model: ActorCritic, settings: PPOSettings, seed: int) -> None:
@@ -167,7 +168,8 @@ class PPOEmbryo(PolicyEmbryo):
     def metrics(self) -> dict[str, float]:
         """Mean losses and diagnostics over the updates since the last call; empty if there were none."""
         means = super().metrics()
-        return means and {**means, "clip_range": self._loss.clip_range}
+        explained = self._rollout.explained_variance
+        return means and {**means, "clip_range": self._loss.clip_range, "explained_variance": explained}
 
     def schedule(self, env_steps: int) -> None:
         """Set learning rate and clip range for so many env steps seen."""

@@ -5,6 +5,7 @@ All of it is computed on the host, once in a rollout or an epoch, wherever the n
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,6 +92,10 @@ class PPORollout(PolicyRollout):
 
     For a loss in torch a rollout goes to the network's device once, and is put in order there; only what the
     host works with in each epoch, advantages that it normalises, goes there with each.
+
+    Attributes:
+        explained_variance: 1 - Var(target - value) / Var(target), of the newest rollout's samples of this
+            learner; NaN before there is one, or where all targets are alike.
     """
 
     def __init__(self, settings: PPOSettings, observations: Observations, memory: Arrays) -> None:
@@ -103,6 +108,7 @@ class PPORollout(PolicyRollout):
         """Samples in order, where the loss is."""
         self._size = 0
         self._sizes = np.zeros(1, np.int64)
+        self.explained_variance = math.nan
 
     def gather(self, fragments: Sequence[Fields]) -> None:
         """Copy the experience of fragments in, with its advantages."""
@@ -119,6 +125,7 @@ class PPORollout(PolicyRollout):
             for name, rows in fields.items():
                 np.take(rows, steps, axis=0, out=self._samples[name][start:stop], mode="clip")
             start = stop
+        self._explain()
         self._normalize_values()
         if self.settings.normalize_advantage == "rollout":
             edges = np.array([[0, size] for size in self._sizes])
@@ -129,6 +136,16 @@ class PPORollout(PolicyRollout):
                 for name, rows in self._samples.items()
                 if name not in ON_HOST
             }
+
+    def _explain(self) -> None:
+        """Measure how well the values foretold the targets."""
+        target, advantage = (self._samples[name][: self._size] for name in ("target", "advantage"))
+        alive = self._samples.get("alive")
+        if alive is not None:
+            is_alive = alive[: self._size].astype(bool)
+            target, advantage = target[is_alive], advantage[is_alive]
+        spread = float(target.var()) if target.size else 0.0
+        self.explained_variance = 1.0 - float(advantage.var()) / spread if spread else math.nan
 
     def _normalize_values(self) -> None:
         """Take in the rollout's targets; bring values, targets and advantages into the network's units."""

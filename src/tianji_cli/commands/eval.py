@@ -280,8 +280,7 @@ def _show(
         other: name of the policy that played, if it is not the trained one as it is.
     """
     returns = evaluator.returns
-    means = evaluator.win_rate, evaluator.agents, evaluator.metrics
-    evaluation = Evaluation.of(returns, wanted, evaluator.cut_off, *means, evaluator.sampled)
+    evaluation = Evaluation.of(evaluator.report(), wanted)
     if json_to is not None:
         figures = {"policy": other, **asdict(evaluation)}
         known = {name: value for name, value in figures.items() if value is not None or name == "cut_off"}

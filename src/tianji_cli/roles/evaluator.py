@@ -138,6 +138,8 @@ class Evaluator(Role):
         self._ended = np.zeros(num_envs, np.bool_)
         self._steps = np.zeros(num_envs, np.int64)  # Of their episodes.
         bounds = bounds_of(environment.observation_space, num_envs)
+        self._played = np.zeros(num_envs, np.int64)  # Of their episodes, or games.
+        self._all_played = 0
         self._bounds = {name: one for name, one in bounds.items() if one.are_whole}
         self._running = np.zeros(num_envs, np.float64)
         self._of_agents = np.zeros((num_envs, len(environment.agents)), np.float64)
@@ -189,7 +191,9 @@ class Evaluator(Role):
         if not self._plays:
             return self._play_on()
         # The step after an episode's end only shows the next one's first observation.
-        self._env_steps += int(np.count_nonzero((self._left > 0) & ~self._ended))
+        played = ~self._ended
+        self._played += played
+        self._env_steps += int(np.count_nonzero((self._left > 0) & played))
         actions = self._policy.act_greedily(self._stack.seen)
         begins = bool(self._ended[0])
         self.environment.step(actions, self._frames, self._reward, self._terminated, self._truncated)
@@ -211,6 +215,7 @@ class Evaluator(Role):
                 self._left[i] -= 1
                 self._count(i, float(score[i]))
         self._running[over] = 0.0
+        self._played[over] = 0
         self._of_agents[over] = 0.0
         if self._left.any():
             self._check_limits()
@@ -255,6 +260,7 @@ class Evaluator(Role):
                 f"finite, or beyond {LARGEST:.2g}; smaller ones would be right"
             )
         self.returns.append(score)
+        self._all_played += int(self._played[i])
         self._all_of_agents += self._of_agents[i]
         if self.environment.won is not None:
             self._wins += bool(self.environment.won[i])
@@ -274,6 +280,11 @@ class Evaluator(Role):
         return self._wins / len(self.returns)
 
     @property
+    def length(self) -> float | None:
+        """Mean length of the episodes so far, in env steps; None before one ended."""
+        return self._all_played / len(self.returns) if self.returns else None
+
+    @property
     def agents(self) -> dict[str, float] | None:
         """Mean return so far of each agent of a team, by name; None of a single agent."""
         if not self.environment.agents or not self.returns:
@@ -289,7 +300,7 @@ class Evaluator(Role):
         return dict(zip(self._names, (self._metrics / len(self.returns)).tolist(), strict=True))
 
     def report(self) -> EvaluatorReport:
-        """The returns so far, the progress, and what is known of a limit, wins, each agent and metrics."""
+        """The returns so far, the progress, and what is known of limit, length, wins, agents and metrics."""
         return EvaluatorReport(
             returns=tuple(self.returns),
             progress=self.progress,
@@ -298,6 +309,7 @@ class Evaluator(Role):
             agents=self.agents,
             metrics=self.metrics,
             sampled=tuple(self.sampled),
+            length=self.length,
         )
 
     def close(self) -> None:

@@ -182,8 +182,7 @@ class Examiner(Role):
 
     def _note(self, said: EvaluatorReport) -> None:
         """Take in an evaluation; one that a limit has cut off is neither the best nor ends the run."""
-        means = said.win_rate, said.agents, said.metrics
-        evaluation = Evaluation.of(said.returns, self._pace.episodes, said.cut_off, *means)
+        evaluation = Evaluation.of(said, self._pace.episodes)
         mean, is_whole = evaluation.mean, evaluation.cut_off is None
         is_best = is_whole and math.isfinite(mean) and (self._best.mean is None or mean > self._best.mean)
         version = self._versions[self._group]

@@ -197,9 +197,7 @@ class Overview:
     def note_evaluation(self, ended_by: str | None) -> None:
         """Take in how the greedy evaluation went, and why the root has ended it, if it has."""
         said = next((said for _, said in self._reports(EvaluatorReport)), EvaluatorReport())
-        wanted, cut_off = self._config.experiment.eval_episodes, said.cut_off or ended_by
-        means = said.win_rate, said.agents, said.metrics
-        self.evaluation = Evaluation.of(said.returns, wanted, cut_off, *means, said.sampled)
+        self.evaluation = Evaluation.of(said, self._config.experiment.eval_episodes, ended_by)
 
     def new_evaluations(self, report: Report) -> Iterator[dict[str, Any]]:
         """Give a row of the metrics for each evaluation in a report that was in none before."""

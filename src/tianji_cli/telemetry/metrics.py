@@ -221,6 +221,12 @@ def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
             yield f"busy/{kind}", statistics.median(busy)
 
 
+def evaluation_scalars(row: Mapping[str, Any]) -> dict[str, float]:
+    """List what is known of an evaluation while training by its TensorBoard tags."""
+    names = ("mean", "std", "win_rate", "length")
+    return {f"evaluation/{name}": row[name] for name in names if row.get(name) is not None}
+
+
 def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Go through all of a JSON document that is no table, with dotted names."""
     for key, value in table.items():
@@ -292,10 +298,8 @@ class MetricsWriter:
         """Write an evaluation while training to both files, or count it as lost."""
         try:
             self._rows.append(json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n")
-            numbers = {name: row[name] for name in ("mean", "std", "win_rate") if row.get(name) is not None}
             if self._events is not None:
-                tagged = [(f"evaluation/{name}", value) for name, value in numbers.items()]
-                self._events.append_scalars(row["env_steps"], tagged)
+                self._events.append_scalars(row["env_steps"], evaluation_scalars(row).items())
         except OSError as cause:
             self._lose(cause)
 

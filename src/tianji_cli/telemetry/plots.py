@@ -33,6 +33,11 @@ LINES: Final = ("-", "--", ":", "-.")
 BURST: Final = 20
 """Throughput that was so many times the usual one, as before learning begins, makes its axis logarithmic."""
 
+LOSS: Final = "loss "
+"""Names of plots of what an update rule reports begin with it."""
+MOST_LOSSES: Final = 16
+"""Plots of these; all of them are in ``metrics.jsonl``."""
+
 WINS: Final = "win_rate"
 """A column, a stop rule and a plot have this name."""
 
@@ -95,8 +100,8 @@ def drawings(
         rows: snapshots, as ``read_history`` gives them.
         evaluations: likewise, those while training.
         thresholds: returns that are marked in the learning curves, where these come near them.
-        more: those, too, that a run does not draw of itself: how busy roles were, and the ratio of rollouts,
-            which are used as often as was asked for.
+        more: those, too, that a run does not draw of itself: the length of episodes, losses, how busy roles
+            were, and the ratio of rollouts, which are used as often as was asked for.
     """
     started = [row for row in rows if row["env_steps"] > 0]
     returns = [row for row in started if row["mean_100"] is not None]
@@ -120,6 +125,14 @@ def drawings(
         found["sample_age"] = partial(_draw_spread, ages, "age", "Sample age (env steps)", None)
     if ratios:
         found["replay_ratio"] = partial(_draw_ratio, ratios)
+    if more:
+        lengths = [row for row in started if row.get("mean_length") is not None]
+        if lengths:
+            found["episode_length"] = partial(_draw_one, lengths, "mean_length", "Steps of an episode")
+        names = dict.fromkeys(name for row in started for name in row.get("losses") or ())
+        for name in list(names)[:MOST_LOSSES]:
+            told = [{**row, **row["losses"]} for row in started if name in (row.get("losses") or ())]
+            found[f"{LOSS}{name}"] = partial(_draw_one, told, name, _plain(name.replace("_", " ")))
     if more and (kinds := _kinds_of_roles(trained)):
         found["busy"] = partial(_draw_busy, trained, kinds)
     return found
@@ -167,6 +180,11 @@ def _draw_return(
     if axes.get_legend_handles_labels()[1]:
         _legend_above(axes)
     axes.set_ylabel("Mean return of 100 episodes")
+
+
+def _draw_one(rows: Rows, column: str, label: str, axes: Axes) -> None:
+    axes.plot(_steps(axes, rows), _values(rows, column), color=BLUE, marker=_marker(rows))
+    axes.set_ylabel(label)
 
 
 def _draw_wins(rows: Rows, over: Across, axes: Axes) -> None:
@@ -232,12 +250,16 @@ def _draw_busy(rows: Rows, kinds: Sequence[str], axes: Axes) -> None:
     x = _time(axes, rows)
     for kind, (style, color) in zip(kinds, product(LINES, (BLUE, ORANGE, GREEN, GREY)), strict=False):
         y = [_middle(kind, row.get("busy", {})) for row in rows]
-        label = kind.replace("$", r"\$")  # A user's role may have any name; it is no formula.
-        axes.plot(x, y, color=color, linestyle=style, marker=_marker(rows), label=label)
+        axes.plot(x, y, color=color, linestyle=style, marker=_marker(rows), label=_plain(kind))
     axes.set_ylabel("Share of the time at work")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_ylim(-0.02, 1.02)
     _legend_above(axes)
+
+
+def _plain(name: str) -> str:
+    """Escape what would make a formula of a name, which may be a user's."""
+    return name.replace("$", r"\$")
 
 
 def _middle(kind: str, busy: Mapping[str, float | None]) -> float:

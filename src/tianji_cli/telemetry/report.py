@@ -154,7 +154,8 @@ def returns_of(state: JobState, style: str = "bold") -> Text:
     behind = total if is_all else f"the last {learner.episodes_in_mean} of {total}"
     behind += f" in {len(state.by_group)} groups" if state.by_group else ""
     best = "" if learner.best_mean_100 is None else f", best {number(learner.best_mean_100)}"
-    return Text.assemble((number(learner.mean_100), style), f"  mean of {behind}{best}")
+    length = "" if learner.mean_length is None else f", {number(learner.mean_length)} steps"
+    return Text.assemble((number(learner.mean_100), style), f"  mean of {behind}{length}{best}")
 
 
 def _lines(summary: Summary, metrics: Iterable[Metric]) -> Iterator[tuple[str, Text]]:

@@ -237,8 +237,9 @@ class JobState:
     """What is known of a job: at one moment of it, or of a whole session.
 
     Of several groups, counts are sums, ``version``, ``train_s`` and ``best_mean_100`` the largest, and
-    ``mean_100``, ``win_rate``, ``metrics`` and ``losses`` means over groups; means of ``lag``, ``age`` and
-    ``uses`` are weighted, their percentiles and maxima those of the group where they are largest.
+    ``mean_100``, ``mean_length``, ``win_rate``, ``metrics`` and ``losses`` means over groups; means of
+    ``lag``, ``age`` and ``uses`` are weighted, their percentiles and maxima those of the group where they are
+    largest.
 
     Attributes:
         elapsed_s: seconds since the command was started.
@@ -593,6 +594,8 @@ OF_EPISODES: Final = (
     Metric(of="learner.mean_100", row="mean_100", summary="returns.mean_100", tag="return/mean_100",
            plain="mean_100={:.6g}"),
     Metric(of="learner.best_mean_100", row="best_mean_100", summary="returns.best_mean_100"),
+    Metric(of="learner.mean_length", row="mean_length", summary="returns.mean_length",
+           tag="episodes/mean_length", if_known=True),
     Metric(of="learner.win_rate", row="win_rate", summary="returns.win_rate", tag="episodes/win_rate",
            plain="win_rate={:.6g}", live=("win rate", _win_rate), result=("win rate", _win_rate),
            if_known=True),

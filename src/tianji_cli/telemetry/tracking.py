@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from tianji_cli.files.rundir import RunDirectory, write_whole
-from tianji_cli.telemetry.metrics import EVALUATION, MetricsFollower, Roles, flat, parsed_row, scalars
+from tianji_cli.telemetry.metrics import (
+    EVALUATION,
+    MetricsFollower,
+    Roles,
+    evaluation_scalars,
+    flat,
+    parsed_row,
+    scalars,
+)
 from tianji_cli.telemetry.trackers import TrackedRun, Tracker, find_tracker
 
 MEEKLY: Final = 10
@@ -61,8 +69,7 @@ class _Rows:
             snapshot = row.snapshot(self._roles)
             tracker.log(snapshot.learner.env_steps, dict(scalars(snapshot)))
         for said in self._evaluations.rows():
-            values = {f"evaluation/{key}": said[key] for key in ("mean", "std", "win_rate") if said.get(key)}
-            tracker.log(said["env_steps"], values)
+            tracker.log(said["env_steps"], evaluation_scalars(said))
 
 
 def _evaluation(line: bytes) -> dict[str, Any] | None:

@@ -36,6 +36,9 @@ of the incarnation were (before), and how long before the push its first step be
 clock)."""
 HEADER: Final = RecordLayout(_MAGIC, _NUMBERS).header
 
+EPISODE_STEPS: Final = "episode_steps"
+"""Field with the length of each episode where it ended, and 0 elsewhere."""
+
 MOST_AGE_NS: Final = 1 << 60
 """No fragment takes 36 years; beyond that, sums of times would leave their 64 bits."""
 
@@ -67,6 +70,7 @@ def common_fields(
         FieldSpec("truncated", flag),
         FieldSpec("mask", flag),
         FieldSpec("episode_return", np.dtype(np.float64)),
+        FieldSpec(EPISODE_STEPS, np.dtype(np.int32)),
         *((FieldSpec("won", flag),) if winnable else ()),
         *((FieldSpec("metrics", number, (metrics,)),) if metrics else ()),
     )
@@ -182,7 +186,12 @@ def stats_layout(steps: int, metrics: int = 0) -> RecordLayout:
     return RecordLayout(
         0x544A4653,  # "TJFS"
         (("samples", "<u8"), ("age_ns", "<i8"), ("returns", "<u8"), ("wins", "<u8")),
-        (Array("returns", np.float64, (steps,)), Array("wins", np.bool_, (steps,)), *measured),
+        (
+            Array("returns", np.float64, (steps,)),
+            Array("lengths", np.int32, (steps,)),
+            Array("wins", np.bool_, (steps,)),
+            *measured,
+        ),
     )
 
 
@@ -196,6 +205,7 @@ class FragmentStats:
         returns: of the episodes that ended in it, in that order.
         wins: which of these were won; empty where nothing is won.
         metrics: numbers of each of these; empty where none are asked for.
+        lengths: env steps of each of these.
     """
 
     samples: int
@@ -203,16 +213,17 @@ class FragmentStats:
     returns: Sequence[float]
     wins: Sequence[bool] = ()
     metrics: Sequence[Sequence[float]] = ()
+    lengths: Sequence[int] = ()
 
     @classmethod
     def of(cls, fragment: Fragment, started_ns: int | None = None) -> FragmentStats:
         """Count a fragment, which has just been received if no time is given."""
         if started_ns is None:
             started_ns = time.monotonic_ns() - int(fragment.header["age_ns"])
-        returns, wins, metrics = (
-            ended(fragment.fields, name) for name in ("episode_return", "won", "metrics")
+        returns, *others = (
+            ended(fragment.fields, name) for name in ("episode_return", "won", "metrics", EPISODE_STEPS)
         )
-        return cls(int(fragment.header["samples"]), started_ns, returns, wins, metrics)
+        return cls(int(fragment.header["samples"]), started_ns, returns, *others)
 
     def write(self, layout: RecordLayout, memory: memoryview, job: int) -> None:
         """Write them as a record; hosts share no clock, so the time becomes an age."""
@@ -220,6 +231,7 @@ class FragmentStats:
         returns, wins = len(self.returns), len(self.wins)
         record.stamp(job, self.samples, time.monotonic_ns() - self.started_ns, returns, wins)
         record.arrays["returns"][:returns] = self.returns
+        record.arrays["lengths"][: len(self.lengths)] = self.lengths
         record.arrays["wins"][:wins] = self.wins
         if self.metrics:
             record.arrays["metrics"][:returns] = self.metrics
@@ -241,7 +253,8 @@ class FragmentStats:
         won = record.arrays["wins"][:wins].view(np.uint8) != 0
         made_ns = time.monotonic_ns() - age_ns
         metrics = record.arrays["metrics"][:returns].tolist() if "metrics" in record.arrays else []
-        return cls(samples, made_ns, record.arrays["returns"][:returns].tolist(), won.tolist(), metrics)
+        of_each, lengths = (record.arrays[name][:returns].tolist() for name in ("returns", "lengths"))
+        return cls(samples, made_ns, of_each, won.tolist(), metrics, lengths)
 
 
 def ended(fields: Mapping[str, npt.NDArray[Any]], name: str) -> list[Any]:

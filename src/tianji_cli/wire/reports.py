@@ -292,6 +292,7 @@ class LearnerReport(RoleReport):
             is won.
         metrics: mean of each of ``environment.metrics`` over the last 100 episodes; None before any has
             ended, or where none are asked for.
+        mean_length: mean length of the last 100 episodes, in env steps; None before any has ended.
         time_to: return threshold -> seconds from the first environment step until ``mean_100`` reached it.
         losses: means of losses and diagnostics, by name.
     """
@@ -313,6 +314,7 @@ class LearnerReport(RoleReport):
     best_mean_100: Annotated[float | None, "largest"] = None
     win_rate: Annotated[float | None, "mean"] = None
     metrics: Annotated[Mapping[str, Number] | None, "means"] = None
+    mean_length: Annotated[float | None, "mean"] = None
     time_to: Annotated[Mapping[float, float | None], "earliest"] = field(default_factory=dict)
     losses: Annotated[Mapping[str, Number], "means"] = field(default_factory=dict)
 
@@ -338,6 +340,7 @@ class EvaluatorReport(RoleReport):
         agents: mean return of each agent of a team, by name; None of a single agent.
         metrics: mean of each of ``environment.metrics``; None where none are asked for.
         sampled: returns of the episodes that were played as in training, after the greedy ones.
+        length: mean length of the episodes, in env steps; None before any has ended.
     """
 
     role: Literal["evaluator"] = "evaluator"
@@ -348,11 +351,12 @@ class EvaluatorReport(RoleReport):
     agents: Mapping[str, Number] | None = None
     metrics: Mapping[str, Number] | None = None
     sampled: tuple[Number, ...] = ()
+    length: float | None = None
 
 
 FEWEST: Final = 5
 """Episodes by which a standard error is known."""
-OF_SOME: Final = ("win_rate", "agents", "metrics", "sampled")
+OF_SOME: Final = ("win_rate", "agents", "metrics", "sampled", "length")
 """Fields of an evaluation that documents and rows do not mention where they are None."""
 
 
@@ -371,6 +375,7 @@ class Evaluation:
         cut_off: the limit that was reached, in words; None if all episodes were played.
         sampled: ``episodes``, ``mean`` and ``std`` of some in which actions were drawn from the policy, as in
             training; None where the mean is that of the greedy ones, give or take three standard errors.
+        length: mean of their lengths, in env steps; None if none has ended.
     """
 
     episodes: int
@@ -382,25 +387,24 @@ class Evaluation:
     cut_off: str | None = None
     metrics: Mapping[str, Number] | None = None
     sampled: Mapping[str, Number] | None = None
+    length: float | None = None
 
     @classmethod
-    def of(
-        cls,
-        returns: Sequence[float],
-        wanted: int,
-        cut_off: str | None = None,
-        win_rate: float | None = None,
-        agents: Mapping[str, float] | None = None,
-        metrics: Mapping[str, float] | None = None,
-        sampled: Sequence[float] = (),
-    ) -> Evaluation:
-        """Evaluate the episodes that have ended by their returns."""
+    def of(cls, said: EvaluatorReport, wanted: int, ended_by: str | None = None) -> Evaluation:
+        """Evaluate the episodes that have ended.
+
+        Args:
+            wanted: how many were to be played.
+            ended_by: what ended it, where it was no limit of its own.
+        """
+        returns = said.returns
         mean = statistics.fmean(returns) if returns else math.nan
         std = statistics.pstdev(returns) if math.isfinite(mean) else math.nan
         left_out = wanted - len(returns)
-        cut_off = cut_off if left_out else None
-        other = _apart(returns, sampled)
-        return cls(len(returns), mean, std, win_rate, agents, left_out, cut_off, metrics, other)
+        cut_off = said.cut_off or ended_by if left_out else None
+        other = _apart(returns, said.sampled)
+        means = said.win_rate, said.agents, left_out, cut_off, said.metrics, other, said.length
+        return cls(len(returns), mean, std, *means)
 
     def described(self, kind: str, limits: str) -> str:
         """Describe what came of episodes of a kind, what was left out, and which settings move the limits."""
@@ -409,6 +413,7 @@ class Evaluation:
             return f"none of {wanted} {kind} had ended after {self.cut_off} ({limits})"
         of_all = f"{self.episodes} of {wanted}" if self.left_out else f"{self.episodes}"
         won = "" if self.win_rate is None else f", {share(self.win_rate)} won"
+        length = "" if self.length is None else f", {number(self.length)} steps"
         cut = f"; {self.left_out} had not ended after {self.cut_off} ({limits})" if self.left_out else ""
         other = ""
         if (drawn := self.sampled) is not None:
@@ -418,7 +423,7 @@ class Evaluation:
             other += f", standard deviation {number(drawn['std'])}"
         return (
             f"{number(self.mean)}  mean of {of_all} {kind}, standard deviation {number(self.std)}"
-            f"{won}{cut}{other}"
+            f"{length}{won}{cut}{other}"
         )
 
 

@@ -72,7 +72,7 @@ def test_the_step_after_an_end_is_no_experience_and_every_other_is(
 
 
 @ENVIRONMENTS
-def test_an_episode_s_return_is_the_sum_of_its_rewards_across_fragments(
+def test_an_episode_s_return_is_the_sum_of_its_rewards_across_fragments_and_its_steps_are_counted(
     stage: OpenStage, name: str, options: dict[str, int], ends: str
 ) -> None:
     one = stage(name, steps=4, num_envs=3, **options)
@@ -80,11 +80,13 @@ def test_an_episode_s_return_is_the_sum_of_its_rewards_across_fragments(
     fragments = one.play(30)
     over = joined(fragments, "terminated") | joined(fragments, "truncated")
     reward = joined(fragments, "reward") * joined(fragments, "mask")
-    recorded = joined(fragments, "episode_return")
+    recorded, lengths = joined(fragments, "episode_return"), joined(fragments, "episode_steps")
+    assert not lengths[~over].any()
     for env in range(3):
         begin = 0
         for end in np.flatnonzero(over[:, env]):
             assert recorded[end, env] == pytest.approx(reward[begin : end + 1, env].sum(), rel=1e-5)
+            assert lengths[end, env] == np.count_nonzero(joined(fragments, "mask")[begin : end + 1, env])
             begin = end + 1
         assert begin > 0
 

@@ -60,9 +60,11 @@ def test_exactly_as_many_episodes_are_played_as_asked(episodes: int) -> None:
     assert evaluator.finished == f"{episodes} episodes"
     assert not evaluator.turn()
     report = evaluator.report()
-    assert report == EvaluatorReport(returns=tuple(evaluator.returns), progress=report.progress), (
-        "no limit was reached, nothing is won, and it is no team"
-    )
+    assert report == EvaluatorReport(
+        returns=tuple(evaluator.returns),
+        progress=report.progress,
+        length=sum(evaluator.returns) / episodes,  # A walk gives 1 for each step.
+    ), "no limit was reached, nothing is won, and it is no team"
     evaluator.close()
 
 

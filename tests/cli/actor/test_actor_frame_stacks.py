@@ -114,7 +114,7 @@ def test_what_an_agent_remembers_is_recorded_once_a_fragment_and_forgotten_betwe
     assert episodes > 10
 
 
-def test_returns_are_scores_of_whole_games_where_an_episode_is_less(stage: OpenStage) -> None:
+def test_returns_and_lengths_are_those_of_whole_games_where_an_episode_is_less(stage: OpenStage) -> None:
     one = stage(steps=5, film=Film(3, 2, 0.4, games=True))
     one.publish(0)
     fragments = one.play(30)
@@ -123,13 +123,17 @@ def test_returns_are_scores_of_whole_games_where_an_episode_is_less(stage: OpenS
     shown, reward = np.zeros((3, *FRAME.shape), np.uint8), np.zeros(3, np.float32)
     terminated, truncated = np.zeros(3, np.bool_), np.zeros(3, np.bool_)
     twin.reset(11, shown)
-    games = episodes = 0
+    games, episodes, played = 0, 0, np.zeros(3, np.int64)
     for fragment in fragments:
         for t in range(5):
             twin.step(np.zeros(3), shown, reward, terminated, truncated)
             expected = np.where(twin.games.over, twin.games.score, np.nan)
             np.testing.assert_array_equal(fragment.fields["episode_return"][t], expected)
             np.testing.assert_array_equal(fragment.fields["reward"][t], reward)
+            played += fragment.fields["mask"][t]
+            expected = np.where(twin.games.over, played, 0)
+            np.testing.assert_array_equal(fragment.fields["episode_steps"][t], expected)
+            played[twin.games.over] = 0
             games += int(np.count_nonzero(twin.games.over))
             episodes += int(np.count_nonzero(terminated | truncated))
     assert episodes > 2 * games > 20

@@ -1,6 +1,7 @@
 import json
 import resource
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from hypothesis import strategies as st
 
 from tianji_cli.config.schema import SamplerName
 from tianji_cli.files.saved import seal
+from tianji_cli.roles.buffer.replay import file
 from tianji_cli.roles.buffer.replay.file import ReplayFileError, restore_replay, save_replay
 from tianji_cli.roles.buffer.replay.replay import Replay
 
@@ -252,7 +254,7 @@ def test_a_restored_replay_of_sequences_has_them_all(
 ) -> None:
     layout = fragment_layout(3, 2)
     saved, naive = open_sequences(layout, slots, steps, seed=1), NaiveSequences(layout, slots, steps)
-    actor = ScriptedActor(layout, 0, seed=2)
+    actor = ScriptedActor(layout, 0, seed=8)
     for version in range(accepted):
         play(saved, naive, actor, version)
         if saved.drawable:
@@ -316,3 +318,10 @@ def test_a_full_disk_is_an_error_that_names_the_place(tmp_path: Path) -> None:
             save_replay(replay, tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_replay_that_was_saved_before_lengths_were_recorded_is_gone_on_with() -> None:
+    layout = fragment_layout(3, 2)
+    before = replace(layout, fields=tuple(one for one in layout.fields if one.name != "episode_steps"))
+    assert before.fingerprint != layout.fingerprint
+    assert file._fingerprint(before) == file._fingerprint(layout)

@@ -86,6 +86,19 @@ def test_the_best_win_rate_is_over_a_hundred_and_is_kept_by_a_resumed_run() -> N
     assert resumed.best_win_rate is None
 
 
+def test_lengths_are_those_of_the_last_hundred_episodes_of_the_own_policy() -> None:
+    episodes = Episodes()
+    assert episodes.mean_length is None
+    episodes.record([1.0] * 50, 1.0, lengths=[10] * 50)
+    assert episodes.mean_length == 10.0
+    episodes.record([1.0] * 100, 2.0, lengths=[20] * 99 + [120])
+    assert episodes.mean_length == 21.0
+    episodes.take_over(np.ones(60))
+    assert episodes.mean_length is None, "another's returns came, and no lengths"
+    episodes.record([1.0], 3.0, lengths=[7])
+    assert episodes.mean_length == 7.0
+
+
 def test_returns_are_those_of_ended_episodes_in_the_order_they_ended() -> None:
     episode_return = np.array([[np.nan, 5], [2, np.nan], [np.nan, 7]], np.float32)
     won = np.array([[True, False], [True, False], [False, True]])

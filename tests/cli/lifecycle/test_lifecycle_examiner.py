@@ -17,7 +17,7 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.errors import ConfigError
 from tianji_cli.roles.examiner import REPORTED
 from tianji_cli.telemetry.metrics import read_history
-from tianji_cli.wire.reports import Evaluation, Examined, ExaminerReport
+from tianji_cli.wire.reports import Evaluation, EvaluatorReport, Examined, ExaminerReport
 
 EVERY = {"every_env_steps": 2000, "episodes": 8}
 ENDLESS = {"env_steps": 10**9}
@@ -223,7 +223,8 @@ def test_a_reward_that_is_no_number_ends_the_run_and_is_never_the_best(workplace
 
 def test_a_report_of_evaluations_is_as_long_however_many_episodes_they_have() -> None:
     returns = np.random.default_rng(1).random(20_000).tolist()
-    newest = tuple(Examined(n, 0, n, n, Evaluation.of(returns, 20_000), False) for n in range(REPORTED))
+    evaluation = Evaluation.of(EvaluatorReport(returns=returns), 20_000)
+    newest = tuple(Examined(n, 0, n, n, evaluation, False) for n in range(REPORTED))
     said = TypeAdapter(ExaminerReport).dump_json(ExaminerReport(newest=newest))
     assert len(said) < 4096  # Of the mebibyte that a message may have, five times a second.
 

@@ -37,10 +37,12 @@ def test_an_arrival_comes_out_of_its_message_as_it_went_in(
     samples: int, age_s: float, ended: list[tuple[float, bool]], winnable: bool
 ) -> None:
     returns, wins = [value for value, _ in ended], [won for _, won in ended if winnable]
-    sent = FragmentStats(samples, time.monotonic_ns() - int(age_s * 1e9), returns, wins)
+    lengths = list(range(1, len(returns) + 1))
+    sent = FragmentStats(samples, time.monotonic_ns() - int(age_s * 1e9), returns, wins, (), lengths)
     came = read(message(sent))
     assert isinstance(came, FragmentStats)
     assert (came.samples, list(came.returns), list(came.wins)) == (samples, returns, wins)
+    assert list(came.lengths) == lengths
     # The message carries an age, so what it took to read it is added.
     assert sent.started_ns <= came.started_ns <= time.monotonic_ns()
 
@@ -52,12 +54,14 @@ def test_an_arrival_says_of_a_fragment_what_it_holds() -> None:
     fragment = Fragment(layout, memory)
     ended = (fragment.fields["terminated"] | fragment.fields["truncated"]).astype(bool)
     fragment.fields["episode_return"][...] = np.where(ended, np.arange(12).reshape(4, 3), np.nan)
+    fragment.fields["episode_steps"][...] = np.where(ended, 7, 0)
     fragment.header["age_ns"] = 5_000_000_000
     before = time.monotonic_ns()
     arrival = FragmentStats.of(fragment)
     assert arrival.samples == fragment.fields["mask"].sum() > 0
     assert list(arrival.returns) == np.flatnonzero(ended).tolist()
     assert len(arrival.returns) > 0
+    assert list(arrival.lengths) == [7] * len(arrival.returns)
     assert before <= arrival.started_ns + 5_000_000_000 <= time.monotonic_ns()
     assert FragmentStats.of(fragment, started_ns=7).started_ns == 7
     assert arrival.wins == []

@@ -19,7 +19,7 @@ from gymnasium.spaces import Discrete
 from tianji_algos.fields import ACTION_MASK, leaves_choices
 from tianji_cli.files.counters import ProductionPage
 from tianji_cli.roles.role import Role, Trigger, rejected_by
-from tianji_cli.wire.fragment import Fragment, FragmentLayout
+from tianji_cli.wire.fragment import EPISODE_STEPS, Fragment, FragmentLayout
 from tianji_cli.wire.parameters import PublishedPolicy
 from tianji_cli.wire.reports import ActorReport
 from tianji_envs.core import VectorEnvironment
@@ -104,6 +104,7 @@ class Actor(Role):
         self._returns = np.zeros(layout.num_envs, np.float64)
         self._ended = np.zeros(layout.num_envs, np.bool_)
         self._num_ended = 0
+        self._began = np.zeros(layout.num_envs, np.int64)  # Steps of this actor before each episode.
         self._steps_before = np.zeros(layout.num_envs, np.int64)  # This fragment, in their episodes.
         self._bounds = bounds_of(environment.observation_space, layout.num_envs)
         self._subtracts = subtracts
@@ -157,7 +158,7 @@ class Actor(Role):
         return True
 
     def _note_ends(self, row: Fields) -> None:
-        """Write returns of the episodes that end with this step, or scores of the games, wins and metrics."""
+        """Write returns and lengths of episodes that end here, or scores of the games, wins and metrics."""
         np.logical_or(row["terminated"], row["truncated"], out=self._ended)
         self._num_ended = int(np.count_nonzero(self._ended))
         games, won, metrics = self._environment.games, self._environment.won, self._environment.metrics
@@ -167,15 +168,15 @@ class Actor(Role):
             np.copyto(row["metrics"], metrics)
         if games is not None:
             if self._num_ended:
-                self._write_returns(row, games.score, games.over)
+                self._write_ends(row, games.score, games.over)
             return
         self._returns += row["reward"]
         if self._num_ended:
-            self._write_returns(row, self._returns, self._ended)
+            self._write_ends(row, self._returns, self._ended)
             self._returns[self._ended] = 0.0
 
-    def _write_returns(self, row: Fields, returns: Returns, where: npt.NDArray[np.bool_]) -> None:
-        """Write returns of episodes that ended; as NaN, one would count as none that did."""
+    def _write_ends(self, row: Fields, returns: Returns, where: npt.NDArray[np.bool_]) -> None:
+        """Write returns and lengths of episodes that ended; as NaN, one would count as none that did."""
         if (
             not math.isfinite(returns.dot(returns))
             and (broken := np.flatnonzero(~np.isfinite(returns) & where)).size
@@ -186,6 +187,10 @@ class Actor(Role):
                 "be right"
             )
         np.copyto(row["episode_return"], returns, where=where)
+        made = self._sequence * self._layout.steps + self._step + 1
+        row[EPISODE_STEPS][where] = made - self._began[where]
+        self._began[where] = made
+        self._began[self._ended] += 1  # The next step only shows a first observation, also within a game.
 
     def _check_numbers(self, cause: Exception | None = None) -> None:
         """Refuse numbers that are not finite or that no space has, before anything is learnt from them.
@@ -351,6 +356,7 @@ class Actor(Role):
         fields = self._fragment.fields
         self._stack.write(fields["observation"][: self._environment.stack])
         fields["episode_return"].fill(np.nan)
+        fields[EPISODE_STEPS].fill(0)
         if self._environment.won is not None:
             fields["won"].fill(False)
         if self._environment.metrics is not None:

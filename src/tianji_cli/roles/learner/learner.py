@@ -266,6 +266,7 @@ class Learner(Role):
             best_mean_100=episodes.best_mean,
             win_rate=episodes.win_rate,
             metrics=episodes.metrics,
+            mean_length=episodes.mean_length,
             time_to=episodes.time_to,
         )
 
@@ -334,7 +335,7 @@ class Learner(Role):
         for arrival in arrivals:
             self._progress.env_steps += arrival.samples
             episodes = arrival.returns, self._progress.train_s, arrival.wins, arrival.metrics
-            if self._episodes.record(*episodes):
+            if self._episodes.record(*episodes, arrival.lengths):
                 self._best_parameters = self._publisher.parameters.copy()
 
     @property
@@ -407,6 +408,7 @@ class Episodes:
         self._names = metrics
         self._metrics = np.zeros((WINDOW, len(metrics)), np.float64)
         self._measured = 0
+        self._lengths = np.full(WINDOW, np.nan)
 
     @property
     def in_mean(self) -> int:
@@ -437,18 +439,26 @@ class Episodes:
             return None
         return dict(zip(self._names, self._metrics[:measured].mean(axis=0).tolist(), strict=True))
 
+    @property
+    def mean_length(self) -> float | None:
+        """Mean length of the last hundred episodes, in env steps; None before one ended."""
+        known = self._lengths[np.isfinite(self._lengths)]
+        return float(known.mean()) if known.size else None
+
     def record(
         self,
         returns: Iterable[float],
         train_s: float,
         wins: Iterable[bool] = (),
         metrics: Iterable[Sequence[float]] = (),
+        lengths: Sequence[int] = (),
     ) -> bool:
         """Add episodes in the order they ended, ``train_s`` seconds after the first environment step.
 
         Args:
             wins: which of them were won; empty where nothing is won.
             metrics: those of each of them; empty where there are none.
+            lengths: env steps of each of them; empty where they are not known.
 
         Returns:
             True if the mean of a hundred episodes became better than it ever was.
@@ -459,6 +469,8 @@ class Episodes:
         for values in metrics:
             self._metrics[self._measured % WINDOW] = values
             self._measured += 1
+        for number, length in enumerate(lengths, self._recorded):
+            self._lengths[number % WINDOW] = length
         improved = False
         for value in returns:
             place = self._recorded % WINDOW
@@ -490,7 +502,7 @@ class Episodes:
     def take_over(self, returns: npt.NDArray[np.float64]) -> None:
         """Go on with the policy of another member, whose last returns these are; best and counts stay."""
         self._recorded, self._own, self._judged, self._measured = len(returns), 0, 0, 0
-        self._recent[:] = 0.0
+        self._recent[:], self._lengths[:] = 0.0, np.nan
         self._recent[: len(returns)] = returns
         self._sum = float(returns.sum())
 

@@ -25,7 +25,7 @@ from tianji_cli.runs.comparison.runs import strange_rows
 from tianji_cli.runs.figure import HEIGHT, render_figure
 from tianji_cli.runs.report.reading import ReportedRun, Rows
 from tianji_cli.runs.report.svg import NoPictureError, inline
-from tianji_cli.telemetry.plots import Drawing, drawings
+from tianji_cli.telemetry.plots import LOSS, Drawing, drawings
 
 MOST_ROWS: Final = 400
 """Of a curve: a page has fewer pixels for it."""
@@ -54,7 +54,9 @@ class Picture:
 
 
 # Names of plots, as they stand beside one another.
-RETURNS: Final = ("return_over_steps", "return_over_time", "win_rate_over_steps", "win_rate_over_time")
+RETURNS: Final = (
+    *("return_over_steps", "return_over_time", "win_rate_over_steps", "win_rate_over_time", "episode_length"),
+)
 PACE: Final = ("throughput", "policy_lag", "replay_ratio", "sample_age")
 BUSY: Final = ("busy",)
 
@@ -63,6 +65,7 @@ _OF_A_RUN: Final[Mapping[str, tuple[str, str, str]]] = {
     "return_over_time": ("Return over time", "The same, over seconds of training.", "mean_100"),
     "win_rate_over_steps": ("Won over env steps", "Share of the last 100 episodes.", "win_rate"),
     "win_rate_over_time": ("Won over time", "The same, over seconds of training.", "win_rate"),
+    "episode_length": ("Episode length", "Env steps, mean of the last 100 training episodes.", "mean_length"),
     "throughput": (
         "Throughput",
         "Env steps that actors made and buffers received, and uses in updates over the replay ratio: in "
@@ -124,6 +127,12 @@ def _pictures_of(run: ReportedRun) -> dict[str, Picture]:
         if name in found:
             svg = _svg(found[name], name, title, _told(note, rows, column))
             pictures[name] = Picture(title, " ".join([note, *_more(name, run)]), svg)
+    for place, (name, draw) in enumerate((of for of in found.items() if of[0].startswith(LOSS)), 1):
+        column = name.removeprefix(LOSS)
+        title = printable(column.replace("_", " ").capitalize())
+        note = "As the update rule reports it, mean since the report before."
+        svg = _svg(draw, f"loss_{place}", title, _told(note, rows, f"losses.{column}"))
+        pictures[name] = Picture(title, note, svg)
     if len(rows) < len(began) and "throughput" in pictures:
         of = pictures["throughput"]
         more = f"Curves are drawn through {MOST_ROWS} of {count(len(began))} reports."

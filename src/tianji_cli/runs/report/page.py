@@ -35,6 +35,7 @@ from tianji_cli.runs.report.drawing import (
 )
 from tianji_cli.runs.report.reading import ReportedRun, read_reported
 from tianji_cli.runs.report.settings import ABSENT, Setting, settings_of, written
+from tianji_cli.telemetry.plots import LOSS
 from tianji_cli.telemetry.report import facts_of, returns_of, warnings_of
 from tianji_cli.telemetry.run_state import in_short
 from tianji_cli.telemetry.snapshot import METRICS, RoleStatus, RoleSummary, lines
@@ -98,6 +99,7 @@ class RunPage:
             "run": "What was run",
             "result": "What it came to" if run.state.is_over else "How far it is",
             "returns": self.returns and "Returns",
+            "losses": self.losses and "Losses and diagnostics",
             "pace": self.pace and "Pace, lag and balance",
             "samples": self.account and "Where every sample went",
             "roles": self.roles and "How busy the roles were",
@@ -112,6 +114,11 @@ class RunPage:
     def returns(self) -> list[Picture]:
         """Learning curves."""
         return self._pictures(RETURNS)
+
+    @property
+    def losses(self) -> list[Picture]:
+        """What its update rule reports."""
+        return self._pictures([name for name in self.drawn if name.startswith(LOSS)])
 
     @property
     def pace(self) -> list[Picture]:

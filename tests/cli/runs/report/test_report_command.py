@@ -80,9 +80,9 @@ def test_a_page_has_what_was_run_what_it_came_to_and_how_to_run_it_again(
     assert titles[:5] == [
         "Return over env steps",
         "Return over time",
+        "Policy",
+        "Value",
         "Throughput",
-        "Policy lag",
-        "Replay ratio",
     ]
 
 
@@ -103,16 +103,26 @@ def test_curves_have_evaluations_ratios_ages_and_the_roles_shares(place: Path) -
     run = leave(place, rises(100), {"experiment": {"thresholds": [15.0, 70.0]}}, evaluated=evaluated)
     with run.metrics.open("a") as file:
         row = build_snapshot(
-            11, **WITH_REPLAY, env_steps=11_000, by_group=OF_GROUPS["by_group"], win_rate=0.5
+            11,
+            **WITH_REPLAY,
+            env_steps=11_000,
+            by_group=OF_GROUPS["by_group"],
+            win_rate=0.5,
+            mean_length=87.5,
+            losses={"approx_kl": 0.25, "cost in $a$ and $b_": 1.0, "broken": float("nan")},
         )
         file.write(json.dumps(row.metrics() | {"roles": None}) + "\n")
     page = reported("quick")
     titles = page.texts("h3")
-    assert {"Won over env steps", "Sample age", "Busy over time"} <= set(titles)
+    assert {"Won over env steps", "Sample age", "Busy over time", "Episode length"} <= set(titles)
+    assert {"Policy", "Value", "Approx kl", "Cost in $a$ and $b", "Broken"} <= set(titles)
+    assert "Losses and diagnostics" in page.texts("h2")
     noted = page.texts("figcaption")
     assert "Points are evaluations while training" in noted[0]
     assert "thresholds 15, 70." in noted[0]
     svgs = page.all("svg")
+    assert any("It begins at 87.5, ends at 87.5" in svg.text for svg in svgs)
+    assert any("cost in $a$ and $b" in svg.text for svg in svgs), "a name is no formula"
     assert any("evaluations" in svg.text and "each group" in svg.text for svg in svgs)
     assert any(all(kind in svg.text for kind in ("actor", "learner", "100%")) for svg in svgs)
 

@@ -38,7 +38,7 @@ from tianji_cli.files.saved import CheckpointError, read_sealed, seal
 from tianji_cli.roles.buffer.replay.memory import NONE, ReplayRing
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings
 from tianji_cli.roles.buffer.replay.samplers import SAMPLERS
-from tianji_cli.wire.fragment import FragmentLayout
+from tianji_cli.wire.fragment import EPISODE_STEPS, FragmentLayout
 
 SCHEMA: Final = 1
 DOCUMENT: Final = "replay.json"
@@ -158,9 +158,13 @@ def _predecessors(replay: Replay) -> npt.NDArray[np.int64]:
 
 
 def _fingerprint(layout: FragmentLayout) -> str:
-    """Identify fragments as earlier versions did, whose returns were float32: a replay keeps none of them."""
+    """Identify fragments as earlier versions did, with returns in float32 and no lengths: none is kept."""
     narrow = {"episode_return": np.dtype(np.float32)}
-    fields = tuple(replace(spec, dtype=narrow.get(spec.name, spec.dtype)) for spec in layout.fields)
+    fields = tuple(
+        replace(spec, dtype=narrow.get(spec.name, spec.dtype))
+        for spec in layout.fields
+        if spec.name != EPISODE_STEPS
+    )
     return f"{replace(layout, fields=fields).fingerprint:016x}"
 
 

@@ -21,7 +21,7 @@ from tianji_cli.roles.buffer.replay.samplers import SAMPLERS
 from tianji_cli.roles.buffer.replay.samples import SampleIndex, Sequences, Transitions
 from tianji_cli.roles.buffer.replay.unrolls import Unrolls
 from tianji_cli.wire.batches import BatchArrays
-from tianji_cli.wire.fragment import FragmentLayout
+from tianji_cli.wire.fragment import EPISODE_STEPS, FragmentLayout
 from tianji_cli.wire.reports import Pending, Spread
 
 MOST: Final = 255
@@ -93,7 +93,8 @@ PRIORITY: Final = "priority"
 KEPT: Final = ("observation", "reward")
 """Fields, beside the agent's, that are read whenever a batch is drawn."""
 
-READ_ONCE: Final = ("terminated", "truncated", "mask", "episode_return", "won", "metrics", PRIORITY)
+_OF_ENDS: Final = ("episode_return", EPISODE_STEPS, "won", "metrics")
+READ_ONCE: Final = ("terminated", "truncated", "mask", *_OF_ENDS, PRIORITY)
 """Fields that are not read after a fragment was accepted."""
 
 

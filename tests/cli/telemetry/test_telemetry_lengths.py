@@ -1,0 +1,63 @@
+"""How long episodes are is shown wherever their returns are."""
+
+import io
+import json
+from collections.abc import Callable
+
+from rich.console import Console
+
+from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.telemetry.metrics import (
+    MetricsFollower,
+    MetricsWriter,
+    evaluation_scalars,
+    parsed_row,
+    read_summary,
+    scalars,
+)
+from tianji_cli.telemetry.report import print_result
+from tianji_cli.telemetry.snapshot import Snapshot, Summary
+from tianji_cli.telemetry.telemetry import render
+from tianji_cli.wire.reports import Evaluation, EvaluatorReport
+
+LENGTHS = {"mean_length": 152.5, "evaluation": Evaluation(100, 12.0, 2.3, length=9.5)}
+
+
+def test_rows_events_and_the_summary_have_lengths_and_are_read_back(
+    run: RunDirectory, snapshot: Callable[..., Snapshot], summary: Callable[..., Summary]
+) -> None:
+    written = snapshot(mean_length=152.5)
+    assert dict(scalars(written))["episodes/mean_length"] == 152.5
+    writer = MetricsWriter(run, print)
+    writer.write(written)
+    writer.close()
+    (row,) = MetricsFollower(run.metrics, parsed_row).rows()
+    assert row.snapshot(row.roles or ()) == written
+    document = summary(**LENGTHS).document()
+    assert (document["returns"]["mean_length"], document["evaluation"]["length"]) == (152.5, 9.5)
+    run.summary.write_text(json.dumps(document))
+    assert read_summary(run.summary) == summary(**LENGTHS)
+    assert "length" not in json.dumps(summary().document()), "earlier runs know none"
+
+
+def test_the_display_and_the_result_say_how_long_episodes_are(
+    run: RunDirectory, snapshot: Callable[..., Snapshot], summary: Callable[..., Summary]
+) -> None:
+    console = Console(width=80, height=24, record=True, file=io.StringIO())
+    console.print(render(snapshot(mean_length=152.5), "ppo", None, console))
+    assert "of 259 episodes, 152.5 steps, best" in console.export_text()
+    console = Console(width=200, record=True, file=io.StringIO())
+    print_result(summary(**LENGTHS), run, console)
+    shown = console.export_text()
+    assert "mean of the last 100 of 412 episodes, 152.5 steps, best 476.1" in shown
+    assert "mean of 100 greedy episodes, standard deviation 2.30, 9.50 steps" in shown
+
+
+def test_an_evaluation_that_came_to_nothing_is_shown_as_0() -> None:
+    evaluation = Evaluation.of(EvaluatorReport(returns=(0.0, 0.0), length=12.0), 2)
+    row = vars(evaluation) | {"env_steps": 7}
+    assert evaluation_scalars(row) == {
+        "evaluation/mean": 0.0,
+        "evaluation/std": 0.0,
+        "evaluation/length": 12.0,
+    }
