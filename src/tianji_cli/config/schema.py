@@ -248,7 +248,8 @@ class Experiment(Section):
         keep_checkpoints: how many stay under their step number.
         track: experiment trackers that the run is logged to, "tensorboard" among them.
         evaluation: evaluations while training; None, or false in TOML: there are none.
-        eval_episodes: episodes of the greedy evaluation at the end; 0 for none.
+        eval_episodes: episodes of the greedy evaluation at the end; 0 for none. By default 100, of which none
+            is begun after a tenth of the training time, except with ``mode = "sync"``, which repeats itself.
         eval_checkpoint: which policy is evaluated: the "best" by mean training return, or the "last", where
             such returns say little: opponents whose returns are added up, or actions that are all random.
         eval_max_s: seconds that the evaluation may take; episodes that have not ended by then are left out.
@@ -270,13 +271,18 @@ class Experiment(Section):
     keep_checkpoints: Natural = 3
     track: Annotated[tuple[str, ...], Field(strict=False)] = ("tensorboard",)
     evaluation: Annotated[PeriodicEvaluation | None, BeforeValidator(_none_if_off)] = None
-    eval_episodes: Natural = 100
+    eval_episodes: Natural | None = None
     eval_checkpoint: Literal["best", "last"] = "best"
     eval_max_s: Annotated[float, Field(gt=0)] = 120.0
     eval_max_steps: Count = 10_000_000
     plots: bool = True
     extensions: Annotated[tuple[str, ...], Field(strict=False)] = ()
     files: Annotated[tuple[str, ...], Field(strict=False)] = ()
+
+    @property
+    def last_episodes(self) -> int:
+        """Episodes of the evaluation at the end, at most."""
+        return 100 if self.eval_episodes is None else self.eval_episodes
 
     @model_validator(mode="after")
     def _evaluates_what_it_stops_by(self) -> Self:

@@ -238,7 +238,7 @@ class _Planner:
             self._add_group(group, numbers)
         if self._config.experiment.evaluation is not None:
             self._add((EXAMINER,), 0, self._hosts[0])
-        if self._config.experiment.eval_episodes:
+        if self._config.experiment.last_episodes:
             self._add(("evaluator",), None, self._hosts[0])
         transport = distribution.transport
         return Plan(tuple(self._processes), transport.local, transport.remote)

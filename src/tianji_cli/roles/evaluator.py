@@ -53,10 +53,13 @@ class EvaluationLimits:
     Attributes:
         max_s: seconds from the first step.
         max_steps: env steps of all episodes together; None for any number.
+        begins_s: seconds from the first step after which no episode is begun: those that were are played to
+            their end, since the mean of those that end in time would be that of short ones.
     """
 
     max_s: float = math.inf
     max_steps: int | None = None
+    begins_s: float = math.inf
 
 
 @dataclass
@@ -243,6 +246,9 @@ class Evaluator(Role):
         return self._follower.turn()
 
     def _check_limits(self) -> None:
+        if self._seconds >= self._limits.begins_s and (self._left > 1).any():
+            np.minimum(self._left, 1, out=self._left)
+            self._wanted, self._follow = len(self.returns) + int(self._left.sum()), None
         if self._seconds >= self._limits.max_s:
             self.cut_off = f"{self._limits.max_s:g} s"
         elif self._limits.max_steps is not None and self._env_steps >= self._limits.max_steps:

@@ -197,7 +197,8 @@ class Overview:
     def note_evaluation(self, ended_by: str | None) -> None:
         """Take in how the greedy evaluation went, and why the root has ended it, if it has."""
         said = next((said for _, said in self._reports(EvaluatorReport)), EvaluatorReport())
-        self.evaluation = Evaluation.of(said, self._config.experiment.eval_episodes, ended_by)
+        wanted = said.progress.wanted if said.progress else self._config.experiment.last_episodes
+        self.evaluation = Evaluation.of(said, wanted, ended_by)
 
     def new_evaluations(self, report: Report) -> Iterator[dict[str, Any]]:
         """Give a row of the metrics for each evaluation in a report that was in none before."""

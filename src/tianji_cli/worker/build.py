@@ -517,9 +517,14 @@ def build_evaluator(
         UsageError: the environment knows no such policy.
     """
     experiment = builder.config.experiment
-    number = experiment.eval_episodes if episodes is None else episodes
+    number = experiment.last_episodes if episodes is None else episodes
     limits = limits or EvaluationLimits(experiment.eval_max_s, experiment.eval_max_steps)
-    num_envs = 1 if render else min(number, MAX_PARALLEL)
+    most = MAX_PARALLEL
+    if episodes is None and experiment.eval_episodes is None and builder.config.distribution.mode != "sync":
+        progress = saved_progress(builder.job.checkpoints, builder.config.distribution.groups)
+        limits = replace(limits, begins_s=max(group.train_s for group in progress) / 10)
+        most = SAMPLED  # As many are played in any case.
+    num_envs = 1 if render else min(number, most)
     seed = builder.seed("evaluation") if seed is None else seed
     seed_streams(seed)
     trained: Policy | None = None

@@ -12,7 +12,7 @@ from tianji_algos.core import Agent, Spaces, build_model
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings
 from tianji_cli.roles.evaluator import EvaluationLimits, Evaluator, Moment, RandomPolicy
-from tianji_cli.wire.reports import Evaluating, EvaluatorReport
+from tianji_cli.wire.reports import Evaluating, Evaluation, EvaluatorReport
 from tianji_envs.core import BaseEnv, VectorEnvironment
 from tianji_envs.errors import BrokenEnvironmentError
 from tianji_envs.gym import GymFactory
@@ -104,6 +104,19 @@ def test_metrics_are_means_over_the_episodes_that_count() -> None:
         evaluator.turn()
     # Two of each: what short ones play beyond their share counts nowhere.
     assert evaluator.report().metrics == {"success": pytest.approx(2 / 3), "cost": 4.0}
+
+
+def test_what_was_begun_is_played_to_its_end_and_nothing_is_begun_any_more() -> None:
+    limits = EvaluationLimits(begins_s=0.0)
+    plays = Evaluator(build_agent(SPACES, 3), walks(2, 3, 11), 100, 1, limits, (), follow=None)
+    while plays.finished is None:
+        plays.turn()
+    assert sorted(plays.returns) == [2.0, 3.0, 11.0]
+    assert plays.cut_off is None
+    report = plays.report()
+    assert report.progress is not None
+    evaluation = Evaluation.of(report, report.progress.wanted)
+    assert (evaluation.episodes, evaluation.left_out, evaluation.cut_off) == (3, 0, None)
 
 
 def play_within(limits: EvaluationLimits, *lengths: int) -> Evaluator:

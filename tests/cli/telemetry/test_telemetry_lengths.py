@@ -3,7 +3,9 @@
 import io
 import json
 from collections.abc import Callable
+from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from tianji_cli.files.rundir import RunDirectory
@@ -41,14 +43,13 @@ def test_rows_events_and_the_summary_have_lengths_and_are_read_back(
 
 
 def test_the_display_and_the_result_say_how_long_episodes_are(
-    run: RunDirectory, snapshot: Callable[..., Snapshot], summary: Callable[..., Summary]
+    snapshot: Callable[..., Snapshot], summary: Callable[..., Summary], capsys: pytest.CaptureFixture[str]
 ) -> None:
     console = Console(width=80, height=24, record=True, file=io.StringIO())
     console.print(render(snapshot(mean_length=152.5), "ppo", None, console))
-    assert "of 259 episodes, 152.5 steps, best" in console.export_text()
-    console = Console(width=200, record=True, file=io.StringIO())
-    print_result(summary(**LENGTHS), run, console)
-    shown = console.export_text()
+    assert "of 185 episodes, 152.5 steps, best" in console.export_text()
+    print_result(summary(**LENGTHS), RunDirectory(Path("experiments/x/3")))
+    shown = capsys.readouterr().out
     assert "mean of the last 100 of 412 episodes, 152.5 steps, best 476.1" in shown
     assert "mean of 100 greedy episodes, standard deviation 2.30, 9.50 steps" in shown
 
