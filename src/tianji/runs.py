@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -144,8 +145,10 @@ def train(
             ``--set experiment.seed=3``.
 
     Raises:
-        UsageError: the config cannot be run; RunFailed: the training failed. Both with what the command said.
+        UsageError: the config cannot be run, or TianJi is importing the module that calls this; RunFailed:
+            the training failed. Both with what the command said.
     """
+    _refuse_in_import()
     words = [os.fspath(config), "--out", os.fspath(out), *(["--name", name] if name else [])]
     words += ["--init-from", os.fspath(init_from)] if init_from is not None else []
     words += ["--quiet"] if quiet else []
@@ -162,6 +165,24 @@ def train(
             shown = f"{ended.last_words}; the command has said why above"
             raise error(ended.last_words.removeprefix("tianji: error: ") if quiet else shown)
         return Run(json.loads(result.read_text(encoding="utf-8"))["run"])
+
+
+def _refuse_in_import() -> None:
+    """Refuse a training that a module begins while TianJi imports it: each would begin another one.
+
+    Raises:
+        UsageError: names the module, and what guards it.
+    """
+    module, frame = "", sys._getframe(1)
+    while (caller := frame.f_back) is not None:
+        frame, name = caller, caller.f_globals.get("__name__", "")
+        if module and name.startswith("tianji_cli."):
+            raise UsageError(
+                f"TianJi imports {module!r} for what a config names in it, and it calls tianji.train() "
+                'as it is imported, without end: call it under `if __name__ == "__main__":`'
+            )
+        if frame.f_code.co_name == "<module>":
+            module = module or name
 
 
 def _settings(at: KeyPath, values: Mapping[str, Any]) -> Iterator[str]:

@@ -111,6 +111,11 @@ class Plugins:
     def _import(self, name: str, module: str) -> ModuleType:
         if os.sep in module:
             raise self.unknown(f"{self.kind} {name!r}: {module!r} is a path; {_as_module(name)}")
+        if module == "__main__":
+            raise self.unknown(
+                f"{self.kind} {name!r}: '__main__' is another program in each process of a training; "
+                "name the module by its file, without .py"
+            )
         try:
             return importlib.import_module(module)
         except ModuleNotFoundError as cause:

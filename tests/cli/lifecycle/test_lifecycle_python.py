@@ -37,6 +37,7 @@ def nothing_stays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = set(psutil.Process().children())
     yield
     sys.modules.pop("my_env", None)
+    gymnasium.registry.pop("Mine-v0", None)
     assert set(psutil.Process().children()) <= before
 
 
@@ -402,3 +403,55 @@ def test_an_interruption_of_train_leaves_a_checkpoint_and_goes_on_to_the_caller(
         workplace.until(lambda: not in_session(child.pid), "all of its processes end")
     finally:
         kill_session(child.pid)
+
+
+SELF = """
+import gymnasium, tianji
+class Mine(gymnasium.Wrapper):
+    def __init__(self, **options):
+        super().__init__(gymnasium.make("CartPole-v1"))
+gymnasium.register("Mine-v0", Mine)
+tianji.train("run.toml", out="out")
+"""
+
+
+@pytest.mark.parametrize("given", [{"type": "my_env:Mine", "id": ""}, {"id": "my_env:Mine-v0"}])
+def test_a_script_that_trains_as_it_is_imported_is_refused_with_the_guard(workplace: Any, given: Any) -> None:
+    """Each training would import the script, which begins a training."""
+    workplace.module(SELF)
+    workplace.config({"environment": given})
+    child = subprocess.Popen(
+        [sys.executable, "my_env.py"],
+        cwd=workplace.place,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"TMPDIR": str(workplace.place / "tmp")},
+    )
+    try:
+        _, said = child.communicate(timeout=60)
+        assert child.returncode == 1
+        assert "TianJi imports 'my_env'" in said
+        assert 'call it under `if __name__ == "__main__":`' in said
+        assert not (workplace.place / "out").exists()
+        workplace.until(lambda: not in_session(child.pid), "all of its processes end")
+    finally:
+        kill_session(child.pid)
+
+
+def test_a_run_whose_module_trains_as_it_is_imported_is_not_loaded(workplace: Any) -> None:
+    workplace.module(SELF.partition("tianji.train")[0])
+    path = trained(workplace, {"environment": {"type": "my_env:Mine", "id": ""}})
+    workplace.module(SELF)
+    with pytest.raises(tianji.TianjiError, match=r"'my_env' .* calls tianji\.train"):
+        tianji.load(path)
+
+
+def test_an_id_that_only_a_script_has_registered_is_named_as_such(workplace: Any) -> None:
+    gymnasium.register("Mine-v0", lambda: gymnasium.make("CartPole-v1"))
+    for given in ("Mine-v0", "__main__:Mine-v0"):
+        config = workplace.config({"environment": {"id": given}})
+        with pytest.raises(
+            tianji.TianjiError, match=r"your own: 'module:Mine-v0'.* a script's are its alone"
+        ):
+            tianji.train(config, out=workplace.place / "out")
