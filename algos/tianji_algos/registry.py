@@ -158,6 +158,16 @@ def settings_type(kind: Kind, name: str) -> type[BaseModel]:
     return cast("type[BaseModel]", load(kind, name).settings_type)
 
 
+def derives(kind: Kind, name: str, other: str) -> bool:
+    """Whether a user's class is a subclass of another name's; no built-in one is said to be, without import.
+
+    Raises:
+        UnknownNameError: nothing of that kind has one of the names.
+        BrokenExtensionError: one of the classes does not load.
+    """
+    return (kind, name) not in _BUILT_IN and issubclass(load(kind, name), load(kind, other))
+
+
 def agent_defaults(name: str) -> AgentDefaults:
     """Find the model and the embryo that an agent uses by default; imports no torch for a built-in one.
 

@@ -80,7 +80,7 @@ def find_spec(id: str) -> EnvSpec:  # noqa: A002 - the config's word for it
         elsewhere = "" if module else well_known(name) or registered_elsewhere(name)
         hint = elsewhere or _nearest(name, f"{module}:" if module not in {"", "__main__"} else "")
         if name and not elsewhere and module in {"", "__main__"}:
-            hint += f" (your own: 'module:{name}', which imports what registers it; a script's are its alone)"
+            hint += " (your own: 'module:ID', which imports what registers it; a script's are its alone)"
         raise UnknownEnvironmentError(f"gymnasium has no environment {name!r}{hint}")
     return spec
 

@@ -121,7 +121,9 @@ def _examine(
     if target.endswith(".toml") or find_config(target, Path.cwd()) is not None:
         job = load_config(target, overrides)
         yield Finding("config", "it can be run here")
-        yield from (Finding("config", warning, "warning", "") for warning in host_warnings(job))
+        yield from (
+            Finding("config", warning, "warning", "") for warning in (*job.notes, *host_warnings(job))
+        )
     section = job.environment if job is not None else _environment(target, overrides)
     try:
         with _patient(patience_s):

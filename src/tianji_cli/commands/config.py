@@ -38,11 +38,13 @@ def show(config: ConfigOrRun, *, overrides: Override = None, out: Runs = None) -
     import tomlkit  # noqa: PLC0415 - only this command writes comments
 
     tree = _read(config, overrides or (), out)
-    document = tomlkit.parse(dump_config(resolve(tree)))
+    job = resolve(tree)
+    document = tomlkit.parse(dump_config(job))
     for path, value in _values(document, ()):
         origin = _origin(tree, path)
         if origin:
             value.comment(printable(origin))
+    sys.stdout.writelines(f"# {printable(note)}\n" for note in job.notes)
     sys.stdout.write(tomlkit.dumps(document))
     return 0
 

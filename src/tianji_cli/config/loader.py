@@ -12,6 +12,7 @@ import sys
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeGuard, TypeVar, get_args, get_origin
@@ -168,8 +169,8 @@ def _validated(tree: Tree, cores: int | None = None) -> JobConfig:
     check_together(tree, found)
     check_population(tree, found)
     if tree.problems:
-        raise ConfigError(sorted(tree.problems, key=_by_section))
-    return JobConfig(**found)
+        raise ConfigError([*sorted(tree.problems, key=_by_section), *tree.notes])
+    return JobConfig(**found).noted(map(str, tree.notes))
 
 
 def _with_usual_split(found: Mapping[str, Any], cores: int) -> Distribution:
@@ -481,8 +482,8 @@ def find_components(tree: Tree) -> dict[str, Component]:
     """Build agent, model and training, as far as they can be; others become problems."""
     defaults: dict[str, str] = {}
     found: dict[str, Component] = {}
-    for section, kind in KINDS.items():
-        table = tree.values.get(section, {})
+    for section in KINDS:
+        table = tree.values.setdefault(section, {})
         if not isinstance(table, dict):
             continue
         name = table.get("type", defaults.get(section))
@@ -492,7 +493,7 @@ def find_components(tree: Tree) -> dict[str, Component]:
         elif name is not None and not isinstance(name, str):
             tree.problem((section, "type"), f"{shown_value(name)} does not fit", "it should be a string")
         elif name is not None:
-            component = _find_component(tree, section, kind, name, table)
+            component = _find_component(tree, section, name, defaults.get(section))
             if component is not None:
                 found[section] = component
             if section == "agent":
@@ -500,14 +501,20 @@ def find_components(tree: Tree) -> dict[str, Component]:
     return found
 
 
-def _find_component(
-    tree: Tree, section: str, kind: algorithms.Kind, name: str, table: Mapping[str, Any]
-) -> Component | None:
+def _find_component(tree: Tree, section: str, name: str, usual: str | None) -> Component | None:
+    kind, table = KINDS[section], tree.values[section]
+
+    def derives(former: object) -> bool:
+        with suppress(AlgorithmError):  # What a file says that others replace need not exist.
+            return algorithms.derives(kind, name, str(former or usual))
+        return False
+
     try:
         model = algorithms.settings_type(kind, name)
     except AlgorithmError as error:
         tree.problem((section, "type"), str(error))
         return None
+    tree.inherit((section,), model.model_fields, derives)
     settings = validated(tree, (section,), model, {key: table[key] for key in table if key != "type"})
     return None if settings is None else Component(type=name, settings=settings)
 
@@ -589,19 +596,30 @@ def _find_role(tree: Tree, name: str, table: Mapping[str, Any]) -> UserRoleSecti
     if type_name is None:
         tree.problem((*at, "type"), "missing", 'for example type = "my_module:MyRole"')
         return None
+    role = None
+    if isinstance(type_name, str):
+        try:
+            role = load_role(type_name)
+        except UsageError as error:
+            tree.problem((*at, "type"), str(error))
+    if role is not None:
+        tree.inherit(at, {*OWN_KEYS, *role.settings_type.model_fields}, partial(_is_role_of, role))
     common = {key: table[key] for key in table if key in OWN_KEYS}
     section = validated(tree, at, UserRoleSection, {**common, "settings": {}})
-    if not isinstance(type_name, str):
-        return None  # Reported as a wrong value already.
-    try:
-        settings_type = load_role(type_name).settings_type
-    except UsageError as error:
-        tree.problem((*at, "type"), str(error))
-        return None
-    settings = validated(tree, at, settings_type, {key: table[key] for key in table if key not in common})
+    if role is None:
+        return None  # A type that is no string was reported as a wrong value.
+    settings = validated(
+        tree, at, role.settings_type, {key: table[key] for key in table if key not in common}
+    )
     if section is None or settings is None:
         return None
     return section.model_copy(update={"settings": settings})
+
+
+def _is_role_of(role: type[HasSettings], former: object) -> bool:
+    with suppress(UsageError):  # What a file says that others replace need not exist.
+        return issubclass(role, load_role(str(former)))
+    return False
 
 
 def check_fit(tree: Tree, components: Mapping[str, Component]) -> None:

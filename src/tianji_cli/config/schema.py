@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Protocol, Self, runtime_checkable
 
@@ -860,6 +860,17 @@ class JobConfig(Section):
     distribution: Distribution = Distribution()
     roles: dict[str, UserRoleSection] = Field(default_factory=dict)
     population: Population | None = None
+    _notes: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What its user should know, though it can be run."""
+        return self._notes
+
+    def noted(self, notes: Iterable[str]) -> Self:
+        """Return itself with such notes, which are no part of what is written of it."""
+        self._notes = tuple(notes)
+        return self
 
     @property
     def cores(self) -> int:

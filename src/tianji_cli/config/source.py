@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -110,12 +110,16 @@ class Tree:
     Attributes:
         origins: the file or option that set a key, by its path; others are inside a value, or were not set.
         files: the files read, the one that was asked for first.
+        former: by section, what it said before it named another type, each with its origin; the newest last.
+        notes: what a user should know of a config that can be run.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[KeyPath, str] = field(default_factory=dict)
     files: list[Path] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    former: dict[KeyPath, list[dict[str, tuple[Any, str]]]] = field(default_factory=dict)
+    notes: list[Problem] = field(default_factory=list)
 
     def origin(self, path: Sequence[str]) -> str:
         """Name the file or option that set a value or, if none did, the config that was asked for."""
@@ -156,11 +160,14 @@ class Tree:
     def merge(self, table: Mapping[str, Any], origin: str, at: KeyPath = ()) -> None:
         """Lay a table over what is there.
 
-        A section that names another ``type`` begins anew: settings of the former type are not its own.
+        A section that names another ``type`` begins anew: settings of the former type are not its own, unless
+        it derives from that (``inherit``).
         """
         target = self._table(at)
         typed = is_role(at) or (len(at) == 1 and at[0] in COMPONENTS)
         if target and typed and table.get("type", target.get("type")) != target.get("type"):
+            said = {key: (value, self.origin((*at, key))) for key, value in target.items()}
+            self.former.setdefault(at, []).append(said)
             target.clear()
             self._forget(at)
         for key, value in table.items():
@@ -175,6 +182,24 @@ class Tree:
                     self._forget(path)
                 target[key] = value
                 self.origins[path] = origin
+
+    def inherit(self, at: KeyPath, known: Collection[str], derives: Callable[[object], bool]) -> None:
+        """Take over what a section said before it named its type, if this derives from the former one.
+
+        Args:
+            known: keys of the type; others are noted.
+            derives: whether the type does so from another, by the other's name.
+        """
+        target = self._table(at)
+        for former in reversed(self.former.pop(at, [])):
+            if not derives(former.pop("type", (None, ""))[0]):
+                return
+            for key, (value, origin) in former.items():
+                if key in known and key not in target:
+                    target[key], self.origins[*at, key] = value, origin
+                elif key not in known:
+                    what = f"is not inherited: {target['type']!r} has no such key"
+                    self.notes.append(Problem(origin, dotted((*at, key)), what))
 
     def assign(self, path: KeyPath, value: object, origin: str) -> None:
         """Replace one value, making the tables that lead to it."""

@@ -122,7 +122,7 @@ def run_session(request: RunRequest) -> Result:
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         telemetry = _telemetry(request, earlier_env_steps, stack)
-        for warning in (*run.check(), *host_warnings(job)):
+        for warning in (*run.check(), *job.notes, *host_warnings(job)):
             telemetry.event(warning)
         begin = _session_files(request, progress, telemetry, stack)
         initial = initial_document(run)

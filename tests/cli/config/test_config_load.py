@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tianji_cli.config.loader import dump_config, load_config, load_run_config
+from tianji_cli.config.loader import dump_config, load_config, load_run_config, resolve
 from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.source import read
 from tianji_cli.errors import ConfigError
 
 GOOD = """
@@ -324,6 +326,53 @@ def test_another_type_of_model_leaves_the_settings_of_the_former_behind(tmp_path
     write(tmp_path / "base.toml", GOOD + '[model]\ntype = "of_the_base"\nwidth = 3\n')
     child = write(tmp_path / "child.toml", 'extends = "base.toml"\n[model]\ntype = "mlp_actor_critic"\n')
     assert load_config(str(child)).model.type == "mlp_actor_critic"
+
+
+DERIVED = """
+from pydantic import BaseModel
+from tianji_algos.ppo.ppo import PPOEmbryo
+from tianji_algos.ppo.settings import PPOSettings
+class Same(PPOEmbryo): ...
+class MoreSettings(PPOSettings):
+    extra: float = 0.5
+class More(Same):
+    settings_type = MoreSettings
+class LessSettings(BaseModel):
+    rollout_steps: int = 64
+class Less(PPOEmbryo):
+    settings_type = LessSettings
+"""
+PARENT = GOOD + "[training]\nrollout_steps = 8192\ngamma = 0.8\n[distribution.actor]\nsend_size = 256\n"
+
+
+def test_a_type_that_derives_from_the_former_one_keeps_the_keys_that_it_has(
+    tmp_path: Path, good: Path
+) -> None:
+    write(tmp_path / "derived_rules.py", DERIVED)
+    write(tmp_path / "base.toml", PARENT)
+    write(
+        tmp_path / "mid.toml", 'extends = "base.toml"\n[training]\ntype = "derived_rules:Same"\nepochs = 3\n'
+    )
+    child = write(tmp_path / "child.toml", 'extends = "mid.toml"\n[training]\ntype = "derived_rules:More"\n')
+    config = load_config(str(child), ["training.gamma=0.7"])
+    kept = config.training.settings.model_dump()
+    assert [kept[key] for key in ("rollout_steps", "epochs", "gamma", "extra")] == [8192, 3, 0.7, 0.5]
+    assert config.notes == ()
+    tree = read(str(child))
+    resolve(tree)
+    assert [tree.origin(("training", key)) for key in ("gamma", "epochs")] == ["base.toml", "mid.toml"]
+
+
+def test_keys_that_a_derived_type_lacks_are_named(tmp_path: Path, good: Path) -> None:
+    write(tmp_path / "derived_rules.py", DERIVED)
+    write(tmp_path / "base.toml", PARENT)
+    child = write(tmp_path / "child.toml", 'extends = "base.toml"\n[training]\ntype = "derived_rules:Less"\n')
+    config = load_config(str(child))
+    assert config.training.settings.model_dump() == {"rollout_steps": 8192}
+    note = "base.toml: training.gamma: is not inherited: 'derived_rules:Less' has no such key"
+    assert config.notes == (note,)
+    with pytest.raises(ConfigError, match=r"unknown key.*\n" + re.escape(note)):
+        load_config(str(child), ["training.zzz=1"])
 
 
 def test_a_key_where_a_section_should_be_is_refused(tmp_path: Path, good: Path) -> None:

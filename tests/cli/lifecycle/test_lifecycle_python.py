@@ -452,6 +452,6 @@ def test_an_id_that_only_a_script_has_registered_is_named_as_such(workplace: Any
     for given in ("Mine-v0", "__main__:Mine-v0"):
         config = workplace.config({"environment": {"id": given}})
         with pytest.raises(
-            tianji.TianjiError, match=r"your own: 'module:Mine-v0'.* a script's are its alone"
+            tianji.TianjiError, match=r"your own: 'module:ID'.* a script's are its alone"
         ):
             tianji.train(config, out=workplace.place / "out")
