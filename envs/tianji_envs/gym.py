@@ -35,7 +35,7 @@ from tianji_envs.core import (
     fps_of,
 )
 from tianji_envs.errors import BrokenEnvironmentError, EnvironmentFailure, UnknownEnvironmentError
-from tianji_envs.options import nearest
+from tianji_envs.options import nearest, numbered
 from tianji_envs.results import (
     RESET_GIVES,
     SAY_WHEN_IT_RESETS,
@@ -165,7 +165,7 @@ class GymFactory(EnvironmentFactory):
         spec = find_spec(id)
         keywords = dict(options or {}) | ({"render_mode": "rgb_array"} if render else {})
         try:
-            singly = wrappers or metrics
+            singly = wrappers or metrics or numbered(keywords) != keywords
             own = None if singly else _own_vector(spec, num_envs, max_episode_steps, keywords)
             return own or _serial(spec, num_envs, max_episode_steps, keywords, wrappers, metrics)
         except EnvironmentFailure:
@@ -212,7 +212,7 @@ def _serial(
     limit = spec.max_episode_steps if max_episode_steps is None else max_episode_steps
 
     def create() -> GymnasiumEnv:
-        return GymnasiumEnv(wrapped(gymnasium.make(bare, **keywords), wrappers, limit))
+        return GymnasiumEnv(wrapped(gymnasium.make(bare, **numbered(keywords)), wrappers, limit))
 
     return SerialVectorEnvironment(spec.id, create, num_envs, None if wrappers else limit, metrics)
 

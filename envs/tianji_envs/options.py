@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any, Final, TypeVar
 
 import tianji_plugins
-from tianji_envs.errors import WrongOptionError
+from tianji_envs.errors import BrokenEnvironmentError, WrongOptionError
+
+ACTOR: Final = "TIANJI_ACTOR"
+"""Environment variable with the number of the actor that a copy is built for."""
+
+COPIES: Final = "TIANJI_COPIES"
+"""Environment variable with the number of copies that each actor has."""
+
+COPY: Final = "TIANJI_COPY"
+"""Environment variable with the number of a copy in its actor, while it is built."""
+
+_PORTS: Final = range(20_000, 65_536, 10_000)
+"""The ports of the first copy; each further one has those behind them."""
 
 
 def nearest(name: str, known: Iterable[str], show: Callable[[str], str] = repr, most: int = 1) -> str:
@@ -72,3 +87,40 @@ def read_typed(
 def _has_type(value: object, name: str) -> bool:
     # Not isinstance: true is no number.
     return type(value).__name__ in ((name, "int") if name == "float" else (name,))
+
+
+def numbered(value: Any) -> Any:
+    """Fill in the numbers of the copy that is being built, in a value and all values inside it.
+
+    ``{index}`` is different in each copy of a job, ``{copy}`` in those of one actor, ``{actor}`` in each
+    actor, and ``{port}`` is a port that nobody has opened yet. A text that is nothing else becomes a number.
+
+    >>> numbered({"name": "world-{copy}", "ids": ["{index}"], "{copy}": True})
+    {'name': 'world-0', 'ids': [0], '{copy}': True}
+
+    Raises:
+        BrokenEnvironmentError: all ports of the copy are taken.
+    """
+    if isinstance(value, Mapping):
+        return {key: numbered(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [numbered(item) for item in value]
+    if not isinstance(value, str) or "{" not in value:
+        return value
+    actor, copies, copy = (int(os.environ.get(name, "0")) for name in (ACTOR, COPIES, COPY))
+    numbers = {"{index}": actor * copies + copy, "{actor}": actor, "{copy}": copy}
+    if "{port}" in value:
+        numbers["{port}"] = _free_port(numbers["{index}"])
+    for mark, number in numbers.items():
+        if value == mark:
+            return number
+        value = value.replace(mark, str(number))
+    return value
+
+
+def _free_port(index: int) -> int:
+    for first in _PORTS:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", first + index % _PORTS.step))
+            return first + index % _PORTS.step
+    raise BrokenEnvironmentError(f"no port is free for copy {index} of the environment")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ from tianji_envs.errors import (
     MissingExtraError,
     UnknownEnvironmentError,
 )
+from tianji_envs.options import COPY, numbered
 from tianji_envs.records import RecordRows, RecordSpace
 from tianji_envs.results import (
     RESET_GIVES,
@@ -121,7 +123,10 @@ class SerialVectorEnvironment(VectorEnvironment):
     ) -> None:
         self.num_envs = num_envs
         self._name = name
-        envs = [create() for _ in range(num_envs)]
+        envs = []
+        for copy in range(num_envs):
+            os.environ[COPY] = str(copy)
+            envs.append(create())
         _require_spaces(name, envs[0])
         self._envs = envs
         self.observation_space = envs[0].observation_space
@@ -392,14 +397,15 @@ class UserFactory(EnvironmentFactory):
     ) -> VectorEnvironment:
         """Build N of the class, or call the function N times."""
         self.check_id(id)
-        keywords = dict(options or {})
+        asked = {"index": "{index}"} if "index" in self._parameters() else {}
+        keywords = asked | dict(options or {})
         if render and self._draws_if_asked():
             keywords |= {"render_mode": "rgb_array"}
         previous: object = None
 
         def create() -> BaseEnv:
             nonlocal previous
-            made = self._maker(**keywords)
+            made = self._maker(**numbered(keywords))
             if previous is not None and made is previous:
                 raise BrokenEnvironmentError(
                     f"{self._name} returned the same environment twice; each call should make a new one"
@@ -431,15 +437,17 @@ class UserFactory(EnvironmentFactory):
         """Whether ``render_mode`` is a keyword: of gymnasium's classes, and of a function that says so."""
         if inspect.isclass(self._maker):
             return issubclass(self._maker, gymnasium.Env)
-        try:
-            parameters = inspect.signature(self._maker).parameters.values()
-        except (TypeError, ValueError):
-            return False  # What is written in C may not say what it takes.
         return any(
             parameter.kind is parameter.VAR_KEYWORD
             or (parameter.name == "render_mode" and parameter.kind is not parameter.POSITIONAL_ONLY)
-            for parameter in parameters
+            for parameter in self._parameters().values()
         )
+
+    def _parameters(self) -> Mapping[str, inspect.Parameter]:
+        try:
+            return inspect.signature(self._maker).parameters
+        except (TypeError, ValueError):
+            return {}  # What is written in C may not say what it takes.
 
     def _as_base(self, made: object, wrappers: Sequence[Wrap], max_episode_steps: int | None) -> BaseEnv:
         if isinstance(made, gymnasium.Env):

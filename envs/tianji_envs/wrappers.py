@@ -16,7 +16,7 @@ import gymnasium.wrappers
 import numpy as np
 
 from tianji_envs.errors import BrokenEnvironmentError, UnknownEnvironmentError
-from tianji_envs.options import nearest_or_all
+from tianji_envs.options import nearest_or_all, numbered
 from tianji_envs.serial import MISSING, missing
 from tianji_plugins import Plugins
 
@@ -120,7 +120,7 @@ class Wrapper:
             BrokenEnvironmentError: it raises something, or gives what is no gymnasium environment.
         """
         try:
-            wrapped = self.create(env, **self.keywords)
+            wrapped = self.create(env, **numbered(self.keywords))
         except MISSING as cause:
             raise missing(self.called, cause) from cause
         except BrokenEnvironmentError as cause:

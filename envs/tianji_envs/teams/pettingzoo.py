@@ -27,7 +27,7 @@ from tianji_envs.errors import (
     UnsupportedSpaceError,
     WrongOptionError,
 )
-from tianji_envs.options import nearest, nearest_or_all
+from tianji_envs.options import nearest, nearest_or_all, numbered
 from tianji_envs.results import (
     Expected,
     UnfitError,
@@ -548,7 +548,7 @@ def create_team(
     """
     keywords = dict(options or {}) | ({"render_mode": "rgb_array"} if render else {})
     try:
-        return PettingZooTeam(name, create(**keywords))
+        return PettingZooTeam(name, create(**numbered(keywords)))
     except EnvironmentFailure:
         raise
     except ModuleNotFoundError as cause:

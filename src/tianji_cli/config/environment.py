@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from tianji_cli.config.schema import Environment
 from tianji_envs import registry as environments
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import BrokenEnvironmentError
+from tianji_envs.options import ACTOR, COPIES
 from tianji_envs.wrappers import with_statistics
 
 
 def build_environment(
-    section: Environment, num_envs: int, render: bool = False, *, evaluation: bool = False, threads: int = 1
+    section: Environment,
+    num_envs: int,
+    render: bool = False,
+    *,
+    evaluation: bool = False,
+    threads: int = 1,
+    actor: int = 0,
 ) -> VectorEnvironment:
-    """Make ``num_envs`` of a section's environments; see ``EnvironmentFactory.make``.
+    """Make ``num_envs`` of a section's environments, for an actor; see ``EnvironmentFactory.make``.
 
     Raises:
         EnvironmentFailure: it cannot be found or built, or has statistics of its own that are not trusted.
     """
+    os.environ |= {ACTOR: str(actor), COPIES: str(section.num_envs)}
     # Given only where the config asks: a factory says whether it takes them.
     asked: dict[str, Any] = {}
     if section.wrappers:

@@ -164,7 +164,7 @@ def _actor(
     builder: Builder, transport: Transport, counters: ProductionFile, number: int, wrap: Wrappers
 ) -> Actor:
     config = builder.config
-    environment = wrap.environment(builder.environment(config.environment.num_envs))
+    environment = wrap.environment(builder.acting_environment(number))
     agent = wrap.agent(builder.acting_agent(number))
     receiver = builder.carrying("buffer")[0].rank
     return Actor(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -91,13 +92,30 @@ class Builder:
         return cls(job, config, plan.processes[0], 0)
 
     def environment(
-        self, num_envs: int, render: bool = False, *, evaluation: bool = False
+        self, num_envs: int, render: bool = False, *, evaluation: bool = False, actor: int | None = None
     ) -> VectorEnvironment:
-        """Make ``num_envs`` of the config's environments; for an evaluation whole games as they are."""
-        section = self.config.environment
-        made = build_environment(section, num_envs, render, evaluation=evaluation, threads=self._env_threads)
+        """Make ``num_envs`` of the config's environments; for an evaluation whole games as they are.
+
+        Args:
+            actor: its number. What others make has numbers behind those of all actors.
+        """
+        section, threads = self.config.environment, self._env_threads
+        actor = self.job.plan.num_actors + self.process.rank if actor is None else actor
+        made = build_environment(
+            section, num_envs, render, evaluation=evaluation, threads=threads, actor=actor
+        )
         _check_metrics(section, made)
         return made
+
+    def acting_environment(self, number: int) -> VectorEnvironment:
+        """Make the environment of an actor of this process, once."""
+        if number == self.process.actors[0]:
+            return self._of_first_actor
+        return self.environment(self.config.environment.num_envs, actor=number)
+
+    @cached_property
+    def _of_first_actor(self) -> VectorEnvironment:
+        return self.environment(self.config.environment.num_envs, actor=self.process.actors[0])
 
     @cached_property
     def spaces(self) -> Spaces:
@@ -320,26 +338,29 @@ class Builder:
 
     @cached_property
     def _shown(self) -> _Shown:
-        """What one environment shows.
+        """What one environment shows: the first actor's, where there is one; raises as ``_look_at`` does."""
+        if self.process.actors:
+            return self._look_at(self._of_first_actor)
+        with contextlib.closing(self.environment(1)) as environment:
+            return self._look_at(environment)
+
+    def _look_at(self, environment: VectorEnvironment) -> _Shown:
+        """Find out what an environment shows.
 
         Raises:
             UsageError: the agent, or a stop rule, is none for this environment.
         """
         config = self.config
-        environment = self.environment(1)
         called = config.environment.id or config.environment.type
-        try:
-            check_agent(config.agent.type, called, environment.agents)
-            winnable = environment.won is not None
-            if config.experiment.stop.win_rate is not None and not winnable:
-                raise UsageError(
-                    f"experiment.stop.win_rate: {called} does not say whether an episode was won; "
-                    "mean_return, env_steps or wall_s would be right"
-                )
-            spaces = spaces_of(environment, config.environment.image_layout)
-            return _Shown(environment.observation_space, spaces, winnable, environment.translator)
-        finally:
-            environment.close()
+        check_agent(config.agent.type, called, environment.agents)
+        winnable = environment.won is not None
+        if config.experiment.stop.win_rate is not None and not winnable:
+            raise UsageError(
+                f"experiment.stop.win_rate: {called} does not say whether an episode was won; "
+                "mean_return, env_steps or wall_s would be right"
+            )
+        spaces = spaces_of(environment, config.environment.image_layout)
+        return _Shown(environment.observation_space, spaces, winnable, environment.translator)
 
     def seed(self, purpose: str, number: int = 0) -> int:
         """Derive an independent 32-bit seed, of this session and incarnation, from the experiment's seed."""

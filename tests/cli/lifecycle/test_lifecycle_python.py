@@ -451,7 +451,5 @@ def test_an_id_that_only_a_script_has_registered_is_named_as_such(workplace: Any
     gymnasium.register("Mine-v0", lambda: gymnasium.make("CartPole-v1"))
     for given in ("Mine-v0", "__main__:Mine-v0"):
         config = workplace.config({"environment": {"id": given}})
-        with pytest.raises(
-            tianji.TianjiError, match=r"your own: 'module:ID'.* a script's are its alone"
-        ):
+        with pytest.raises(tianji.TianjiError, match=r"your own: 'module:ID'.* a script's are its alone"):
             tianji.train(config, out=workplace.place / "out")
