@@ -104,12 +104,27 @@ def _prepare_process(job: JobSpec, own: ProcessSpec) -> None:
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     write_to(own.log)
+    sys.breakpointhook = _debug_at_terminal
     faulthandler.enable()  # Where a signal such as SIGSEGV was raised goes into the log, too.
     sys.path[:] = job.path
     sys.meta_path.insert(0, KeptModules(job.modules))
     process = job.plan.processes[own.rank]
     if process.cores:
         os.sched_setaffinity(0, process.cores)
+
+
+def _debug_at_terminal(*arguments: Any, **keywords: Any) -> None:
+    """Do what ``breakpoint`` does, at the job's terminal: this process's own streams lead elsewhere."""
+    try:
+        if "PYTHONBREAKPOINT" in os.environ:
+            raise OSError("another debugger was asked for")
+        shown, typed = open("/dev/tty", "w"), open("/dev/tty")  # noqa: SIM115 - open as long as the debugger
+    except OSError:
+        sys.__breakpointhook__(*arguments, **keywords)
+    else:
+        import pdb  # noqa: PLC0415 - only who debugs needs it
+
+        pdb.Pdb(stdin=typed, stdout=shown).set_trace(sys._getframe(1))
 
 
 def _work(
@@ -417,6 +432,7 @@ def check_build(job: JobSpec, output: BuildOutput, parent_pipe: int) -> None:
     setproctitle.setproctitle("tianji: first build")
     ParentDeathWatch(parent_pipe, saves=False)
     output.take_prints()
+    sys.breakpointhook = _debug_at_terminal
     sys.path[:] = job.path
     before = set(sys.modules)
     try:
