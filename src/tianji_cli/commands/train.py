@@ -189,7 +189,8 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         where = earlier.path if earlier is not None else run_in or place
         with status("importing torch, building environment and model once", quiet=quiet or json_to == "-"):
             init = None if source is None else source.place
-            launcher = _launcher_that_built(build_spec(job, plan, where, init), world, stack)
+            spec = build_spec(job, plan, where, init, resumed=earlier is not None)
+            launcher = _launcher_that_built(spec, world, stack)
         begun = None if source is None or launcher is None else source.document(launcher.built.init)
         if dry_run:
             print_plan(plan, graph_of(job), job.roles, json_to, described(begun))
@@ -338,8 +339,11 @@ def _by_defaults(env: str, agent: str, overrides: Sequence[str], *, quiet: bool)
 
 def _run(request: RunRequest, trace_s: float | None, json_to: str | None) -> int:
     result = run_session(request) if trace_s is None else _run_traced(request, trace_s, json_to)
-    goes_on = _goes_on(result.summary, request.job, request.run)
-    print_result(result.summary, request.run, json_to, goes_on=goes_on)
+    if result.begun:
+        goes_on = _goes_on(result.summary, request.job, request.run)
+        print_result(result.summary, request.run, json_to, goes_on=goes_on)
+    else:
+        say(f"the session did not begin: {request.run.path} is as it was")
     return _exit_status(result, request.world)
 
 
@@ -442,7 +446,7 @@ def _changes(job: JobConfig, run: RunDirectory) -> tuple[str, ...]:
         UsageError: nothing can go on from there.
     """
     _check_earlier(run)
-    place = run.config_of(saved_progress(run.checkpoints, 1)[0].sessions)
+    place = run.config_of(saved_progress(run.checkpoints, 1)[0].sessions + 1)
     try:
         before = load_run_config(str(place))
     except ConfigError:

@@ -30,7 +30,7 @@ from tianji_cli.telemetry.metrics import (
     read_summary,
 )
 from tianji_cli.telemetry.report import print_result
-from tianji_cli.telemetry.run_state import SILENT_S
+from tianji_cli.telemetry.run_state import SILENT_S, is_of_last_session
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.telemetry import Display, choose_display
 
@@ -235,7 +235,9 @@ class _Watch:
     def _is_of_last_session(self, summary: Summary) -> bool:
         """A resumed run keeps the summary of the session before until it has its own."""
         newest = self._screen.newest
-        return newest is None or newest.updates == summary.learner.updates
+        with _reading(self._run.sessions):
+            of_last = is_of_last_session(self._run, summary.session)
+        return of_last and (newest is None or newest.updates == summary.learner.updates)
 
     def _quiet_s(self) -> float | None:
         """For how long no row has come; None before the first session."""

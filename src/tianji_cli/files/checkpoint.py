@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -29,7 +28,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 
 from tianji_algos.core import Model
-from tianji_cli.files.directories import LinkedDirectories
+from tianji_cli.files.directories import LinkedDirectories, remove_directory
 from tianji_cli.files.rundir import steps_name
 from tianji_cli.files.saved import (
     BEST,
@@ -43,6 +42,7 @@ from tianji_cli.files.saved import (
     best_evaluation,
     load_document,
     load_state,
+    own_best,
     read_sealed,
     seal,
 )
@@ -132,7 +132,7 @@ class CheckpointWriter:
         Raises:
             CheckpointError: see ``load_parameters``.
         """
-        place = self._directory / BEST
+        place = own_best(self._directory)
         return load_parameters(place, self._model) if self._has_best and os.path.lexists(place) else None
 
     def _remove_old(self) -> None:
@@ -140,7 +140,7 @@ class CheckpointWriter:
         in_use = self._places.targets()
         for path in (*numbered[: max(0, len(numbered) - self._keep)], *self._directory.glob("best-*")):
             if path.name not in in_use:
-                shutil.rmtree(path)
+                remove_directory(path)
 
 
 class BestWriter:
@@ -176,7 +176,7 @@ class BestWriter:
                 seal(place, (MODEL, STATE))
             for path in self._directory.iterdir():
                 if path.name != BEST and path.name not in self._places.targets():
-                    shutil.rmtree(path)
+                    remove_directory(path)
         except (OSError, SafetensorError) as cause:
             raise CheckpointError(f"cannot write checkpoint {self._directory / name}: {cause}") from cause
         self.mean = mean

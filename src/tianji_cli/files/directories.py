@@ -48,7 +48,7 @@ class LinkedDirectories:
                 # A link is replaced in one step, a directory is not: the link leads to a twin meanwhile.
                 shutil.copytree(temporary, twin, copy_function=os.link)
                 replace_link(self._directory / link, twin.name)
-                shutil.rmtree(final)
+                remove_directory(final)
             temporary.rename(final)
             replace_link(self._directory / link, name)
             _sync(self._directory)
@@ -68,6 +68,17 @@ class LinkedDirectories:
                 leftover.unlink()
             elif leftover.name not in in_use:
                 shutil.rmtree(leftover, ignore_errors=True)
+
+
+def remove_directory(place: Path) -> None:
+    """Remove a directory, which is gone as a whole at first: a kill leaves no half of it under its name.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    hidden = place.with_name(f".removed-{place.name}.{os.getpid()}")
+    place.rename(hidden)
+    shutil.rmtree(hidden)
 
 
 def replace_link(link: Path, to: Path | str) -> None:

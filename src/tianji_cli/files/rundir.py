@@ -245,18 +245,17 @@ class RunDirectory:
         """Where the output of a role's process goes."""
         return self.path / "logs" / f"{role}-{rank}.log"
 
-    def write_config(self, toml: str, session: int = 1) -> Path:
-        """Write the resolved config of a session beside those of the sessions before it.
+    def write_config(self, toml: str) -> None:
+        """Write the resolved config of the first session.
 
         Raises:
             RunDirectoryError: it cannot be written.
         """
-        place = self.path / (CONFIG if session == 1 else f"config-{session}.toml")
+        place = self.path / CONFIG
         try:
             write_whole(place, toml.encode())
         except OSError as cause:
             raise RunDirectoryError(f"cannot write {place}: {cause.strerror}") from cause
-        return place
 
 
 def write_whole(path: Path, content: bytes) -> None:

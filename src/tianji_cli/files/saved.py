@@ -14,8 +14,9 @@ import os
 import re
 import shlex
 import shutil
+import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -23,9 +24,12 @@ from tianji_cli.config.schema import Stop
 from tianji_cli.errors import TianjiError, UsageError
 from tianji_cli.files.directories import replace_link
 from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, open_regular, read_regular
+from tianji_cli.files.rundir import RunDirectory
 
 BEST: Final = "best"
 LAST: Final = "last"
+MOST_SESSIONS: Final = 10_000
+"""A run has fewer sessions."""
 EVALUATED: Final = "evaluated"
 """Directory of the policy with the best evaluation while training, where there are such."""
 
@@ -50,15 +54,16 @@ def point_best_at(checkpoints: Path, group: int) -> None:
         place = checkpoints_of(checkpoints, group) / BEST
         if (place / "model.safetensors").is_file():
             replace_link(checkpoints / BEST, place.relative_to(checkpoints))
-    elif _is_lent(checkpoints):
-        own = sorted(checkpoints.glob(f"{BEST}-*"))
-        if own:
-            replace_link(checkpoints / BEST, own[-1].name)
+    elif (own := own_best(checkpoints)) != checkpoints / BEST:
+        replace_link(checkpoints / BEST, own.name)
 
 
-def _is_lent(checkpoints: Path) -> bool:
+def own_best(checkpoints: Path) -> Path:
+    """Find the best policy of a group itself, also while ``best`` leads to another group's."""
     link = checkpoints / BEST
-    return link.is_symlink() and Path(os.readlink(link)).parts[0].startswith("group-")
+    if link.is_symlink() and Path(os.readlink(link)).parts[0].startswith("group-"):
+        return max(checkpoints.glob(f"{BEST}-*"), default=link)
+    return link
 
 
 @dataclass
@@ -71,7 +76,7 @@ class Progress:
         updates: gradient updates.
         version: of the newest published policy.
         train_s: seconds since the first environment step, less the pauses between sessions.
-        sessions: how often the run was resumed.
+        sessions: how often the run was resumed, whether or not these sessions saved anything.
     """
 
     env_steps: int = 0
@@ -263,20 +268,35 @@ def _check_member(member: Any) -> None:
 
 
 def saved_progress(checkpoints: Path, groups: int) -> tuple[Progress, ...]:
-    """Read the counters that a session goes on from, by group. Needs no torch.
+    """Read the counters that a session goes on from, by group, as they were saved. Needs no torch.
+
+    A group that has saved nothing, or that was left out of a session after its last checkpoint, begins with
+    what group 0 has learnt, and counts from 0.
 
     Raises:
         UsageError: there is no checkpoint that can be read.
     """
-    first = _saved(checkpoints)
-    found = [first]
+    found = [_saved(checkpoints)]
     for group in range(1, groups):
         place = checkpoints_of(checkpoints, group)
         of_group = _saved(place) if (place / LAST).exists() else None
-        # One that the last session did not have begins with what group 0 has learned, and counts from 0.
-        goes_on = of_group is not None and of_group.sessions == first.sessions
-        found.append(of_group if of_group is not None and goes_on else Progress(sessions=first.sessions))
-    return tuple(replace(progress, sessions=progress.sessions + 1) for progress in found)
+        # A kill between the first checkpoints of two groups leaves them with those of different sessions.
+        if of_group is None or group >= _fewest_groups(checkpoints, of_group.sessions, found[0].sessions):
+            of_group = Progress(sessions=found[0].sessions)
+        found.append(of_group)
+    return tuple(found)
+
+
+def _fewest_groups(checkpoints: Path, since: int, until: int) -> float:
+    """Return the smallest number of groups of the sessions after ``since``, up to ``until``."""
+    run, fewest = RunDirectory(checkpoints.parent), math.inf
+    for session in range(since + 2, until + 2) if until - since < MOST_SESSIONS else ():
+        try:
+            config = tomllib.loads(read_regular(run.config_of(session), MOST_DOCUMENT_BYTES).decode())
+            fewest = min(fewest, config["distribution"].get("groups", 1))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # It does not say that one was left out.
+    return fewest
 
 
 def saved_members(checkpoints: Path, groups: int) -> list[dict[str, Any] | None]:
@@ -320,30 +340,39 @@ def lead_best_to_evaluations(checkpoints: Path) -> None:
     replace_link(checkpoints / BEST, Path(EVALUATED) / BEST)
 
 
-def begin_own_best(checkpoints: Path, best: Path, session: int) -> str:
-    """Keep the best policy until a session under a name of its own, and let another best begin.
-
-    Called when all that training needs are there, before anything is trained or evaluated.
-
-    Args:
-        best: directory of that policy.
+def keep_best(checkpoints: Path, session: int) -> str:
+    """Keep the best policy until a session under a name of its own; nothing else changes.
 
     Returns:
         The name of the checkpoint that keeps it.
 
     Raises:
-        OSError: it cannot be copied, or a link not written.
+        OSError: it cannot be copied.
     """
-    kept = checkpoints / f"session-{session}"
+    kept, best = checkpoints / f"session-{session}", checkpoints / BEST
     temporary = checkpoints / f".{kept.name}.{os.getpid()}"
     if best.is_dir() and not kept.exists():
-        shutil.copytree(best, temporary)
-        temporary.rename(kept)
+        try:
+            shutil.copytree(best.resolve(), temporary)
+            temporary.rename(kept)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return kept.name
+
+
+def begin_own_best(checkpoints: Path) -> None:
+    """Let another best policy begin.
+
+    Called when all that training needs are there, before anything is trained or evaluated.
+
+    Raises:
+        OSError: a link cannot be written.
+    """
+    temporary = checkpoints / f".{BEST}.{os.getpid()}"
     if (checkpoints / EVALUATED / BEST).is_symlink():
         # Not from within: an examiner that is still being built cleans up there.
         temporary.symlink_to(Path("..") / LAST)
         temporary.replace(checkpoints / EVALUATED / BEST)
-    return kept.name
 
 
 def goals_reached(checkpoints: Path, stop: Stop, groups: int, *, own_best: bool = False) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.files.counters import Production, ProductionFile
-from tianji_cli.files.saved import point_best_at
+from tianji_cli.files.saved import Progress, point_best_at
 from tianji_cli.plan.plan import ROOT_RANK, Plan
 from tianji_cli.quantities import finite
 from tianji_cli.root.accounting import Account, of_buffers, of_learners
@@ -67,16 +67,17 @@ class Overview:
         population: how its members are; None without one.
 
     Args:
-        earlier_env_steps: samples that all groups received in earlier sessions of a resumed run.
+        earlier: what a resumed run goes on from, by group.
     """
 
     def __init__(
-        self, config: JobConfig, plan: Plan, production: ProductionFile, earlier_env_steps: int
+        self, config: JobConfig, plan: Plan, production: ProductionFile, earlier: Sequence[Progress] = ()
     ) -> None:
         self._config = config
         self._plan = plan
         self._production = production
-        self.earlier_env_steps = earlier_env_steps
+        self.earlier_env_steps = sum(progress.env_steps for progress in earlier)
+        self._earlier = {group: _not_heard_of(progress) for group, progress in enumerate(earlier)}
         self._began = time.monotonic()
         self._counted: deque[tuple[float, int, int, int]] = deque()
         self._local_actors = [
@@ -380,11 +381,10 @@ class Overview:
                     yield process.group, said
 
     def _learner(self) -> LearnerReport:
-        """Put together what learners have said; no less was received than in the earlier sessions."""
-        said = of_learners(list(self.learners().values()))
+        """Put together what learners have said; those that have said nothing are where they go on from."""
+        said = of_learners(list((self._earlier | self.learners()).values()))
         thresholds = dict.fromkeys(self._config.experiment.thresholds)
-        env_steps = max(self.earlier_env_steps, said.env_steps)
-        return replace(said, env_steps=env_steps, time_to=said.time_to or thresholds)
+        return replace(said, time_to=said.time_to or thresholds)
 
     def _buffer(self) -> BufferReport:
         learners = self.learners()
@@ -403,6 +403,11 @@ class Overview:
             return None
         buffers = sum(1 for _ in self._reports(BufferReport))
         return self._config.batch_steps * buffers / buffer.replay.capacity
+
+
+def _not_heard_of(progress: Progress) -> LearnerReport:
+    """Make the report of a learner that goes on from some progress."""
+    return LearnerReport(**{name: value for name, value in vars(progress).items() if name != "sessions"})
 
 
 class WorkerView:

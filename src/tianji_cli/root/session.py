@@ -7,7 +7,7 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,8 +23,16 @@ from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.initial import INIT, described, initial_document
 from tianji_cli.files.lineage import Lineage
-from tianji_cli.files.rundir import RunDirectory
-from tianji_cli.files.saved import BEST, Progress, begin_own_best, point_best_at, saved_progress
+from tianji_cli.files.rundir import RunDirectory, write_whole
+from tianji_cli.files.saved import (
+    LAST,
+    Progress,
+    begin_own_best,
+    checkpoints_of,
+    keep_best,
+    lead_best_to_evaluations,
+    saved_progress,
+)
 from tianji_cli.launch.local import LocalLauncher
 from tianji_cli.launch.mpi import World
 from tianji_cli.launch.worker_pool import NodeAgent, NodeLauncher, WorkerPool, refuse_late
@@ -39,7 +47,8 @@ from tianji_cli.root.tracing import Tracing
 from tianji_cli.root.trackers import TrackerProcesses
 from tianji_cli.signals import Interruption, StopSignals
 from tianji_cli.telemetry.chart import Course, read_course
-from tianji_cli.telemetry.machine import note_session
+from tianji_cli.telemetry.machine import last_session, note_session
+from tianji_cli.telemetry.run_state import last_row
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.telemetry import Telemetry, choose_display, unwaited
 from tianji_cli.telemetry.trackers import TENSORBOARD
@@ -102,10 +111,12 @@ class Result:
     Attributes:
         summary: as it was written down.
         must_abort: MPI ranks are left that cannot end by themselves.
+        begun: False if a run that was to go on is as it was.
     """
 
     summary: Summary
     must_abort: bool
+    begun: bool = True
 
 
 def run_session(request: RunRequest) -> Result:
@@ -117,14 +128,16 @@ def run_session(request: RunRequest) -> Result:
         Interruption: the user did not wait for all hosts.
     """
     job, run = request.job, request.run
-    progress = saved_progress(run.checkpoints, job.distribution.groups) if request.resumed else ()
+    progress, number = _goes_on_from(request)
     earlier_env_steps = sum(of_group.env_steps for of_group in progress)
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         telemetry = _telemetry(request, earlier_env_steps, stack)
-        for warning in (*run.check(), *job.notes, *host_warnings(job)):
+        warnings = (*run.check(), *job.notes, *host_warnings(job), *_steps_back(request, progress))
+        for warning in warnings:
             telemetry.event(warning)
-        begin = _session_files(request, progress, telemetry, stack)
+        if not request.resumed:
+            run.write_config(dump_config(job))
         initial = initial_document(run)
         for line in described(None if request.resumed else initial):
             telemetry.event(line)
@@ -132,8 +145,6 @@ def run_session(request: RunRequest) -> Result:
         trackers = TrackerProcesses(names, run, telemetry.position, telemetry.event)
         stack.callback(trackers.close)
         with _failures_to_start(run):
-            if request.resumed:
-                point_best_at(run.checkpoints, 0)  # Each group goes on from the best of its own.
             control = ControlServer(stack.enter_context(_key_file(run)), *request.address)
             stack.callback(control.close)
         plan, nodes = _meet(request, control, signals, telemetry, stack)
@@ -158,7 +169,7 @@ def run_session(request: RunRequest) -> Result:
             control=control,
             pool=pool,
             production=production,
-            overview=Overview(job, plan, production, earlier_env_steps),
+            overview=Overview(job, plan, production, progress),
             signals=signals,
             telemetry=telemetry,
             endpoint=endpoint,
@@ -166,45 +177,71 @@ def run_session(request: RunRequest) -> Result:
             losses=GroupLosses(plan, telemetry.event, bound=request.world is not None),
             tracing=Tracing(plan, control, run, telemetry.event),
             checkpoints=run.checkpoints,
-            begins=begin,
+            begins=partial(_begin, request, number, earlier_env_steps, telemetry),
         )
-        summary = replace(root.run(), init=initial)
+        summary = replace(root.run(), init=initial, session=number)
         with control.undisturbed():
             _remove_lockstep_stores(run)
             plots = job.experiment.plots and summary.status != "stopped"
-            result = Result(telemetry.close(summary, plots=plots), pool.must_abort)
+            result = Result(telemetry.close(summary, plots=plots), pool.must_abort, telemetry.begun)
             trackers.finish(signals)
             return result
 
 
-def _session_files(
-    request: RunRequest, progress: Sequence[Progress], telemetry: Telemetry, stack: ExitStack
-) -> Callable[[], None]:
-    """Write the session's config beside those of earlier ones; it goes again if training does not begin.
+def _goes_on_from(request: RunRequest) -> tuple[tuple[Progress, ...], int]:
+    """Read what a session goes on from, by group, and give it a number that no session of the run has had.
 
-    Returns:
-        What is to be called when training begins.
+    Raises:
+        UsageError: the run has nothing to go on from.
     """
-    run, earlier = request.run, progress[0].sessions if progress else 0
-    text, best = dump_config(request.job), (run.checkpoints / BEST).resolve()
-    unless_it_begins = stack.enter_context(ExitStack())
-    if not earlier:
-        run.write_config(text)
-    elif run.config.read_text(encoding="utf-8") != text:  # Perhaps of a session that saved nothing.
-        unless_it_begins.callback(run.write_config(text, earlier + 1).unlink, missing_ok=True)
+    run = request.run
+    if not request.resumed:
+        return (), 1
+    saved = saved_progress(run.checkpoints, request.job.distribution.groups)
+    number = max(last_session(run), *(progress.sessions + 1 for progress in saved)) + 1
+    return tuple(replace(progress, sessions=number - 1) for progress in saved), number
 
-    def begin() -> None:
+
+def _steps_back(request: RunRequest, progress: Sequence[Progress]) -> Iterator[str]:
+    """Say of a run that goes on what it has lost since its last rows: steps, or a whole group."""
+    run, goes_on_at = request.run, sum(of_group.env_steps for of_group in progress)
+    for group, of_group in enumerate(progress):
+        if group and not of_group.env_steps and (checkpoints_of(run.checkpoints, group) / LAST).exists():
+            yield f"group {group} was not in the last session: it begins with what group 0 has learnt"
+    row = last_row(run.metrics) if request.resumed else None
+    if row is not None and row.env_steps > goes_on_at:
+        lost = row.env_steps - goes_on_at
+        yield f"goes on at {goes_on_at} env steps: the last {lost} before the run ended are in no checkpoint"
+
+
+def _begin(request: RunRequest, number: int, env_steps: int, telemetry: Telemetry) -> None:
+    """Write down that a session begins: nothing refuses it any more, and a run that goes on changes here.
+
+    What may not fit on the disk is written first, under new names; the line of the session is what counts.
+
+    Raises:
+        RunFailed: it cannot be written; RunDirectoryError: likewise.
+    """
+    run, job, text = request.run, request.job, dump_config(request.job)
+    hidden = run.path / f".config-{number}.toml"
+    with _failures_to_start(run), ExitStack() as unless_it_begins:
+        unless_it_begins.callback(hidden.unlink, missing_ok=True)
+        if request.resumed and run.config.read_text(encoding="utf-8") != text:
+            write_whole(hidden, text.encode())
+        kept = keep_best(run.checkpoints, number - 1) if request.changes else ""
+        if request.resumed:
+            telemetry.begin()
+        note_session(run, env_steps, request.code, number)
+        if hidden.exists():
+            hidden.rename(run.path / f"config-{number}.toml")
+        if request.resumed and job.experiment.evaluation is not None:
+            lead_best_to_evaluations(run.checkpoints)
         if request.changes:
-            with _failures_to_start(run):
-                kept = begin_own_best(run.checkpoints, best, earlier)
+            begin_own_best(run.checkpoints)
             telemetry.event(
                 f"{'; '.join(request.changes)}: this session begins its own best policy; the best until now "
                 f"stays as checkpoint {kept} (tianji eval {shlex.quote(str(run.path))} --checkpoint {kept})"
             )
-        note_session(run, sum(of_group.env_steps for of_group in progress), request.code)
-        unless_it_begins.pop_all()
-
-    return begin
 
 
 def _telemetry(request: RunRequest, earlier_env_steps: int, stack: ExitStack) -> Telemetry:
@@ -320,17 +357,24 @@ def _job_spec(request: RunRequest, progress: tuple[Progress, ...], plan: Plan, r
     )
 
 
-def build_spec(job: JobConfig, plan: Plan, where: Path, init: Path | None = None) -> JobSpec:
+def build_spec(
+    job: JobConfig, plan: Plan, where: Path, init: Path | None = None, *, resumed: bool = False
+) -> JobSpec:
     """Describe what is to be built once before the job starts.
 
     Args:
         job: the config.
         where: the run's directory, or that for runs; it may have to be made yet.
         init: tensors that it is to begin with.
+        resumed: a run is to go on, whose checkpoints have to fit.
+
+    Raises:
+        UsageError: the run has nothing to go on from.
     """
     there = next(place for place in (where.absolute(), *where.absolute().parents) if place.is_dir())
     fresh = _wants_fresh_process(job)
-    return JobSpec("", dump_config(job), plan, there, there, init=init, path=tuple(sys.path), fresh=fresh)
+    found = (saved_progress(there / "checkpoints", len(plan.groups)) if resumed else ()), False, init
+    return JobSpec("", dump_config(job), plan, there, there, *found, path=tuple(sys.path), fresh=fresh)
 
 
 def _wants_fresh_process(job: JobConfig) -> bool:

@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tianji_cli.errors import printable
 from tianji_cli.files.modules import digests, read_modules
-from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, open_to_append, read_regular
-from tianji_cli.files.rundir import RunDirectory, RunDirectoryError
+from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, read_regular
+from tianji_cli.files.rundir import RunDirectory, RunDirectoryError, write_whole
 from tianji_cli.plan.plan import this_host
 from tianji_cli.quantities import ranges
 
@@ -44,6 +44,8 @@ class Session(BaseModel):
         machine: of its root, descriptions by subject.
         versions: by the names of the packages, Python's among them.
         code: digests of the user's modules, by name.
+        number: from 1 on, whether or not the sessions before have saved anything; 0 where an earlier version
+            did not number them.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -53,20 +55,24 @@ class Session(BaseModel):
     machine: dict[str, str]
     versions: dict[str, str]
     code: dict[str, str] = {}
+    number: int = 0
 
 
-def note_session(run: RunDirectory, env_steps: int, code: Mapping[str, str] | None = None) -> None:
+def note_session(
+    run: RunDirectory, env_steps: int, code: Mapping[str, str] | None = None, number: int = 0
+) -> None:
     """Append what is known of a session that begins.
 
     Raises:
-        RunDirectoryError: it cannot be written.
+        RunDirectoryError: it cannot be written; the sessions before are still there.
     """
     now = datetime.now(UTC).replace(microsecond=0)
     about = {"machine": describe_machine(), "versions": versions(), "code": dict(code or {})}
-    session = Session(begun=now, env_steps=env_steps, **about)
+    session = Session(begun=now, env_steps=env_steps, number=number, **about)
     try:
-        with open(open_to_append(run.sessions), "a", encoding="utf-8") as file:
-            file.write(f"{session.model_dump_json()}\n")
+        before = read_regular(run.sessions, MOST_DOCUMENT_BYTES) if run.sessions.exists() else b""
+        whole = before + b"\n" * (before[-1:] not in {b"", b"\n"})  # A line may be torn.
+        write_whole(run.sessions, whole + session.model_dump_json().encode() + b"\n")
     except OSError as cause:
         raise RunDirectoryError(f"cannot write {run.sessions}: {cause.strerror}") from cause
 
@@ -82,6 +88,15 @@ def read_sessions(run: RunDirectory) -> list[Session]:
     except FileNotFoundError:
         return []
     return list(_readable(lines))
+
+
+def last_session(run: RunDirectory) -> int:
+    """Return the number of the newest session; 0 where none is known.
+
+    Raises:
+        OSError: what is known of them cannot be read.
+    """
+    return max((session.number or i for i, session in enumerate(read_sessions(run), 1)), default=0)
 
 
 def changed_code(run: RunDirectory, now: Mapping[str, str] | None = None) -> tuple[str, ...]:

@@ -263,20 +263,32 @@ class MetricsWriter:
         self.lost_rows = 0
         self.last_error = ""
         self._written_roles: list[dict[str, Any]] | None = None
-        self._events: EventFile | None
+        self._run, self._resumed_at, self._hyperparameters = run, resumed_at, hyperparameters
+        self._events: EventFile | None = None
         try:
             self._rows = AppendOnlyFile(run.metrics)
             self._rows.drop_torn_tail(b"\n")
             self.position = run.metrics.stat().st_size
-            self._events = None
-            if hyperparameters is not None:
-                self._events = EventFile(run.path, hyperparameters, resumed_at)
         except InUseError as cause:
             raise RunDirectoryError(
                 f"{run.path} belongs to a run that is still going; stop it first or start a run of its own"
             ) from cause
         except OSError as cause:
             raise RunDirectoryError(f"cannot write metrics to {run.path}: {cause.strerror}") from cause
+        if resumed_at is None:
+            self.begin()
+
+    def begin(self) -> None:
+        """Open TensorBoard's file, if it gets anything: in a run that goes on once the session begins.
+
+        Raises:
+            RunDirectoryError: it cannot be written.
+        """
+        try:
+            if self._hyperparameters is not None:
+                self._events = EventFile(self._run.path, self._hyperparameters, self._resumed_at)
+        except OSError as cause:
+            raise RunDirectoryError(f"cannot write metrics to {self._run.path}: {cause.strerror}") from cause
 
     def write(self, snapshot: Snapshot) -> None:
         """Write one snapshot to both files, or count it as lost.

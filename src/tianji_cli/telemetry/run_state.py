@@ -20,6 +20,7 @@ from tianji_cli.files.regular import open_regular, read_json
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.plan.plan import this_host
 from tianji_cli.quantities import exact
+from tianji_cli.telemetry.machine import last_session
 from tianji_cli.telemetry.metrics import MOST_ROW_BYTES, Row, has_writer, parsed_row
 
 SILENT_S: Final = 60.0
@@ -73,6 +74,15 @@ def read_state(run: RunDirectory) -> RunState:
         state = RunState(run, "damaged", one_line(said))
     files = dict(_files(run.path))
     return replace(state, begun_s=_begun_s(run, files), nbytes=sum(files.values()))
+
+
+def is_of_last_session(run: RunDirectory, session: int | None) -> bool:
+    """Whether what is of a session is of a run's newest; where no number was written it is taken to be.
+
+    Raises:
+        OSError: what is known of the sessions cannot be read.
+    """
+    return session is None or session >= last_session(run)
 
 
 def is_running(run: RunDirectory) -> bool:
@@ -189,7 +199,8 @@ def _standing(run: RunDirectory) -> RunState:
     except ValueError as cause:
         raise ValueError(f"summary.json is no JSON: {cause}") from cause
     # A resumed run keeps the summary of the session before until it has its own.
-    if summary is None or (row is not None and _of(summary, "updates") != row.updates):
+    of_last = is_of_last_session(run, _int(_of(summary, "session")))
+    if summary is None or not of_last or (row is not None and _of(summary, "updates") != row.updates):
         return RunState(run, "killed", "it has ended without a result", *so_far)
     status = _of(summary, "status")
     if status not in {"finished", "stopped", "failed"}:

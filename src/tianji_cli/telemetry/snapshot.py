@@ -356,6 +356,7 @@ class Summary(JobState):
         rejected_frames: messages refused because they were no valid frame of this job.
         last_report_only: ranks on hosts that were lost: of what they made only the last report is counted.
         init: what the run began with, and what it took of that; None if it began by itself.
+        session: number of the session that this is of, from 1 on; None where an earlier version wrote it.
     """
 
     experiment: str
@@ -374,6 +375,7 @@ class Summary(JobState):
     last_report_only: tuple[int, ...] = ()
     overshoot: int | None = None
     init: Mapping[str, Any] | None = None
+    session: int | None = None
 
     @property
     def unaccounted(self) -> int:
@@ -407,9 +409,10 @@ SPREADS: Final = ("staleness", "sample_age", "uses")
 """Keys of a summary that are tables of statistics, of nulls if there are none."""
 # fmt: off
 _SUMMARY_ORDER: Final = (
-    "schema", "experiment", "status", "reason", "wall_s", "train_s", "env_steps", "updates", "transport",
-    "mode", "groups", "produced", "received", "consumed", "in_flight", "lost", "dropped", "produced_per_s",
-    "received_per_s", "consumed_per_s", "replay_ratio", "staleness", "returns", "time_to", "evaluation",
+    "schema", "experiment", "status", "reason", "session", "wall_s", "train_s", "env_steps", "updates",
+    "transport", "mode", "groups", "produced", "received", "consumed", "in_flight", "lost", "dropped",
+    "produced_per_s", "received_per_s", "consumed_per_s", "replay_ratio", "staleness", "returns", "time_to",
+    "evaluation",
     "rejected_frames", "roles", "last_report_only", "sample_age", "uses", "replay", "staleness_p",
     "stale_priorities", "bottleneck", "averaging", "population", "by_group", "extra", "overshoot", "frames",
     "frames_per_s",

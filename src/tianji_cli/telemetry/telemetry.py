@@ -46,12 +46,15 @@ if TYPE_CHECKING:
 class Telemetry:
     """Owns what a run shows and writes about itself while it goes and when it ends.
 
+    A run that goes on is as it was until ``begin``: no row is written before, and no summary.
+
     Args:
         resumed_at: environment steps that a resumed run begins with; None for a new run.
         hyperparameters: with dotted names, for TensorBoard; None: it gets nothing at all.
 
     Attributes:
         position: where the metrics of this session begin, in bytes.
+        begun: what is shown is written down, too.
 
     Raises:
         RunDirectoryError: the metric files cannot be opened, or another process is writing them.
@@ -68,10 +71,21 @@ class Telemetry:
         self._display = display
         self._metrics = MetricsWriter(run, self.event, resumed_at, hyperparameters)
         self.position = self._metrics.position
+        self.begun = resumed_at is None
+
+    def begin(self) -> None:
+        """Write down from here on what is shown.
+
+        Raises:
+            RunDirectoryError: the metric files cannot be written.
+        """
+        self._metrics.begin()
+        self.begun = True
 
     def update(self, snapshot: Snapshot) -> None:
         """Write a snapshot to the metrics and show it. More than one a second make a finer learning curve."""
-        self._metrics.write(snapshot)
+        if self.begun:
+            self._metrics.write(snapshot)
         self._on_display(lambda display: display.show(snapshot))
 
     def evaluation(self, row: Mapping[str, Any]) -> None:
@@ -95,15 +109,16 @@ class Telemetry:
             plots: False leaves them out, for a run that is to end within a second or whose config says so.
 
         Returns:
-            The summary as it was written. What could not be written is in its ``reason``; a run whose
-            summary could not be written counts as failed.
+            The summary as it was written, if the session has begun. What could not be written is in its
+            ``reason``; a run whose summary could not be written counts as failed.
         """
         if self._metrics.lost_rows:
             missing = f"{self._metrics.lost_rows} snapshots are missing from the metrics"
             summary = replace(summary, reason=f"{summary.reason}; {missing} ({self._metrics.last_error})")
         try:
             text = json.dumps(summary.document(), indent=2, allow_nan=False) + "\n"
-            write_whole(self.run.summary, text.encode())
+            if self.begun:
+                write_whole(self.run.summary, text.encode())
         except OSError as cause:
             summary = replace(
                 summary,
@@ -113,7 +128,7 @@ class Telemetry:
         # Only now: a command that finds no process writing metrics finds the summary, or there is none.
         self._metrics.close()
         try:
-            if plots:
+            if plots and self.begun:
                 self._draw_plots()
         finally:
             self._on_display(lambda display: display.close())

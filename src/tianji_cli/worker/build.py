@@ -187,7 +187,7 @@ def _learner(builder: Builder, transport: Transport, buffer: Buffer | None, wrap
     """Build the learner that leads its group; ``buffer`` is None if another process has it."""
     config, section = builder.config, builder.config.experiment
     embryo = wrap.embryo(builder.trained_embryo())
-    if section.evaluation is not None and builder.group == 0:
+    if section.evaluation is not None and builder.group == 0 and not builder.job.resumed:
         lead_best_to_evaluations(builder.job.checkpoints)
     if config.learns_from_replay:
         source, rounds = replay_source(builder, transport, buffer)

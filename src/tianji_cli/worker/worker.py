@@ -463,7 +463,10 @@ def _build(job: JobSpec) -> dict[str, Any] | None:
     builder = Builder(job, config, process, 0)
     model = builder.model()
     builder.agent(model, 1, seed=0)
-    init = builder.begun_embryo(model)[1]
+    embryo, init = builder.begun_embryo(model)
+    for learner in plan.carrying("learner"):
+        if learner.group and (saved := Builder(job, config, learner, 0).saved) is not None:
+            saved.restore(embryo)  # Of each group that goes on, what it has saved has to fit.
     _ = builder.layout  # It refuses a model that does not go with the update rule.
     check_first_observation(builder)
     if config.experiment.evaluation is not None and config.experiment.evaluation.video:

@@ -20,6 +20,7 @@ from tianji_cli.errors import UsageError
 from tianji_cli.files.directories import directory_lock
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.plan.plan import this_host
+from tianji_cli.telemetry.machine import note_session
 from tianji_cli.telemetry.metrics import writer_here
 from tianji_cli.telemetry.run_state import last_row, read_state
 from tianji_cli.telemetry.snapshot import RoleStatus
@@ -46,7 +47,7 @@ def make_run(out: Path, *seconds: int, ends: bool = True, host: str | None = Non
     for second in seconds:
         telemetry.update(build_snapshot(second, roles=roles))
     if ends:
-        telemetry.close(build_summary(updates=350 * seconds[-1]), plots=False)
+        telemetry.close(build_summary(updates=350 * seconds[-1], session=1), plots=False)
     else:
         telemetry._metrics.close()  # As the kernel does for a process that is killed.
     return run
@@ -136,11 +137,28 @@ def test_a_run_of_another_host_runs_as_long_as_it_writes_rows(tmp_path: Path) ->
 def test_a_resumed_run_that_was_killed_is_not_what_the_session_before_came_to(tmp_path: Path) -> None:
     run = make_run(tmp_path, 1, 2)
     resumed = Telemetry(run, Display(), 2)
+    resumed.begin()
     resumed.update(build_snapshot(3))
     assert read_state(run).status == "running"
     resumed._metrics.close()
     state = read_state(run)
     assert (state.status, state.env_steps) == ("killed", 3 * 45_200)
+
+
+def test_a_session_that_was_killed_before_its_first_update_is_not_what_the_session_before_came_to(
+    tmp_path: Path,
+) -> None:
+    run = make_run(tmp_path, 2)
+    note_session(run, 0, number=1)
+    assert read_state(run).status == "finished"
+    note_session(run, 2, number=2)
+    resumed = Telemetry(run, Display(), 2)
+    resumed.begin()
+    resumed.update(build_snapshot(2))
+    resumed._metrics.close()
+    assert read_state(run).status == "killed"
+    (run.path / "sessions.jsonl").unlink()
+    assert read_state(run).status == "finished", "of an earlier version's run that is not known"
 
 
 def test_the_writer_of_a_file_is_found_and_a_reader_is_none(tmp_path: Path) -> None:

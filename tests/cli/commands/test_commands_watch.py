@@ -43,6 +43,7 @@ class Session:
 
     def __init__(self, run: RunDirectory, *seconds: int, resumed_at: int | None = None) -> None:
         self.telemetry = Telemetry(run, Display(), resumed_at)
+        self.telemetry.begin()
         self.write(*seconds)
 
     def write(self, *seconds: int, host: str | None = None) -> None:

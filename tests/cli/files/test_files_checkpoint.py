@@ -104,6 +104,22 @@ def test_the_newest_k_stay(tmp_path: Path, model: Model) -> None:
     assert number_in(tmp_path / "last", model) == 60
 
 
+def test_what_is_removed_is_hidden_first(
+    tmp_path: Path, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = CheckpointWriter(tmp_path, model, keep=1)
+    removed = []
+    for env_steps in (10, 20, 20):
+        monkeypatch.setattr("shutil.rmtree", lambda place, **_: removed.append(place))
+        writer.write(state(model, env_steps))
+        monkeypatch.undo()
+    assert len(removed) > 4
+    assert all(place.name.startswith(".") for place in removed)
+    assert names(tmp_path)[-4:] == ["000000000020", "best", "best-000000000020", "last"]
+    CheckpointWriter(tmp_path, model, keep=1)
+    assert names(tmp_path) == ["000000000020", "best", "best-000000000020", "last"]
+
+
 @pytest.mark.parametrize("keep", [0, 1])
 def test_the_last_stays_even_if_older_numbers_are_higher(tmp_path: Path, model: Model, keep: int) -> None:
     """A kill between a checkpoint and its link leaves one that is newer than ``last``."""

@@ -45,16 +45,38 @@ def test_each_group_goes_on_with_its_own_counters_and_a_new_one_counts_from_noth
     save(tmp_path / "last", Progress(env_steps=100, updates=7, train_s=1.5, sessions=2))
     save(tmp_path / "group-1/last", Progress(env_steps=80, version=3, sessions=2))
     assert saved_progress(tmp_path, 3) == (
-        Progress(env_steps=100, updates=7, train_s=1.5, sessions=3),
-        Progress(env_steps=80, version=3, sessions=3),
-        Progress(sessions=3),
+        Progress(env_steps=100, updates=7, train_s=1.5, sessions=2),
+        Progress(env_steps=80, version=3, sessions=2),
+        Progress(sessions=2),
     )
 
 
-def test_a_group_that_the_last_session_did_not_have_does_not_go_on_from_an_older_one(tmp_path: Path) -> None:
-    save(tmp_path / "last", Progress(env_steps=100, sessions=2))
-    save(tmp_path / "group-1/last", Progress(env_steps=80, version=3, sessions=1))
-    assert saved_progress(tmp_path, 2)[1] == Progress(sessions=3)
+@pytest.mark.parametrize(
+    ("groups", "saved_in", "goes_on"),
+    [
+        ({1: 2}, (3, 3), True),
+        ({1: 2}, (3, 2), True),  # A kill after group 0's first checkpoint of the third session.
+        ({1: 2}, (2, 3), True),  # Or after group 1's.
+        ({1: 2}, (10**15, 1), True),
+        ({1: 2, 2: 1, 3: 2}, (3, 1), False),
+        ({1: 2, 2: 1, 3: 2}, (3, 3), True),
+        ({1: 2, 3: 1}, (3, 2), False),
+        ({1: 2, 3: 1}, (2, 1), True),
+        ({1: 2, 2: "?", 3: 2}, (3, 1), True),
+    ],
+)
+def test_a_group_goes_on_from_its_own_checkpoint_unless_a_session_after_it_did_without_the_group(
+    tmp_path: Path, groups: dict[int, Any], saved_in: tuple[int, int], goes_on: bool
+) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    first, second = (session - 1 for session in saved_in)
+    save(checkpoints / "last", Progress(env_steps=100, sessions=first))
+    save(checkpoints / "group-1/last", Progress(env_steps=80, version=3, sessions=second))
+    for session, number in groups.items():
+        name = "config.toml" if session == 1 else f"config-{session}.toml"
+        (tmp_path / name).write_text(f"distribution.groups = {json.dumps(number)}\n")
+    expected = Progress(env_steps=80, version=3, sessions=second) if goes_on else Progress(sessions=first)
+    assert saved_progress(checkpoints, 2)[1] == expected
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,47 @@ def test_a_job_of_two_groups_that_is_interrupted_is_resumed_where_each_was(workp
     assert all(saved_env_steps(again, group) > own[group] for group in range(2))
 
 
+MEMBERS = {
+    "distribution": {"groups": 2},
+    "population": {
+        "interval": 2000,
+        "perturb": {"training.learning_rate": {"low": 1e-5, "high": 1e-2, "log": True}},
+    },
+}
+
+
+@pytest.mark.parametrize("groups", [GROUPS, MEMBERS], ids=["averaged", "members"])
+def test_a_kill_between_the_first_checkpoints_of_two_groups_takes_nothing_from_either(
+    workplace: Any, groups: dict[str, Any]
+) -> None:
+    run = workplace.train(groups, ENDLESS)
+    workplace.until(
+        lambda: (
+            run.rows
+            and min(row["env_steps"] for row in run.rows[-1]["by_group"] or [{"env_steps": 0}]) > 2000
+        ),
+        "both learn",
+    )
+    run.command.signal_all(signal.SIGINT)
+    run.finish(130)
+    own = [saved_env_steps(run, group) for group in range(2)]
+
+    second = workplace.resume(run, "--set", "experiment.checkpoint_every_s=4")
+    second.train_until(sum(own) + 1)
+    second.command.kill("buffer and learner (group 1)", signal.SIGSTOP)
+    workplace.until(lambda: saved_env_steps(run, 0) > own[0], "group 0 saves")
+    second.train_until(saved_env_steps(run, 0) + own[1] + 1)
+    second.command.end()
+    saved = saved_env_steps(run, 0)
+    assert saved_env_steps(run, 1) == own[1], "group 1 has saved nothing in the second session"
+
+    third = workplace.resume(run, "--set", f"experiment.stop.env_steps={saved + own[1] + 4000}")
+    summary = third.finish()
+    assert summary["env_steps"] == saved + own[1] + summary["received"]
+    assert saved_env_steps(run, 1) > own[1]
+    assert f"goes on at {saved + own[1]} env steps: the last " in run.log
+
+
 def test_a_resumed_job_may_have_one_more_group(workplace: Any) -> None:
     run = workplace.train()
     alone = run.finish()

@@ -342,7 +342,7 @@ def test_the_overview_takes_samples_from_the_pages_when_a_report_comes() -> None
     config = job(1)
     plan = make_plan(config, [HOST, Host("there", (0, 1))])
     production = ProductionFile(None, plan.num_actors)
-    view = Overview(config, plan, production, 0)
+    view = Overview(config, plan, production)
     page = ProductionPage(production, 0)
     learner, actor = plan.carrying("learner")[0], plan.carrying("actor")[0]
     for second in range(1, 4):

@@ -53,7 +53,7 @@ def overview(training: BaseModel, *, colocate: bool) -> Overview:
         distribution={"buffer": {"colocate": colocate}},
     )
     plan = make_plan(config, [Host("here", (0, 1))])
-    return Overview(config, plan, ProductionFile(None, plan.num_actors), 0)
+    return Overview(config, plan, ProductionFile(None, plan.num_actors))
 
 
 def seen(
@@ -191,7 +191,7 @@ def test_the_time_left_counts_from_the_first_step_and_not_from_the_start(
     )
     plan = make_plan(config, [Host("here", (0, 1))])
     production = ProductionFile(None, 1)
-    view = Overview(config, plan, production, 0)
+    view = Overview(config, plan, production)
     for _second in range(8):
         (rule,) = view.snapshot().stop
         assert (rule.value, rule.eta_s) == (0.0, None)

@@ -8,6 +8,7 @@ import pytest
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.files.counters import ProductionFile, ProductionPage
+from tianji_cli.files.saved import Progress
 from tianji_cli.plan.plan import Host, make_plan
 from tianji_cli.root import goals as production_goal
 from tianji_cli.root.goals import ProductionGoal
@@ -42,7 +43,7 @@ class Job:
         self.file = ProductionFile(None, ACTORS)
         self.pages = [ProductionPage(self.file, actor) for actor in range(ACTORS)]
         self.pushed = [0] * ACTORS
-        self.overview = Overview(config, self.plan, self.file, earlier)
+        self.overview = Overview(config, self.plan, self.file, [Progress(env_steps=earlier)])
         self.control = Told()
         self.goal = ProductionGoal(config, self.plan, self.overview, self.control)  # type: ignore[arg-type]
 

@@ -49,7 +49,7 @@ def overview(directory: Path) -> Overview:
         training=Component(type="ppo", settings=PPOSettings()),
     )
     plan = make_plan(config, [Host("here", (0, 1))])
-    return Overview(config, plan, ProductionFile(None, plan.num_actors), 0)
+    return Overview(config, plan, ProductionFile(None, plan.num_actors))
 
 
 def test_strangers_frames_and_foreign_fragments_reach_the_root_by_source(

@@ -1,12 +1,14 @@
 """What learners and buffers of several groups report becomes what the job has done."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.files.counters import ProductionFile
+from tianji_cli.files.saved import Progress
 from tianji_cli.plan.plan import Host, make_plan
 from tianji_cli.root.accounting import Account, of_buffers, of_learners
 from tianji_cli.root.job_view import Overview
@@ -140,11 +142,11 @@ def test_a_ratio_is_known_from_the_first_update_of_any_group() -> None:
     assert of_buffers([buffer(10, ratio=None), buffer(10)], [0.0, 40.0]).ratio == 4.0
 
 
-def overview(earlier_env_steps: int = 0, stop: str = "{ mean_return = 475 }") -> Overview:
+def overview(earlier: Sequence[Progress] = (), stop: str = "{ mean_return = 475 }") -> Overview:
     overrides = ["distribution.groups=2", f"experiment.stop={stop}"]
     config = load_config("configs/ppo_cartpole.toml", overrides)
     plan = make_plan(config, [Host("here", (0, 1))])
-    return Overview(config, plan, ProductionFile(None, plan.num_actors), earlier_env_steps)
+    return Overview(config, plan, ProductionFile(None, plan.num_actors), earlier)
 
 
 def heard(view: Overview, groups: int = 2, **known: Any) -> Overview:
@@ -182,20 +184,22 @@ def test_the_learners_last_words_are_found_by_group() -> None:
     assert best == {0: 60.0, 1: 90.0}
 
 
-@pytest.mark.parametrize(("groups", "received"), [(0, 0), (1, 0), (2, 1500)])
-def test_a_resumed_job_has_received_nothing_before_all_groups_have_reported(
-    groups: int, received: int
+@pytest.mark.parametrize(("groups", "received", "train_s"), [(0, 0, 22.5), (1, 300, 22.5), (2, 1500, 5.5)])
+def test_a_group_of_a_resumed_job_that_has_not_reported_is_where_it_goes_on_from(
+    groups: int, received: int, train_s: float
 ) -> None:
-    view = heard(overview(earlier_env_steps=2500), groups)
+    earlier = [Progress(700, updates=50, train_s=20.0), Progress(1800, updates=60, train_s=22.5)]
+    view = heard(overview(earlier), groups)
     assert view.received == received
     for state in (view.snapshot(), view.summary("failed", "x", ACCOUNT, 0)):
-        assert state.learner.env_steps == 2500 + received
+        assert (state.learner.env_steps, state.learner.train_s) == (2500 + received, train_s)
+        assert state.learner.updates >= 110
 
 
 def test_one_group_has_no_table_of_groups_and_no_averaging() -> None:
     config = load_config("configs/ppo_cartpole.toml")
     plan = make_plan(config, [Host("here", (0, 1))])
-    view = Overview(config, plan, ProductionFile(None, plan.num_actors), 0)
+    view = Overview(config, plan, ProductionFile(None, plan.num_actors))
     for document in (view.snapshot().metrics(), view.summary("failed", "x", ACCOUNT, 0).document()):
         assert (document["averaging"], document["by_group"], document["extra"]) == (None, [], {})
 
@@ -203,7 +207,7 @@ def test_one_group_has_no_table_of_groups_and_no_averaging() -> None:
 def test_a_batch_is_a_share_of_its_own_groups_replay() -> None:
     config = load_config("configs/dqn_cartpole.toml", ["distribution.groups=2"])
     plan = make_plan(config, [Host("here", (0, 1))])
-    view = Overview(config, plan, ProductionFile(None, plan.num_actors), 0)
+    view = Overview(config, plan, ProductionFile(None, plan.num_actors))
     for process in plan.carrying("learner"):
         roles = [buffer(1000), learner()]
         report = Report(rank=process.rank, incarnation=0, roles=roles, busy_s=[0.0, 0.0], running_s=1.0)
@@ -216,7 +220,7 @@ def test_a_batch_is_a_share_of_its_own_groups_replay() -> None:
 def test_what_a_role_of_the_users_own_reports_is_shown_by_name_and_rank() -> None:
     config = load_config("docs/examples/recorder.toml", ["distribution.groups=2"])
     plan = make_plan(config, [Host("here", (0, 1))])
-    view = Overview(config, plan, ProductionFile(None, plan.num_actors), 0)
+    view = Overview(config, plan, ProductionFile(None, plan.num_actors))
     of_both = plan.carrying("recorder")
     for process in of_both:
         fragments = {"fragments": 3 + (process.group or 0)}

@@ -14,6 +14,7 @@ from tianji_cli.telemetry.snapshot import Snapshot
 def write(run: RunDirectory, snapshots: list[Snapshot], resumed_at: int | None = None) -> list[str]:
     warnings: list[str] = []
     writer = MetricsWriter(run, warnings.append, resumed_at)
+    writer.begin()
     for snapshot in snapshots:
         writer.write(snapshot)
     writer.close()

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Set
@@ -32,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.errors import TianjiError
-from tianji_cli.files.directories import LinkedDirectories
+from tianji_cli.files.directories import LinkedDirectories, remove_directory
 from tianji_cli.files.regular import open_regular
 from tianji_cli.files.saved import CheckpointError, read_sealed, seal
 from tianji_cli.roles.buffer.replay.memory import NONE, ReplayRing
@@ -291,4 +290,4 @@ def _remove_copies(directory: Path, *, keep: Set[str]) -> None:
     """Remove copies, and nothing else that lies beside them."""
     for path in directory.iterdir():
         if path.name.isdecimal() and path.name not in keep and path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
+            remove_directory(path)
