@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from importlib.metadata import metadata
 from typing import Any, Final
 
@@ -124,10 +125,12 @@ class SerialVectorEnvironment(VectorEnvironment):
         self.num_envs = num_envs
         self._name = name
         envs = []
-        for copy in range(num_envs):
-            os.environ[COPY] = str(copy)
-            envs.append(create())
-        _require_spaces(name, envs[0])
+        with ExitStack() as opened:  # Those that are there are closed if another one cannot be built.
+            for copy in range(num_envs):
+                os.environ[COPY] = str(copy)
+                envs.append(opened.enter_context(closing(create())))
+            _require_spaces(name, envs[0])
+            self._close = opened.pop_all().close
         self._envs = envs
         self.observation_space = envs[0].observation_space
         self.action_space = envs[0].action_space
@@ -260,10 +263,9 @@ class SerialVectorEnvironment(VectorEnvironment):
         return as_picture(self._name, self._envs[0].render())
 
     def close(self) -> None:
-        """Close every environment."""
-        envs, self._envs = self._envs, []
-        for env in envs:
-            env.close()
+        """Close every environment, also when another one's ``close`` raises, which is raised afterwards."""
+        self._envs = []
+        self._close()
 
 
 def keys_of(info: object) -> tuple[str, ...]:

@@ -11,14 +11,19 @@ def main() -> None:
     """Run the command line, ready to be interrupted from the first import on."""
     try:
         raise_signals()
+        from tianji_cli.launch.children import adopt_orphans  # noqa: PLC0415 - takes its time
         from tianji_cli.main import main as run  # noqa: PLC0415 - imports typer
 
+        adopt_orphans()
         run()
     except Interruption:
         sys.stderr.write("tianji: interrupted\n")
         sys.exit(INTERRUPTED)
     finally:
-        ignore_signals()  # What happens from here on is only the end of the interpreter.
+        ignore_signals()  # What happens from here on is only the end.
+        from tianji_cli.launch.children import end_descendants  # noqa: PLC0415 - likewise
+
+        end_descendants()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -117,3 +117,36 @@ def test_discrete_actions_arrive_as_python_ints() -> None:
     vector.step(np.array([2, 0]), observation, np.zeros(2), *np.zeros((2, 2), np.bool_))
     assert seen == [2, 0]
     assert all(type(action) is int for action in seen)
+
+
+class Closes(KeepsItsActions):
+    closed: ClassVar[list[int]] = []
+    built = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = Closes.built = Closes.built + 1
+        if self.number == 4:
+            raise OSError("no licence is left")
+
+    def close(self) -> None:
+        Closes.closed.append(self.number)
+        if self.number == 2 and Closes.built == 3:
+            raise OSError("it did not answer")
+
+
+def test_every_environment_is_closed_though_the_close_of_another_one_raises() -> None:
+    Closes.closed, Closes.built = [], 0
+    vector = SerialVectorEnvironment("closes", Closes, 3)
+    with pytest.raises(OSError, match="it did not answer"):
+        vector.close()
+    assert sorted(Closes.closed) == [1, 2, 3]
+    vector.close()
+    assert len(Closes.closed) == 3, "once is enough"
+
+
+def test_environments_are_closed_if_another_one_cannot_be_built() -> None:
+    Closes.closed, Closes.built = [], 0
+    with pytest.raises(OSError, match="no licence is left"):
+        SerialVectorEnvironment("closes", Closes, 4)
+    assert sorted(Closes.closed) == [1, 2, 3]

@@ -234,10 +234,11 @@ class SMACVectorEnvironment(VectorEnvironment):
         raise BrokenEnvironmentError("battles of SMAC cannot be drawn; smac's own save_replay() films them")
 
     def close(self) -> None:
-        """End every game."""
+        """End every game, also when the end of another one raises."""
         battles, self._battles = self._battles, []
-        for battle in battles:
-            battle.close()
+        with contextlib.ExitStack() as closing:
+            for battle in battles:
+                closing.callback(battle.close)
 
 
 PACKAGES: Final[Mapping[str, type[Battle]]] = {"smac": StarCraftBattle, "smaclite": LiteBattle}

@@ -12,7 +12,8 @@ import os
 import sys
 
 PR_SET_PDEATHSIG = 1
-"""Of Linux's prctl.h."""
+PR_SET_CHILD_SUBREAPER = 36
+"""Both of Linux's prctl.h."""
 
 
 def main() -> None:

@@ -20,8 +20,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Final
 
@@ -34,6 +35,12 @@ LAST_BYTES: Final = 4096
 LOOK_S: Final = 0.5
 """A wait pauses so often: a signal that came just before its poll, or to another thread, does not interrupt
 the poll, and what the signal's handler raises is raised at the pause."""
+ORPHAN_LOOK_S: Final = 0.05
+"""Seconds between two looks at orphans that are to end; what they leave behind are orphans, too."""
+ORPHAN_GRACE_S: Final = 1.0
+"""How long an orphan may take to end after SIGTERM; then comes SIGKILL."""
+ORPHANS_LIMIT_S: Final = 5.0
+"""How long this process stays for their ends: what is deep in a driver does not even hear SIGKILL."""
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
@@ -61,6 +68,45 @@ def bound_command(command: Sequence[str], number: signal.Signals) -> list[str]:
 def end_with_parent(number: signal.Signals) -> None:
     """Have the kernel send this process a signal when its parent ends, however it does."""
     ctypes.CDLL(None).prctl(bound.PR_SET_PDEATHSIG, number)
+
+
+def adopt_orphans() -> None:
+    """Have the kernel make this process the parent of what its descendants leave behind when they end."""
+    ctypes.CDLL(None).prctl(bound.PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_orphans(others: Collection[int], ending: dict[int, float]) -> None:
+    """Ask every child but the ``others`` to end, or kill it if it was asked long ago; never waits.
+
+    A process that outlives its parent is a child of the nearest ancestor that adopts orphans. Only children
+    are signalled: their numbers cannot be those of strangers.
+
+    Args:
+        ending: when each was asked, by ``time.monotonic``; kept from call to call, empty once all are gone.
+    """
+    now = time.monotonic()
+    for of_thread in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # The thread is over; or a child is another user's by now, as sudo's is.
+            for pid in set(map(int, of_thread.read_text().split())).difference(others, ending):
+                ending[pid] = now
+                os.kill(pid, signal.SIGTERM)
+    for pid, asked_s in list(ending.items()):
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            del ending[pid]
+        elif now - asked_s > ORPHAN_GRACE_S:
+            with suppress(PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def end_descendants() -> None:
+    """End whatever is left of this process's children and of theirs: what environments have started, say."""
+    ending: dict[int, float] = {}
+    deadline = time.monotonic() + ORPHANS_LIMIT_S
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    end_orphans((), ending)
+    while ending and time.monotonic() < deadline:
+        signal.sigtimedwait({signal.SIGCHLD}, ORPHAN_LOOK_S)
+        end_orphans((), ending)
 
 
 class Child:

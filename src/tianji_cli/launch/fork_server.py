@@ -2,8 +2,12 @@
 
 Started by ``local`` as ``python -m tianji_cli.launch.fork_server CHANNEL ROOT_PIPE``, two descriptors.
 Lines of JSON go over the channel: requests come in, notices go out. The launcher never waits for the server
-to read; so the server may wait for the launcher. The server ends as soon as the channel's other end does, and
-so with its root.
+to read; so the server may wait for the launcher. Once the other end of the channel says no more, as it does
+when the root is dead, the server starts nothing more. It stays until the workers have ended, and cleans up
+behind them.
+
+What a worker leaves behind, such as an environment's simulator, the kernel makes the server's child: the
+server ends it.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ import setproctitle
 from pydantic import BaseModel, Field, TypeAdapter
 
 from tianji_cli.errors import ProcessExit
+from tianji_cli.files.directories import remove_stale
+from tianji_cli.launch.children import ORPHAN_LOOK_S, adopt_orphans, end_orphans
 from tianji_cli.launch.fresh_worker import turn_into_build, turn_into_worker
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.wire.messages import BuildOutput, BuildReport
@@ -108,37 +114,44 @@ class ForkServer:
         self._job: JobSpec | None = None
         self._started = 0
         self._children: dict[int, tuple[int, Callable[[ProcessExit], Notice]]] = {}
+        self._orphans: dict[int, float] = {}
+        self._is_asked = True
         self._poller = select.poll()
         self._poller.register(channel, select.POLLIN)
 
     def run(self) -> Work | None:
-        """Serve until the launcher is gone.
+        """Serve until the launcher asks for nothing more, and nothing is left of what was started.
 
         Returns:
             In a forked process what it is to do; in the server, at its end, None.
         """
-        try:
-            while self._wait():
-                while self._requests:
-                    work = self._serve(REQUEST.validate_json(self._requests.popleft()))
-                    if work is not None:
-                        return work
-        except (BrokenPipeError, ConnectionResetError):  # The root is dead.
-            pass
+        while self._is_asked or self._children or self._orphans:
+            self._wait()
+            while self._requests:
+                work = self._serve(REQUEST.validate_json(self._requests.popleft()))
+                if work is not None:
+                    return work
         return None
 
-    def _wait(self) -> bool:
-        """Wait for requests and for ends; False once no launcher is there to ask for anything."""
-        for descriptor, _ in self._poller.poll():
+    def _wait(self) -> None:
+        """Wait for requests and for ends."""
+        for descriptor, _ in self._poller.poll(1e3 * ORPHAN_LOOK_S if self._orphans else None):
             if descriptor in self._children:
                 self._reap(descriptor)
                 continue
-            data = self._channel.recv(1 << 16)
-            if not data:
-                return False
-            *lines, self._received = (self._received + data).split(b"\n")
+            *lines, self._received = (self._received + self._receive()).split(b"\n")
             self._requests.extend(lines)
-        return True
+        end_orphans({pid for pid, _ in self._children.values()}, self._orphans)
+
+    def _receive(self) -> bytes:
+        try:
+            data = self._channel.recv(1 << 16)
+        except ConnectionResetError:  # The root is dead.
+            data = b""
+        if not data:
+            self._is_asked = False
+            self._poller.unregister(self._channel)
+        return data
 
     def _serve(self, request: Request) -> Work | None:
         match request:
@@ -188,8 +201,8 @@ class ForkServer:
             os.close(tell)
             begin: Work = partial(turn_into_worker, job, own) if job.fresh else partial(run_worker, job, own)
             return partial(_once_told, told, begin)
-        self._send(Started(number=number, pid=pid))
-        os.write(tell, b"!")
+        if self._send(Started(number=number, pid=pid)):
+            os.write(tell, b"!")
         _close(gate)
         return None
 
@@ -206,6 +219,7 @@ class ForkServer:
             # A process that held the channel would hide the server's end from the root.
             self._channel.close()
             _close(self._children)
+            adopt_orphans()  # What has lost its parent goes on as long as its worker does.
             return 0
         try:
             descriptor = os.pidfd_open(pid)
@@ -224,8 +238,13 @@ class ForkServer:
         _, status = os.waitpid(pid, 0)
         self._send(ended(ProcessExit(status=os.waitstatus_to_exitcode(status))))
 
-    def _send(self, notice: Notice) -> None:
-        self._channel.sendall(notice.model_dump_json().encode() + b"\n")
+    def _send(self, notice: Notice) -> bool:
+        """Tell the launcher, unless it is dead."""
+        try:
+            self._channel.sendall(notice.model_dump_json().encode() + b"\n")
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        return True
 
 
 def _once_told(told: int, work: Work, root_pipe: int) -> None:
@@ -251,11 +270,15 @@ def main() -> None:
     channel.set_inheritable(False)
     os.set_inheritable(root_pipe, False)
     setproctitle.setproctitle("tianji: fork server")
+    adopt_orphans()
     preload()
     gc.collect()
     work = ForkServer(channel).run()
     if work is not None:
         work(root_pipe)
+        return
+    remove_stale()  # Workers that were killed could not, and a root that was killed cannot.
+    channel.close()
 
 
 if __name__ == "__main__":

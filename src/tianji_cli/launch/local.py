@@ -36,6 +36,9 @@ from tianji_cli.wire.messages import BuildReport
 SLOW_BUILD_S: Final = 30.0
 """A first build that takes so long is announced: one that hangs is ended by the user alone."""
 
+CLOSE_LIMIT_S: Final = 5.0
+"""How long the fork server may take to end what workers have left behind."""
+
 LOOK_S: Final = 2.0
 """How often it is looked whether the fork server is suspended while something is built."""
 
@@ -133,6 +136,7 @@ class LocalLauncher:
                     pass_fds=(theirs.fileno(), watched),
                 )
         except BaseException:
+            os.close(self._parent_alive)
             self._free()
             raise
         finally:
@@ -192,7 +196,7 @@ class LocalLauncher:
         """Ask for a worker; returns at once."""
         worker = WorkerProcess(own, self.exited)
         self._workers.append(worker)
-        if self.lost:
+        if self.lost or self.dismissed:
             worker.end(ProcessExit())
         else:
             self._ask(Start(spec=own))
@@ -226,24 +230,38 @@ class LocalLauncher:
         worker.abort(hung)
 
     def kill_all(self) -> None:
-        """Kill all workers at once, and the server, which would begin those that it was asked for."""
+        """Kill all workers at once; those that the server was asked for do not begin, or are killed then."""
         self.start_no_more()
         for worker in self._workers:
             worker.send_kill()
 
     def start_no_more(self) -> None:
-        """End the server: what it was asked for and has not begun never begins."""
-        if self.lost:
-            return
-        self.dismissed = True
-        self._server.kill()
-        self._server.wait()
-        self.check()  # What it had said before.
-        self._lose_server()
+        """Have the server begin nothing that it has not begun; it goes on telling how workers end.
+
+        A server that is suspended is ended: it would do neither.
+        """
+        if self.stopped:
+            self.dismissed = True
+            self._server.kill()
+            self._server.wait()
+            self.check()  # What it had said before.
+            self._lose_server()
+        elif not (self.lost or self.dismissed):
+            self.dismissed = True
+            self._outgoing.clear()
+            self._events.modify(self._channel, select.EPOLLIN)
+            self._channel.shutdown(socket.SHUT_WR)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until ``check`` has something to do."""
         self._events.poll(timeout_s)
+
+    def wait_for_server(self) -> None:
+        """Wait until nothing is left of the workers, and the server, which starts no more, has said so."""
+        deadline = time.monotonic() + CLOSE_LIMIT_S
+        while not self.lost and time.monotonic() < deadline:
+            self.wait(0.1)
+            self.check()
 
     def cause_of_loss(self) -> str:
         """Describe how the server ended, and what it wrote last."""
@@ -251,7 +269,10 @@ class LocalLauncher:
         return f"the fork server {exit_}" + (f":\n{exit_.last_words}" if exit_.last_words else "")
 
     def close(self) -> None:
-        """End the server, and by the pipe every worker that is left."""
+        """End by the pipe every worker that is left, and the server once it has cleaned up behind them."""
+        os.close(self._parent_alive)
+        self.start_no_more()
+        self.wait_for_server()
         self._server.kill()
         self._server.wait()
         self._free()
@@ -320,6 +341,5 @@ class LocalLauncher:
         self._events.close()
         self._channel.close()
         self._output.close()
-        os.close(self._parent_alive)
         for descriptor in self._orphans:
             os.close(descriptor)

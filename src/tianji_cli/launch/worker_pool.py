@@ -33,9 +33,6 @@ from tianji_cli.wire.messages import (
     Wrote,
 )
 
-KILL_LIMIT_S: Final = 5.0
-"""How long to wait for a process that was sent SIGKILL; one deep in a driver may take its time."""
-
 
 class WorkerPool:
     """Owns the worker processes; ends every one of them when it is closed.
@@ -182,13 +179,9 @@ class WorkerPool:
         self.kill_all()
         for launcher in self._nodes.values():
             launcher.dismiss()
-        deadline = time.monotonic() + KILL_LIMIT_S
-        while self._local is not None and self._here() and time.monotonic() < deadline:
-            self._local.wait(0.1)
+        if self._local is not None:
+            self._local.wait_for_server()
             self.take_exited()
-
-    def _here(self) -> set[int]:
-        return set(self._running) - set(self._by_rank)
 
     def _launcher(self, rank: int) -> LocalLauncher | NodeLauncher:
         launcher = self._by_rank.get(rank) or self._local

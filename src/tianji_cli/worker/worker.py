@@ -172,8 +172,9 @@ def _work(
             for role in roles:
                 role.keep()
         finally:
-            for role in roles:
-                role.close()
+            with contextlib.ExitStack() as closing:  # Each is closed, whatever another's close raises.
+                for role in reversed(roles):
+                    closing.callback(role.close)
 
 
 def _wiring_for_root(process: PlannedProcess, transport: Transport) -> Wiring | None:

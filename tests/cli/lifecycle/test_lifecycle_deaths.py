@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -297,3 +298,95 @@ def test_the_next_command_removes_what_a_sigkill_of_everything_left(workplace: A
     assert workplace.stale_shared_memory(), "something has to be left for this to be a test"
     workplace.command("eval", str(run.path), "--episodes", "1").wait(0)
     # The fixture finds no names of dead jobs now.
+
+
+def test_nothing_stays_in_shared_memory_though_an_actor_outlives_the_learner_of_a_killed_root(
+    workplace: Any,
+) -> None:
+    run = workplace.train(ENDLESS)
+    run.train_until()
+    actor = run.command.kill("actor 0", signal.SIGSTOP)
+    os.kill(run.command.pid, signal.SIGKILL)
+    run.command.wait(-signal.SIGKILL)
+    workplace.until(lambda: not run.command.pids("buffer and learner"), "the learner ends")
+    os.kill(actor, signal.SIGCONT)
+    run.command.wait_for_all()  # Nothing stays behind, as after every test.
+
+
+STARTS = """
+import os, subprocess
+import gymnasium
+
+# A simulator that hears no SIGTERM, its child, and one that has lost its parent; in sessions of their own.
+SIMULATOR = '''
+trap "" TERM
+(trap - TERM; exec sleep 1000) & echo $0 $! >> "$PIDS"
+echo $0 $$ >> "$PIDS"
+while :; do sleep 1000; done
+'''
+
+class Starts(gymnasium.Wrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        subprocess.Popen(["sh", "-c", SIMULATOR, str(os.getpid())], start_new_session=True)
+        subprocess.run(["sh", "-c", 'setsid sleep 1000 & echo $0 $! >> "$PIDS"', str(os.getpid())])
+"""
+"""What an environment starts, and does not end."""
+
+
+class Simulators:
+    """What the environments of a test have started."""
+
+    def __init__(self, workplace: Any) -> None:
+        self._notes = workplace.place / "pids"
+        workplace.module(STARTS)
+        workplace.environment["PIDS"] = str(self._notes)
+
+    def of(self, worker: int | None = None) -> set[int]:
+        """Those that one process has started, or all."""
+        lines = self._notes.read_text().splitlines() if self._notes.exists() else []
+        pairs = (map(int, line.split()) for line in lines)
+        return {pid for by, pid in pairs if worker in (None, by)}
+
+    @property
+    def alive(self) -> set[int]:
+        return {pid for pid in self.of() if Path(f"/proc/{pid}").exists()}
+
+
+STARTING = {"environment": {"num_envs": 1, "wrappers": ["my_env:Starts"]}, "training": {"minibatch_size": 64}}
+
+
+def test_what_environments_have_started_ends_with_a_run_that_ends_in_order(workplace: Any) -> None:
+    simulators = Simulators(workplace)
+    workplace.train(STARTING).finish()
+    assert len(simulators.of()) >= 3 * 2, "those of the first build and of the actor"
+    assert not simulators.alive
+
+
+def test_what_its_environments_have_started_ends_with_a_killed_actor_and_not_with_another(
+    workplace: Any,
+) -> None:
+    simulators = Simulators(workplace)
+    run = workplace.train(STARTING, ENDLESS, {"distribution": {"actor": {"num": 2}}})
+    run.train_until()
+    other = simulators.of(run.command.pid_of("actor 1"))
+    killed = run.command.kill("actor 0")
+    assert len(simulators.of(killed)) >= 3 <= len(other)
+    workplace.until(lambda: not simulators.of(killed) & simulators.alive, "what it has started ends")
+    assert other <= simulators.alive
+    os.kill(run.command.pid, signal.SIGKILL)
+    run.command.wait(-signal.SIGKILL)
+    run.command.wait_for_all()
+    assert not simulators.alive
+
+
+@pytest.mark.parametrize("command", [("check", "run.toml"), ("eval", "out/run/1")])
+def test_what_environments_have_started_ends_with_a_command_that_steps_them_itself(
+    workplace: Any, command: tuple[str, ...]
+) -> None:
+    simulators = Simulators(workplace)
+    workplace.train(STARTING).finish()
+    before = simulators.of()
+    workplace.command(*command).wait()
+    assert simulators.of() - before
+    assert not simulators.alive
