@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tianji_cli.signals import INTERRUPTED, Interruption, ignore_signals, raise_signals
+from tianji_cli.signals import INTERRUPTED, Interruption, ignore_signals, leave_threads, raise_signals
 
 
 def main() -> None:
@@ -24,6 +24,7 @@ def main() -> None:
         from tianji_cli.launch.children import end_descendants  # noqa: PLC0415 - likewise
 
         end_descendants()
+        leave_threads()
 
 
 if __name__ == "__main__":

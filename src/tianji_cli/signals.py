@@ -6,10 +6,12 @@ root's loop waits for them (``StopSignals``). Imported before everything else, s
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +39,9 @@ AGAIN_S: Final = 0.001
 
 MOST_S: Final = 1e8
 """Longest that a timer takes; what is infinite is three years."""
+
+LEAVE_S: Final = 0.5
+"""How long a process that is over waits for threads that are left."""
 
 DEAF_S: Final = 60.0
 """How long code in C that has not heard an alarm may go on."""
@@ -130,6 +135,23 @@ def ignore_signals() -> None:
     """Ignore signals from now on: the command is as good as over."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, signal.SIG_IGN)
+
+
+def leave_threads() -> None:
+    """Have the interpreter's end wait for no thread longer than ``LEAVE_S``; call this last of all.
+
+    It joins all threads that are no daemons, such as one of an environment that its ``close`` does not stop.
+    What an alarm raises there ends the wait, as a Ctrl-C would, and nothing else.
+    """
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+        sys.unraisablehook = lambda _swallowed: None
+        signal.signal(signal.SIGALRM, _stop_waiting)
+        signal.setitimer(signal.ITIMER_REAL, LEAVE_S)
+        atexit.register(signal.setitimer, signal.ITIMER_REAL, 0.0)  # Then the wait is over.
+
+
+def _stop_waiting(_number: int, _frame: object) -> NoReturn:
+    raise HangsError
 
 
 def _raise_again(swallowed: UnraisableHookArgs) -> None:

@@ -26,6 +26,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.process import BaseProcess
@@ -34,7 +35,7 @@ from typing import IO, Any, Final
 
 import setproctitle
 
-from tianji_cli.signals import STOP_SIGNALS
+from tianji_cli.signals import STOP_SIGNALS, HangsError
 
 PRELOAD: Final = (
     "tianji_cli.__main__",
@@ -241,6 +242,8 @@ def _work(work: Callable[..., None], *arguments: Any) -> None:
     try:
         work(*arguments)
     finally:
+        with contextlib.suppress(HangsError):  # It ends the wait for threads that are left.
+            threading._shutdown()
         atexit._run_exitfuncs()
 
 

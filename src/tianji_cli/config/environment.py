@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tianji_cli.config.schema import Environment
+from tianji_cli.errors import UsageError
+from tianji_cli.signals import HangsError, limit
 from tianji_envs import registry as environments
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import BrokenEnvironmentError
@@ -60,3 +65,21 @@ def build_environment(
             "statistics are saved; environment.trust_wrappers = true trains with it all the same"
         )
     return made
+
+
+@contextmanager
+def start_limit(section: Environment) -> Iterator[None]:
+    """Bound how long a process builds what it needs; what hangs in C ends with it, a minute later.
+
+    Raises:
+        UsageError: the time is up; names the line that has not returned.
+    """
+    try:
+        with limit(section.start_limit_s):
+            yield
+    except HangsError as cause:
+        *_, hangs, _ = traceback.extract_tb(cause.__traceback__)  # The last one is the alarm's.
+        raise UsageError(
+            f"environment.start_limit_s: a call had not returned after {section.start_limit_s:g} s: "
+            f"{hangs.filename}:{hangs.lineno}, in {hangs.name}: {hangs.line}"
+        ) from cause

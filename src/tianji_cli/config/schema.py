@@ -356,6 +356,8 @@ class Environment(Section):
             longest step took, if that is more: it is ended and started again.
         on_error: "restart" starts an actor again that an exception of its environment has ended, or an exit;
             by "fail" it ends the run. One that a signal has killed is started again in any case.
+        start_limit_s: seconds that a process may take to build environments and model. What hangs then is
+            named, and ends the run.
     """
 
     type: str
@@ -369,6 +371,7 @@ class Environment(Section):
     image_layout: ImageLayout = "auto"
     step_limit_s: Annotated[float, Field(gt=0)] = 60.0
     on_error: Literal["fail", "restart"] = "fail"
+    start_limit_s: Annotated[float, Field(gt=0)] = 300.0
 
     @field_validator("metrics")
     @classmethod

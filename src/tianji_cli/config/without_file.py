@@ -20,7 +20,7 @@ import numpy as np
 from tianji_algos.fields import ACTION_MASK
 from tianji_cli.config.checks import check_companions, wrong_agent
 from tianji_cli.config.defaults import CORES_OF_ONE_ACTOR, Seen, check_agent, defaults, usual_steps
-from tianji_cli.config.environment import build_environment
+from tianji_cli.config.environment import build_environment, start_limit
 from tianji_cli.config.loader import check_environment, find_extensions, known_sections, resolve, validated
 from tianji_cli.config.schema import Environment, JobConfig, Wrapper
 from tianji_cli.config.source import KeyPath, Tree, lay_over, read, shipped_configs
@@ -69,7 +69,8 @@ def config_without_file(
     own: dict[str, Any] = {"environment": named, "experiment": {"name": _run_name(env, agent)}}
     said = lay_over([own], ORIGIN, overrides)
     may_wrap = said.origin(("environment", "wrappers")) != "--set"
-    seen, wants_mask = _look(env, agent, environment, cores, may_wrap=may_wrap)
+    with start_limit(environment):
+        seen, wants_mask = _look(env, agent, environment, cores, may_wrap=may_wrap)
     if wants_mask:
         named["wrappers"] = [_MASK.type]
         masked = environment.model_copy(update={"wrappers": (_MASK,)})

@@ -32,6 +32,7 @@ from tianji_cli.files.directories import remove_stale
 from tianji_cli.launch.children import ORPHAN_LOOK_S, adopt_orphans, end_orphans
 from tianji_cli.launch.fresh_worker import turn_into_build, turn_into_worker
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
+from tianji_cli.signals import leave_threads
 from tianji_cli.wire.messages import BuildOutput, BuildReport
 from tianji_transports import registry
 
@@ -275,7 +276,10 @@ def main() -> None:
     gc.collect()
     work = ForkServer(channel).run()
     if work is not None:
-        work(root_pipe)
+        try:
+            work(root_pipe)
+        finally:
+            leave_threads()
         return
     remove_stale()  # Workers that were killed could not, and a root that was killed cannot.
     channel.close()

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from tianji_cli.files.regular import write_to
 from tianji_cli.launch.children import python_command
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
+from tianji_cli.signals import leave_threads
 from tianji_cli.wire.messages import BuildOutput
 
 Specs = tuple[JobSpec, ProcessSpec | None]
@@ -56,14 +57,15 @@ def main() -> None:
     with open(carrier, "rb") as file:
         file.seek(0)
         job, own = _SPECS.validate_json(file.read())
-    if own is None:
-        from tianji_cli.worker.worker import check_build  # noqa: PLC0415 - the root imports this module, too
+    from tianji_cli.worker.worker import check_build, run_worker  # noqa: PLC0415 - the root imports this, too
 
-        check_build(job, BuildOutput(*output), root_pipe)
-    else:
-        from tianji_cli.worker.worker import run_worker  # noqa: PLC0415 - the root imports this module, too
-
-        run_worker(job, own, root_pipe)
+    try:
+        if own is None:
+            check_build(job, BuildOutput(*output), root_pipe)
+        else:
+            run_worker(job, own, root_pipe)
+    finally:
+        leave_threads()
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from tianji_cli.signals import STOP_SIGNALS
 from tianji_cli.wire.messages import BuildReport
 
 SLOW_BUILD_S: Final = 30.0
-"""A first build that takes so long is announced: one that hangs is ended by the user alone."""
+"""A first build that takes so long is announced."""
 
 CLOSE_LIMIT_S: Final = 5.0
 """How long the fork server may take to end what workers have left behind."""

@@ -15,7 +15,7 @@ from tianji_cli.telemetry.snapshot import Snapshot
 from tianji_cli.wire.control import ControlServer
 
 SLOW_START_S: Final = 30.0
-"""A process that is not ready after so long is named, once: only the user ends a start that hangs."""
+"""A process that is not ready after so long is named, once."""
 STALLED_S: Final = 30.0
 """If nothing was made and nothing learnt for so long, it is said, once."""
 PAUSE_S: Final = 2.0

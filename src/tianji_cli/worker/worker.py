@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import setproctitle
 
+from tianji_cli.config.environment import start_limit
 from tianji_cli.config.loader import parse_config
 from tianji_cli.config.population import config_with
 from tianji_cli.errors import describe
@@ -148,9 +149,10 @@ def _work(
         if "learner" in process.roles:
             stack.enter_context(directory_lock(job.checkpoints))
         options = engine_options(job.interface, key)
-        transport = stack.enter_context(open_transport(builder, options))
         production = _production_file(job, own)
-        roles = build_roles(builder, transport, production)
+        with start_limit(config.environment):
+            transport = stack.enter_context(open_transport(builder, options))
+            roles = build_roles(builder, transport, production)
         if EXAMINER in process.roles:  # Only now: others train already, and it would take long to begin.
             os.nice(MEEKLY)
         # None begins before all have registered: what cannot be built ends the run before its first step.
@@ -462,16 +464,17 @@ def _build(job: JobSpec) -> dict[str, Any] | None:
     seed_process(job, process, 0)
     config = parse_config(job.config)
     builder = Builder(job, config, process, 0)
-    model = builder.model()
-    builder.agent(model, 1, seed=0)
-    embryo, init = builder.begun_embryo(model)
-    for learner in plan.carrying("learner"):
-        if learner.group and (saved := Builder(job, config, learner, 0).saved) is not None:
-            saved.restore(embryo)  # Of each group that goes on, what it has saved has to fit.
-    _ = builder.layout  # It refuses a model that does not go with the update rule.
-    check_first_observation(builder)
-    if config.experiment.evaluation is not None and config.experiment.evaluation.video:
-        check_pictures(builder)
+    with start_limit(config.environment):
+        model = builder.model()
+        builder.agent(model, 1, seed=0)
+        embryo, init = builder.begun_embryo(model)
+        for learner in plan.carrying("learner"):
+            if learner.group and (saved := Builder(job, config, learner, 0).saved) is not None:
+                saved.restore(embryo)  # Of each group that goes on, what it has saved has to fit.
+        _ = builder.layout  # It refuses a model that does not go with the update rule.
+        check_first_observation(builder)
+        if config.experiment.evaluation is not None and config.experiment.evaluation.video:
+            check_pictures(builder)
     if config.learns_from_replay:
         check_replay_memory(builder, sum(plan.is_local(process.rank) for process in plan.carrying("buffer")))
     return init

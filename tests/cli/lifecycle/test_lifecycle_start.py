@@ -13,6 +13,7 @@ ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
 STUCK = """
 import os, signal
+import gymnasium
 from setproctitle import getproctitle
 from tianji_envs.gym import GymFactory
 
@@ -24,6 +25,10 @@ class Stuck(GymFactory):
             while True:
                 signal.pause()
         return super().make(*arguments, **keywords)
+
+class Pausing(gymnasium.Env):
+    def __init__(self):
+        signal.pause()
 """
 """The first process of a kind that builds an environment never comes back from it."""
 
@@ -88,6 +93,46 @@ MEDDLED = """
 import pathlib
 pathlib.Path(__file__).with_name("meddled").touch()
 """
+
+
+@pytest.mark.parametrize("who", ["first build", "actor", pytest.param("learner", marks=pytest.mark.soak)])
+def test_a_start_that_hangs_ends_the_command_which_says_where(workplace: Any, who: str) -> None:
+    workplace.module(STUCK)
+    workplace.environment["WHO_HANGS"] = who
+    command = workplace.train(
+        {"environment": {"type": "my_env:Stuck", "start_limit_s": 8.0}}, ENDLESS
+    ).command
+    command.wait(2 if who == "first build" else 1)
+    assert "environment.start_limit_s: a call had not returned after 8 s: " in command.last_words
+    assert "in make: signal.pause()" in command.last_words
+
+
+def test_an_environment_that_hangs_when_it_is_looked_at_ends_the_command(workplace: Any) -> None:
+    workplace.module(STUCK)
+    workplace.environment["PYTHONPATH"] = str(workplace.place)
+    command = workplace.command("train", "--env", "my_env:Pausing", "--set", "environment.start_limit_s=0.5")
+    command.wait(2)
+    assert "in __init__: signal.pause()" in command.last_words
+
+
+THREADED = """
+import threading
+import gymnasium
+
+class Threaded(gymnasium.Wrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        threading.Thread(target=threading.Event().wait).start()
+"""
+
+
+def test_a_thread_that_an_environment_leaves_holds_no_process_up(workplace: Any) -> None:
+    workplace.module(THREADED)
+    environment = {"num_envs": 2, "wrappers": ["my_env:Threaded"]}
+    run = workplace.train({"environment": environment, "training": {"minibatch_size": 64}})
+    run.finish()
+    workplace.command("check", "run.toml").wait(0)
+    workplace.command("eval", str(run.path), "--episodes", "1").wait(0)
 
 
 def test_a_config_that_is_replaced_while_the_job_runs_is_read_by_no_process(workplace: Any) -> None:
