@@ -23,6 +23,7 @@ from typer.core import TyperGroup
 
 from tianji_cli.commands import bench, completion
 from tianji_cli.commands.profile import profile
+from tianji_cli.config.trust import TRUST
 from tianji_cli.errors import ConfigError, TianjiError, describe, printable
 from tianji_cli.signals import INTERRUPTED, Interruption
 
@@ -82,9 +83,12 @@ def _add(name: str, function: str, help_: str, to: typer.Typer = app) -> None:
 def common(
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run code that other users may change, and use places of theirs.")
+    ] = False,
 ) -> None:
     """Distributed reinforcement learning with relaxed assignment dependencies."""
-    del debug  # Declared for the help's sake; main() takes it out wherever it stands.
+    del debug, trust  # Declared for the help's sake; main() takes them out wherever they stand.
     if show_version:
         typer.echo(f"tianji {version('tianji')}")
         raise typer.Exit
@@ -126,8 +130,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # A run executes and trusts what lies in its directories: only its user may write there.
     os.umask(os.umask(0) | 0o022)
     words = list(sys.argv[1:] if arguments is None else arguments)
-    # Every command takes --debug, before or after its name.
-    sys.exit(_status_of([word for word in words if word != "--debug"], debug="--debug" in words))
+    # Every command takes --debug and --trust, before or after its name; commands that it starts trust, too.
+    if "--trust" in words:
+        os.environ[TRUST] = "1"
+    rest = [word for word in words if word not in {"--debug", "--trust"}]
+    sys.exit(_status_of(rest, debug="--debug" in words))
 
 
 def _obey_locale() -> None:

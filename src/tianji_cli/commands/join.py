@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
+from tianji_cli.config.trust import check_trusted
 from tianji_cli.errors import printable
 from tianji_cli.files.directories import host_directory, remove_stale
-from tianji_cli.files.regular import check_trusted
 from tianji_cli.launch.host import JoinedHost
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import StopSignals

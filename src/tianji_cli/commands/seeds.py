@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from tianji_cli.commands.board import Board, Member
 from tianji_cli.config.loader import dump_config, load_run_config
 from tianji_cli.config.schema import GREATEST_SEED, JobConfig
+from tianji_cli.config.trust import check_trusted
 from tianji_cli.errors import RunFailed, UsageError, cut, one_line, printable
-from tianji_cli.files.regular import check_trusted
 from tianji_cli.files.seeds import SeedsDirectory
 from tianji_cli.quantities import count, duration, number, several
 from tianji_cli.signals import INTERRUPTED, Interruption

@@ -15,8 +15,8 @@ from tianji_cli.commands.options import Config, Json, Name, Override, Quiet
 from tianji_cli.config.checks import check_devices
 from tianji_cli.config.loader import SWEEP
 from tianji_cli.config.source import Tree, read
+from tianji_cli.config.trust import check_trusted
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe, one_line, printable
-from tianji_cli.files.regular import check_trusted
 from tianji_cli.files.rundir import write_whole
 from tianji_cli.files.sweeps import SweepDirectory
 from tianji_cli.quantities import number, several

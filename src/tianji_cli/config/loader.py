@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -36,8 +36,9 @@ from tianji_cli.config.schema import (
     Population,
     UserRoleSection,
 )
-from tianji_cli.config.source import COMPONENTS, KeyPath, Tree, is_role, path_part, read
+from tianji_cli.config.source import COMPONENTS, KeyPath, Tree, is_role, path_part, read, shipped_directory
 from tianji_cli.config.sweep import Sweep
+from tianji_cli.config.trust import OF_CODE, check_code, check_sent, check_trusted
 from tianji_cli.errors import ConfigError, Problem, UsageError
 from tianji_envs import registry as environments
 from tianji_envs.errors import EnvironmentFailure, WrongOptionError
@@ -96,7 +97,7 @@ def load_run_config(path: str, overrides: Sequence[str] = ()) -> JobConfig:
 
 def fill_in_later_keys(tree: Tree) -> None:
     """Write keys into a run's config that are newer than it, with the values that it has trained with."""
-    find_extensions(tree)
+    find_extensions(tree, of_run=True)
     for section, later in LATER.items():
         table = tree.values.get(section)
         if isinstance(table, dict):
@@ -408,17 +409,25 @@ _IDS: Final[Mapping[str, str]] = {"atari": "Pong", "gym": "CartPole-v1"}
 """An example for each of the environment types that have ids."""
 
 
-def find_extensions(tree: Tree) -> None:
+def find_extensions(tree: Tree, *, of_run: bool = False) -> None:
     """Make the user's modules importable, and write their directories and data files into the config.
 
     A module that a config names lies beside one of its files, unless ``experiment.extensions`` says
     where. Directories and files are absolute in the resolved config, which may be run from anywhere.
+
+    Args:
+        of_run: the config is a run's, which also shows by the checkpoints beside it.
+
+    Raises:
+        UntrustedPlaceError: others may change the config or the modules, or the modules came with the run.
+            Nothing was imported then.
     """
     experiment = tree.values.get("experiment", {})
     if not isinstance(experiment, dict):
         return
     directories = experiment.get("extensions")
-    if directories is None and ("files" in experiment or _names_a_module(tree.values)):
+    modules = set(_modules_named(tree.values))
+    if directories is None and ("files" in experiment or modules):
         absolute = [file.resolve().parent for file in tree.files]
     elif _are_strings(directories):
         absolute = [path.resolve() for path in _paths(tree, "extensions", directories)]
@@ -426,6 +435,16 @@ def find_extensions(tree: Tree) -> None:
         return
     experiment = tree.values.setdefault("experiment", {})
     experiment["extensions"] = list(dict.fromkeys(map(str, absolute)))
+    of_run = of_run or os.path.isdir(tree.files[0].parent / "checkpoints")
+    if modules and of_run and tree.origin(("experiment", "extensions")) != "--set":
+        check_sent(tree.files[0], ["."] if directories is None else directories)
+    installed = shipped_directory()
+    for file in tree.files:
+        if modules and os.path.isfile(file) and file.parent != installed:
+            check_trusted(file, OF_CODE)
+    for directory in absolute:
+        if directory != installed:
+            check_code(directory, modules)
     # Behind everything else: a user's random.py must not stand in for Python's own.
     sys.path.extend(directory for directory in experiment["extensions"] if directory not in sys.path)
     if _are_strings(experiment.get("files")):
@@ -458,11 +477,11 @@ def _data_file(tree: Tree, path: Path, directories: Sequence[Path]) -> Path:
     return path
 
 
-def _names_a_module(values: Mapping[str, Any]) -> bool:
+def _modules_named(values: Mapping[str, Any]) -> Iterator[str]:
     tables = {section: table for section, table in values.items() if isinstance(table, dict)}
     environment, transport = tables.get("environment", {}), tables.get("distribution", {}).get("transport")
     if environment.get("type") == "pettingzoo":
-        return True  # Its id is a module's name.
+        yield str(environment.get("id"))  # It is a module's name.
     roles = (role for role in tables.get("roles", {}).values() if isinstance(role, dict))
     typed = (environment, *(tables.get(section, {}) for section in KINDS), *roles)
     named = [environment.get("id"), *(table.get("type") for table in typed)]
@@ -470,7 +489,7 @@ def _names_a_module(values: Mapping[str, Any]) -> bool:
     trackers = tables.get("experiment", {}).get("track")
     named += trackers if isinstance(trackers, list) else []
     named += transport.values() if isinstance(transport, dict) else [transport]
-    return any(isinstance(name, str) and ":" in name for name in named)
+    yield from (name.partition(":")[0] for name in named if isinstance(name, str) and ":" in name)
 
 
 def _wrappers_named(entries: object) -> list[object]:

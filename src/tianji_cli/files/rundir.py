@@ -14,8 +14,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
+from tianji_cli.config.trust import check_trusted
 from tianji_cli.errors import UsageError, cut, describe, printable
-from tianji_cli.files.regular import check_trusted, open_regular
+from tianji_cli.files.regular import open_regular
 from tianji_cli.quantities import ranges
 from tianji_plugins import nearest
 

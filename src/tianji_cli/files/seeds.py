@@ -13,8 +13,8 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from tianji_cli.config.trust import check_trusted
 from tianji_cli.files.directories import kept_free
-from tianji_cli.files.regular import check_trusted
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, RunDirectoryError, Within, write_whole
 
 PREFIX: Final = "seeds-"

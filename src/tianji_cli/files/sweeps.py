@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from tianji_cli.files.regular import check_trusted
+from tianji_cli.config.trust import check_trusted
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, RunDirectoryError, Within
 
 PREFIX: Final = "sweep-"
