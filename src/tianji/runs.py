@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from tianji_cli.config.source import KeyPath, is_section
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
+from tianji_cli.files.regular import read_json, read_toml
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.launch.children import Child, python_command, supervised, wait_for_exit
 from tianji_cli.telemetry.metrics import flat, read_history
@@ -59,13 +59,16 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         """The resolved config, section by section, as in ``config.toml``."""
-        return tomllib.loads(self._directory.config.read_text(encoding="utf-8"))
+        try:
+            return read_toml(self._directory.config)
+        except (OSError, ValueError) as cause:
+            raise TianjiError(f"cannot read {self._directory.config}: {describe(cause)}") from cause
 
     @property
     def summary(self) -> dict[str, Any] | None:
         """What it came to, as in ``summary.json``; None before it is over."""
         try:
-            found: dict[str, Any] = json.loads(self._directory.summary.read_text(encoding="utf-8"))
+            found: dict[str, Any] = read_json(self._directory.summary)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as cause:

@@ -27,6 +27,9 @@ from tianji_cli.config.trust import TRUST
 from tianji_cli.errors import ConfigError, TianjiError, describe, printable
 from tianji_cli.signals import INTERRUPTED, Interruption
 
+MOST_OF_LINE: Final = 4096
+"""Characters of a line of a message: as many as a path may have."""
+
 _FUNCTIONS: Final[dict[tuple[str | None, str | None], tuple[str, str]]] = {}
 """Module and name of the function behind a command, and its help, by its group and name."""
 
@@ -213,7 +216,8 @@ def _completed() -> int:
 
 def _complain(message: str) -> None:
     """Write to stderr: on a terminal long lines break between words, in a pipe they stay whole."""
-    message = printable(message)
+    # A foreign file may have anything in it; what people read is shorter.
+    message = "\n".join(line[:MOST_OF_LINE] for line in printable(message).split("\n"))
     if sys.stderr.isatty():
         width = max(20, get_terminal_size().columns)
         lines = [

@@ -20,7 +20,7 @@ import typer
 from tianji_cli.commands.completion import checkpoints
 from tianji_cli.commands.options import Json, Run, Runs
 from tianji_cli.config.loader import load_run_config
-from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
+from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe, printable
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.film import Film, FilmError, check_film, check_library
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
@@ -111,7 +111,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     remove_stale()
     directory = RunDirectory.find(run, DEFAULT_OUT if out is None else out)
     for warning in directory.check():  # Its config names modules that will run.
-        sys.stderr.write(f"tianji: warning: {warning}\n")
+        sys.stderr.write(printable(f"tianji: warning: {warning}\n"))
     config = load_run_config(str(directory.config))
     player = _find_policy(policy, checkpoint)
     wanted = checkpoint or config.experiment.eval_checkpoint

@@ -15,7 +15,7 @@ from tianji_algos.errors import NotExportableError
 from tianji_cli.commands.options import Json, Run
 from tianji_cli.config.loader import load_run_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
+from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe, printable
 from tianji_cli.files.exported import CHECKED, FORMATS, ExportFormat, port_document, require
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, write_whole
 from tianji_cli.quantities import memory
@@ -59,7 +59,7 @@ def export(
     """
     directory = RunDirectory.find(run, DEFAULT_OUT)
     for warning in directory.check():  # Its config names modules that will run.
-        sys.stderr.write(f"tianji: warning: {warning}\n")
+        sys.stderr.write(printable(f"tianji: warning: {warning}\n"))
     file_format = _find_format(kind, out)
     require(file_format.writes_with, f"--format {kind}")
     if check:

@@ -13,7 +13,6 @@ import shutil
 import signal
 import sys
 import time
-import tomllib
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,9 +22,9 @@ import typer
 
 from tianji_cli.commands.completion import processes, runs
 from tianji_cli.commands.options import Json, Run, Runs
-from tianji_cli.errors import RunFailed, TianjiError, UsageError, printable
+from tianji_cli.errors import RunFailed, TianjiError, UsageError, one_line, printable
 from tianji_cli.files.directories import is_occupied
-from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, open_regular, read_regular
+from tianji_cli.files.regular import open_regular, read_toml
 from tianji_cli.files.rundir import CONFIG, DEFAULT_OUT, RunDirectory
 from tianji_cli.launch.children import process_state
 from tianji_cli.quantities import count, memory, number
@@ -149,7 +148,8 @@ def show(run: Run, *, out: Runs = None, json_to: Json = None) -> int:
     summary, unreadable = None, ""
     if state.is_over:
         try:
-            summary = read_summary(directory.summary) if state.status != "killed" else None
+            is_whole = state.status not in {"killed", "damaged"}
+            summary = read_summary(directory.summary) if is_whole else None
         except TianjiError as error:
             unreadable = str(error)
     checkpoints = directory.checkpoint_names
@@ -171,7 +171,7 @@ def show(run: Run, *, out: Runs = None, json_to: Json = None) -> int:
     if state.begun_s is not None:
         facts |= {"begun": f"{datetime.fromtimestamp(state.begun_s):%Y-%m-%d %H:%M:%S}"}
     width = max(map(len, facts))
-    print_lines(["", *(f"{label.ljust(width)}  {printable(fact)}" for label, fact in facts.items())])
+    print_lines(["", *(f"{label.ljust(width)}  {one_line(fact)}" for label, fact in facts.items())])
     return 0
 
 
@@ -190,8 +190,8 @@ def _standing(state: RunState) -> Iterator[str]:
 def _config_of(run: RunDirectory) -> dict[str, Any]:
     """Read a run's config as it stands; empty if it cannot be read."""
     try:
-        return tomllib.loads(read_regular(run.config, MOST_DOCUMENT_BYTES).decode())
-    except (OSError, ValueError, RecursionError):
+        return read_toml(run.config)
+    except (OSError, ValueError):
         return {}
 
 
@@ -447,8 +447,9 @@ def _remove(run: RunDirectory) -> None:
                 os.unlink(entry.path)
         (place / CONFIG).unlink()
         place.rmdir()
-    except OSError as cause:
-        raise TianjiError(f"cannot remove {cause.filename or place}: {cause.strerror}") from cause
+    except (OSError, RecursionError) as cause:
+        at, why = getattr(cause, "filename", None) or place, getattr(cause, "strerror", None) or cause
+        raise TianjiError(f"cannot remove {at}: {why}") from cause
     experiment = place.parent
     if not Path.cwd().is_relative_to(experiment):
         with contextlib.suppress(OSError):  # It has other runs.

@@ -22,7 +22,7 @@ from tianji_cli.config.best import differences
 from tianji_cli.config.checks import check_devices, crosses_hosts
 from tianji_cli.config.loader import load_config, load_run_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import ConfigError, RunFailed, TianjiError, UsageError
+from tianji_cli.errors import ConfigError, RunFailed, TianjiError, UsageError, printable
 from tianji_cli.files.directories import is_occupied, remove_stale
 from tianji_cli.files.film import MP4, FilmError, check_library
 from tianji_cli.files.initial import Source, described
@@ -390,7 +390,7 @@ def _launcher_that_built(spec: JobSpec, world: World | None, stack: ExitStack) -
 
 def say(what: str) -> None:
     """Write to stderr before there is a display."""
-    sys.stderr.write(f"tianji: {what}\n")
+    sys.stderr.write(printable(f"tianji: {what}\n"))
     sys.stderr.flush()
 
 

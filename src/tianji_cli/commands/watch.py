@@ -7,15 +7,14 @@ import select
 import shlex
 import sys
 import time
-import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
 from tianji_cli.commands.options import Json, Run, Runs
-from tianji_cli.errors import RunFailed, TianjiError, printable
+from tianji_cli.errors import RunFailed, TianjiError, one_line, printable
 from tianji_cli.files.directories import is_occupied
-from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, read_regular
+from tianji_cli.files.regular import read_toml
 from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import INTERRUPTED
@@ -71,11 +70,10 @@ def watch(run: Run, *, out: Runs = None, json_to: Json = None) -> int:
 def _title(run: RunDirectory) -> str:
     """What `tianji train` writes above its display."""
     try:
-        config = read_regular(run.config, MOST_DOCUMENT_BYTES).decode()
-        name = tomllib.loads(config)["experiment"]["name"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return str(run.path)
-    return printable(f"{name} ({run.path})")
+        title = f"{read_toml(run.config)['experiment']['name']} ({run.path})"
+    except (OSError, ValueError, KeyError, TypeError):
+        title = str(run.path)
+    return one_line(title)
 
 
 class _DisplayGoneError(Exception):
@@ -124,7 +122,7 @@ class _Screen:
     def event(self, text: str) -> None:
         """Show an event."""
         with _writing():
-            self._display.event(text)
+            self._display.event(printable(text))
 
     def doing(self, what: str) -> None:
         """Show what is waited for."""

@@ -80,7 +80,7 @@ class ProductionFile:
 
     @staticmethod
     def _shared(path: Path, actors: int | None) -> mmap.mmap:
-        flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT | os.O_EXCL if actors is not None else 0)
+        flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if actors is not None else 0)
         descriptor = open_regular(path, flags, 0o600)
         try:
             if actors is not None:

@@ -269,7 +269,7 @@ class Film:
 def _make_locked(path: Path) -> int:
     """Make a file that is locked until its descriptor is closed, if only by the process's end."""
     while True:
-        descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
+        descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         with contextlib.suppress(OSError):  # Some network file systems have no locks.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
@@ -286,7 +286,7 @@ def remove_leftovers(directory: Path, name: str = "") -> None:
         suffix, number = left.with_suffix("").suffix.lower(), left.suffix[1:]
         if suffix in _WRITERS and number.isdecimal():
             with contextlib.suppress(OSError):
-                descriptor = open_regular(left, os.O_RDWR | os.O_NOFOLLOW)
+                descriptor = open_regular(left, os.O_RDWR)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     left.unlink()

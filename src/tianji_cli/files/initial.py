@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import UsageError, printable
-from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, read_regular
+from tianji_cli.errors import UsageError, cut, printable
+from tianji_cli.files.regular import read_toml
 from tianji_cli.files.rundir import NoSuchRunError, RunDirectory
 from tianji_cli.files.saved import BEST, MODEL, seal
 
@@ -61,7 +60,7 @@ class Source:
         scales, scaled = getattr(job.agent.settings, "scale_actions", None), None
         # A damaged config is no reason to refuse.
         with suppress(OSError, ValueError, KeyError, AttributeError):
-            agent = tomllib.loads(read_regular(run.config, MOST_DOCUMENT_BYTES).decode())["agent"]
+            agent = read_toml(run.config)["agent"]
             scaled = agent.get("scale_actions", False)
         if None in (scales, scaled) or scales == scaled:
             return cls(place, said)
@@ -83,7 +82,7 @@ class Source:
         place = run.path / INIT
         try:
             if self.place.is_dir():
-                shutil.copytree(self.place, place, dirs_exist_ok=True)
+                shutil.copytree(self.place, place, symlinks=True, dirs_exist_ok=True)
             else:
                 place.mkdir(exist_ok=True)
                 shutil.copyfile(self.place, place / MODEL)
@@ -112,4 +111,4 @@ def described(taken: Mapping[str, Any] | None) -> Iterator[str]:
     for what, names in kinds.items():
         if names:
             more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-            yield printable(f"{what}: {'; '.join(names[:MOST_NAMES])}{more}")
+            yield printable(cut(f"{what}: {'; '.join(names[:MOST_NAMES])}{more}"))

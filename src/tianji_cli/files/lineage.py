@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tianji_cli.errors import UsageError
-from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, read_regular
+from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import write_whole
 from tianji_cli.quantities import finite
 
@@ -46,7 +46,7 @@ class Lineage:
         if not path.exists():
             return cls(run)
         try:
-            document = json.loads(read_regular(path, MOST_DOCUMENT_BYTES))
+            document = read_json(path)
             if document["schema"] != SCHEMA:
                 raise ValueError(f"it is not of schema {SCHEMA}")
             found = cls(run, [dict(entry) for entry in document["entries"]])

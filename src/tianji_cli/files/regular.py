@@ -7,22 +7,33 @@ is to read or write where another has chosen, and a file may be larger or deeper
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any, Final
+
+from pydantic_core import from_json
 
 MOST_DOCUMENT_BYTES: Final = 64 << 20
 """A JSON file that a run writes is smaller: a summary of ten thousand processes has 2 MB."""
 
+MOST_CONFIG_BYTES: Final = 1 << 20
+"""A config that a run writes has some 10 KB."""
+
+MOST_DEPTH: Final = 100
+"""Tables and lists inside one another, of JSON and TOML that runs write."""
+
+OF_A_RUN: Final = ("logs", "checkpoints", "plots", "videos", "trace")
+"""Directories of a run that are no links; the run itself may be one, and so may ``best`` and ``last``."""
+
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-    """Open a file, and never wait for it.
+    """Open a file, and never wait for it. Neither it nor the directory of a run that it is in may be a link.
 
     Args:
-        flags: as for ``os.open``; with ``O_NOFOLLOW`` a link is refused.
+        flags: as for ``os.open``.
         mode: of a new file, less the umask.
 
     Returns:
@@ -31,11 +42,19 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int
     Raises:
         OSError: it cannot be opened, is no regular file, or is a link.
     """
+    no_link = os.O_NOFOLLOW if path.parent.name in OF_A_RUN else 0
     try:
-        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+        within = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | no_link)
+        try:
+            own = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(path.name, flags | own, mode, dir_fd=within)
+        finally:
+            os.close(within)
     except OSError as cause:
-        if cause.errno == errno.ELOOP and path.is_symlink():
-            raise OSError(errno.ELOOP, "it is a link, and must not be", str(path)) from cause
+        for place in (path, path.parent)[: 2 if no_link else 1]:
+            if cause.errno in {errno.ELOOP, errno.ENOTDIR} and place.is_symlink():
+                raise OSError(errno.ELOOP, "it is a link, and must not be", str(place)) from cause
+        cause.filename = str(path)
         raise
     try:
         found = os.fstat(descriptor).st_mode
@@ -56,7 +75,7 @@ def open_to_append(path: Path) -> int:
     Raises:
         OSError: it cannot be opened, is no regular file, or is a link.
     """
-    return open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
+    return open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
@@ -77,12 +96,44 @@ def read_json(path: Path) -> Any:
 
     Raises:
         OSError: it cannot be read, is no regular file, or is larger than any that a run writes.
-        ValueError: it is no JSON.
+        ValueError: it is no JSON that a run writes.
+    """
+    return parse_json(read_regular(path, MOST_DOCUMENT_BYTES))
+
+
+def parse_json(content: bytes) -> Any:
+    """Read JSON that a run has written.
+
+    Raises:
+        ValueError: it is none, is nested too deeply, or has numbers that no run writes.
+    """
+    return _bounded(from_json(content, allow_inf_nan=False))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a config that a run has written, as it stands.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or is larger than any that a run writes.
+        ValueError: it is no TOML that a run writes.
     """
     try:
-        return json.loads(read_regular(path, MOST_DOCUMENT_BYTES))
+        found: dict[str, Any] = _bounded(tomllib.loads(read_regular(path, MOST_CONFIG_BYTES).decode()))
     except RecursionError as cause:
         raise ValueError("it is nested too deeply") from cause
+    return found
+
+
+def _bounded(value: Any, depth: int = 0) -> Any:
+    """Return a value if its depth and its whole numbers are such that all code can go on with them."""
+    if depth > MOST_DEPTH:
+        raise ValueError("it is nested too deeply")
+    if isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            _bounded(one, depth + 1)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"it has a whole number of {value.bit_length()} bits")
+    return value
 
 
 def write_to(log: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tianji_cli.config.trust import check_trusted
 from tianji_cli.errors import UsageError, cut, describe, printable
-from tianji_cli.files.regular import open_regular
+from tianji_cli.files.regular import OF_A_RUN, open_regular
 from tianji_cli.quantities import ranges
 from tianji_plugins import nearest
 
@@ -178,7 +178,7 @@ class RunDirectory:
             RunDirectoryError: what is written lies elsewhere, behind a link.
         """
         warnings = list(dict.fromkeys([*check_trusted(self.config), *check_trusted(self.checkpoints)]))
-        for subdirectory in (*SUBDIRECTORIES, VIDEOS, TRACE):
+        for subdirectory in (CONFIG, *OF_A_RUN):
             place = self.path / subdirectory
             if place.is_symlink():
                 raise RunDirectoryError(f"{place} is a link, and must not be: link the whole run instead")
@@ -273,9 +273,7 @@ def write_whole(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.unlink(missing_ok=True)  # Left by a process of the same number that was killed.
-        with open(
-            open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW), "wb"
-        ) as file:
+        with open(open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -154,7 +154,7 @@ class TracePlace:
         Raises:
             OSError: they cannot be written.
         """
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         with open(open_regular(self._spans_of(rank), flags), "ab") as file:
             file.write(spans)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,9 +17,8 @@ from typing import Final
 
 from rich.text import Text
 
-from tianji_cli.files.regular import open_regular
 from tianji_cli.quantities import count
-from tianji_cli.telemetry.metrics import EvaluationRow, is_evaluation, parsed
+from tianji_cli.telemetry.metrics import EvaluationRow, is_evaluation, parsed, whole_lines
 from tianji_cli.telemetry.styles import CURVE, EVALUATION, GOAL
 
 MOST_POINTS: Final = 1024
@@ -105,9 +103,9 @@ def read_course(path: Path) -> Course:
     Lines that are damaged, and a file that cannot be read, are passed over: there is a run to go on with.
     """
     course = Course()
-    with contextlib.suppress(OSError), open(open_regular(path), "rb") as file:
-        every = 1 + os.fstat(file.fileno()).st_size // COURSE_BYTES
-        for number, line in enumerate(file):
+    with contextlib.suppress(OSError, ValueError):
+        every = 1 + path.stat().st_size // COURSE_BYTES
+        for number, line in enumerate(whole_lines(path)):
             row = parsed(line) if number % every == 0 or is_evaluation(line) else None
             if isinstance(row, EvaluationRow):
                 course.add_evaluation(row.env_steps, row.mean)

@@ -25,10 +25,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from tianji_cli.errors import TianjiError, printable
-from tianji_cli.files.regular import open_regular, read_json
+from tianji_cli.files.regular import open_regular, parse_json, read_json
 from tianji_cli.files.rundir import RunDirectory, RunDirectoryError
 from tianji_cli.telemetry.snapshot import METRICS, SPREADS, SUMMARY_SCHEMA, Snapshot, Summary, read_back
 
@@ -47,7 +47,7 @@ class AppendOnlyFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
+        self._descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as cause:
@@ -358,14 +358,29 @@ def read_history(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]
 
 
 def _parsed_lines(path: Path) -> Iterator[dict[str, Any]]:
-    with open(open_regular(path), encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith("\n"):
+    for number, line in enumerate(whole_lines(path), 1):
+        try:
+            yield parse_json(line)
+        except ValueError as cause:
+            raise ValueError(f"{path}, line {number}: not a JSON object of a run's ({cause})") from cause
+
+
+def whole_lines(path: Path) -> Iterator[bytes]:
+    """Read the rows of a file that have their end.
+
+    Raises:
+        OSError: it cannot be read, or is larger than the metrics of any run.
+        ValueError: a line is longer than any row.
+    """
+    with open(open_regular(path), "rb") as file:
+        if os.fstat(file.fileno()).st_size > MOST_METRICS_BYTES:
+            raise OSError(errno.EFBIG, f"it has more than {MOST_METRICS_BYTES} bytes", str(path))
+        while line := file.readline(MOST_ROW_BYTES):
+            if len(line) == MOST_ROW_BYTES:
+                raise ValueError(f"it has a line of more than {MOST_ROW_BYTES} bytes")
+            if not line.endswith(b"\n"):
                 return  # the writer was killed in the middle of it, or is still writing it
-            try:
-                yield json.loads(line)
-            except ValueError as cause:
-                raise ValueError(f"{path}, line {number}: not a JSON object") from cause
+            yield line
 
 
 EVALUATION: Final = "evaluation"
@@ -376,6 +391,9 @@ BLOCK: Final = 1 << 20
 
 MOST_ROW_BYTES: Final = 16 << 20
 """A line that is longer is no row: one that names the roles of ten thousand processes has 2 MB."""
+
+MOST_METRICS_BYTES: Final = 2 << 30
+"""Ten days of a row a second have about half of it."""
 
 Roles = Sequence[Mapping[str, Any]]
 Parsed = TypeVar("Parsed")
@@ -523,8 +541,8 @@ class EvaluationRow(BaseModel):
 def parsed_row(line: bytes) -> Row | None:
     """Read a snapshot's row; None of what is none."""
     try:
-        return Row.model_validate_json(line)
-    except ValidationError:
+        return Row.model_validate(parse_json(line))
+    except ValueError:
         return None
 
 
@@ -533,8 +551,8 @@ def parsed(line: bytes) -> Row | EvaluationRow | None:
     if not is_evaluation(line):
         return parsed_row(line)
     try:
-        return EvaluationRow.model_validate_json(line)
-    except ValidationError:
+        return EvaluationRow.model_validate(parse_json(line))
+    except ValueError:
         return None
 
 

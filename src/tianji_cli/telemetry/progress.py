@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Self, TextIO
 
+from tianji_cli.errors import printable
 from tianji_cli.quantities import duration
 from tianji_cli.telemetry.styles import CURVE, LABEL
 
@@ -70,7 +71,7 @@ class Progress:
 
     def begin(self, what: str) -> None:
         """Describe what is done now."""
-        self._what, self._what_since_s = what, time.monotonic()
+        self._what, self._what_since_s = printable(what), time.monotonic()
         if self._live is not None and not self._live.is_started:
             # Here and in no thread: it puts others in the places of sys.stdout and sys.stderr.
             self._live.start()

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tianji_cli.errors import TianjiError
+from tianji_cli.errors import TianjiError, printable
 from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.quantities import duration, number, several, share
 from tianji_cli.telemetry.snapshot import (
@@ -62,9 +62,10 @@ def print_result(
     whole = not console.is_terminal
     console.print(headline, soft_wrap=whole)
     facts = [*facts_of(summary), *warnings_of(summary)]
-    to_copy = [("run directory", Text(str(run.path)))]
+    to_copy = [("run directory", Text(printable(str(run.path))))]
     to_copy += [
-        (label, Text(command, style="bold")) for label, command in _next_steps(summary, run, goes_on=goes_on)
+        (label, Text(printable(command), style="bold"))
+        for label, command in _next_steps(summary, run, goes_on=goes_on)
     ]
     width = max(len(label) for label, _ in [*facts, *to_copy])
     if whole:
@@ -111,7 +112,7 @@ def print_lines(lines: Iterable[str], *, to_copy: bool = False) -> None:
     """
     console = Console(highlight=False, markup=False, emoji=False)
     for line in lines:
-        console.print(line, soft_wrap=to_copy or not console.is_terminal)
+        console.print(printable(line), soft_wrap=to_copy or not console.is_terminal)
 
 
 def facts_of(summary: Summary) -> Iterator[tuple[str, Text]]:

@@ -10,13 +10,14 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from tianji_cli.errors import one_line
 from tianji_cli.files.directories import is_occupied
-from tianji_cli.files.regular import open_regular, read_json
+from tianji_cli.files.regular import MOST_CONFIG_BYTES, open_regular, read_json, read_regular
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.plan.plan import this_host
 from tianji_cli.quantities import exact
@@ -182,8 +183,12 @@ def _standing(run: RunDirectory) -> RunState:
     Raises:
         OSError, ValueError: a file is damaged; the message says which and how.
     """
-    if not run.config.is_file():
-        raise ValueError("it has no config.toml")
+    try:
+        read_regular(run.config, MOST_CONFIG_BYTES)
+    except FileNotFoundError as cause:
+        raise ValueError("it has no config.toml") from cause
+    except OSError as cause:
+        raise ValueError(f"{run.config.name}: {cause.strerror}") from cause
     running = is_running(run)
     if not run.metrics.exists():
         return RunState(run, "waiting", "no process has begun with it")
@@ -197,7 +202,7 @@ def _standing(run: RunDirectory) -> RunState:
     except FileNotFoundError:
         summary = None
     except ValueError as cause:
-        raise ValueError(f"summary.json is no JSON: {cause}") from cause
+        raise ValueError(f"summary.json is no JSON that a run writes: {cause}") from cause
     # A resumed run keeps the summary of the session before until it has its own.
     of_last = is_of_last_session(run, _int(_of(summary, "session")))
     if summary is None or not of_last or (row is not None and _of(summary, "updates") != row.updates):
@@ -223,18 +228,15 @@ def _float(value: Any) -> float | None:
 
 def _files(place: Path) -> Iterator[tuple[str, int]]:
     """Go through all files below a directory: path and bytes; links are not followed."""
-    try:
-        entries = list(os.scandir(place))
-    except OSError:
-        return
-    for entry in entries:
-        try:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _files(Path(entry.path))
-            else:
-                yield entry.path, entry.stat(follow_symlinks=False).st_size
-        except OSError:  # It has gone meanwhile.
-            continue
+    ahead = [os.fspath(place)]
+    while ahead:
+        with suppress(OSError), os.scandir(ahead.pop()) as entries:  # It has gone meanwhile, or is too deep.
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    ahead.append(entry.path)
+                else:
+                    with suppress(OSError):
+                        yield entry.path, entry.stat(follow_symlinks=False).st_size
 
 
 def _begun_s(run: RunDirectory, files: Mapping[str, int]) -> float | None:

@@ -149,7 +149,7 @@ class JobKey:
             UsageError: the file is not there, is no key, is another user's, or others can read it too.
         """
         try:
-            with open(open_regular(path), "rb") as file:
+            with open(open_regular(path.resolve()), "rb") as file:
                 status = os.fstat(file.fileno())
                 if status.st_mode & 0o077:
                     raise UsageError(

@@ -46,7 +46,11 @@ class Initial:
         Raises:
             TianjiError: what is there is damaged, nothing fits, or what does not is to be frozen.
         """
-        content = read_sealed(place, MODEL) if place.is_dir() else read_regular(place, place.stat().st_size)
+        content = (
+            read_sealed(place, MODEL)
+            if place.is_dir()
+            else read_regular(place.resolve(), place.stat().st_size)
+        )
         saved, parameters = read_tensors(content, place), dict(model.named_parameters())
         own = parameters | dict(model.named_buffers())
         for name in own.keys() - saved.keys():

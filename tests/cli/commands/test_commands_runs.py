@@ -8,15 +8,19 @@ import pty
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli.telemetry.conftest import build_snapshot, build_summary
 
+import tianji
 from tianji_cli.commands.list import list_things
-from tianji_cli.commands.runs import logs, rm, show
-from tianji_cli.errors import UsageError
+from tianji_cli.commands.runs import logs, rm, show, stop
+from tianji_cli.commands.watch import watch
+from tianji_cli.errors import TianjiError, UsageError
 from tianji_cli.files.directories import directory_lock
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.plan.plan import this_host
@@ -93,6 +97,105 @@ def test_runs_are_listed_newest_first_and_damaged_ones_among_them(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["run", "status", "env", "steps", "best", "return", "begun", "size", "why"]
     assert len(lines) == 6
+
+
+def with_digits(run: RunDirectory) -> None:
+    document = json.loads(run.summary.read_text())
+    document["returns"]["best_mean_100"] = int("9" * 400)
+    run.summary.write_text(json.dumps(document))
+
+
+def with_a_deep_row(run: RunDirectory) -> None:
+    run.summary.unlink()
+    with run.metrics.open("a") as file:
+        file.write(f'{{"a": {"[" * 100_000}{"]" * 100_000}}}\n')
+
+
+def with_a_row_of_digits(run: RunDirectory) -> None:
+    run.summary.unlink()
+    row = json.loads(run.metrics.read_text().splitlines()[-1])
+    with run.metrics.open("a") as file:
+        file.write(json.dumps(row | {"env_steps": int("9" * 400)}) + "\n")
+
+
+def with_a_long_row(run: RunDirectory) -> None:
+    os.truncate(run.metrics, 6 << 30)
+
+
+def with_deep_directories(run: RunDirectory) -> None:
+    here = os.open(run.path, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+
+
+def with_no_number(run: RunDirectory) -> None:
+    run.summary.write_text(run.summary.read_text().replace('"env_steps": ', '"env_steps": NaN, "was": ', 1))
+
+
+def with_a_large_config(run: RunDirectory) -> None:
+    os.truncate(run.config, 3 << 30)
+
+
+def with_a_fifo(run: RunDirectory) -> None:
+    run.summary.unlink()
+    os.mkfifo(run.summary)
+
+
+def with_a_link(run: RunDirectory) -> None:
+    run.metrics.unlink()
+    run.metrics.symlink_to("/etc/passwd")
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (with_digits, "summary.json is no JSON that a run writes: it has a whole number of 1329 bits"),
+        (with_a_deep_row, None),
+        (with_a_row_of_digits, None),
+        (with_a_long_row, None),
+        (with_deep_directories, None),
+        (with_no_number, "summary.json is no JSON that a run writes"),
+        (with_a_large_config, "config.toml: it has more than 1048576 bytes"),
+        (with_a_fifo, "it is no regular file"),
+        (with_a_link, "it is a link, and must not be"),
+    ],
+)
+def test_a_damaged_run_is_a_line_of_the_table_and_hides_no_other(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[RunDirectory], None],
+    why: str | None,
+) -> None:
+    good, damaged = make_run(tmp_path, 1), make_run(tmp_path, 1)
+    damage(damaged)
+    assert list_things("runs", out=tmp_path) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    (line,) = (line for line in lines if str(damaged.path) in line)
+    assert why is None or (" damaged " in line and why in line)
+    assert any(str(good.path) in line and " finished " in line for line in lines)
+    assert show(str(damaged.path)) == stop(str(damaged.path)) == 0
+    said = capsys.readouterr().out
+    assert why is None or said.count(why) >= 2
+    read = tianji.Run(damaged.path)
+    for of_run in ("config", "summary", "metrics"):
+        with suppress(TianjiError):
+            getattr(read, of_run)
+
+
+def test_no_name_of_a_directory_is_obeyed_by_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "\x1b[31mred\x07", 1)
+    assert stop(str(run.path)) == 0
+    assert watch(str(run.path)) == 0
+    said = capsys.readouterr()
+    assert "red" in said.out
+    assert not {"\x1b", "\x07"} & set(said.out + said.err)
 
 
 def test_a_directory_without_runs_is_said_to_have_none(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tianji_cli.files.regular import open_regular, open_to_append, read_json, read_regular
+from tianji_cli.files.regular import open_regular, open_to_append, read_json, read_regular, read_toml
 
 
 @pytest.fixture
@@ -21,12 +21,12 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_a_file_is_read_whole_as_long_as_it_is_no_larger_than_it_may_be(place: Path) -> None:
-    assert read_regular(place / "file", 7) == read_regular(place / "link", 7) == b"content"
+    assert read_regular(place / "file", 7) == b"content"
     with pytest.raises(OSError, match="more than 6 bytes"):
         read_regular(place / "file", 6)
 
 
-@pytest.mark.parametrize("name", ["fifo", "device"])
+@pytest.mark.parametrize("name", ["fifo", "/dev/zero"])
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR])
 def test_what_is_no_regular_file_is_refused_without_waiting(place: Path, name: str, flags: int) -> None:
     before = len(os.listdir("/proc/self/fd"))
@@ -41,7 +41,9 @@ def test_a_directory_is_called_one(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["link", "dangling", "device"])
-def test_nothing_is_appended_behind_a_link(place: Path, name: str) -> None:
+def test_nothing_is_read_or_appended_behind_a_link(place: Path, name: str) -> None:
+    with pytest.raises(OSError, match="it is a link, and must not be"):
+        read_regular(place / name, 7)
     with pytest.raises(OSError, match="it is a link, and must not be"):
         open_to_append(place / name)
     assert (place / "file").read_bytes() == b"content"
@@ -61,3 +63,51 @@ def test_what_is_no_json_is_a_value_error(place: Path, text: str) -> None:
     (place / "file").write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError, match=r".+"):
         read_json(place / "file")
+
+
+@pytest.mark.parametrize("name", ["logs", "plots"])
+def test_a_directory_of_a_run_is_no_link_and_the_run_may_be_one(place: Path, name: str) -> None:
+    run, elsewhere = place / "run", place / "elsewhere"
+    for directory in (run, elsewhere):
+        directory.mkdir()
+    (elsewhere / "file").write_bytes(b"secret")
+    (run / name).symlink_to(elsewhere)
+    (place / "linked").symlink_to(elsewhere)
+    with pytest.raises(OSError, match=f"it is a link, and must not be: '.*{name}'"):
+        open_regular(run / name / "file")
+    assert read_regular(place / "linked" / "file", 6) == b"secret"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f'{{"a": {"9" * 400}}}', "a whole number of 1329 bits"),
+        ('{"a": NaN}', "expected value"),
+        ('{"a": [-Infinity]}', "invalid number"),
+        (f'{{"a": {"[" * 150}{"]" * 150}}}', "nested too deeply"),
+    ],
+)
+def test_json_that_no_run_writes_is_a_value_error(place: Path, text: str, said: str) -> None:
+    (place / "file").write_text(text)
+    with pytest.raises(ValueError, match=said):
+        read_json(place / "file")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"a = {'9' * 400}", "a whole number of 1329 bits"),
+        (f"a = {'[' * 100_000}{']' * 100_000}", "nested too deeply"),
+        (f"a = {'[' * 150}{']' * 150}", "nested too deeply"),
+    ],
+)
+def test_a_config_that_no_run_writes_is_a_value_error(place: Path, text: str, said: str) -> None:
+    (place / "file").write_text(text)
+    with pytest.raises(ValueError, match=said):
+        read_toml(place / "file")
+
+
+def test_a_config_that_fills_memory_is_not_read(place: Path) -> None:
+    os.truncate(place / "file", 3 << 30)
+    with pytest.raises(OSError, match="more than 1048576 bytes"):
+        read_toml(place / "file")

@@ -7,14 +7,13 @@ installed. What does not let itself be compared is refused here, before anything
 from __future__ import annotations
 
 import os
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tianji_cli.errors import TianjiError, UsageError, cut, describe, printable
-from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, read_regular
+from tianji_cli.files.regular import read_toml
 from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
 from tianji_cli.files.seeds import SeedsDirectory
 from tianji_cli.runs.comparison.curves import Curve, curve_through, read_curve
@@ -28,6 +27,7 @@ MOST_NAMED: Final = 4
 """Runs that a message names."""
 
 Config = Mapping[str, Any]
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -169,13 +169,13 @@ def read_runs(runs: Iterable[RunDirectory]) -> tuple[list[ComparedRun], list[str
     """Read what runs have left, and make sure that it can be compared.
 
     Returns:
-        Those that have returns, and a warning that names the others, if there are any.
+        Those that have returns, and warnings that name the others, if there are any.
 
     Raises:
         UsageError: none has returns, or they are of different environments.
-        TianjiError: a file is damaged, or cannot be read.
+        TianjiError: all are damaged, or cannot be read.
     """
-    read = [_read(run) for run in runs]
+    read, warnings = read_each(runs, _read)
     found = [one for one in read if one.training.returns]
     silent = [f"{one.name} ({one.status})" for one in read if not one.training.returns]
     if not found:
@@ -189,7 +189,26 @@ def read_runs(runs: Iterable[RunDirectory]) -> tuple[list[ComparedRun], list[str
             for environment, of in list(played.items())[:MOST_NAMED]
         )
         raise UsageError(f"returns of different environments cannot be compared\n{each}")
-    return found, [f"no episode has ended, and left out: {_few(silent)}"] if silent else []
+    return found, warnings + ([f"no episode has ended, and left out: {_few(silent)}"] if silent else [])
+
+
+def read_each(
+    runs: Iterable[RunDirectory], read: Callable[[RunDirectory], Read]
+) -> tuple[list[Read], list[str]]:
+    """Read runs, and leave damaged ones out; returns what was read, and a warning for each of these.
+
+    Raises:
+        TianjiError: all are damaged.
+    """
+    found, damaged = [], []
+    for run in runs:
+        try:
+            found.append(read(run))
+        except TianjiError as cause:
+            damaged.append(cause)
+    if damaged and not found:
+        raise damaged[0]
+    return found, [printable(f"damaged, and left out: {cause}") for cause in damaged]
 
 
 def listed_places(runs: Iterable[RunDirectory]) -> str:
@@ -214,8 +233,8 @@ def read_config(run: RunDirectory) -> Config:
         TianjiError: it is damaged, or cannot be read.
     """
     try:
-        return tomllib.loads(read_regular(run.config, MOST_DOCUMENT_BYTES).decode())
-    except (OSError, ValueError, RecursionError) as cause:
+        return read_toml(run.config)
+    except (OSError, ValueError) as cause:
         raise TianjiError(f"cannot read {run.config}: {describe(cause)}") from cause
 
 

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from operator import attrgetter
 from pathlib import Path
@@ -20,7 +21,7 @@ from tianji_cli.files.rundir import write_whole
 from tianji_cli.quantities import memory, number, ranges, several, share
 from tianji_cli.runs.comparison.compare import Comparison, compare
 from tianji_cli.runs.comparison.report import conditions, table, verdicts
-from tianji_cli.runs.comparison.runs import find_runs, read_runs
+from tianji_cli.runs.comparison.runs import find_runs, read_each, read_runs
 from tianji_cli.runs.report.drawing import (
     BUSY,
     PACE,
@@ -257,12 +258,11 @@ def write_report(words: Sequence[str], out: Path) -> str:
         raise UsageError(f"{len(meant.runs)} runs are more than a page has room for, {MOST_RUNS}: name fewer")
     comparison = None
     if len(meant.runs) > 1:
-        compared, left_out = read_runs(meant.runs)
-        comparison = _comparison_page(compare(compared, "env_steps", [*meant.warnings, *left_out]))
-        pages = [
-            RunPage(read_reported(run, outline=True), f"run-{place}-", {}, ())
-            for place, run in enumerate(meant.runs, 1)
-        ]
+        reported, damaged = read_each(meant.runs, partial(read_reported, outline=True))
+        compared, left_out = read_runs(one.run for one in reported)
+        warnings = [*meant.warnings, *damaged, *left_out]
+        comparison = _comparison_page(compare(compared, "env_steps", warnings))
+        pages = [RunPage(one, f"run-{place}-", {}, ()) for place, one in enumerate(reported, 1)]
     else:
         found = read_reported(meant.runs[0])
         pages = [RunPage(found, "", pictures_of(found), pictures_in_plots(found.run))]

@@ -53,6 +53,9 @@ THEMED: Final[Mapping[str, str]] = {
 }
 """Colours of figures, and the variables of the page that stand in their places."""
 
+MOST_DRAWN: Final = 500_000
+"""Elements that a picture draws by naming them: each letter of a figure is one."""
+
 _COLOR: Final = re.compile(r"#(?:[0-9a-fA-F]{6}|[0-9a-fA-F]{3})\b")
 _LONG_NUMBER: Final = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 _REFERENCE: Final = re.compile(r"url\(\s*['\"]?#([^'\")]+)['\"]?\s*\)")
@@ -93,6 +96,7 @@ def inline(content: bytes, prefix: str, title: str, description: str) -> str:
         raise NoPictureError(f"it is no SVG: {cause}") from cause
     if found.tag != f"{SVG}svg":
         raise NoPictureError("it is no SVG")
+    _check_expansion(found)
     try:
         picture = _taken_over(found, prefix)
     except RecursionError as cause:
@@ -110,6 +114,35 @@ def inline(content: bytes, prefix: str, title: str, description: str) -> str:
         told.text = text
         picture.insert(place, told)
     return ET.tostring(picture, "unicode")
+
+
+def _check_expansion(picture: ET.Element) -> None:
+    """Refuse what draws more than a page can show by naming its parts again and again.
+
+    Raises:
+        NoPictureError: a part that is named names others, or all that is named comes to too much.
+    """
+    sizes: dict[ET.Element, int] = {}
+    sizes_by_name: dict[str, int] = {}
+    named: list[str] = []
+    leads_further: set[ET.Element] = set()
+    for element in reversed(list(picture.iter())):  # What is inside an element comes before it.
+        own = list(_names_in(element))
+        sizes[element] = 1 + sum(sizes[child] for child in element)
+        if own or any(child in leads_further for child in element):
+            leads_further.add(element)
+        named += own
+        name = element.get("id", "")
+        sizes_by_name[name] = MOST_DRAWN if element in leads_further else sizes[element]
+    if sum(sizes_by_name.get(name, 0) for name in named) >= MOST_DRAWN:
+        raise NoPictureError("its parts name one another too often")
+
+
+def _names_in(element: ET.Element) -> Iterator[str]:
+    for attribute, value in element.items():
+        if attribute.removeprefix(XLINK) == "href" and value.startswith("#"):
+            yield value[1:]
+        yield from _REFERENCE.findall(value)
 
 
 def _taken_over(element: ET.Element, prefix: str) -> ET.Element:

@@ -56,7 +56,7 @@ class SharedLock:
         Raises:
             OSError: its files cannot be read or written.
         """
-        descriptor = open_regular(self._here, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+        descriptor = open_regular(self._here, os.O_RDWR | os.O_CREAT)
         try:
             # Signed by its machine: the next process that is alone there knows a dead owner's lock by it.
             machine = this_machine() if self._wait_for_this_machine(descriptor) else ""

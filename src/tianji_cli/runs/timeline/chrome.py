@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from tianji_cli.errors import TianjiError, describe
-from tianji_cli.files.regular import read_regular
+from tianji_cli.files.regular import parse_json, read_regular
 from tianji_cli.files.rundir import write_whole
 from tianji_cli.files.traces import SPAN, WHAT, TracedProcess
 from tianji_cli.quantities import ranges
@@ -77,7 +77,7 @@ def read_chrome(path: Path) -> Timeline:
         TianjiError: it cannot be read, or is none.
     """
     try:
-        document = json.loads(read_regular(path, MOST_BYTES))
+        document = parse_json(read_regular(path.resolve(), MOST_BYTES))
         about = document["otherData"]
         processes = tuple(map(TracedProcess.model_validate, about["processes"]))
         found: dict[tuple[int, int], list[tuple[float, float, int, int]]] = {}

@@ -437,6 +437,15 @@ def test_a_damaged_file_is_named(place: Path, capsys: Capture, file: str, conten
     assert said in refused(capsys, "quick", status=1)
 
 
+def test_beside_others_a_damaged_run_is_left_out_and_named(place: Path, capsys: Capture) -> None:
+    leave(place, rises(100))
+    (leave(place, rises(100)).path / "summary.json").write_text("{")
+    found = compared(capsys, "experiments/quick")
+    assert [len(row["of"]) for row in found["rows"]] == [1]
+    (said,) = (one for one in found["warnings"] if one.startswith("damaged, and left out: "))
+    assert "experiments/quick/2/summary.json is no summary" in said
+
+
 def test_samples_that_are_unaccounted_for_leave_no_figures(place: Path, capsys: Capture) -> None:
     run = leave(place, rises(100))
     summary = json.loads(run.summary.read_text())

@@ -258,6 +258,13 @@ SVG = (
 )
 
 
+NESTED = "<path id='a0'/>" + "".join(
+    f"<g id='a{level}'>" + f"<use href='#a{level - 1}'/>" * 10 + "</g>" for level in range(1, 9)
+)
+"""A few lines that draw a hundred million paths."""
+OFTEN = "<g id='a'>" + "<path/>" * 1000 + "</g>" + "<use href='#a'/>" * 1000
+
+
 def test_pictures_in_plots_are_in_the_page_without_what_acts_or_loads(place: Path) -> None:
     run = leave(place, rises(100))
     (run.plots / "timeline.svg").write_text(
@@ -290,6 +297,8 @@ def test_pictures_in_plots_are_in_the_page_without_what_acts_or_loads(place: Pat
         ("no svg", "it is no SVG"),
         ("<svg/>", "it is no SVG"),
         (SVG.format("<g>" * 50_000 + "</g>" * 50_000), "it is nested too deeply"),
+        (SVG.format(NESTED), "its parts name one another too often"),
+        (SVG.format(OFTEN), "its parts name one another too often"),
         (SVG.format("").replace("90pt", "wide"), "it does not say how large it is"),
         ('<!DOCTYPE svg [<!ENTITY a "aaa">]>' + SVG.format("<text>&a;</text>"), "it has entities"),
         (SVG.format('<rect x="1" y="2" width="3"/>' * 30_000), "it has 900 KB, and a page takes 600 KB"),
@@ -439,3 +448,31 @@ def test_samples_that_are_unaccounted_for_are_a_warning(place: Path) -> None:
     summary: dict[str, Any] = json.loads(run.summary.read_text())
     run.summary.write_text(json.dumps(summary | {"produced": summary["produced"] + 3}))
     assert "unaccounted: 3 samples; do not trust this run's counts" in reported("quick").texts("li")
+
+
+@pytest.mark.parametrize("what", ["logs", "logs/root-0.log", "plots", "plots/timeline.svg", "sessions.jsonl"])
+def test_no_link_leads_out_of_a_run(place: Path, tmp_path: Path, capsys: Capture, what: str) -> None:
+    run = leave(place, rises(100))
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "root-0.log").write_text("2026-01-01 00:00:00 token-of-mine\n")
+    (secret / "timeline.svg").write_text(SVG.format("<text>token-of-mine</text>"))
+    path = run.path / what
+    if path.is_dir():
+        path.rename(tmp_path / "before")
+    else:
+        path.unlink(missing_ok=True)
+    path.symlink_to(secret if "." not in what else secret / path.name)
+    if what.startswith("plots"):
+        assert "it is a link, and must not be" in " ".join(reported("quick").texts("figcaption"))
+        assert "token-of-mine" not in PAGE.read_text()
+    else:
+        assert "it is a link, and must not be" in refused(capsys, "quick", status=1)
+
+
+def test_beside_others_a_damaged_run_is_left_out_and_named(place: Path) -> None:
+    leave(place, rises(100))
+    (leave(place, rises(100)).path / "sessions.jsonl").unlink(missing_ok=True)
+    (place / "quick/2/sessions.jsonl").symlink_to("/etc/passwd")
+    page = reported("experiments/quick")
+    assert "damaged, and left out: cannot read experiments/quick/2/sessions.jsonl" in page.source
