@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from tianji_cli.config.source import KeyPath, is_section
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
+from tianji_cli.files.directories import temporary_directory
 from tianji_cli.files.regular import read_json, read_toml
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.launch.children import Child, python_command, supervised, wait_for_exit
@@ -156,8 +156,8 @@ def train(
     words += ["--init-from", os.fspath(init_from)] if init_from is not None else []
     words += ["--quiet"] if quiet else []
     words += [word for setting in _settings((), sections) for word in ("--set", setting)]
-    with TemporaryDirectory(prefix="tianji-") as place:
-        result = Path(place) / "summary.json"
+    with temporary_directory() as place:
+        result = place / "summary.json"
         command = python_command("tianji_cli", "train", *words, "--json", str(result))
         child = Child(command, stdout=subprocess.DEVNULL if quiet else None, keep_errors=quiet)
         with supervised([child], END_S):

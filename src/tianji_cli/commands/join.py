@@ -11,7 +11,7 @@ import typer
 
 from tianji_cli.config.trust import check_trusted
 from tianji_cli.errors import printable
-from tianji_cli.files.directories import host_directory, remove_stale
+from tianji_cli.files.directories import remove_stale, temporary_directory
 from tianji_cli.launch.host import JoinedHost
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import StopSignals
@@ -47,7 +47,7 @@ def join(
     warnings += check_trusted(Path(tempfile.gettempdir()), "set TMPDIR to a directory of your own")
     for warning in warnings:
         say(warning)
-    with host_directory() as directory, StopSignals() as signals:
+    with temporary_directory("tianji-host-") as directory, StopSignals() as signals:
         interface = address_towards(root_host)
         with status(f"taking part in the job at {root.address}", quiet=quiet):
             JoinedHost(root, this_host(), interface, directory, signals, say).run()

@@ -26,6 +26,7 @@ from tianji_cli.errors import RunFailed, TianjiError, UsageError, one_line, prin
 from tianji_cli.files.directories import is_occupied
 from tianji_cli.files.regular import open_regular, read_toml
 from tianji_cli.files.rundir import CONFIG, DEFAULT_OUT, RunDirectory
+from tianji_cli.files.seeds import SeedsDirectory
 from tianji_cli.launch.children import process_state
 from tianji_cli.quantities import count, memory, number
 from tianji_cli.signals import INTERRUPTED
@@ -118,7 +119,8 @@ def _directories(place: Path) -> list[Path]:
 
 def _name(run: RunDirectory, out: Path) -> str:
     """What a command takes as RUN, as short as it can be said."""
-    return str(run.path.relative_to(out) if out == DEFAULT_OUT else run.path)
+    is_usual = out == DEFAULT_OUT and run.path.is_relative_to(out)
+    return str(run.path.relative_to(out) if is_usual else run.path)
 
 
 def _document(state: RunState, out: Path) -> dict[str, Any]:
@@ -385,26 +387,34 @@ def _goes_on(run: RunDirectory, pid: int, limit_s: float) -> str:
 
 
 def rm(runs: SeveralRuns, *, yes: Yes = False, out: Runs = None) -> int:
-    """Remove runs with all that they have left.
+    """Remove runs with all that they have left; NAME/seeds-N is those of all its seeds.
 
     Raises:
         UsageError: one is no run, is a link, or runs; or the user has not said yes. Then none is removed.
         TianjiError: something cannot be removed.
     """
     place = DEFAULT_OUT if out is None else out
-    found = list(dict.fromkeys(RunDirectory.find(run, place).path for run in runs))
-    states = [read_state(RunDirectory(path)) for path in found]
+    named = {run: SeedsDirectory.find(run, place) for run in runs}
+    several = [seeds for seeds in named.values() if seeds is not None]
+    found = [one.path for seeds in several for one in seeds.runs.values()]
+    found += [RunDirectory.find(run, place).path for run, seeds in named.items() if seeds is None]
+    states = [read_state(RunDirectory(path)) for path in dict.fromkeys(found)]
     for state in states:
         if state.run.path.is_symlink():
             raise UsageError(f"{state.run.path} is a link: name the run that it leads to, or remove the link")
         if state.status == "running":
             path = shlex.quote(str(state.run.path))
             raise UsageError(f"{state.run.path} is running: tianji stop {path} ends it")
-    _confirm(states, yes=yes)
-    for state in states:
-        with _not_in_use(state.run):
-            _remove(state.run)
-        print_lines([f"removed {state.run.path}"])
+    with contextlib.ExitStack() as stack:
+        for seeds in several:
+            stack.enter_context(seeds.alone())
+        _confirm(states, yes=yes)
+        for state in states:
+            with _not_in_use(state.run):
+                _remove(state.run)
+            print_lines([f"removed {state.run.path}"])
+        for seeds in several:
+            _remove(RunDirectory(seeds.path))
     return 0
 
 
@@ -445,7 +455,7 @@ def _remove(run: RunDirectory) -> None:
                 shutil.rmtree(entry.path)  # Links in it are removed, and not followed.
             elif entry.name != CONFIG:
                 os.unlink(entry.path)
-        (place / CONFIG).unlink()
+        (place / CONFIG).unlink(missing_ok=True)  # Of a seed that has not begun there is none.
         place.rmdir()
     except (OSError, RecursionError) as cause:
         at, why = getattr(cause, "filename", None) or place, getattr(cause, "strerror", None) or cause

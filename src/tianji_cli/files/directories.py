@@ -13,7 +13,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -65,7 +65,8 @@ class LinkedDirectories:
         in_use = self.targets()
         for leftover in self._directory.glob(".*"):
             if leftover.is_symlink():
-                leftover.unlink()
+                with contextlib.suppress(OSError):
+                    leftover.unlink()
             elif leftover.name not in in_use:
                 shutil.rmtree(leftover, ignore_errors=True)
 
@@ -120,13 +121,13 @@ def directory_lock(directory: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def host_directory() -> Iterator[Path]:
-    """Make a temporary directory for a host that joins a job, marked as written to; it is removed in the end.
+def temporary_directory(prefix: str = "tianji-temporary-") -> Iterator[Path]:
+    """Make a temporary directory, marked as written to; it is removed in the end, or by ``remove_stale``.
 
     Until it is marked another process may take it for a dead host's and remove it: then another is made.
     """
     while True:
-        with tempfile.TemporaryDirectory(prefix=HOST_DIRECTORY) as name:
+        with tempfile.TemporaryDirectory(prefix=prefix) as name:
             try:
                 descriptor = os.open(name, OPEN)
             except FileNotFoundError:
@@ -165,21 +166,19 @@ def kept_free(directory: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-HOST_DIRECTORY: Final = "tianji-host-"
-"""Begins the name of the temporary directory of a host that has joined a job."""
-
-
 def remove_stale() -> list[str]:
     """Remove shared memory and directories of this user's dead jobs; return their names."""
     # Of the engine only what names its files: a broken engine must not prevent cleaning up.
     from tianji_transports.shm.page import remove_stale as remove_stale_shared_memory  # noqa: PLC0415
 
-    return [*_remove_host_directories(), *remove_stale_shared_memory()]
+    there = Path(tempfile.gettempdir())
+    temporary = (place for kind in ("temporary", "host") for place in there.glob(f"tianji-{kind}-*"))
+    return [*_remove_unmarked(temporary), *remove_stale_shared_memory()]
 
 
-def _remove_host_directories() -> Iterator[str]:
+def _remove_unmarked(places: Iterable[Path]) -> Iterator[str]:
     with contextlib.suppress(OSError):
-        for place in Path(tempfile.gettempdir()).glob(f"{HOST_DIRECTORY}*"):
+        for place in places:
             with contextlib.suppress(OSError):
                 status = place.lstat()
                 if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():

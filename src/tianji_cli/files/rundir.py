@@ -10,6 +10,7 @@ import contextlib
 import os
 import shutil
 from dataclasses import dataclass
+from glob import escape
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +29,8 @@ VIDEOS: Final = "videos"
 """Another one, of runs that film their evaluations."""
 TRACE: Final = "trace"
 """Another one, while a run is traced; ``trace.json`` is what comes of it."""
+STALE_S: Final = 60.0
+"""Age at which a file under its temporary name is one that a killed process has left."""
 MAX_LISTED: Final = 10
 """Experiments named in an error message at most."""
 
@@ -277,10 +280,25 @@ def write_whole(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+            now_s = os.fstat(file.fileno()).st_mtime
         temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise
+    remove_leftovers(path.parent, f".{escape(path.name)}.*", now_s)
+
+
+def remove_leftovers(place: Path, pattern: str, now_s: float) -> None:
+    """Remove what killed processes have left under temporary names, ``STALE_S`` before now or earlier.
+
+    Args:
+        now_s: by the clock of the file system, which another host's processes may write to.
+    """
+    for leftover in place.glob(pattern):
+        with contextlib.suppress(OSError):
+            if now_s - leftover.lstat().st_mtime > STALE_S:
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
 def _is_run(place: Path) -> bool:

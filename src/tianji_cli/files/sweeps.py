@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import Final
 
 from tianji_cli.config.trust import check_trusted
-from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, RunDirectoryError, Within
+from tianji_cli.files.rundir import (
+    DEFAULT_OUT,
+    RunDirectory,
+    RunDirectoryError,
+    Within,
+    remove_leftovers,
+)
 
 PREFIX: Final = "sweep-"
 
@@ -46,6 +52,7 @@ class SweepDirectory:
             parent.mkdir(parents=True, exist_ok=True)
             made = cls(parent / f".{PREFIX}{secrets.token_hex(4)}")
             made.path.mkdir()
+            remove_leftovers(parent, f".{PREFIX}*", made.path.stat().st_mtime)
             try:
                 made.workers.mkdir()
                 made.trials.mkdir()

@@ -177,7 +177,7 @@ def run_session(request: RunRequest) -> Result:
             losses=GroupLosses(plan, telemetry.event, bound=request.world is not None),
             tracing=Tracing(plan, control, run, telemetry.event),
             checkpoints=run.checkpoints,
-            begins=partial(_begin, request, number, earlier_env_steps, telemetry),
+            begins=partial(_begin, request, number, earlier_env_steps, telemetry, trackers),
         )
         summary = replace(root.run(), init=initial, session=number)
         with control.undisturbed():
@@ -214,7 +214,9 @@ def _steps_back(request: RunRequest, progress: Sequence[Progress]) -> Iterator[s
         yield f"goes on at {goes_on_at} env steps: the last {lost} before the run ended are in no checkpoint"
 
 
-def _begin(request: RunRequest, number: int, env_steps: int, telemetry: Telemetry) -> None:
+def _begin(
+    request: RunRequest, number: int, env_steps: int, telemetry: Telemetry, trackers: TrackerProcesses
+) -> None:
     """Write down that a session begins: nothing refuses it any more, and a run that goes on changes here.
 
     What may not fit on the disk is written first, under new names; the line of the session is what counts.
@@ -242,6 +244,7 @@ def _begin(request: RunRequest, number: int, env_steps: int, telemetry: Telemetr
                 f"{'; '.join(request.changes)}: this session begins its own best policy; the best until now "
                 f"stays as checkpoint {kept} (tianji eval {shlex.quote(str(run.path))} --checkpoint {kept})"
             )
+        trackers.begin()
 
 
 def _telemetry(request: RunRequest, earlier_env_steps: int, stack: ExitStack) -> Telemetry:
@@ -392,7 +395,8 @@ def _key_file(run: RunDirectory) -> Iterator[JobKey]:
     try:
         yield JobKey.read(path) if path.exists() else write_new_key(path)
     finally:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # What cannot be removed is no cause to hide another one.
+            path.unlink()
 
 
 @contextmanager
@@ -411,7 +415,8 @@ def _production_file(run: RunDirectory, plan: Plan) -> Iterator[ProductionFile]:
     try:
         yield production
     finally:
-        production.remove()
+        with contextlib.suppress(OSError):
+            production.remove()
 
 
 LOOK_EVERY_S: Final = 1.0

@@ -24,7 +24,7 @@ class TrackerProcesses:
 
     Args:
         names: of trackers.
-        run: with its config written.
+        run: the run.
         position: where the metrics of this session begin, in bytes.
         event: told of a tracker that fails.
     """
@@ -33,12 +33,14 @@ class TrackerProcesses:
         self, names: Sequence[str], run: RunDirectory, position: int, event: Callable[[str], None]
     ) -> None:
         self._event = event
-        self._children: Mapping[str, Child] = {
-            name: Child(
-                python_command("tianji_cli.telemetry.tracking", name, str(run.path), str(position)),
-                stdin=subprocess.PIPE,
-            )
-            for name in names
+        self._words = {name: (name, str(run.path), str(position)) for name in names}
+        self._children: Mapping[str, Child] = {}
+
+    def begin(self) -> None:
+        """Start them: the run has the config of this session now."""
+        self._children = {
+            name: Child(python_command("tianji_cli.telemetry.tracking", *words), stdin=subprocess.PIPE)
+            for name, words in self._words.items()
         }
 
     def finish(self, signals: StopSignals) -> None:
@@ -55,7 +57,8 @@ class TrackerProcesses:
             if name in waiting:
                 self._event(f"tracker {name!r} did not finish in time and was killed")
             elif (ended_so := child.wait()).status != 0:
-                cause = one_line(ended_so.last_words.rpartition("\n")[2])
+                said = str(ended_so) if ended_so.by_signal else ended_so.last_words.rpartition("\n")[2]
+                cause = one_line(said)
                 self._event(f"tracker {name!r} failed, and the run went on without it: {cause}")
 
     def close(self) -> None:

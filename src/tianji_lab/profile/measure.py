@@ -15,10 +15,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from tianji_cli.config.schema import JobConfig
+from tianji_cli.files.directories import temporary_directory
 from tianji_cli.launch.children import python_command, run_child
 from tianji_cli.quantities import number
 from tianji_cli.telemetry.progress import Progress
@@ -204,19 +204,19 @@ def measure(
     room = Room.of(cores, job.distribution.actor.cores)
     shares = [share for share in SHARES if subject.divides_by(share)]
     phases = all_phases(room, subject.num_envs, num_envs_options, shares)
-    with TemporaryDirectory(prefix="tianji-") as directory, start_probes(room.probes) as pool:
+    with temporary_directory() as directory, start_probes(room.probes) as pool:
         most = min(len(pool), len(room.cores), MOST_AVERAGING)
         averaging = [size for size in powers_of_two(most) if size > 1]
         progress.total = len(phases) * LEAST_ROUNDS + len(averaging) + 2
         progress.begin(f"starting {len(pool)} processes and building what they run")
-        builder = ProbeBuilds(pool, subject, Path(directory))
+        builder = ProbeBuilds(pool, subject, directory)
         builder.start()
         progress.done(f"{time.monotonic() - began:.1f} s")
         rounds, built = Schedule(builder, room, progress), builder.built
         spent_s = time.monotonic() - began
         rounds.run(phases, budget_s - spent_s - TRANSPORT_S - AVERAGING_S * len(averaging))
         transport, weights = _transport(room, job, built, progress)
-        store = Path(directory) / "averaging"
+        store = directory / "averaging"
         averaged = tuple(_average(pool, room, built, size, store, progress) for size in averaging)
     return Measurements(
         config=subject.config,

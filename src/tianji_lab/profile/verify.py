@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed
+from tianji_cli.files.directories import temporary_directory
 from tianji_cli.quantities import rate
 from tianji_cli.runs.timeline.chrome import read_chrome
 from tianji_cli.runs.timeline.timeline import Timeline
@@ -123,11 +123,11 @@ def verify(
     """
     trials = [_trial(config, overrides, candidate, window_s) for candidate in candidates]
     found: list[list[Rates]] = [[] for _ in trials]
-    with TemporaryDirectory(prefix="tianji-profile-") if place is None else nullcontext(place) as directory:
+    with temporary_directory() if place is None else nullcontext(place) as directory:
         for number in range(1, rounds + 1):
             for i, trial in enumerate(trials):
                 progress.begin(f"training with {trial.name}: run {number} of {rounds}")
-                run = train_once(config, trial.overrides, name=f"split-{i + 1}", place=Path(directory))
+                run = train_once(config, trial.overrides, name=f"split-{i + 1}", place=directory)
                 read_summary(run)
                 found[i].append(rates_of(read_metrics(run.metrics), is_balanced=trial.is_balanced))
                 progress.done(f"{rate(found[i][-1].uses_per_s)} used")
@@ -151,8 +151,8 @@ def trace_once(config: str, overrides: Sequence[str], candidate: Candidate) -> t
         RunFailed: the training failed. TianjiError: nothing came of the trace.
     """
     trial = _trial(config, overrides, candidate, TRACED_S)
-    with TemporaryDirectory(prefix="tianji-profile-") as place:
-        run = train_once(config, trial.overrides, name="traced", place=Path(place), trace_s=TRACED_S)
+    with temporary_directory() as place:
+        run = train_once(config, trial.overrides, name="traced", place=place, trace_s=TRACED_S)
         return trial.name, read_chrome(run.trace)
 
 

@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.files.directories import temporary_directory
 from tianji_cli.quantities import count, exact, number, several
 from tianji_cli.runs.results import Result, Table, check_places, document_head, print_header
 from tianji_cli.telemetry.table import print_table
@@ -442,8 +442,8 @@ def compare(
     if machines is not None:
         measured = None if earlier is None else read_profile(earlier, study)
         simulations = simulate_study(study, machines, measured, quiet=quiet)
-    with TemporaryDirectory(prefix="tianji-") as temporary:
-        found = measure(study, Path(temporary) if out is None else out / "runs", quiet=quiet)
+    with temporary_directory() as temporary:
+        found = measure(study, temporary if out is None else out / "runs", quiet=quiet)
     rows = rows_of(found, study.threshold)
     transport = study.job.distribution.transport
     engines = [transport.local, *([transport.remote] if others else [])]

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from tianji_cli.files.directories import temporary_directory
 from tianji_cli.quantities import count, number
 from tianji_cli.runs.comparison.statistics import LEAST_FOR_VERDICT, estimate
 from tianji_cli.runs.results import Result, check_places, document_head, print_header
@@ -247,8 +247,8 @@ def compare(comparison: Comparison, *, out: Path | None, json_to: str | None, qu
     """
     check_places(out, json_to)
     busy = busy_share()
-    with TemporaryDirectory(prefix="tianji-") as temporary:
-        found = measure(comparison, Path(temporary) if out is None else out / "runs", quiet=quiet)
+    with temporary_directory() as temporary:
+        found = measure(comparison, temporary if out is None else out / "runs", quiet=quiet)
     rows = rows_of(found)
     environment = describe([comparison.job.distribution.transport.local], ["here"], None, busy)
     said = [*warnings(busy), *cautions(rows, comparison.threshold)]

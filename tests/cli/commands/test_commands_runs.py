@@ -22,7 +22,8 @@ from tianji_cli.commands.runs import logs, rm, show, stop
 from tianji_cli.commands.watch import watch
 from tianji_cli.errors import TianjiError, UsageError
 from tianji_cli.files.directories import directory_lock
-from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.files.rundir import RunDirectory, RunDirectoryError
+from tianji_cli.files.seeds import SeedsDirectory
 from tianji_cli.plan.plan import this_host
 from tianji_cli.telemetry.machine import note_session
 from tianji_cli.telemetry.metrics import writer_here
@@ -381,3 +382,24 @@ def test_configs_are_listed_with_what_they_train(capsys: pytest.CaptureFixture[s
     groups = configs["ppo_cartpole_groups"]
     assert (groups["agent"], groups["environment"]) == ("ppo", "CartPole-v1")
     assert groups["description"] == "Two groups on two cores"
+
+
+def test_a_run_is_shown_wherever_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "elsewhere", 1)
+    monkeypatch.chdir(tmp_path)
+    assert show(str(run.path), json_to="-") == 0
+    assert json.loads(capsys.readouterr().out)["name"] == str(run.path)
+
+
+def test_the_runs_of_several_seeds_are_removed_by_the_name_of_their_directory(tmp_path: Path) -> None:
+    seeds = SeedsDirectory.create("ppo_cartpole", [3, 7], CONFIG, tmp_path)
+    seeds.runs[3].write_config(CONFIG)
+    other = make_run(tmp_path, 1)
+    name = f"ppo_cartpole/{seeds.path.name}"
+    with directory_lock(seeds.path), pytest.raises(RunDirectoryError, match="another command trains"):
+        rm([name], yes=True, out=tmp_path)
+    assert len(seeds.runs) == 2
+    assert rm([name], yes=True, out=tmp_path) == 0
+    assert list((tmp_path / "ppo_cartpole").iterdir()) == [other.path]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tianji_cli.files.directories import directory_lock, host_directory, remove_stale
+from tianji_cli.files.directories import directory_lock, remove_stale, temporary_directory
 from tianji_transports.shm.page import SHM, user_prefix
 
 STRANGER = 54_321
@@ -46,12 +46,15 @@ def as_stranger(code: str) -> None:
     subprocess.run([sys.executable, "-c", AS_STRANGER, code], check=True)
 
 
-def test_directories_of_dead_hosts_go_and_those_of_living_ones_stay(tmp: Path) -> None:
+@pytest.mark.parametrize("kind", ["host", "temporary"])
+def test_temporary_directories_of_the_dead_go_and_those_of_the_living_stay(tmp: Path, kind: str) -> None:
     for name in ("dead", "living"):
-        (tmp / f"tianji-host-{name}/logs").mkdir(parents=True)
-    with directory_lock(tmp / "tianji-host-living"):
-        assert str(tmp / "tianji-host-dead") in remove_stale()
-    assert [place.name for place in tmp.iterdir()] == ["tianji-host-living"]
+        (tmp / f"tianji-{kind}-{name}/logs").mkdir(parents=True)
+    (tmp / "tianji-mine").mkdir()
+    with directory_lock(tmp / f"tianji-{kind}-living"), temporary_directory() as ours:
+        assert str(tmp / f"tianji-{kind}-dead") in remove_stale()
+        assert ours.is_dir()
+    assert {place.name for place in tmp.iterdir()} == {f"tianji-{kind}-living", "tianji-mine"}
 
 
 def test_a_host_keeps_its_directory_however_often_others_clean_up(tmp: Path) -> None:
@@ -65,7 +68,7 @@ def test_a_host_keeps_its_directory_however_often_others_clean_up(tmp: Path) -> 
         cleaner = pool.submit(clean_up)
         try:
             for _ in range(500):
-                with host_directory() as directory:
+                with temporary_directory("tianji-host-") as directory:
                     assert directory.is_dir()
                     (directory / "logs").mkdir()
         finally:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tianji_cli.files.rundir import NoSuchRunError, RunDirectory, RunDirectoryError, write_whole
+from tianji_cli.files.sweeps import SweepDirectory
 
 
 def make_run(out: Path, name: str) -> RunDirectory:
@@ -137,3 +138,25 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
         os.close(reader)
     assert pipe.is_fifo()
     assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_what_a_killed_process_has_left_of_a_file_goes_with_the_next_writing_of_it(tmp_path: Path) -> None:
+    file, old, young, other = (tmp_path / name for name in ("a.json", ".a.json.7", ".a.json.8", ".b.json.7"))
+    for leftover in (old, young, other):
+        leftover.write_text("half")
+    for leftover in (old, other):
+        os.utime(leftover, (1.0, 1.0))
+    write_whole(file, b"{}")
+    assert {path.name for path in tmp_path.iterdir()} == {"a.json", ".a.json.8", ".b.json.7"}
+
+
+def test_what_a_killed_process_has_left_of_a_sweep_goes_with_the_next_one(tmp_path: Path) -> None:
+    for name in (".sweep-dead", ".sweep-living"):
+        (tmp_path / name / "workers").mkdir(parents=True)
+    os.utime(tmp_path / ".sweep-dead", (1.0, 1.0))
+
+    def fill(made: SweepDirectory) -> None:
+        made.config.touch()
+
+    SweepDirectory.create(tmp_path / "sweep", "run", fill)
+    assert {path.name for path in tmp_path.iterdir()} == {".sweep-living", "sweep"}

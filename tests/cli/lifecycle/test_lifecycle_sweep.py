@@ -174,6 +174,26 @@ def test_of_a_killed_sweep_no_trial_is_lost_or_counted_twice(workplace: Any, wit
     assert resumed.command.stderr.count("(3/3 done)") == 1
 
 
+def test_a_full_disk_fails_no_trial(workplace: Any, small_disk: Path) -> None:
+    path = small_disk / "sw"
+    config = str(workplace.config(SWEEP, ONE_AT_ONCE, SLOW, {"sweep": {"trials": 3}}))
+    swept = Swept(path, workplace.command("sweep", config, "--out", "out/sw"))
+    workplace.until(lambda: swept.ends[0] and swept.trained(1), "the first is over, the second trains")
+    with (small_disk / "filler").open("wb", buffering=0) as file:
+        while True:
+            try:
+                file.write(b"\0" * 4096)
+            except OSError:
+                break
+    swept.command.wait(1)
+    assert "No space left on device" in swept.command.last_words
+    (small_disk / "filler").unlink()
+    resumed = Swept(path, workplace.command("sweep", config, "--out", "out/sw", "--resume"))
+    resumed.command.wait(0)
+    assert [row["status"] for row in resumed.rows] == ["finished"] * 3
+    assert resumed.ends == {0: 1, 1: 1, 2: 1}
+
+
 def test_ctrl_c_leaves_trials_that_go_on(workplace: Any) -> None:
     swept = sweep(workplace, ONE_AT_ONCE, SLOW, {"sweep": {"trials": 2}})
     workplace.until(lambda: swept.trained(0), "it trains")

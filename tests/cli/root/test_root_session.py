@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 
 from tianji_cli.config.loader import dump_config, load_config
+from tianji_cli.errors import RunFailed
 from tianji_cli.files.directories import replace_link
-from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.files.saved import BEST, EVALUATED, LAST
-from tianji_cli.root.session import RunRequest, _begin
+from tianji_cli.plan.plan import Host, make_plan
+from tianji_cli.root.session import RunRequest, _begin, _key_file, _production_file
+from tianji_cli.root.trackers import TrackerProcesses
 from tianji_cli.telemetry.machine import last_session, note_session
 from tianji_cli.telemetry.telemetry import Display, Telemetry
 
@@ -48,7 +51,7 @@ def begin(run: RunDirectory, moment: int, *, full: bool) -> None:
     telemetry = Telemetry(run, Display(), 100)
     request = RunRequest(job, run, resumed=True, changes=("its evaluations are others",))
     sys.addaudithook(ends)
-    _begin(request, 2, 100, telemetry)
+    _begin(request, 2, 100, telemetry, TrackerProcesses([], run, 0, print))
 
 
 def contents(run: Path) -> dict[str, Any]:
@@ -94,3 +97,23 @@ def test_a_session_changes_a_run_as_a_whole_or_not_at_all_whenever_it_ends(
     assert run.config.name == "config-2.toml"
     assert os.readlink(run.checkpoints / BEST) == f"{EVALUATED}/{BEST}"
     assert (run.checkpoints / "session-1/model.safetensors").read_text() == "best-000000000100"
+
+
+def test_files_that_cannot_be_removed_hide_no_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDirectory.create("run", tmp_path)
+    plan = make_plan(load_config("configs/ppo_cartpole.toml"), [Host("here", (0, 1))])
+
+    def refuse(path: Path, **_: Any) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    def fail() -> None:
+        with _key_file(run), _production_file(run, plan):
+            monkeypatch.setattr(Path, "unlink", refuse)
+            raise RunFailed("the cause")
+
+    with pytest.raises(RunFailed, match="the cause"):
+        fail()
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(PermissionError) as refused:
+        write_whole(tmp_path / "file", b"")
+    assert refused.value.__context__ is None

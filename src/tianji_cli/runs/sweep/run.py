@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -26,6 +27,9 @@ from tianji_cli.telemetry.run_state import is_running
 
 LOOK_S: Final = 1.0
 """Between two looks at trials that run, here and elsewhere."""
+
+NO_ROOM: Final = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS)))
+"""A training that could not write has not failed by its parameters: its trial waits for another time."""
 
 Key = tuple[int, int]
 """A training: the number of its trial, and its seed."""
@@ -181,6 +185,8 @@ class Sweeper:
         one.going.discard(seed)
         if ended.status == 0:
             self._read(one, seed)
+        elif any(words in ended.last_words for words in NO_ROOM):  # No trial would come further.
+            raise TianjiError(f"cannot go on with {self._directory.path}: {why_failed(ended)}")
         elif not one.ending:
             what = "was stopped" if ended.status == INTERRUPTED else why_failed(ended)
             one.ending, one.reason = "failed", f"seed {seed}: {what}"
