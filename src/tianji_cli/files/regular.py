@@ -144,3 +144,18 @@ def write_to(log: Path) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+
+
+LOG_BYTES: Final = 8 << 20
+"""Of the beginning of a log, and again of its end: one who prints in each step would fill the disk."""
+
+
+def bound_log(log: Path) -> None:
+    """Cut the middle out of a log that has grown beyond twice ``LOG_BYTES``; its writers append to it."""
+    if log.stat().st_size > 2 * LOG_BYTES:
+        with open(open_regular(log, os.O_RDWR), "r+b") as file:
+            file.seek(-LOG_BYTES // 2, os.SEEK_END)
+            end = file.read()
+            file.truncate(LOG_BYTES)
+            file.seek(LOG_BYTES)
+            file.write(b"\n[tianji: what comes here is left out: a log has 16 MiB at most]\n" + end)

@@ -16,7 +16,7 @@ from typing import Final
 
 from tianji_cli.errors import RunFailed, UsageError, describe, one_line
 from tianji_cli.files.counters import ProductionFile
-from tianji_cli.files.regular import open_regular
+from tianji_cli.files.regular import LOG_BYTES, open_regular
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.extensions import DIRECTORY, lay_down
 from tianji_cli.launch.local import LocalLauncher, WorkerProcess
@@ -291,8 +291,6 @@ def reaches_run(run: Path, key: JobKey, say: Callable[[str], None]) -> bool:
 
 PIECE_BYTES: Final = 128 << 10
 """Of one message: in base64 far less than the control channel takes."""
-MOST_BYTES: Final = 8 << 20
-"""Of the beginning of a log; then comes the last piece. A flood would keep the root from its work."""
 
 
 class HostLog:
@@ -302,7 +300,7 @@ class HostLog:
         most: bytes that are handed out as they come; of more, the middle is left out.
     """
 
-    def __init__(self, path: Path, most: int = MOST_BYTES) -> None:
+    def __init__(self, path: Path, most: int = LOG_BYTES) -> None:
         self._path = path
         self._most = most
         self._read = 0

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import Final
 
-from tianji_cli.plan.plan import Plan
+from tianji_cli.plan.plan import EXAMINER, Plan
+from tianji_cli.quantities import duration, memory
 from tianji_cli.root.bottleneck import Receiver
 from tianji_cli.root.endpoint import RootEndpoint
 from tianji_cli.root.job_view import Overview
 from tianji_cli.signals import BEGAN_S
-from tianji_cli.telemetry.snapshot import Snapshot
+from tianji_cli.telemetry.snapshot import RoleStatus, Snapshot
 from tianji_cli.wire.control import ControlServer
 
 SLOW_START_S: Final = 30.0
@@ -26,6 +28,9 @@ LATE_S: Final = 10.0
 """A worker that was not heard of for so long is reported."""
 HANGS_S: Final = 75.0
 """Beyond the limit of an evaluation: a film may first build its environment, and closes it when it fails."""
+WEIGH_EVERY_S: Final = 60.0
+GROWING: Final = 10
+"""A process whose memory was larger each time, so often in a row, and by a quarter in all, is named, once."""
 ASLEEP_S: Final = 5.0
 """A root that has not looked for so long was suspended itself: silences say nothing."""
 
@@ -57,6 +62,9 @@ class Announcements:
         self._stalled = False
         self.worked_s = 0.0
         self.stuck: int | None = None
+        self._weigh_s = 0.0
+        self._weights: dict[int, list[int]] = {}
+        self._growing: set[int] = set()
 
     def begin(self, rank: int) -> None:
         """A worker was started."""
@@ -115,6 +123,26 @@ class Announcements:
         elif not self._stalled and time.monotonic() - self._done_s > STALLED_S:
             self._stalled = True
             self._event(f"no environment step and no update for {STALLED_S:g} s")
+
+    def check_memory(self, roles: Iterable[RoleStatus]) -> None:
+        """Name processes whose memory grows and grows; beside a learner there may be a replay that fills."""
+        if time.monotonic() < self._weigh_s:
+            return
+        self._weigh_s = time.monotonic() + WEIGH_EVERY_S
+        for role in roles:
+            steps_only = set(self._plan.processes[role.rank].roles) <= {"actor", EXAMINER}
+            if role.memory and steps_only and role.rank not in self._growing:
+                weights = self._weights[role.rank] = [*self._weights.get(role.rank, ()), role.memory][
+                    -GROWING:
+                ]
+                grows = all(now > before for before, now in pairwise(weights))
+                if len(weights) == GROWING and grows and weights[-1] > 1.25 * weights[0]:
+                    self._growing.add(role.rank)
+                    self._event(
+                        f"the memory of {self._title(role.rank)} grows steadily: {memory(weights[0])} "
+                        f"{duration(WEIGH_EVERY_S * (GROWING - 1))} ago, {memory(weights[-1])} now; "
+                        "does its environment keep what it does not need?"
+                    )
 
     def check_start(self, missing: Iterable[int]) -> None:
         """Name those of the ranks that all others wait for, if they take long to start."""

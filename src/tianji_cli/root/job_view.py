@@ -33,7 +33,7 @@ from tianji_cli.telemetry.snapshot import (
     StopForecast,
     Summary,
 )
-from tianji_cli.wire.messages import PageReport, Report, read_report
+from tianji_cli.wire.messages import PageReport, Report, own_memory, read_report
 from tianji_cli.wire.reports import (
     OF_SOME,
     ActorReport,
@@ -427,6 +427,11 @@ class WorkerView:
             self._marks.clear()
             self._marks.append((-math.inf, 0.0, [0.0] * len(report.busy_s)))
 
+    @property
+    def memory(self) -> int | None:
+        """Bytes that its process has taken for itself; None if that is unknown, or it has ended."""
+        return None if self.report is None or self.pid is None else self.report.memory
+
     def busy(self, now_s: float, since_s: float) -> list[float] | None:
         """Say which share of the time each of its roles has worked; None if that is unknown, or it has ended.
 
@@ -461,7 +466,8 @@ def role_states(
         busy: Sequence[float | None] = view.busy(now_s, since_s) or [None] * len(process.roles)
         for role, share in zip(process.roles, busy, strict=True):
             place = process.rank, role, process.group, process.host
-            states.append(RoleStatus(*place, view.pid, share, view.restarts, view.state))
+            memory = own_memory() if role == "root" else view.memory
+            states.append(RoleStatus(*place, view.pid, share, view.restarts, view.state, memory))
     return tuple(states)
 
 

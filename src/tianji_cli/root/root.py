@@ -474,6 +474,7 @@ class Root:
         if self._phase is Phase.TRAINING:
             self._end_hanging()
             self._announcements.check_training(self._pool.ranks, snapshot)
+            self._announcements.check_memory(snapshot.roles)
             self._tracing.look(self._pool.ranks & self._members.registered, self._overview.learners())
         if self._evaluation is not None and self._evaluation.is_late(self._overview.evaluating):
             self._pool.kill_all()

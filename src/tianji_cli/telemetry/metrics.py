@@ -407,6 +407,7 @@ class Row(BaseModel):
         env_steps: environment steps so far, over all sessions.
         updates: gradient updates so far, likewise.
         busy: share of the last interval that each role worked, by its name.
+        memory: bytes that the process of each role has taken for itself, likewise.
         stop: where the run stops, by rule.
         reached: where it is now.
         reached_in_s: when it will be there.
@@ -420,6 +421,7 @@ class Row(BaseModel):
     updates: int
     mean_100: float | None
     busy: dict[str, float | None] = {}
+    memory: dict[str, int | None] = {}
     stop: dict[str, float] = {}
     reached: dict[str, float | None] = {}
     reached_in_s: dict[str, float | None] = {}
@@ -443,9 +445,12 @@ class Row(BaseModel):
             }
             for rule, target in self.stop.items()
         ]
-        busy = [{**role, "busy": self.busy.get(f"{role.get('role')}-{role.get('rank')}")} for role in roles]
+        by_name = [(f"{role.get('role')}-{role.get('rank')}", role) for role in roles]
+        states = [
+            {**role, "busy": self.busy.get(name), "memory": self.memory.get(name)} for name, role in by_name
+        ]
         values = read_back(self.model_dump(), attrgetter("row"))
-        return _SNAPSHOT.validate_python(_printable(values | {"stop": stop, "roles": busy}))
+        return _SNAPSHOT.validate_python(_printable(values | {"stop": stop, "roles": states}))
 
 
 class MetricsFollower(Generic[Parsed]):

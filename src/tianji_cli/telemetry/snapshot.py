@@ -55,6 +55,7 @@ class RoleStatus:
         busy: share of the last interval in which it worked, 0 to 1; None before the first report.
         restarts: how often it was restarted so far.
         state: one or two words, "running" when all is well.
+        memory: bytes that its process has taken for itself; None before the first report.
     """
 
     rank: int
@@ -65,6 +66,7 @@ class RoleStatus:
     busy: float | None
     restarts: int = 0
     state: str = "running"
+    memory: int | None = None
 
     @property
     def name(self) -> str:
@@ -316,6 +318,7 @@ class Snapshot(JobState):
         """Return one row of ``metrics.jsonl``: everything but what seldom changes, fit for JSON."""
         row = dict(_known(self, attrgetter("row")))
         row["busy"] = {role.name: role.busy for role in self.roles}
+        row["memory"] = {role.name: role.memory for role in self.roles}
         row["restarts"] = sum(role.restarts for role in self.roles)
         row["stop"] = {rule.rule: rule.target for rule in self.stop}
         row["reached"] = {rule.rule: rule.value for rule in self.stop}
@@ -323,8 +326,11 @@ class Snapshot(JobState):
         return {key: finite(value) for key, value in row.items()}
 
     def standing(self) -> list[dict[str, Any]]:
-        """Return what of the roles seldom changes: all but how busy they are, fit for JSON."""
-        return [{name: value for name, value in vars(role).items() if name != "busy"} for role in self.roles]
+        """Return what of the roles seldom changes: not how busy they are, nor their memory; fit for JSON."""
+        changing = {"busy", "memory"}
+        return [
+            {key: value for key, value in vars(role).items() if key not in changing} for role in self.roles
+        ]
 
 
 @dataclass(frozen=True)

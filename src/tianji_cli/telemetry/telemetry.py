@@ -30,7 +30,7 @@ from rich.text import Text
 from tianji_cli.config.schema import STOP_RULES
 from tianji_cli.files.regular import open_to_append
 from tianji_cli.files.rundir import RunDirectory, write_whole
-from tianji_cli.quantities import count, duration, ranges, several, share
+from tianji_cli.quantities import count, duration, memory, ranges, several, share
 from tianji_cli.telemetry.chart import ASCII, UNICODE, Course, draw
 from tianji_cli.telemetry.metrics import MetricsWriter
 from tianji_cli.telemetry.progress import is_live
@@ -453,7 +453,7 @@ MAX_ROLES: Final = 12
 """More roles than this are summed up even where there is room: 64 lines a second cannot be read."""
 
 WIDE: Final = 100
-"""Columns from which there is room for process ids."""
+"""Columns from which there is room for process ids, and for the memory of each role, or of the largest."""
 
 
 def roles_table(roles: Sequence[RoleStatus], width: int, lines: int) -> Table:
@@ -462,6 +462,7 @@ def roles_table(roles: Sequence[RoleStatus], width: int, lines: int) -> Table:
     columns += ["group"] if len({role.group for role in roles} - {None}) > 1 else []
     columns += ["host"] if len({role.host for role in roles}) > 1 else []
     columns += ["pid"] if width >= WIDE else []
+    columns += ["memory"] if width >= WIDE else []
     columns += ["busy", "restarts", "state"]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style=LABEL, pad_edge=False)
     for column in columns:
@@ -497,6 +498,7 @@ def _cells(alike: Sequence[RoleStatus]) -> dict[str, str | Text]:
         "group": ranges(sorted({role.group for role in alike if role.group is not None})),
         "host": hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts",
         "pid": str(pids[0]) if len(alike) == 1 and pids else "",
+        "memory": memory(max(taken)) if (taken := [role.memory for role in alike if role.memory]) else "-",
         "busy": _busy([role.busy for role in alike if role.busy is not None]),
         "restarts": Text(str(restarts), style=WARNING if restarts else ""),
         "state": Text(state, style="" if set(states) <= {"running", "planned"} else WARNING),

@@ -93,7 +93,11 @@ class Register(Message):
 
 
 class Report(Message):
-    """What a worker's roles are doing: ``roles[i]`` is the i-th role's report, ``busy_s`` its work so far."""
+    """What a worker's roles are doing: ``roles[i]`` is the i-th role's report, ``busy_s`` its work so far.
+
+    Attributes:
+        memory: bytes that its process has taken for itself.
+    """
 
     kind: Literal["report"] = "report"
     rank: int
@@ -101,7 +105,15 @@ class Report(Message):
     roles: list[AnyReport]
     busy_s: list[Seconds]
     running_s: Seconds
+    memory: Natural = 0
     pages: list[PageReport] = Field(default_factory=list)
+
+
+def own_memory() -> int:
+    """Count the bytes of memory that this process has taken for itself: no files, no shared memory."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        _, resident, of_files, *_ = map(int, file.read().split())
+    return (resident - of_files) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Finished(Message):

@@ -198,13 +198,8 @@ class SpanRing:
     def __init__(self, most: int) -> None:
         self._most = most
         self._memory = bytearray(most * SPAN.itemsize)
-        self._lap = 0
-        self._next_place = chain.from_iterable(self._laps()).__next__
-
-    def _laps(self) -> Iterator[range]:
-        """Go through the places of the memory again and again, and count how often."""
-        for self._lap in count():
-            yield range(0, len(self._memory), SPAN.itemsize)
+        self._lap = [0]
+        self._next_place = chain.from_iterable(_laps(len(self._memory), self._lap)).__next__
 
     def timed(self, call: Callable[..., Any], role: int, measured: Measured) -> Callable[..., Any]:
         """Make a method that does what ``call`` does, and keeps a span of it."""
@@ -253,7 +248,16 @@ class SpanRing:
     def _kept(self) -> int:
         """Spans that were ever kept; none is kept after it was asked for."""
         place = self._next_place()
-        return self._lap * self._most + place // SPAN.itemsize
+        return self._lap[0] * self._most + place // SPAN.itemsize
+
+
+def _laps(nbytes: int, lap: list[int]) -> Iterator[range]:
+    """Go through the places of a memory again and again, and count how often.
+
+    It knows no ring: the two would hold one another, and no collection comes by where nothing is allocated.
+    """
+    for lap[0] in count():
+        yield range(0, nbytes, SPAN.itemsize)
 
 
 def _noting_refusals(call: Callable[..., Any], role: int, waits: list[bool]) -> Callable[..., Any]:

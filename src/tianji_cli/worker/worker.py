@@ -31,7 +31,7 @@ from tianji_cli.errors import describe
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.directories import directory_lock
 from tianji_cli.files.modules import KeptModules, read_modules
-from tianji_cli.files.regular import write_to
+from tianji_cli.files.regular import bound_log, write_to
 from tianji_cli.plan.plan import EXAMINER, ROOT_RANK, PlannedProcess
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.roles.role import Role, RoleError, run_in_turns
@@ -55,6 +55,7 @@ from tianji_cli.wire.messages import (
     Terminate,
     Trace,
     WindDown,
+    own_memory,
     report_pages,
     text,
 )
@@ -236,7 +237,7 @@ class _ControlHandler:
         self, job: JobSpec, own: ProcessSpec, control: ControlClient, parent_pipe: int | None
     ) -> None:
         process = job.plan.processes[own.rank]
-        self._rank, self._incarnation = own.rank, own.incarnation
+        self._rank, self._incarnation, self._log = own.rank, own.incarnation, own.log
         # Pages on the root's host it reads itself, even after a worker's end.
         self._reported_actors = () if job.plan.is_local(own.rank) else process.actors
         self._control = control
@@ -300,6 +301,8 @@ class _ControlHandler:
         if now - self._reported >= self._report_every_s:
             self._reported = now
             self._control.send(self._report())
+            with contextlib.suppress(OSError):  # Whoever has removed it wants no log.
+                bound_log(self._log)
         self._announce_finish()
         goes_on = not (self._tracer is not None and now >= self._tracer.until_s and self._end_trace())
         messages = self._control.receive()
@@ -369,6 +372,7 @@ class _ControlHandler:
             roles=[self._said_by(role) for role in self._roles],
             busy_s=[role.busy_s for role in self._roles],
             running_s=time.perf_counter() - self._began,
+            memory=own_memory(),
             pages=report_pages(self._production, self._reported_actors) if self._production else [],
         )
 

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tianji_cli.files.regular import open_regular, open_to_append, read_json, read_regular, read_toml
+from tianji_cli.files import regular
+from tianji_cli.files.regular import (
+    bound_log,
+    open_regular,
+    open_to_append,
+    read_json,
+    read_regular,
+    read_toml,
+)
 
 
 @pytest.fixture
@@ -111,3 +119,22 @@ def test_a_config_that_fills_memory_is_not_read(place: Path) -> None:
     os.truncate(place / "file", 3 << 30)
     with pytest.raises(OSError, match="more than 1048576 bytes"):
         read_toml(place / "file")
+
+
+def test_a_log_keeps_its_beginning_and_its_end_and_its_writers_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(regular, "LOG_BYTES", 1000)
+    log = tmp_path / "log"
+    with open(open_to_append(log), "ab", buffering=0) as writer:
+        writer.write(b"first" + b"a" * 1000 + b"b" * 990 + b"last")
+        bound_log(log)
+        assert log.stat().st_size == 1999, "it is not too long yet"
+        for _ in range(100):
+            writer.write(b"c" * 100 + b"newer")
+            bound_log(log)
+        assert log.stat().st_size <= 2000
+        kept = log.read_bytes()
+        assert kept.startswith(b"first" + b"a" * 994)
+        assert b"left out" in kept
+        assert kept.endswith(b"newer")

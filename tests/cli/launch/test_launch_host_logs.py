@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tianji_cli.launch.host import MOST_BYTES, PIECE_BYTES, HostLog
+from tianji_cli.files.regular import LOG_BYTES
+from tianji_cli.launch.host import PIECE_BYTES, HostLog
 from tianji_cli.wire.messages import MOST_BYTES as MOST_OF_A_MESSAGE
 from tianji_cli.wire.messages import Wrote, decode_to_root, encode
 
@@ -43,8 +44,8 @@ def test_of_a_flood_the_beginning_and_the_end_are_handed_out_and_what_lacks_is_c
 
 def test_a_log_just_above_the_bound_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "actor-3.log"
-    path.write_bytes(bytes(MOST_BYTES + PIECE_BYTES))
-    assert sum(map(len, HostLog(path).rest())) == MOST_BYTES + PIECE_BYTES
+    path.write_bytes(bytes(LOG_BYTES + PIECE_BYTES))
+    assert sum(map(len, HostLog(path).rest())) == LOG_BYTES + PIECE_BYTES
 
 
 def test_a_piece_of_any_bytes_fits_into_a_message(tmp_path: Path) -> None:

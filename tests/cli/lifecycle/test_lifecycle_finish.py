@@ -205,3 +205,24 @@ def test_a_dry_run_prints_who_would_run_where_and_starts_nothing(workplace: Any)
         ["evaluator"],
     ]
     assert not (workplace.place / "out").exists()
+
+
+CHATTY = """
+import gymnasium
+
+class Chatty(gymnasium.Wrapper):
+    def step(self, action):
+        print("x" * 65536)
+        return super().step(action)
+"""
+
+
+def test_an_environment_that_prints_in_each_step_does_not_fill_the_disk(workplace: Any) -> None:
+    workplace.module(CHATTY)
+    run = workplace.train({"environment": {"wrappers": ["my_env:Chatty"]}})
+    run.finish()
+    (log,) = (run.path / "logs").glob("actor-*.log")
+    assert log.stat().st_size < 2048 * 65536 / 2
+    assert "[tianji: what comes here is left out: a log has 16 MiB at most]" in log.read_text()
+    memory = [row["memory"] for row in run.rows if row.get("memory")]
+    assert any(row["actor-2"] and row["root-0"] for row in memory)

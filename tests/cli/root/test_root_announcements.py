@@ -9,6 +9,7 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.plan.plan import Host, make_plan
 from tianji_cli.root import announcements
 from tianji_cli.root.announcements import Announcements
+from tianji_cli.telemetry.snapshot import RoleStatus
 
 
 def open_announcements(said: list[str], actors: int) -> Announcements:
@@ -105,3 +106,25 @@ def test_a_training_in_which_nothing_goes_on_says_so_once_and_again_when_it_does
     assert said == ["no environment step and no update for 30 s"]
     one.check_training((), snapshot_of(6, 1))
     assert said[1:] == ["training goes on"]
+
+
+@pytest.mark.parametrize(
+    ("rank", "grows_by", "said_of"),
+    [(2, 0.05, "actor 0 (group 0)"), (2, 0.01, ""), (2, -0.01, ""), (1, 0.05, "")],
+    ids=["an actor that grows", "one that grows little", "one that shrinks", "a learner whose replay fills"],
+)
+def test_a_memory_that_grows_steadily_is_named_once(
+    monkeypatch: pytest.MonkeyPatch, rank: int, grows_by: float, said_of: str
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(announcements.time, "monotonic", lambda: now_s)
+    said: list[str] = []
+    one = open_announcements(said, actors=1)
+    for minute in range(30):
+        now_s = 60.0 * minute
+        one.check_memory(
+            [RoleStatus(rank, "actor", 0, "here", 7, 0.5, memory=int(1e9 * (1 + grows_by * minute)))]
+        )
+        assert not said or minute >= announcements.GROWING - 1
+    expected = f"the memory of {said_of} grows steadily: 1.00 GB 9 min ago, 1.45 GB now"
+    assert [line.partition(";")[0] for line in said] == ([expected] if said_of else [])

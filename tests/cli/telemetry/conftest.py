@@ -28,7 +28,10 @@ def build_snapshot(second: int = 5, actors: int = 2, **changes: Any) -> Snapshot
         RoleStatus(0, "root", None, "node1", 4000, 0.01),
         RoleStatus(1, "learner", 0, "node1", 4001, 0.97),
         RoleStatus(1, "buffer", 0, "node1", 4001, None),
-        *(RoleStatus(2 + i, "actor", 0, "node1", 4002 + i, 0.80 + i / 200) for i in range(actors)),
+        *(
+            RoleStatus(2 + i, "actor", 0, "node1", 4002 + i, 0.80 + i / 200, memory=(300 + i) * 10**6)
+            for i in range(actors)
+        ),
     )
     values: dict[str, Any] = {
         "elapsed_s": second + 2.0,

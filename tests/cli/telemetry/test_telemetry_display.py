@@ -101,7 +101,7 @@ def test_a_terminal_of_80_by_24_shows_everything() -> None:
 
 def test_a_wide_terminal_has_room_for_process_ids() -> None:
     text = show_live(120, 40, actors=8).text
-    assert "actor    9     4009  84 %  0         running" in text
+    assert "actor    9     4009  307 MB  84 %  0         running" in text
     assert "ppo_cartpole  experiments/ppo_cartpole/3".ljust(115) + "7.0 s" in text
 
 

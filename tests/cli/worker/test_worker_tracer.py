@@ -1,5 +1,7 @@
 """The tracer of a worker: what it keeps, what it sends, and that it leaves nothing behind."""
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -115,3 +117,15 @@ def test_the_oldest_spans_make_room_and_are_counted() -> None:
         9,
     ]
     assert ring.dropped == 6
+
+
+def test_a_ring_is_freed_at_once_when_nobody_holds_it_any_more() -> None:
+    gc.disable()  # Nothing that is allocated in steps would make it collect.
+    try:
+        ring = SpanRing(4)
+        ring.timed(lambda: True, 0, Measured("turn", "turn"))()
+        left = weakref.ref(ring)
+        del ring
+        assert left() is None
+    finally:
+        gc.enable()
