@@ -145,13 +145,9 @@ def leave_threads() -> None:
     """
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         sys.unraisablehook = lambda _swallowed: None
-        signal.signal(signal.SIGALRM, _stop_waiting)
+        signal.signal(signal.SIGALRM, _raise)
         signal.setitimer(signal.ITIMER_REAL, LEAVE_S)
         atexit.register(signal.setitimer, signal.ITIMER_REAL, 0.0)  # Then the wait is over.
-
-
-def _stop_waiting(_number: int, _frame: object) -> NoReturn:
-    raise HangsError
 
 
 def _raise_again(swallowed: UnraisableHookArgs) -> None:

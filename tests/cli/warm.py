@@ -35,7 +35,7 @@ from typing import IO, Any, Final
 
 import setproctitle
 
-from tianji_cli.signals import STOP_SIGNALS, HangsError
+from tianji_cli.signals import STOP_SIGNALS, Interruption
 
 PRELOAD: Final = (
     "tianji_cli.__main__",
@@ -242,7 +242,7 @@ def _work(work: Callable[..., None], *arguments: Any) -> None:
     try:
         work(*arguments)
     finally:
-        with contextlib.suppress(HangsError):  # It ends the wait for threads that are left.
+        with contextlib.suppress(Interruption):  # It ends the wait for threads that are left.
             threading._shutdown()
         atexit._run_exitfuncs()
 

@@ -85,11 +85,11 @@ def end_orphans(others: Collection[int], ending: dict[int, float]) -> None:
         ending: when each was asked, by ``time.monotonic``; kept from call to call, empty once all are gone.
     """
     now = time.monotonic()
-    for of_thread in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError):  # The thread is over; or a child is another user's by now, as sudo's is.
-            for pid in set(map(int, of_thread.read_text().split())).difference(others, ending):
-                ending[pid] = now
-                os.kill(pid, signal.SIGTERM)
+    with suppress(OSError):  # The kernel lists no children; or one is another user's by now, as sudo's is.
+        listed = set(map(int, Path("/proc/thread-self/children").read_text().split()))
+        for pid in listed.difference(others, ending):
+            ending[pid] = now
+            os.kill(pid, signal.SIGTERM)
     for pid, asked_s in list(ending.items()):
         if os.waitpid(pid, os.WNOHANG)[0]:
             del ending[pid]

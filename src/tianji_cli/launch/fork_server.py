@@ -21,6 +21,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Final, Literal
 
@@ -140,19 +141,15 @@ class ForkServer:
             if descriptor in self._children:
                 self._reap(descriptor)
                 continue
-            *lines, self._received = (self._received + self._receive()).split(b"\n")
+            data = b""
+            with suppress(ConnectionResetError):  # The root is dead.
+                data = self._channel.recv(1 << 16)
+            if not data:
+                self._is_asked = False
+                self._poller.unregister(self._channel)
+            *lines, self._received = (self._received + data).split(b"\n")
             self._requests.extend(lines)
         end_orphans({pid for pid, _ in self._children.values()}, self._orphans)
-
-    def _receive(self) -> bytes:
-        try:
-            data = self._channel.recv(1 << 16)
-        except ConnectionResetError:  # The root is dead.
-            data = b""
-        if not data:
-            self._is_asked = False
-            self._poller.unregister(self._channel)
-        return data
 
     def _serve(self, request: Request) -> Work | None:
         match request:

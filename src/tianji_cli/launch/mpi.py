@@ -24,7 +24,7 @@ from tianji_cli.errors import ProcessExit, RunFailed, UsageError
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import RunDirectory, write_whole
-from tianji_cli.launch.children import bound_command, end_descendants, python_command
+from tianji_cli.launch.children import bound_command, python_command
 from tianji_cli.plan.plan import Host, this_host
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.signals import INTERRUPTED, STOP_SIGNALS, held_back
@@ -123,7 +123,6 @@ def run_again_under_mpiexec(processes: int, more: Sequence[str] = ()) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):  # A Ctrl-C reaches mpiexec through the terminal.
         signal.signal(number, lambda number, _frame: launcher.send_signal(number))
     status = launcher.wait()
-    end_descendants()
     remove_stale()  # A rank that was killed could not.
     return status
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from itertools import pairwise
 from typing import Final
 
 from tianji_cli.plan.plan import EXAMINER, Plan
@@ -30,7 +29,7 @@ HANGS_S: Final = 75.0
 """Beyond the limit of an evaluation: a film may first build its environment, and closes it when it fails."""
 WEIGH_EVERY_S: Final = 60.0
 GROWING: Final = 10
-"""A process whose memory was larger each time, so often in a row, and by a quarter in all, is named, once."""
+"""A process whose memory was larger each time, so often in a row, and by a quarter in all, is named."""
 ASLEEP_S: Final = 5.0
 """A root that has not looked for so long was suspended itself: silences say nothing."""
 
@@ -64,7 +63,6 @@ class Announcements:
         self.stuck: int | None = None
         self._weigh_s = 0.0
         self._weights: dict[int, list[int]] = {}
-        self._growing: set[int] = set()
 
     def begin(self, rank: int) -> None:
         """A worker was started."""
@@ -130,19 +128,18 @@ class Announcements:
             return
         self._weigh_s = time.monotonic() + WEIGH_EVERY_S
         for role in roles:
-            steps_only = set(self._plan.processes[role.rank].roles) <= {"actor", EXAMINER}
-            if role.memory and steps_only and role.rank not in self._growing:
-                weights = self._weights[role.rank] = [*self._weights.get(role.rank, ()), role.memory][
-                    -GROWING:
-                ]
-                grows = all(now > before for before, now in pairwise(weights))
-                if len(weights) == GROWING and grows and weights[-1] > 1.25 * weights[0]:
-                    self._growing.add(role.rank)
+            if role.memory and set(self._plan.processes[role.rank].roles) <= {"actor", EXAMINER}:
+                weights = self._weights.setdefault(role.rank, [])
+                if weights and role.memory <= weights[-1]:
+                    weights.clear()
+                weights.append(role.memory)
+                if len(weights) >= GROWING and role.memory > 1.25 * weights[0]:
+                    since = duration(WEIGH_EVERY_S * (len(weights) - 1))
                     self._event(
-                        f"the memory of {self._title(role.rank)} grows steadily: {memory(weights[0])} "
-                        f"{duration(WEIGH_EVERY_S * (GROWING - 1))} ago, {memory(weights[-1])} now; "
-                        "does its environment keep what it does not need?"
+                        f"the memory of {self._title(role.rank)} grows steadily: {memory(weights[0])} {since} "
+                        f"ago, {memory(role.memory)} now; does its environment keep what it does not need?"
                     )
+                    weights.clear()
 
     def check_start(self, missing: Iterable[int]) -> None:
         """Name those of the ranks that all others wait for, if they take long to start."""
