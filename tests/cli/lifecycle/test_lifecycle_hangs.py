@@ -1,54 +1,21 @@
 """Environments that do not come back from a call: who is ended, what its log has, how the run ends."""
 
+import signal
 from typing import Any
 
 import pytest
-
-HANGS = """
-import os, pathlib, time
-import gymnasium, numpy as np
-from tianji_envs.core import BaseEnv
-
-class Hangs(BaseEnv):
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, at=500, once=False):
-        self.at, self.once, self.steps = at, once, 0
-
-    def reset(self, seed=None):
-        if self.steps >= self.at:
-            self.hang_in_reset()
-        return np.zeros(2, np.float32)
-
-    def step(self, action):
-        self.steps += 1
-        if self.once and self.steps == self.at:
-            try:
-                pathlib.Path("hung").touch(exist_ok=False)
-            except FileExistsError:
-                self.at = 10**9
-            else:
-                time.sleep(1e9)
-        return np.zeros(2, np.float32), 1.0, self.steps % 20 == 0, False
-
-    def hang_in_reset(self):
-        time.sleep(1e9)
-"""
-
-
-def hanging(step_limit_s: float, at: int = 500, *, once: bool = False) -> dict[str, Any]:
-    options = {"at": at, "once": once}
-    of_it = {"type": "my_env:Hangs", "id": "", "num_envs": 8, "options": options}
-    return {"environment": {**of_it, "step_limit_s": step_limit_s}}
+from cli.hangs import HANGS, hanging
 
 
 @pytest.mark.parametrize("mode", [pytest.param("async", marks=pytest.mark.soak), "sync"])
 def test_an_actor_that_hangs_in_a_step_comes_again_and_the_run_goes_on(workplace: Any, mode: str) -> None:
     workplace.module(HANGS)
     two = {"distribution": {"mode": mode, "actor": {"num": 2}}}
-    run = workplace.train(hanging(3.0, once=True), two, {"experiment": {"stop": {"env_steps": 20_000}}})
-    summary = run.finish()
+    run = workplace.train(hanging(3.0, once=True), two, {"experiment": {"stop": {"env_steps": 10**9}}})
+    workplace.until(lambda: "; restarting it" in run.log, "it is restarted")
+    run.train_until(run.env_steps + 4000)
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
     assert sum(role["restarts"] for role in summary["roles"]) >= 1
     assert " in a step, an action or a picture (its output: " in run.log
     assert any("in step\n" in log.read_text() for log in (run.path / "logs").glob("actor-*.log"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.hangs import HANGS, hanging
 from cli.sessions import until
 from ports import free_address
 
@@ -68,6 +69,20 @@ def test_the_only_actor_of_a_job_may_be_on_another_host(start: Start) -> None:
     (learner,) = [role for role in summary["roles"] if role["role"] == "learner"]
     assert actor["host"] != learner["host"]
     assert summary["received"] >= 2048
+
+
+@pytest.mark.soak
+def test_an_actor_that_hangs_on_another_host_comes_again_and_its_log_has_the_place(
+    workplace: Any, start: Start
+) -> None:
+    workplace.module(HANGS)
+    goal = {"experiment": {"stop": {"env_steps": 20_000}}}
+    run, host = start(hanging(3.0, once=True), {"distribution": {"actor": {"num": 1}}}, goal)
+    summary = run.finish()
+    host.wait(0)
+    assert sum(role["restarts"] for role in summary["roles"]) >= 1
+    assert " in a step, an action or a picture (its output: " in run.log
+    assert "in step\n" in next((run.path / "logs").glob("actor-*.log")).read_text()
 
 
 MAZE = """

@@ -244,6 +244,19 @@ def test_a_trial_that_fails_ends_no_other_and_one_without_the_metric_is_the_wors
     assert [summary[key] for key in ("trials", "failed")] == [3, 1]
 
 
+def test_a_trial_that_hangs_fails_with_that_as_its_cause_and_is_not_taken_up_again(workplace: Any) -> None:
+    options = {"pay": {"choices": [0.5, 2.0]}}
+    asked = {"metric": "mean_100", "sampler": "grid", "parameters": {"environment": {"options": options}}}
+    hangs = {"step_limit_s": 0.3, "options": {"step_s": 1e9, "slow_below": 1.0}}
+    swept = again(workplace, workplace.config({"environment": hangs}, {"sweep": asked}))
+    swept.command.wait(0)
+    rows = {row["environment.options.pay"]: row for row in swept.rows}
+    assert {pay: row["status"] for pay, row in rows.items()} == {"0.5": "failed", "2.0": "finished"}
+    assert "hung for 3 s in a step, an action or a picture" in rows["0.5"]["reason"]
+    again(workplace, None, "--resume").command.wait(0)
+    assert set(swept.ends.values()) == {1}
+
+
 def test_where_no_trial_has_the_metric_there_is_no_best_one(workplace: Any) -> None:
     never = {"experiment": {"thresholds": [1234567.0]}, "sweep": {"metric": "time_to.1234567", "trials": 1}}
     swept = sweep(workplace, never, options=("--json", "-"))
