@@ -341,7 +341,8 @@ class Root:
         if in_order and self._phase not in RUNNING:
             return
         self._losses.note(worker.spec, in_order=has_stopped)
-        if worker.killed or self._is_given_up(rank):
+        is_told = worker.killed or (worker.hung and self._phase is Phase.EVALUATING)
+        if is_told or self._is_given_up(rank):
             self._start_replaced()
             return  # The user was told why when that was decided.
         raised = self._raised.pop(rank, "")
@@ -476,8 +477,10 @@ class Root:
             self._announcements.check_training(self._pool.ranks, snapshot)
             self._announcements.check_memory(snapshot.roles)
             self._tracing.look(self._pool.ranks & self._members.registered, self._overview.learners())
-        if self._evaluation is not None and self._evaluation.is_late(self._overview.evaluating):
+        if self._evaluation is not None and self._evaluation.ended_by is not None:
             self._pool.kill_all()
+        elif self._evaluation is not None and self._evaluation.is_late(self._overview.evaluating):
+            self._pool.abort(self._pool.ranks, "hung")
         reached, stuck = self._rules.time_reached(), self._announcements.stuck
         if reached is not None and stuck is not None and self._outcome is None:
             hangs = " hangs, and nothing was made or learnt since"

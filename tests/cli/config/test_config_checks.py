@@ -185,16 +185,17 @@ def test_an_algorithm_in_parts_that_do_not_go_together_is_refused(
         load_config(str(tmp_path / "mixed.toml"), settings)
 
 
-def test_several_learners_or_groups_need_processes_of_their_own(tmp_path: Path) -> None:
+def test_several_learners_or_groups_and_restarts_need_processes_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_text(CONFIG.format(**FITTING), encoding="utf-8")
-    for key in ("learner.num", "groups"):
+    for key in ("distribution.learner.num", "distribution.groups", "environment.on_error"):
+        setting = f"{key}={'restart' if key == 'environment.on_error' else 2}"
         with pytest.raises(ConfigError) as refused:
-            load_config(str(path), [f"distribution.{key}=2"])
+            load_config(str(path), [setting])
         (problem,) = refused.value.problems
-        assert problem.key == f"distribution.{key}"
+        assert problem.key == key
         assert 'transport = "shm" would be right' in str(problem)
-        load_config(str(path), [f"distribution.{key}=2", "distribution.transport=shm"])
+        load_config(str(path), [setting, "distribution.transport=shm"])
 
 
 @pytest.mark.parametrize(

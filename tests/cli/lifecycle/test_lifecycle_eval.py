@@ -284,6 +284,8 @@ def test_a_step_that_does_not_return_does_not_keep_an_evaluation_for_ever(workpl
     summary = run.finish()
     assert summary["evaluation"]["episodes"] == 0
     assert summary["evaluation"]["cut_off"].endswith("s in a step or an action that did not return")
+    (log,) = (run.path / "logs").glob("evaluator-*.log")
+    assert "in step\n" in log.read_text(), "where it hung"
     played = workplace.command("eval", str(run.path), "--episodes", "3", "--max-s", "0.5")
     played.wait(0)
     assert "had ended after 0.5 s, in a step or an action that did not return" in played.stdout
