@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 
+if sys.platform != "linux":
+    sys.exit("tianji: error: this is not Linux, which tianji is made for: WSL 2 or a Linux container will do")
+
 from tianji_cli.signals import INTERRUPTED, Interruption, ignore_signals, leave_threads, raise_signals
 
 

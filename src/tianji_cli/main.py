@@ -6,6 +6,7 @@ Nothing heavy is imported before it is known which command runs: `tianji --help`
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import resource
@@ -24,7 +25,7 @@ from typer.core import TyperGroup
 from tianji_cli.commands import bench, completion
 from tianji_cli.commands.profile import profile
 from tianji_cli.config.trust import TRUST
-from tianji_cli.errors import ConfigError, TianjiError, describe, printable
+from tianji_cli.errors import ConfigError, TianjiError, printable
 from tianji_cli.signals import INTERRUPTED, Interruption
 
 MOST_OF_LINE: Final = 4096
@@ -188,7 +189,7 @@ def _status_of(arguments: Sequence[str], *, debug: bool) -> int:
     except Exception as error:
         if debug:
             raise
-        _complain(f"tianji: error: {describe(error)}\n(--debug shows where it came from)")
+        _complain(f"tianji: error: {_cause(error)}\n(--debug shows where it came from)")
         return 1
     return 0
 
@@ -201,6 +202,20 @@ def _status_left(ended: SystemExit) -> int:
     where = f"{frame.f_code.co_filename}:{line}"
     _complain(f"tianji: error: sys.exit({ended.code!r}) in {where} has ended the command")
     return 1
+
+
+def _cause(error: Exception) -> str:
+    """Describe what ended a command; standard output may be what cannot be written, which has no name."""
+    from tianji_cli.conditions import explained  # noqa: PLC0415 - `--help` does without
+
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EIO, errno.EPIPE}:
+        try:
+            sys.stdout.write("\n")  # What failed is no longer there to be flushed.
+            sys.stdout.flush()
+        except OSError as cause:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # The interpreter flushes it, too.
+            return f"cannot write to standard output: {cause.strerror}"
+    return explained(error)
 
 
 def _completed() -> int:

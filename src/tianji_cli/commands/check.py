@@ -27,9 +27,10 @@ from gymnasium.utils.env_checker import check_env
 from tianji_algos.fields import ACTION_MASK, leaves_choices, sizes_of_choices
 from tianji_algos.models.images import how_seen
 from tianji_cli.commands.completion import configs
-from tianji_cli.commands.doctor import Finding, Grade, show_findings
+from tianji_cli.commands.doctor import show_findings
 from tianji_cli.commands.options import Json, Override
 from tianji_cli.commands.train import say
+from tianji_cli.conditions import Finding, Grade, check_machine
 from tianji_cli.config.checks import host_warnings
 from tianji_cli.config.defaults import AGENTS
 from tianji_cli.config.environment import build_environment
@@ -40,6 +41,7 @@ from tianji_cli.config.without_file import ORIGIN, config_without_file, find_env
 from tianji_cli.errors import ConfigError, TianjiError, UsageError, describe, one_line
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.launch.local import LocalLauncher
+from tianji_cli.limits import pin
 from tianji_cli.plan.plan import expected_hosts, make_plan
 from tianji_cli.quantities import count, several
 from tianji_cli.root.session import build_spec
@@ -102,6 +104,7 @@ def check(
         UsageError: there is no such environment; ConfigError: the config cannot be run.
     """
     remove_stale()
+    check_machine()
     # What an environment prints is no part of the result.
     with contextlib.redirect_stdout(sys.stderr), _watched(len(_LOOKS) + 2, json_to) as progress:
         findings = list(_examine(target, overrides or (), patience_s, progress))
@@ -363,7 +366,7 @@ def _speed(_section: Environment, environment: VectorEnvironment) -> Iterator[Fi
     play = _Play(environment, SEED)
     reset_s = (time.perf_counter() - began_s) / environment.num_envs
     cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cores)})
+    pin({min(cores)})
     try:
         steps, spent_s = 0, 0.0
         while spent_s < SPEED_S:
@@ -373,7 +376,7 @@ def _speed(_section: Environment, environment: VectorEnvironment) -> Iterator[Fi
             spent_s += time.perf_counter() - began_s
             steps += environment.num_envs
     finally:
-        os.sched_setaffinity(0, cores)
+        pin(cores)
     yield Finding(
         "speed", f"{count(steps / spent_s)} env steps/s on one core; a reset takes {1e3 * reset_s:.1f} ms"
     )

@@ -6,45 +6,29 @@ import importlib.util
 import os
 import platform
 import re
-import resource
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import psutil
 from packaging.requirements import Requirement
 
 from tianji_cli.commands.options import Json
+from tianji_cli.conditions import LOOKS, Finding, Grade, judged
 from tianji_cli.files.directories import remove_stale
+from tianji_cli.launch.mpi import LEFT_OVER, left_over
+from tianji_cli.limits import cores_granted
+from tianji_cli.telemetry.machine import cores
 from tianji_cli.telemetry.progress import Progress
 from tianji_cli.telemetry.table import print_table
 from tianji_transports import registry as transports
 from tianji_transports.errors import TransportError
 
-SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory lives, no temporary file
 NVIDIA_DRIVER: Final = Path("/proc/driver/nvidia")
 GIB: Final = 1 << 30
-MIB: Final = 1 << 20
-LITTLE_SHARED_MEMORY: Final = 256 * MIB
-"""Less than this holds a small job; Docker gives 64 MiB unless told otherwise."""
-NO_SHARED_MEMORY: Final = 16 * MIB
-"""Less than this holds no job."""
-
-Grade = Literal["ok", "warning", "problem"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the report; a problem keeps a training from running, a warning from running well."""
-
-    subject: str
-    found: str
-    grade: Grade = "ok"
-    remedy: str = ""
 
 
 def examine(json_to: Json = None) -> int:
@@ -97,36 +81,13 @@ def system() -> Iterator[Finding]:
     """Python, operating system, cores and memory."""
     yield Finding("tianji", metadata.version("tianji"))
     yield Finding("python", f"{platform.python_version()} ({sys.executable})")
-    remedy = "use Linux: cores, shared memory and signals are its own"
-    yield _judged("system", platform.platform(), sys.platform == "linux", remedy, "problem")
-    usable, installed = len(os.sched_getaffinity(0)), os.cpu_count() or 1
-    remedy = "allow two at least (taskset, docker run --cpuset-cpus): actor and learner will take turns"
-    yield _judged("cores", f"{usable} usable of {installed}", usable > 1, remedy)
+    yield Finding("system", platform.platform())
+    remedy = "allow two at least (taskset, docker run --cpus): actor and learner will take turns"
+    yield judged("cores", cores(), cores_granted() >= 2, remedy)
     memory = psutil.virtual_memory()
     found = f"{memory.available / GIB:.1f} GiB free of {memory.total / GIB:.1f}"
     remedy = "each process takes about 0.2 GiB; free some or use fewer actors"
-    yield _judged("memory", found, memory.available >= GIB, remedy)
-    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    suffices = descriptors >= 256 or descriptors == resource.RLIM_INFINITY
-    yield _judged("open files", f"{descriptors} allowed", suffices, "ulimit -n 1024")
-
-
-def _judged(subject: str, found: str, fine: bool, remedy: str, grade: Grade = "warning") -> Finding:
-    return Finding(subject, found) if fine else Finding(subject, found, grade, remedy)
-
-
-def shared_memory(place: Path = SHARED_MEMORY) -> Iterator[Finding]:
-    """How much shared memory the shm transport can have."""
-    docker = 'start the container with more: docker run --shm-size=2g (or use transport = "zmq")'
-    if not place.is_dir() or not os.access(place, os.W_OK):
-        yield Finding(
-            str(place), "not there or not writable", "problem", 'mount it as tmpfs (or use transport = "zmq")'
-        )
-        return
-    usage = shutil.disk_usage(place)
-    found = f"{usage.free / MIB:.0f} MiB free of {usage.total / MIB:.0f}"
-    grade: Grade = "problem" if usage.free < NO_SHARED_MEMORY else "warning"
-    yield _judged(str(place), found, usage.free >= LITTLE_SHARED_MEMORY, docker, grade)
+    yield judged("memory", found, memory.available >= GIB, remedy)
 
 
 def torch() -> Iterator[Finding]:
@@ -162,7 +123,7 @@ def gpus(*, wanted: bool, driver: Path = NVIDIA_DRIVER) -> Iterator[Finding]:
     number = len(list((driver / "gpus").glob("*")))
     found = f"{number}; driver {words[min(1, len(words) - 1)].strip()}"
     remedy = "install torch built for CUDA, and train with --device cuda"
-    yield _judged("GPUs", found, wanted or not number, remedy)
+    yield judged("GPUs", found, wanted or not number, remedy)
 
 
 def packages() -> Iterator[Finding]:
@@ -218,6 +179,14 @@ def engines() -> Iterator[Finding]:
             yield Finding(subject, "does not load", grade, str(engine.error))
 
 
+def launchers() -> Iterator[Finding]:
+    """Tell of the variables of an MPI launcher that is none."""
+    if names := left_over():
+        yield Finding(
+            "MPI launcher", f"{', '.join(names)}: {LEFT_OVER}", "warning", f"unset {' '.join(names)}"
+        )
+
+
 def ucx() -> Iterator[Finding]:
     """What UCX found on this machine, and the variables that it reads."""
     settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("UCX_"))
@@ -243,9 +212,10 @@ def ucx() -> Iterator[Finding]:
 _LOOKS: Final[Sequence[Callable[[], Iterator[Finding]]]] = (
     stale,
     system,
-    shared_memory,
+    *LOOKS,
     torch,
     engines,
+    launchers,
     ucx,
     packages,
 )

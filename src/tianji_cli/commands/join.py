@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from tianji_cli.conditions import check_machine
 from tianji_cli.config.trust import check_trusted
 from tianji_cli.errors import printable
 from tianji_cli.files.directories import remove_stale, temporary_directory
@@ -39,6 +40,7 @@ def join(
             sys.stderr.flush()
 
     remove_stale()
+    check_machine()
     host, port = parse_address(address)
     root_host = resolve(host)
     # A user who could put another key there could have this host join a job of their own.

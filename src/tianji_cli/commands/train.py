@@ -18,6 +18,7 @@ from tianji_cli.commands.completion import agents, configs, environments, runs, 
 from tianji_cli.commands.options import Json, Name, Override, Quiet, Runs
 from tianji_cli.commands.seeds import numbers_of, resume_seeds, train_seeds
 from tianji_cli.commands.trace import check_seconds, leave, requested
+from tianji_cli.conditions import check_machine
 from tianji_cli.config.best import differences
 from tianji_cli.config.checks import check_devices, crosses_hosts
 from tianji_cli.config.loader import load_config, load_run_config
@@ -33,11 +34,13 @@ from tianji_cli.files.seeds import SeedsDirectory
 from tianji_cli.launch.extensions import collect_files
 from tianji_cli.launch.local import LocalLauncher
 from tianji_cli.launch.mpi import (
+    LEFT_OVER,
     Launch,
     World,
     check_size,
     code_of_job,
     launched,
+    left_over,
     run_under_mpiexec,
     serve,
     started_again,
@@ -153,9 +156,10 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
     """
     launch = launched()
     if launch is not None and launch.rank > 0:
-        return serve(launch)
+        return 0 if dry_run else serve(launch)
     with ExitStack() as stack:
-        world = stack.enter_context(World(launch)) if launch is not None and launch.size > 1 else None
+        ranks = None if dry_run or launch is None or launch.size == 1 else launch
+        world = None if ranks is None else stack.enter_context(World(ranks))
         _check_one_job(config, env, agent, resume, init_from)
         _check_seeds(seeds, resume, run_in, listen, launch)
         _check_trace(trace, seeds)
@@ -186,10 +190,9 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
             by_mpiexec = seeds is None and _wants_mpiexec(job, plan, launch, world)
             if earlier is None:
                 _check_new(job, run_in, place)
-        where = earlier.path if earlier is not None else run_in or place
         with status("importing torch, building environment and model once", quiet=quiet or json_to == "-"):
-            init = None if source is None else source.place
-            spec = build_spec(job, plan, where, init, resumed=earlier is not None)
+            where = earlier.path if earlier is not None else run_in or place
+            spec = build_spec(job, plan, where, source and source.place, resumed=earlier is not None)
             launcher = _launcher_that_built(spec, world, stack)
         begun = None if source is None or launcher is None else source.document(launcher.built.init)
         if dry_run:
@@ -379,9 +382,16 @@ def _exit_status(result: Result, world: World | None) -> int:
 
 
 def _launcher_that_built(spec: JobSpec, world: World | None, stack: ExitStack) -> LocalLauncher | None:
-    """Build environment, model and layout once; the launcher is closed where the workers are MPI ranks."""
+    """Build environment, model and layout once; the launcher is closed where the workers are MPI ranks.
+
+    Raises:
+        UsageError: this machine lacks something, or it cannot be built.
+    """
     if world is not None and started_again():
         return None  # The command that started mpiexec has built everything already.
+    check_machine(spec.plan.transport)
+    if names := left_over():
+        say(f"{', '.join(names)}: {LEFT_OVER}")
     with ExitStack() as only_to_build:
         launcher = (stack if world is None else only_to_build).enter_context(LocalLauncher())
         launcher.build_once(spec, say)

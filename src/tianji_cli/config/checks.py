@@ -8,7 +8,6 @@ Settings of the buffer and of the rate limiter that would have no effect are ref
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Any, Final
@@ -36,6 +35,7 @@ from tianji_cli.config.schema import (
 )
 from tianji_cli.config.source import Tree, path_part
 from tianji_cli.errors import UsageError
+from tianji_cli.limits import NOT_PINNED, can_pin, usable_cores
 from tianji_envs import registry as environments
 from tianji_envs.errors import EnvironmentFailure
 from tianji_transports import registry as transports
@@ -108,8 +108,9 @@ def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
     or all others, that have to find room.
     """
     if cores is None:
-        cores = len(os.sched_getaffinity(0))
+        cores = len(usable_cores())
     distribution = config.distribution
+    warnings = [NOT_PINNED] if distribution.pin_cores and not can_pin() else []
     actors = distribution.groups * distribution.actor.num * distribution.actor.cores
     others = distribution.groups * (
         distribution.cores_of_learners + sum(section.cores for section in config.roles.values())
@@ -117,9 +118,12 @@ def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
     cores *= distribution.hosts
     at_once = actors + others if distribution.pin_cores else max(actors, others)
     if distribution.one_process or at_once <= cores:
-        return []
+        return warnings
     who = "learners and actors" if distribution.buffer.colocate else "learners, buffers and actors"
-    return [f"{who} ask for {actors + others} cores and there are {cores}: they will take turns"]
+    return [
+        *warnings,
+        f"{who} ask for {actors + others} cores and there are {cores}: they will take turns",
+    ]
 
 
 def check_companions(tree: Tree, environment: Environment, agent: Component | None) -> None:

@@ -40,6 +40,7 @@ from tianji_cli.config.source import COMPONENTS, KeyPath, Tree, is_role, path_pa
 from tianji_cli.config.sweep import Sweep
 from tianji_cli.config.trust import OF_CODE, check_code, check_sent, check_trusted
 from tianji_cli.errors import ConfigError, Problem, UsageError
+from tianji_cli.limits import pins_by_default, usable_cores
 from tianji_envs import registry as environments
 from tianji_envs.errors import EnvironmentFailure, WrongOptionError
 from tianji_plugins import Plugins, did_you_mean, nearest
@@ -164,7 +165,7 @@ def _validated(tree: Tree, cores: int | None = None) -> JobConfig:
         if isinstance(table, dict):
             found[section] = validated(tree, (section,), model, table)
     if isinstance(found.get("distribution"), Distribution):
-        found["distribution"] = _with_usual_split(found, cores or len(os.sched_getaffinity(0)))
+        found["distribution"] = _with_usual_split(found, cores or len(usable_cores()))
     check_environment(tree)
     check_transports(tree)
     check_together(tree, found)
@@ -186,7 +187,7 @@ def _with_usual_split(found: Mapping[str, Any], cores: int) -> Distribution:
         distribution = distribution.model_copy(update={"actor": actor.model_copy(update={"num": num})})
     if "pin_cores" not in distribution.model_fields_set:
         wanted = others + distribution.actor.num * actor.cores
-        distribution = distribution.model_copy(update={"pin_cores": wanted <= of_group})
+        distribution = distribution.model_copy(update={"pin_cores": wanted <= of_group and pins_by_default()})
     return distribution
 
 

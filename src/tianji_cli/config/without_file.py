@@ -6,7 +6,6 @@ imports gymnasium, so this module is imported only for a job that has no file.
 
 from __future__ import annotations
 
-import os
 import re
 import statistics
 import time
@@ -25,6 +24,7 @@ from tianji_cli.config.loader import check_environment, find_extensions, known_s
 from tianji_cli.config.schema import Environment, JobConfig, Wrapper
 from tianji_cli.config.source import KeyPath, Tree, lay_over, read, shipped_configs
 from tianji_cli.errors import ConfigError, UsageError, describe
+from tianji_cli.limits import usable_cores
 from tianji_envs import registry as environments
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import EnvironmentFailure, UnknownEnvironmentError
@@ -63,7 +63,7 @@ def config_without_file(
         ConfigError: with every problem that was found.
     """
     check_agent(agent)
-    cores = cores or len(os.sched_getaffinity(0))
+    cores = cores or len(usable_cores())
     environment = find_environment(env, overrides)
     named: dict[str, Any] = _named(environment)
     own: dict[str, Any] = {"environment": named, "experiment": {"name": _run_name(env, agent)}}

@@ -13,6 +13,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -173,7 +174,31 @@ def remove_stale() -> list[str]:
 
     there = Path(tempfile.gettempdir())
     temporary = (place for kind in ("temporary", "host") for place in there.glob(f"tianji-{kind}-*"))
-    return [*_remove_unmarked(temporary), *remove_stale_shared_memory()]
+    return [*_remove_unmarked(temporary), *remove_stale_shared_memory(), *_remove_memory_of_mpi()]
+
+
+MPI_BEGINS_S: Final = 60.0
+"""Shared memory of MPICH's that is older has been mapped by all who are to use it."""
+
+
+def _remove_memory_of_mpi() -> Iterator[str]:
+    """Remove MPICH's shared memory that no process has mapped: a job that is killed or aborted leaves it."""
+    from tianji_transports.shm.page import own_names  # noqa: PLC0415
+
+    for path in own_names("mpich_shm_"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.lstat().st_mtime > MPI_BEGINS_S and not _is_mapped(path):
+                path.unlink()
+                yield path.name
+
+
+def _is_mapped(path: Path) -> bool:
+    """Whether a process of this user has mapped a file."""
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):  # It has ended, or is another user's.
+            if str(path) in maps.read_text(encoding="utf-8", errors="replace"):
+                return True
+    return False
 
 
 def _remove_unmarked(places: Iterable[Path]) -> Iterator[str]:

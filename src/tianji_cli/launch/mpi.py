@@ -7,6 +7,7 @@ samples, if the plan's engine is ``mpi``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -190,18 +191,33 @@ def launched() -> Launch | None:
 
     Looks at the environment alone: what starts one process of its own accord must not initialise MPI.
     """
-    variables = os.environ
+    variables, dead = os.environ, left_over()
     for rank, size in (
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
         ("PMI_RANK", "PMI_SIZE"),
         ("PMIX_RANK", "PMIX_SIZE"),
     ):
-        if rank in variables and size in variables:
+        if rank in variables and size in variables and rank not in dead:
             return Launch(int(variables[rank]), int(variables[size]))
     tasks = int(variables.get("SLURM_STEP_NUM_TASKS", "1"))
     if tasks > 1 and "SLURM_PROCID" in variables:
         return Launch(int(variables["SLURM_PROCID"]), tasks)
     return None
+
+
+LEFT_OVER: Final = "left over from an MPI launcher that cannot be reached, and ignored"
+
+
+def left_over() -> list[str]:
+    """Name the variables of MPI launchers that cannot be reached: they have started an outer step alone."""
+    names = sorted(os.environ)
+    reaches_pmi = any(name.startswith(("PMI_PORT", "PMI_CONTROL", "PALS_")) for name in names)
+    with contextlib.suppress(ValueError, OSError):
+        os.fstat(int(os.environ.get("PMI_FD", "none")))
+        reaches_pmi = True
+    dead = [] if reaches_pmi else ["PMI_"]
+    dead += [] if any(name.startswith(("PMIX_", "OMPI_MCA_")) for name in names) else ["OMPI_COMM_WORLD_"]
+    return [name for name in names if name.startswith(tuple(dead))]
 
 
 class World:
@@ -224,8 +240,9 @@ class World:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         if self.size != launch.size:
             raise UsageError(
-                f"the launcher started {launch.size} processes and MPI sees {self.size}: "
-                "this MPI is not the launcher's (with Slurm and MPICH: srun --mpi=pmi2)"
+                f"the launcher started {launch.size} processes and MPI sees {self.size}: this MPI is not the "
+                "launcher's (with Slurm and MPICH: srun --mpi=pmi2), or variables are left over from an "
+                "outer step: unset PMI_RANK, PMI_SIZE, OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE"
             )
         self.hosts = self._exchange_places()
         self._briefed = False

@@ -23,6 +23,7 @@ from typing import Final
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import UsageError
+from tianji_cli.limits import usable_cores
 
 ROOT_RANK: Final = 0
 EXAMINER: Final = "examiner"
@@ -155,7 +156,7 @@ class Plan:
 def this_host() -> Host:
     """Describe this host: its name (Slurm's for it, under Slurm) and the cores this process may use."""
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    return Host(name, tuple(sorted(os.sched_getaffinity(0))))
+    return Host(name, usable_cores())
 
 
 def expected_hosts(config: JobConfig) -> tuple[Host, ...]:

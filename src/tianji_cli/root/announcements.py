@@ -136,8 +136,8 @@ class Announcements:
                 if len(weights) >= GROWING and role.memory > 1.25 * weights[0]:
                     since = duration(WEIGH_EVERY_S * (len(weights) - 1))
                     self._event(
-                        f"the memory of {self._title(role.rank)} grows steadily: {memory(weights[0])} {since} "
-                        f"ago, {memory(role.memory)} now; does its environment keep what it does not need?"
+                        f"the memory of {self._title(role.rank)} grows steadily: {memory(weights[0])} "
+                        f"{since} ago, {memory(role.memory)} now; does its environment keep what it does not need?"
                     )
                     weights.clear()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -15,6 +14,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ProcessExit, TianjiError, UsageError, describe
 from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.files.seeds import SeedsDirectory
+from tianji_cli.limits import usable_cores
 from tianji_cli.quantities import exact
 from tianji_cli.runs.comparison.statistics import interval
 from tianji_cli.runs.side_by_side import SideBySide, training_command, why_failed
@@ -117,7 +117,7 @@ def train(seeds: Seeds, job: JobConfig, show: Callable[[Seeds], None]) -> None:
     waiting = [seed for seed in seeds.each if seed.command is not None]
     by_number = {seed.number: seed for seed in waiting}
     try:
-        with SideBySide[int](os.sched_getaffinity(0), job.cores) as runner:
+        with SideBySide[int](usable_cores(), job.cores) as runner:
             while waiting or runner.running:
                 while waiting and runner.has_room:
                     seed = waiting.pop(0)

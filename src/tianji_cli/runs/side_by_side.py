@@ -14,6 +14,7 @@ from typing import Final, Generic, Self, TypeVar
 
 from tianji_cli.errors import ProcessExit
 from tianji_cli.launch.children import Child, end_children, python_command, wait_for_exit
+from tianji_cli.limits import pin
 
 END_S: Final = 60.0
 """How long commands that are to end may take to save what they have."""
@@ -105,8 +106,8 @@ def why_failed(ended: ProcessExit) -> str:
 def _on(cores: Collection[int]) -> Iterator[None]:
     """Have what is started meanwhile run on these cores."""
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
+    pin(cores)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        pin(before)

@@ -20,6 +20,7 @@ from tianji_cli.errors import printable
 from tianji_cli.files.modules import digests, read_modules
 from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, read_regular
 from tianji_cli.files.rundir import RunDirectory, RunDirectoryError, write_whole
+from tianji_cli.limits import cores_granted, cpu_limit
 from tianji_cli.plan.plan import this_host
 from tianji_cli.quantities import ranges
 
@@ -136,8 +137,9 @@ def describe_machine() -> dict[str, str]:
 
 def cores() -> str:
     """Say how many cores this process may use, and which."""
-    usable = sorted(os.sched_getaffinity(0))
-    return f"{len(usable)} usable of {os.cpu_count()} (affinity {ranges(usable)})"
+    allowed, limit = sorted(os.sched_getaffinity(0)), cpu_limit()
+    quota = "" if limit is None else f", CPU limit {limit.cores:g}"
+    return f"{cores_granted():g} usable of {os.cpu_count()} (affinity {ranges(allowed)}{quota})"
 
 
 def cpu_model(info: Path = CPU_INFO) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import socket
 import tomllib
@@ -32,6 +31,7 @@ from tianji_cli.errors import UsageError, describe
 from tianji_cli.files.checkpoint import load_parameters, load_training
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.files.saved import LAST, Progress, checkpoints_of
+from tianji_cli.limits import usable_cores
 from tianji_cli.plan.plan import PlannedProcess, make_plan
 from tianji_cli.plan.spec import JobSpec
 from tianji_cli.roles.buffer.replay.replay import PRIORITY, kept_first
@@ -334,7 +334,7 @@ class Builder:
     def _env_threads(self) -> int:
         """Threads that environments may step in: all there are where no role trains beside them."""
         alone = self.process.group is None
-        return len(os.sched_getaffinity(0)) if alone else self.process.threads
+        return len(usable_cores()) if alone else self.process.threads
 
     @cached_property
     def _shown(self) -> _Shown:

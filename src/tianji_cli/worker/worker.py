@@ -24,14 +24,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import setproctitle
 
+from tianji_cli.conditions import explained
 from tianji_cli.config.environment import start_limit
 from tianji_cli.config.loader import parse_config
 from tianji_cli.config.population import config_with
-from tianji_cli.errors import describe
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.directories import directory_lock
 from tianji_cli.files.modules import KeptModules, read_modules
 from tianji_cli.files.regular import bound_log, write_to
+from tianji_cli.limits import pin
 from tianji_cli.plan.plan import EXAMINER, ROOT_RANK, PlannedProcess
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.roles.role import Role, RoleError, run_in_turns
@@ -90,7 +91,7 @@ def run_worker(job: JobSpec, own: ProcessSpec, parent_pipe: int | None = None) -
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a role raises ends the run with it
             cause = error.error if isinstance(error, RoleError) else error
             control.send(
-                Failed(rank=own.rank, cause=text(describe(cause)), traceback=text(traceback.format_exc()))
+                Failed(rank=own.rank, cause=text(explained(cause)), traceback=text(traceback.format_exc()))
             )
             with contextlib.suppress(OSError):  # The disk may be what is full.
                 traceback.print_exc()
@@ -112,7 +113,7 @@ def _prepare_process(job: JobSpec, own: ProcessSpec) -> None:
     sys.meta_path.insert(0, KeptModules(job.modules))
     process = job.plan.processes[own.rank]
     if process.cores:
-        os.sched_setaffinity(0, process.cores)
+        pin(process.cores)
 
 
 def _debug_at_terminal(*arguments: Any, **keywords: Any) -> None:
@@ -448,7 +449,7 @@ def check_build(job: JobSpec, output: BuildOutput, parent_pipe: int) -> None:
         imported = tuple(name for name in new if name.startswith(FORKABLE))
         report = BuildReport(imported=imported, modules=read_modules(new), init=init)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's modules raise
-        report = BuildReport(error=text(describe(error)), traceback=text(traceback.format_exc()))
+        report = BuildReport(error=text(explained(error)), traceback=text(traceback.format_exc()))
     os.write(output.report, report.model_dump_json().encode())
     sys.exit(1 if report.error else 0)
 

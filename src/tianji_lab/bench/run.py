@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from tianji_cli.conditions import check_machine
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.launch.mpi import Launch, World, launched, run_again_under_mpiexec
 from tianji_cli.quantities import size
@@ -45,6 +46,7 @@ def bench(asked: Request, *, out: Path | None, json_to: str | None, quiet: bool)
         world = stack.enter_context(World(launch)) if launch is not None and launch.size > 1 else None
         check_places(out, json_to)
         remove_stale()
+        check_machine()
         if world is None:
             request = asked.complete([_HERE], can_start=True)
             if any("mpi" in case.engines for case in request.cases):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any, Final
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.files.directories import temporary_directory
 from tianji_cli.launch.children import python_command, run_child
+from tianji_cli.limits import usable_cores
 from tianji_cli.quantities import number
 from tianji_cli.telemetry.progress import Progress
 from tianji_lab.bench.contents import LEAST_BYTES, WORD
@@ -173,7 +173,7 @@ def measure_here(
     subject: Subject, num_envs_options: Sequence[int], *, quiet: bool, budget_s: float = BUDGET_S
 ) -> Measured:
     """Measure a job's parts on all usable cores of this machine, and describe it; see ``measure``."""
-    cores = sorted(os.sched_getaffinity(0))
+    cores = list(usable_cores())
     with Progress(0, quiet) as progress:
         measurements = measure(subject, cores, num_envs_options, progress, budget_s)
     engine = subject.job.distribution.transport.local

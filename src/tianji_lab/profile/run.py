@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +15,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import TianjiError, UsageError
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.launch.mpi import launched
+from tianji_cli.limits import usable_cores
 from tianji_cli.quantities import several
 from tianji_cli.runs.results import Result, check_places
 from tianji_cli.runs.timeline.timeline import Timeline
@@ -138,7 +138,7 @@ def _check_cluster(options: Options, job: JobConfig, earlier: Measured | None) -
     link = options.link_mb_per_s
     if link is not None and not 0 < link < math.inf:
         raise UsageError(f"--link-mb {link:g} is no speed; 125 is one, of 1 Gbit/s")
-    usable = len(os.sched_getaffinity(0))
+    usable = len(usable_cores())
     measured_cores = usable if earlier is None else earlier.measurements.cores
     cluster = options.cluster(measured_cores, job.distribution.hosts)
     check_gpus(cluster, job.distribution.device)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from tianji_cli.config.schema import JobConfig, OnPolicySettings
 from tianji_cli.errors import ConfigError, RunFailed, UsageError
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.mpi import launched
+from tianji_cli.limits import usable_cores
 from tianji_cli.plan.plan import EXAMINER, expected_hosts, make_plan
 from tianji_cli.quantities import duration, exact, rate
 from tianji_cli.runs.comparison.curves import Curve, read_curve
@@ -206,7 +206,7 @@ def plan_study(config: str, request: Request) -> Study:
     like = _split_like(job, request, figure)
     if figure.scales_batch:
         overrides += batch_settings(job, like)
-    cores = hosts * len(os.sched_getaffinity(0))
+    cores = hosts * len(usable_cores())
     settings, refused, problem = [], [], None
     for split in _splits(like, request, figure, cores):
         try:

@@ -8,7 +8,6 @@ disturbs all of them.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig, OnPolicySettings
 from tianji_cli.errors import UsageError
 from tianji_cli.launch.mpi import launched
+from tianji_cli.limits import usable_cores
 from tianji_cli.quantities import duration
 from tianji_cli.telemetry.progress import Progress
 from tianji_lab.training import Training, read_training, threshold_of, train_once
@@ -117,7 +117,7 @@ def plan_comparison(
     _check(job, threshold)
     settings = [Setting("recommended", lag) for lag in lags]
     if figure == "6d":
-        mapping = tuple(poor) or oversubscribed(job, len(os.sched_getaffinity(0)))
+        mapping = tuple(poor) or oversubscribed(job, len(usable_cores()))
         settings += [Setting("poor", lag, mapping) for lag in lags]
     first = job.experiment.seed
     every = tuple(range(first, first + seeds))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import namedtuple
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tianji_cli import conditions
 from tianji_cli.commands import doctor
-from tianji_cli.commands.doctor import MIB, Finding
+from tianji_cli.conditions import MIB, Finding
 from tianji_transports import registry
 from tianji_transports.errors import BrokenEngineError
 from tianji_transports.registry import Availability
@@ -36,23 +38,25 @@ def test_this_machine_can_train_and_doctor_needs_no_torch_to_say_so(tmp_path: Pa
     assert {"python", "cores", "memory", "/dev/shm", "torch", "transport shm", "numpy"} <= subjects
 
 
-@pytest.mark.parametrize(("free", "grade"), [(2048 * MIB, "ok"), (63 * MIB, "warning"), (1 * MIB, "problem")])
+@pytest.mark.parametrize(
+    ("free", "grade"), [(2048 * MIB, "ok"), (63 * MIB, "warning"), (MIB // 8, "problem")]
+)
 def test_little_shared_memory_is_answered_with_dockers_option(
     free: int, grade: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: Usage(free, 0, free))
-    (finding,) = doctor.shared_memory(tmp_path)
+    monkeypatch.setattr(conditions.shutil, "disk_usage", lambda _: Usage(free, 0, free))
+    (finding,) = conditions.shared_memory(tmp_path)
     assert finding.grade == grade
     assert ("--shm-size" in finding.remedy) == (grade != "ok")
 
 
 def test_no_shared_memory_at_all_is_a_problem(tmp_path: Path) -> None:
-    (finding,) = doctor.shared_memory(tmp_path / "missing")
+    (finding,) = conditions.shared_memory(tmp_path / "missing")
     assert finding.grade == "problem"
 
 
 def test_one_core_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda _: {3})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
     cores = next(finding for finding in doctor.system() if finding.subject == "cores")
     assert cores.grade == "warning"
     assert cores.found.startswith("1 usable")

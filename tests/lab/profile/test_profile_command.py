@@ -56,7 +56,7 @@ Run = Callable[..., Ended]
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs `tianji profile` in this process, on a machine of two cores that is not measured in truth."""
-    monkeypatch.setattr(command.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
 
     def ends(*arguments: str, job: Job = PPO, cores: int = 2) -> Ended:
         def measure(subject: Subject, *_: object) -> Measurements:
@@ -433,8 +433,8 @@ def damaged(document: dict[str, Any], **changes: Any) -> str:
 
 def test_under_a_launcher_of_several_it_is_refused(run: Run) -> None:
     for variables in (
-        {"PMI_RANK": "0", "PMI_SIZE": "2"},
-        {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"},
+        {"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_PORT": "here:1"},
+        {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": "1"},
         {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"},
     ):
         with pytest.MonkeyPatch.context() as patch:

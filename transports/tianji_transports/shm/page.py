@@ -209,7 +209,10 @@ class Page:
         size = os.fstat(self._descriptor).st_size
         if size == 0:
             self._check_room()
-            os.ftruncate(self._descriptor, self.layout.nbytes)
+            try:
+                os.ftruncate(self._descriptor, self.layout.nbytes)
+            except OSError as error:
+                raise self._refused(error) from error
             self.reserve(0, self.layout.head_nbytes)
         elif size != self.layout.nbytes:
             raise TransportError(
@@ -233,13 +236,16 @@ class Page:
             " it with more (docker run --shm-size=2g), or use smaller fragments, windows or fewer actors"
         )
 
+    def _refused(self, error: OSError) -> TransportMemoryError:
+        return TransportMemoryError(f"cannot write {self.path}: {error.strerror}")
+
     def reserve(self, offset: int, nbytes: int) -> None:
         """Reserve memory for a part of the page now, so that writing to it cannot fail."""
         try:
             os.posix_fallocate(self._descriptor, offset, nbytes)
         except OSError as error:
             if error.errno != errno.ENOSPC:
-                raise
+                raise self._refused(error) from error
             raise self.no_room(f"asks for {nbytes / 1e6:.1f} MB more") from error
 
     def close(self) -> None:

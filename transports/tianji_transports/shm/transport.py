@@ -92,6 +92,12 @@ class Ports:
         del self.node
 
 
+def _translate(error: BaseException, what: str) -> None:
+    """Raise an error of iceoryx2's, whose types have no base of their own, as one of this package's."""
+    if type(error).__module__.startswith("iceoryx2"):
+        raise TransportMemoryError(f"iceoryx2 cannot {what}: {error}") from error
+
+
 MOST_RINGS = 4096
 
 
@@ -260,8 +266,7 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
             self._look()  # a rank that sends to itself finds itself here
         except BaseException as error:
             self._free()
-            if type(error).__module__.startswith("iceoryx2"):
-                raise TransportMemoryError(f"iceoryx2 cannot open rank {rank}: {error}") from error
+            _translate(error, f"open rank {rank}")
             raise
 
     @property
@@ -309,7 +314,12 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
             return
         if inlet.subscriber is not None:
             inlet.subscriber.delete()
-        inlet.subscriber = self._iceoryx.service(inlet.pair, epoch).subscriber_builder().create()
+        inlet.subscriber = None
+        try:
+            inlet.subscriber = self._iceoryx.service(inlet.pair, epoch).subscriber_builder().create()
+        except Exception as error:
+            _translate(error, f"connect rank {self.rank} to rank {inlet.source}")
+            raise
         inlet.chunks = Chunks(inlet.channel.max_bytes)
         # Connects to the publisher now: what it sends outlives it only for those who have connected.
         assert not inlet.subscriber.has_samples()

@@ -57,7 +57,8 @@ def new_context() -> Any:
         for name, value in SETTINGS.items()
         if name not in _USERS and name not in os.environ and name != "UCX_WARN_UNUSED_ENV_VARS"
     }
-    with translated("UCX cannot start"):
+    users = ", ".join(f"{name}={os.environ[name]}" for name in sorted(_USERS) if name in os.environ)
+    with translated(f"UCX cannot start with {users}" if users else "UCX cannot start"):
         return libucxx.UCXContext(settings, (libucxx.Feature.TAG, libucxx.Feature.WAKEUP))
 
 

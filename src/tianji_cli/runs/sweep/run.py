@@ -17,6 +17,7 @@ from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.files.saved import goals_reached
 from tianji_cli.files.sweeps import SweepDirectory
+from tianji_cli.limits import usable_cores
 from tianji_cli.runs.side_by_side import SideBySide, training_command, why_failed
 from tianji_cli.runs.sweep.leases import Lease
 from tianji_cli.runs.sweep.metrics import Course, CutOffError, final_value, means_at_points
@@ -88,7 +89,7 @@ class Sweeper:
             raise TianjiError(f"cannot write into {self._directory.workers}: {describe(cause)}") from cause
         try:
             lease.clear()
-            with SideBySide[Key](os.sched_getaffinity(0), self._plan.job.cores) as runner:
+            with SideBySide[Key](usable_cores(), self._plan.job.cores) as runner:
                 while True:
                     lease.keep()
                     self._start(runner, lease)

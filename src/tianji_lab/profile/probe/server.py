@@ -27,6 +27,7 @@ from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import UsageError
 from tianji_cli.files.counters import ProductionFile
+from tianji_cli.limits import pin as pin_thread
 from tianji_cli.plan.graph import POLICY, slot_name
 from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.plan.spec import JobSpec
@@ -397,7 +398,7 @@ def pin(cores: tuple[int, ...]) -> None:
     """Tie this process to cores, with those threads that libraries have started already."""
     for thread in os.listdir("/proc/self/task"):
         with suppress(ProcessLookupError):  # It has ended since.
-            os.sched_setaffinity(int(thread), cores)
+            pin_thread(cores, int(thread))
 
 
 def average(step: Average) -> Averaged:

@@ -23,14 +23,12 @@ import numpy.typing as npt
 
 from tianji_algos.fields import FieldSpec
 from tianji_cli.errors import TianjiError
+from tianji_cli.limits import CGROUPS, PROC, control_groups, lines_of, numbers_of
 from tianji_cli.wire.fragment import HEADER, FragmentLayout
 from tianji_cli.wire.records import aligned
 
 USABLE: Final = 0.9
 """Part of the available memory that a replay may take: processes and page tables need some, too."""
-
-PROC: Final = Path("/proc")
-CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 class ReplayMemoryError(TianjiError):
@@ -42,16 +40,22 @@ def available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 
     ``cgroups`` has the kernel's files about control groups, of version 2 or 1.
     """
-    meminfo = _numbers(proc / "meminfo")
+    meminfo = numbers_of(proc / "meminfo")
     available = [meminfo.get("MemAvailable:", meminfo.get("MemFree:", 0)) * 1024]
-    for line in _lines(proc / "self/cgroup"):
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            available += _left(cgroups, path, "memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            available += _left(cgroups / "memory", path, *names)
+    for group, unified in control_groups("memory", proc, cgroups):
+        limit, usage, reclaimable = _NAMES[unified]
+        most, used = _number(group / limit), _number(group / usage)
+        if most is not None and used is not None:
+            # Pages of files that were not used lately are counted as used, but given up at once.
+            available.append(most - used + numbers_of(group / "memory.stat").get(reclaimable, 0))
     return max(0, min(available))
+
+
+_NAMES: Final = {
+    True: ("memory.max", "memory.current", "inactive_file"),
+    False: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+"""Of a control group's limit, of its usage, and of what it can give up; by whether it is of version 2."""
 
 
 def place_for(
@@ -114,35 +118,9 @@ def _disk_room(directory: Path) -> int:
     return disk.f_bavail * disk.f_frsize
 
 
-def _left(root: Path, path: str, limit: str, usage: str, reclaimable: str) -> list[int]:
-    """Bytes that a control group and each of those around it leave; one without a limit is left out."""
-    groups = [root / path.strip("/")]
-    while groups[-1] != root and groups[-1] != groups[-1].parent:
-        groups.append(groups[-1].parent)
-    left = []
-    for group in groups:
-        most, used = _number(group / limit), _number(group / usage)
-        if most is not None and used is not None:
-            # Pages of files that were not used lately are counted as used, but given up at once.
-            left.append(most - used + _numbers(group / "memory.stat").get(reclaimable, 0))
-    return left
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return []
-
-
 def _number(path: Path) -> int | None:
-    lines = _lines(path)
+    lines = lines_of(path)
     return int(lines[0]) if lines and lines[0].strip().isdecimal() else None
-
-
-def _numbers(path: Path) -> dict[str, int]:
-    rows = (line.split() for line in _lines(path))
-    return {row[0]: int(row[1]) for row in rows if len(row) >= 2 and row[1].isdecimal()}
 
 
 Bytes = npt.NDArray[np.uint8]

@@ -1,0 +1,112 @@
+"""Cores and control groups of this process: how much of a machine a container or an administrator grants."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Final
+
+PROC: Final = Path("/proc")
+CGROUPS: Final = Path("/sys/fs/cgroup")
+"""Where the kernel's files about control groups are, of version 2 or 1."""
+
+
+def control_groups(
+    controller: str, proc: Path = PROC, cgroups: Path = CGROUPS
+) -> Iterator[tuple[Path, bool]]:
+    """List the directories of this process's control group and of those around it, the innermost first.
+
+    Yields:
+        A directory, and whether it is of version 2. In a container it may not be there.
+    """
+    for line in lines_of(proc / "self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = cgroups / controller if controllers else cgroups
+        group = root / path.strip("/")
+        yield group, not controllers
+        while group not in {root, group.parent}:
+            group = group.parent
+            yield group, not controllers
+
+
+def lines_of(path: Path) -> list[str]:
+    """Read a file of the kernel's; empty if it is not there."""
+    try:
+        return path.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def numbers_of(path: Path) -> dict[str, int]:
+    """Read a file of the kernel's whose lines are a name and a number."""
+    rows = (line.split() for line in lines_of(path))
+    return {row[0]: int(row[1]) for row in rows if len(row) >= 2 and row[1].isdecimal()}
+
+
+@dataclass(frozen=True)
+class CpuLimit:
+    """The least CPU quota of a process's control groups.
+
+    Attributes:
+        cores: that all processes of the group may use together, such as 0.5.
+        periods: in which one of them wanted to run, so far.
+        throttled: periods in which they were stopped, since the quota was used up.
+    """
+
+    cores: float
+    periods: int
+    throttled: int
+
+
+def cpu_limit(proc: Path = PROC, cgroups: Path = CGROUPS) -> CpuLimit | None:
+    """Read the least CPU quota of this process's control groups; None if there is none."""
+    found = []
+    for group, unified in control_groups("cpu", proc, cgroups):
+        names = ("cpu.max",) if unified else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        words = [word for name in names for line in lines_of(group / name) for word in line.split()]
+        if len(words) == 2 and all(word.isdecimal() and int(word) for word in words):
+            counted = numbers_of(group / "cpu.stat")
+            periods, throttled = counted.get("nr_periods", 0), counted.get("nr_throttled", 0)
+            found.append(CpuLimit(int(words[0]) / int(words[1]), periods, throttled))
+    return min(found, key=lambda limit: limit.cores, default=None)
+
+
+def cores_granted() -> float:
+    """How many cores affinity and CPU quota allow this process; a share of one may be among them."""
+    allowed, limit = len(os.sched_getaffinity(0)), cpu_limit()
+    return allowed if limit is None else min(allowed, limit.cores)
+
+
+def usable_cores() -> tuple[int, ...]:
+    """Numbers of the cores to plan with: as many as are granted, where a share counts as a core."""
+    return tuple(sorted(os.sched_getaffinity(0))[: ceil(cores_granted())])
+
+
+def pin(cores: Collection[int], thread: int = 0) -> bool:
+    """Tie this process, or one of its threads, to cores; returns False where the system refuses it."""
+    try:
+        os.sched_setaffinity(thread, cores)
+    except PermissionError:  # A hardened container's; everything works without, only not as evenly.
+        return False
+    return True
+
+
+NOT_PINNED: Final = "processes cannot be tied to cores of their own: sched_setaffinity is refused"
+
+
+def can_pin() -> bool:
+    """Whether this process may choose its cores."""
+    return pin(os.sched_getaffinity(0))
+
+
+def pins_by_default() -> bool:
+    """Whether it helps to tie processes to cores where nobody has said so.
+
+    A quota may be used up on any core, and containers that share a machine would all take its first ones.
+    """
+    return cores_granted() == len(os.sched_getaffinity(0)) and can_pin()
