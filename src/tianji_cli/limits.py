@@ -62,6 +62,12 @@ class CpuLimit:
     periods: int
     throttled: int
 
+    def throttled_since(self, earlier: CpuLimit | None) -> float:
+        """Share of the periods after an earlier moment in which the quota was used up, 0 to 1."""
+        if earlier is None or self.periods <= earlier.periods:
+            return 0.0
+        return (self.throttled - earlier.throttled) / (self.periods - earlier.periods)
+
 
 def cpu_limit(proc: Path = PROC, cgroups: Path = CGROUPS) -> CpuLimit | None:
     """Read the least CPU quota of this process's control groups; None if there is none."""

@@ -13,6 +13,7 @@ from typing import Final, Literal
 import psutil
 
 from tianji_cli.config.schema import JobConfig
+from tianji_cli.limits import CpuLimit, cpu_limit
 from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.telemetry.bottleneck import (
     OWN_CORES,
@@ -47,6 +48,9 @@ round (``mode = "sync"``); none, where all roles of a group are one process (``i
 MOSTLY: Final = 0.5
 """A side that is busy for a smaller share of the time waits most of it; a role for which its group's actors
 wait a larger share holds them back."""
+
+THROTTLED: Final = 0.25
+"""A CPU quota that is used up in a larger share of its periods holds the job back, whatever its roles do."""
 
 IDLE: Final = 0.5
 """Cores that are idle for less time than this of one are at work."""
@@ -130,16 +134,18 @@ class HostCores:
     """Cores of the host on which all of a job runs.
 
     Attributes:
-        there: how many.
+        there: how many, of which a CPU quota may leave a part.
         shared: roles share them.
         idle: that were at work with nothing, on average.
         would_use_them: settings with which actors would be at work on idle cores.
+        throttled: share of the quota's periods in which it was used up, 0 to 1.
     """
 
-    there: int
+    there: float
     shared: bool
     idle: float
     would_use_them: str
+    throttled: float = 0.0
 
 
 def observed_bottleneck(
@@ -160,12 +166,13 @@ def observed_bottleneck(
     reception = buffers.capacity * rho
     if not (production > 0 and reception > 0 and consumption > 0):
         return None
+    # A quota that is used up slows all of them down, whoever waits for whom.
+    if cores is not None and cores.shared and cores.idle < IDLE and (overlap == "free" or cores.throttled):
+        return beside_busy_cores(cores.there, cores.throttled, actors.busy_s, learners.busy_s)
     if overlap == "none":
         return on_shared_cores(OWN_CORES, actors.busy_s, 0.0, learners.busy_s)
     if overlap == "in step":
         return in_step(production, consumption)
-    if cores is not None and cores.shared and cores.idle < IDLE:
-        return beside_busy_cores(cores.there, actors.busy_s, learners.busy_s)
     found = bottleneck(production, reception, consumption)
     if found.kind != "communication-bound" and max(actors.busy, learners.busy) < MOSTLY:
         return BOUND_BY_WAITING
@@ -191,6 +198,7 @@ class _Mark:
     version: int
     done: Observation
     idle_s: float
+    limit: CpuLimit | None
 
 
 def usable_idle_s() -> float:
@@ -272,7 +280,7 @@ class WorkLog:
         if not self._marks or done.learners.running_s > self._marks[-1].done.learners.running_s:
             # What tells of idle cores is a file, and strangers may hold the last descriptor for a moment.
             with contextlib.suppress(OSError):
-                self._marks.append(_Mark(now_s, self._version, done, self._idle_s()))
+                self._marks.append(_Mark(now_s, self._version, done, self._idle_s(), cpu_limit()))
                 self._begun = self._begun or self._marks[0]
         while len(self._marks) > 2 and (self._suffices(self._marks[1]) or len(self._marks) > MOST_MARKS):
             self._marks.popleft()
@@ -310,10 +318,17 @@ class WorkLog:
         return naming_network(found, self._config.model.settings)
 
     def _cores(self, first: _Mark, last: _Mark) -> HostCores | None:
-        """Describe what became of the cores between two moments; None where the job has several hosts."""
+        """Describe what became of the cores between two moments; None where that is not known.
+
+        So it is with several hosts, and with a CPU quota that is not used up: idle cores are not the job's.
+        """
         if not self._is_here or last.at_s <= first.at_s:
             return None
         distribution, there = self._config.distribution, len(os.sched_getaffinity(0))
+        limit = last.limit
+        if limit is not None and limit.cores < there:
+            throttled = limit.throttled_since(first.limit)
+            return HostCores(limit.cores, True, 0.0, "", throttled) if throttled > THROTTLED else None
         idle = (last.idle_s - first.idle_s) / (last.at_s - first.at_s)
         actor, groups = distribution.actor, distribution.groups
         wanted = self._config.cores

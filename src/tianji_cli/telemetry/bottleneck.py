@@ -117,17 +117,21 @@ def on_shared_cores(helps: str, actors_s: float, buffers_s: float, learners_s: f
     return Bottleneck(kind, f"roles take turns on the same cores ({shares}); {helps}")
 
 
-def beside_busy_cores(cores: int, actors_s: float, learners_s: float) -> Bottleneck:
+def beside_busy_cores(cores: float, throttled: float, actors_s: float, learners_s: float) -> Bottleneck:
     """Say of a job whose roles share cores that none of these is idle; perhaps other programs use them.
 
     Args:
+        cores: all that there are, or as many as a CPU quota grants.
+        throttled: share of the quota's periods in which it was used up, 0 to 1.
         actors_s: seconds by the clock that actors were busy; they may have waited for a core in between.
         learners_s: likewise the learners.
     """
     kind, shares = _by_need(actors_s, 0.0, learners_s)
-    return Bottleneck(
-        kind, f"all {cores} cores are at work; the roles' busy time: {shares}; more cores may help"
-    )
+    words, helps = f"all {cores:g} cores are at work", "more cores"
+    if throttled:
+        words = f"the CPU limit of {cores:g} cores is used up in {throttled:.0%} of its periods"
+        helps = "a higher limit (docker run --cpus)"
+    return Bottleneck(kind, f"{words}; the roles' busy time: {shares}; {helps} may help")
 
 
 def _by_need(actors_s: float, buffers_s: float, learners_s: float) -> tuple[Kind, str]:
@@ -142,7 +146,7 @@ def _by_need(actors_s: float, buffers_s: float, learners_s: float) -> tuple[Kind
     return needs[0][0], ", ".join(f"{who} {seconds / total:.0%}" for _, who, seconds in needs)
 
 
-def beside_idle_cores(idle: float, cores: int, would_use_them: str) -> Bottleneck:
+def beside_idle_cores(idle: float, cores: float, would_use_them: str) -> Bottleneck:
     """Say of a job that waits for samples what would put idle cores to work."""
-    words = f"the learner waits for samples, and {idle:.1f} of {cores} cores are idle: {would_use_them}"
+    words = f"the learner waits for samples, and {idle:.1f} of {cores:g} cores are idle: {would_use_them}"
     return Bottleneck("sample-bound", f"{words} would use them (`tianji profile` measures it)")

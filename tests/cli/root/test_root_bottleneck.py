@@ -14,6 +14,7 @@ from tianji_algos.models.settings import CNNActorCriticSettings, MLPActorCriticS
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 from tianji_cli.config.schema import Component, JobConfig, UserRoleSection
 from tianji_cli.files.counters import ProductionFile, ProductionPage
+from tianji_cli.limits import CpuLimit
 from tianji_cli.plan.plan import Host, Plan, make_plan
 from tianji_cli.root.accounting import Account
 from tianji_cli.root.bottleneck import BOUND_BY_WAITING, MOST_MARKS, WorkLog
@@ -377,3 +378,24 @@ def elsewhere(produced: int) -> PageReport:
         abandoned=False,
         pushed=1,
     )
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize(("throttled", "named"), [(0.65, True), (0.1, False)])
+def test_a_cpu_limit_that_is_used_up_is_named_whoever_waits_for_whom(
+    mode: str, throttled: float, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    pace = Pace(job(1, mode=mode))
+    pace.idle = 1.0  # The machine's other cores, which the quota keeps from this job.
+
+    def limit() -> CpuLimit:
+        periods = round(10 * pace.now_s)
+        return CpuLimit(0.5, periods, round(throttled * periods))
+
+    monkeypatch.setattr("tianji_cli.root.bottleneck.cpu_limit", limit)
+    pace.go(20, actors=1, learner=0.25)
+    for found in (pace.log.current(pace.now_s), pace.log.overall(20.0)):
+        assert found is not None
+        assert ("the CPU limit of 0.5 cores is used up in 6" in found.words) == named
+        assert "idle" not in found.words
