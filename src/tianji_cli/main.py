@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import logging
 import os
 import resource
 import sys
@@ -129,6 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # own numbers of threads, and libraries that read these when they are imported get one.
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    # Where its cache is, and that it is slow without, is not for the midst of a display.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     _raise_descriptor_limit()
     _obey_locale()
     # A run executes and trusts what lies in its directories: only its user may write there.

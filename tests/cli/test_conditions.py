@@ -214,3 +214,19 @@ def test_shared_memory_of_an_aborted_mpi_job_is_removed_and_that_of_others_is_no
     finally:
         for path in mine:
             path.unlink(missing_ok=True)
+
+
+def test_matplotlib_says_nothing_of_its_cache_in_the_midst_of_a_display(tmp_path: Path) -> None:
+    code = "from tianji_cli.main import main\ntry: main(['--version'])\nfinally: import matplotlib"
+    home = tmp_path / "no-directory"
+    home.write_bytes(b"")
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "MPL"))}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=variables | {"HOME": str(home), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    assert done.stderr == ""
