@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 if sys.platform != "linux":
@@ -12,6 +13,11 @@ from tianji_cli.signals import INTERRUPTED, Interruption, ignore_signals, leave_
 
 def main() -> None:
     """Run the command line, ready to be interrupted from the first import on."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:  # Closed, as by 2>&-: a file that is opened would take its number.
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", encoding="utf-8"))
     try:
         raise_signals()
         from tianji_cli.launch.children import adopt_orphans  # noqa: PLC0415 - takes its time

@@ -62,12 +62,12 @@ class Interruption(BaseException):
 
 
 def raise_signals() -> None:
-    """From now on SIGINT and SIGTERM raise ``Interruption``; those that come at once raise one.
+    """From now on signals that ask to stop raise ``Interruption``; those that come at once raise one.
 
     Every import runs callbacks of weak references, and there, as in a finalizer, Python swallows what is
     raised. An alarm then raises it once more.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOP_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _raise)
     signal.signal(signal.SIGALRM, _raise)
@@ -133,7 +133,7 @@ def limit(after_s: float) -> Iterator[None]:
 
 def ignore_signals() -> None:
     """Ignore signals from now on: the command is as good as over."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+    for number in (*STOP_SIGNALS, signal.SIGALRM):
         signal.signal(number, signal.SIG_IGN)
 
 

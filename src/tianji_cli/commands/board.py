@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
@@ -70,7 +71,8 @@ class Board:
 
     def __exit__(self, *_exception: object) -> None:
         if self._live is not None:
-            self._live.stop()
+            with suppress(OSError):
+                self._live.stop()
 
     def show(
         self,
@@ -84,10 +86,13 @@ class Board:
             row: gives the cells of one; of one that is over it is asked once.
             so_far: gives what stands behind how many are over.
         """
-        if self._live is not None:
-            self._draw(self._live, members, row, so_far)
-        elif not self._quiet:
-            self._tell(members)
+        try:
+            if self._live is not None:
+                self._draw(self._live, members, row, so_far)
+            elif not self._quiet:
+                self._tell(members)
+        except OSError:  # The terminal or pipe has gone; the trainings go on unseen.
+            self._quiet, self._live = True, None
 
     def _tell(self, members: Sequence[Member]) -> None:
         over = sum(member.is_over for member in members)

@@ -15,7 +15,7 @@ from tianji_cli.errors import printable
 from tianji_cli.files.directories import remove_stale, temporary_directory
 from tianji_cli.launch.host import JoinedHost
 from tianji_cli.plan.plan import this_host
-from tianji_cli.signals import StopSignals
+from tianji_cli.signals import INTERRUPTED, StopSignals
 from tianji_cli.telemetry.progress import status
 from tianji_cli.wire.address import JobKey, RootAddress, address_towards, parse_address, resolve
 
@@ -27,6 +27,9 @@ def join(
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
 ) -> int:
     """Join a job and take part until it is over.
+
+    Returns:
+        The exit status; that of an interruption if the user has ended the job from here.
 
     Raises:
         UsageError: the address or the key is wrong, or others may change what this host would use.
@@ -54,4 +57,4 @@ def join(
         with status(f"taking part in the job at {root.address}", quiet=quiet):
             JoinedHost(root, this_host(), interface, directory, signals, say).run()
     remove_stale()
-    return 0
+    return INTERRUPTED if signals.count else 0

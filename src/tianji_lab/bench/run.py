@@ -90,10 +90,10 @@ def _measure(
     if len(workers.hosts) > 1:
         environment["link"] = f"{link:g} MB/s" if link else "of unknown speed (--link-mb names it)"
     cautions = [*warnings(busy), *noisy_cases(records)]
+    name = f"figure-{request.figure}" if request.figure else request.experiment
+    of_link = link if len(workers.hosts) > 1 else None
+    result_of(name, environment, records, cautions, link_mb_per_s=of_link).hand_over(out=out, json_to=json_to)
     if json_to != "-":
         print_header(environment, cautions)
         print_records(records)
         print_crossings(records)
-    name = f"figure-{request.figure}" if request.figure else request.experiment
-    of_link = link if len(workers.hosts) > 1 else None
-    result_of(name, environment, records, cautions, link_mb_per_s=of_link).hand_over(out=out, json_to=json_to)

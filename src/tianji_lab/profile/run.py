@@ -97,17 +97,17 @@ def profile(options: Options) -> int:
     subject = _subject(options, job, earlier)
     cluster = options.cluster(subject.measurements.cores, job.distribution.hosts)
     found = find(subject, cluster, anywhere=options.names_cluster)
-    if options.json_to != "-":
-        print_result(found, verifies=options.verify, writes=options.write is not None)
     checks: list[Verified] = []
     timelines: dict[str, Timeline] = {}
     try:
+        if options.json_to != "-":
+            print_result(found, verifies=options.verify, writes=options.write is not None)
         if options.verify:
             checks += _verify(options, found)
             if options.out is not None:
                 title, timeline = _trace(options, found)
                 timelines[title] = timeline
-    finally:  # What was found is no less true if a training fails.
+    finally:  # What was found is no less true if a training fails, or nobody reads what is printed.
         _hand_over(options, found, checks, timelines)
     return 0
 

@@ -449,9 +449,9 @@ def compare(
     engines = [transport.local, *([transport.remote] if others else [])]
     environment = describe(engines, ["here", *others], None, busy)
     said = [*warnings(busy), *cautions(study, rows), *simulations.warnings]
+    result_of(study, environment, said, rows, simulations).hand_over(out=out, json_to=json_to)
     if json_to != "-":
         print_header(environment, said)
         print_all(study, rows, simulations)
-    result_of(study, environment, said, rows, simulations).hand_over(out=out, json_to=json_to)
     if missing := [f"{row.setting.name}, seed {one.seed}: {one.why}" for row in rows for one in row.failed]:
         raise RunFailed(f"no figures of {several(len(missing), 'training')}:\n" + "\n".join(missing))

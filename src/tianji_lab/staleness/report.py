@@ -253,7 +253,7 @@ def compare(comparison: Comparison, *, out: Path | None, json_to: str | None, qu
     environment = describe([comparison.job.distribution.transport.local], ["here"], None, busy)
     said = [*warnings(busy), *cautions(rows, comparison.threshold)]
     rows = judged(rows, said)
+    result_of(comparison, environment, said, rows, found).hand_over(out=out, json_to=json_to)
     if json_to != "-":
         print_header(environment, said)
         print_rows(rows, comparison)
-    result_of(comparison, environment, said, rows, found).hand_over(out=out, json_to=json_to)

@@ -281,6 +281,18 @@ def test_a_missing_library_of_an_environment_is_answered_with_the_pip_command(tm
     assert "pip install 'tianji[box2d]'" in done.stderr
 
 
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_a_closed_stream_is_nobody_s_and_no_reason_to_fail(tmp_path: Path, closed: str) -> None:
+    script = Path(sys.executable).with_name("tianji")
+    listed, refused = tmp_path / "agents.json", tmp_path / "refused"
+    wrong = f"{script} list nothing {closed}; echo $? > {refused}"
+    line = f"{script} list agents --json {listed} {closed}; {wrong}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60, check=True)
+    assert '"agents"' in listed.read_text()
+    assert refused.read_text() == "2\n"
+    assert ("2>" in closed) == ("no list of 'nothing'" not in done.stderr)
+
+
 def test_an_error_breaks_between_words_on_a_terminal_and_nowhere_in_a_pipe(tmp_path: Path) -> None:
     arguments = ("train", "configs/ppo_cartpole.toml", "--set", "training.zzz=1")
     in_pipe = tianji(*arguments, cwd=tmp_path).stderr

@@ -168,10 +168,12 @@ def with_a_link(run: RunDirectory) -> None:
 def test_a_damaged_run_is_a_line_of_the_table_and_hides_no_other(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
     damage: Callable[[RunDirectory], None],
     why: str | None,
 ) -> None:
     good, damaged = make_run(tmp_path, 1), make_run(tmp_path, 1)
+    request.addfinalizer(lambda: subprocess.run(["rm", "-rf", damaged.path / "d"], check=True))
     damage(damaged)
     assert list_things("runs", out=tmp_path) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -271,7 +271,7 @@ def test_a_signal_to_one_host_stops_the_job_in_order(start: Start, number: signa
     run.train_until(2000)
     host.signal_all(number)
     summary = run.finish(130)
-    host.wait(0)
+    host.wait(130)
     assert summary["status"] == "stopped"
     assert summary["lost"] == 0
 

@@ -89,10 +89,11 @@ def test_a_killed_seed_ends_no_other_and_all_go_on_with_resume(workplace: Any) -
     assert [(place / str(seed) / "summary.json").stat().st_mtime_ns for seed in (3, 11, 12)] == times
 
 
-def test_seeds_that_were_stopped_before_they_began_still_wait(workplace: Any) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_seeds_that_were_stopped_before_they_began_still_wait(workplace: Any, number: signal.Signals) -> None:
     place, command = several(workplace, "2", ONE_CORE, ENDLESS)
     workplace.until(lambda: "seed 2 running" in command.stderr, "both are started")
-    os.kill(command.pid, signal.SIGTERM)
+    os.kill(command.pid, number)
     command.wait(130)
     rows = json.loads((place / "summary.json").read_text())["seeds"]
     assert {(row["status"], row["reason"]) for row in rows} == {("waiting", "")}

@@ -334,6 +334,18 @@ def test_what_was_found_is_there_even_if_a_training_fails(
     assert {place.name for place in (tmp_path / "out").iterdir()} == {"profile.json", "profile.png"}
 
 
+def test_it_is_there_even_if_nobody_reads_what_is_printed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(command, "print_result", gone)
+    run("--quiet", "--json", str(tmp_path / "x.json"), "--write", str(tmp_path / "x.toml"))
+    assert json.loads((tmp_path / "x.json").read_text()).keys() == KEYS
+    assert load_config(str(tmp_path / "x.toml")).distribution.actor.num == 1
+
+
 # -- mistakes --------------------------------------------------------------------------------------------
 
 

@@ -36,9 +36,9 @@ def compare_runs(words: Sequence[str], over: Over, *, out: Path | None, json_to:
     runs, left_out = read_runs(meant.runs)
     check_places(out, json_to)
     found = compare(runs, over, [*meant.warnings, *left_out])
+    result_of(found).hand_over(out=out, json_to=json_to)  # Before the reader of what is printed may be gone.
     if json_to != "-":
         print_comparison(found)
-    result_of(found).hand_over(out=out, json_to=json_to)
 
 
 def print_comparison(found: Comparison) -> None:

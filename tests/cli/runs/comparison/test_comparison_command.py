@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -451,6 +454,23 @@ def test_samples_that_are_unaccounted_for_leave_no_figures(place: Path, capsys: 
     summary = json.loads(run.summary.read_text())
     run.summary.write_text(json.dumps(summary | {"produced": summary["produced"] + 3}))
     assert "does not account for 3 samples" in refused(capsys, "quick", status=1)
+
+
+def test_files_are_written_though_nobody_reads_what_is_printed(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave(place, rises(100))
+    reader, writer = os.pipe()
+    os.close(reader)
+    gone = os.fdopen(writer, "w", buffering=1, encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", gone)
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", "quick", "--out", "figures", "--json", "x.json"])
+    monkeypatch.undo()
+    with suppress(BrokenPipeError):
+        gone.close()
+    assert ended.value.code == 1
+    assert (tmp_path / "x.json").read_text() == (tmp_path / "figures/compare.json").read_text()
 
 
 def test_a_place_that_cannot_be_written_to_is_refused_first(place: Path, capsys: Capture) -> None:
