@@ -73,17 +73,18 @@ class Categorical(Distribution):
     Args:
         sizes: number of actions in each set.
         starts: the environment's number for each set's first action.
-        scalar: an action is one number (Discrete) and not an array (MultiDiscrete).
+        shape: of an action, which has a number for each set.
     """
 
     def __init__(
-        self, sizes: tuple[int, ...], starts: tuple[int, ...], scalar: bool, dtype: np.dtype[Any]
+        self, sizes: tuple[int, ...], starts: tuple[int, ...], shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> None:
         self.outputs = sum(sizes)
-        self.action_shape = () if scalar else (len(sizes),)
+        self.action_shape = shape
         self.action_dtype = dtype
         self._starts = starts
-        self._offset = np.array(starts, dtype) if any(starts) else None
+        self._offset = np.array(starts, dtype).reshape(shape) if any(starts) else None
+        self._columns = [(slice(None), *at) for at in np.ndindex(shape)]
         edges = [0, *np.cumsum(sizes).tolist()]
         self.sets = [slice(first, last) for first, last in pairwise(edges)]
         self._rows = -1
@@ -124,9 +125,7 @@ class Categorical(Distribution):
 
     def columns(self, action: Any) -> list[Any]:
         """Split actions, an array or a tensor, into one ``[N]`` per set."""
-        if not self.action_shape:
-            return [action]
-        return [action[:, k] for k in range(len(self.sets))]
+        return [action[column] for column in self._columns]
 
 
 class _Draw:
@@ -327,10 +326,10 @@ def distribution_for(space: gym.Space[Any], *, scaled: bool = True) -> Distribut
         UnsupportedSpaceError: it is neither Discrete nor MultiDiscrete nor Box of floats.
     """
     if isinstance(space, gym.spaces.Discrete):
-        return Categorical((int(space.n),), (int(space.start),), scalar=True, dtype=np.dtype(np.int64))
-    if isinstance(space, gym.spaces.MultiDiscrete) and space.nvec.ndim == 1:
-        sizes, starts = tuple(space.nvec.tolist()), tuple(space.start.tolist())
-        return Categorical(sizes, starts, scalar=False, dtype=np.dtype(space.dtype))
+        return Categorical((int(space.n),), (int(space.start),), (), np.dtype(np.int64))
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        sizes, starts = tuple(space.nvec.ravel().tolist()), tuple(space.start.ravel().tolist())
+        return Categorical(sizes, starts, space.nvec.shape, np.dtype(space.dtype))
     if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return Gaussian(space, scaled=scaled)
     raise UnsupportedSpaceError(

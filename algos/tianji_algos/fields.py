@@ -17,8 +17,8 @@ def sizes_of_choices(action: gym.Space[Any]) -> tuple[int, ...]:
     """Count the actions of each choice that an action mask speaks of; empty for actions that are numbers."""
     if isinstance(action, gym.spaces.Discrete):
         return (int(action.n),)
-    if isinstance(action, gym.spaces.MultiDiscrete) and action.nvec.ndim == 1:
-        return tuple(action.nvec.tolist())
+    if isinstance(action, gym.spaces.MultiDiscrete):
+        return tuple(action.nvec.ravel().tolist())
     return ()
 
 

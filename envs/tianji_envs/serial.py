@@ -255,7 +255,8 @@ class SerialVectorEnvironment(VectorEnvironment):
         )
         return (
             f"{self._name}: step() gave {found}; (observation, reward, terminated, truncated) is wanted, "
-            f"with an observation of shape {self.observation_space.shape} and no info"
+            f"with an observation of shape {self.observation_space.shape} and no info; what "
+            "gives gymnasium's five derives from gymnasium.Env"
         )
 
     def render(self) -> npt.NDArray[np.uint8]:

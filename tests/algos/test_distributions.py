@@ -19,6 +19,7 @@ SPACES = {
     "two": gym.spaces.Discrete(2),
     "many": gym.spaces.Discrete(7),
     "several": gym.spaces.MultiDiscrete([3, 2, 4]),
+    "grid": gym.spaces.MultiDiscrete([[3, 2], [4, 5]]),
     "box": gym.spaces.Box(-1.0, 1.0, (3,), np.float32),
     "matrix": gym.spaces.Box(-1.0, 1.0, (2, 2), np.float32),
 }
@@ -33,7 +34,7 @@ class Reference:
             mean, log_std = policy.chunk(2, dim=1)
             self.parts = [Independent(Normal(mean, log_std.exp()), 1)]
         else:
-            sizes = [int(space.n)] if isinstance(space, gym.spaces.Discrete) else space.nvec.tolist()  # type: ignore[attr-defined]
+            sizes = [int(space.n)] if isinstance(space, gym.spaces.Discrete) else space.nvec.ravel().tolist()  # type: ignore[attr-defined]
             self.parts = [Categorical(logits=logits) for logits in policy.split(sizes, dim=1)]
 
     def log_prob(self, action: npt.NDArray[Any]) -> torch.Tensor:

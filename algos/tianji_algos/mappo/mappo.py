@@ -180,7 +180,7 @@ class TeamDistribution(Distribution):
         self._space = spaces.action
         self._bounds = None if team.discrete else ActionBounds(spaces.action, scaled=scaled, may_be_open=True)
         if team.discrete:
-            self.of_agent: Distribution = Categorical((most,), (0,), scalar=True, dtype=recorded.dtype)
+            self.of_agent: Distribution = Categorical((most,), (0,), (), recorded.dtype)
         else:
             self.of_agent = Gaussian(gym.spaces.Box(-np.inf, np.inf, (most,), np.float32))
         self.agents = (team.agents,)

@@ -123,7 +123,7 @@ def _examine(
     job = None
     if target.endswith(".toml") or find_config(target, Path.cwd()) is not None:
         job = load_config(target, overrides)
-        yield Finding("config", "it can be run here")
+        yield Finding("config", "its keys and values fit one another")
         yield from (
             Finding("config", warning, "warning", "") for warning in (*job.notes, *host_warnings(job))
         )
@@ -417,9 +417,10 @@ def _processes(jobs: Sequence[JobConfig], environment: VectorEnvironment) -> Ite
         with LocalLauncher() as launcher:
             launcher.build_once(build_spec(job, make_plan(job, expected_hosts(job)), Path.cwd()), say)
     except UsageError as error:
-        remedy = (
+        only_one = (
             "it was built above: look for files, ports or devices that only one process may have at a time"
         )
+        remedy = only_one if "cannot be built" in str(error) else "mend what is named there, and check again"
         yield Finding("processes", one_line(str(error)), "problem", remedy)
         return
     yield Finding("processes", f"one of its own has built it, with {job.agent.type}'s network and fragments")

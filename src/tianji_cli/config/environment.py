@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,25 +13,17 @@ from tianji_cli.signals import HangsError, limit
 from tianji_envs import registry as environments
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import BrokenEnvironmentError
-from tianji_envs.options import ACTOR, COPIES
 from tianji_envs.wrappers import with_statistics
 
 
 def build_environment(
-    section: Environment,
-    num_envs: int,
-    render: bool = False,
-    *,
-    evaluation: bool = False,
-    threads: int = 1,
-    actor: int = 0,
+    section: Environment, num_envs: int, render: bool = False, *, evaluation: bool = False, threads: int = 1
 ) -> VectorEnvironment:
-    """Make ``num_envs`` of a section's environments, for an actor; see ``EnvironmentFactory.make``.
+    """Make ``num_envs`` of a section's environments; see ``EnvironmentFactory.make``.
 
     Raises:
         EnvironmentFailure: it cannot be found or built, or has statistics of its own that are not trusted.
     """
-    os.environ |= {ACTOR: str(actor), COPIES: str(section.num_envs)}
     # Given only where the config asks: a factory says whether it takes them.
     asked: dict[str, Any] = {}
     if section.wrappers:

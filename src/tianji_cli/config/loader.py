@@ -12,7 +12,6 @@ import sys
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeGuard, TypeVar, get_args, get_origin
@@ -616,30 +615,19 @@ def _find_role(tree: Tree, name: str, table: Mapping[str, Any]) -> UserRoleSecti
     if type_name is None:
         tree.problem((*at, "type"), "missing", 'for example type = "my_module:MyRole"')
         return None
-    role = None
-    if isinstance(type_name, str):
-        try:
-            role = load_role(type_name)
-        except UsageError as error:
-            tree.problem((*at, "type"), str(error))
-    if role is not None:
-        tree.inherit(at, {*OWN_KEYS, *role.settings_type.model_fields}, partial(_is_role_of, role))
     common = {key: table[key] for key in table if key in OWN_KEYS}
     section = validated(tree, at, UserRoleSection, {**common, "settings": {}})
-    if role is None:
-        return None  # A type that is no string was reported as a wrong value.
-    settings = validated(
-        tree, at, role.settings_type, {key: table[key] for key in table if key not in common}
-    )
+    if not isinstance(type_name, str):
+        return None  # Reported as a wrong value already.
+    try:
+        settings_type = load_role(type_name).settings_type
+    except UsageError as error:
+        tree.problem((*at, "type"), str(error))
+        return None
+    settings = validated(tree, at, settings_type, {key: table[key] for key in table if key not in common})
     if section is None or settings is None:
         return None
     return section.model_copy(update={"settings": settings})
-
-
-def _is_role_of(role: type[HasSettings], former: object) -> bool:
-    with suppress(UsageError):  # What a file says that others replace need not exist.
-        return issubclass(role, load_role(str(former)))
-    return False
 
 
 def check_fit(tree: Tree, components: Mapping[str, Component]) -> None:

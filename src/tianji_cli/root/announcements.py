@@ -137,7 +137,7 @@ class Announcements:
                     since = duration(WEIGH_EVERY_S * (len(weights) - 1))
                     self._event(
                         f"the memory of {self._title(role.rank)} grows steadily: {memory(weights[0])} "
-                        f"{since} ago, {memory(role.memory)} now; does its environment keep what it does not need?"
+                        f"{since} ago, {memory(role.memory)} now; does its environment keep what is over?"
                     )
                     weights.clear()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
 import tomllib
@@ -42,6 +43,7 @@ from tianji_cli.wire.records import job_number
 from tianji_cli.worker.initial import Initial, frozen_names
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import UnsupportedSpaceError
+from tianji_envs.options import ACTOR, COPIES
 from tianji_envs.team import TeamTranslator
 
 VERSIONS_APART: Final = 1_000_000
@@ -99,11 +101,10 @@ class Builder:
         Args:
             actor: its number. What others make has numbers behind those of all actors.
         """
-        section, threads = self.config.environment, self._env_threads
+        section = self.config.environment
         actor = self.job.plan.num_actors + self.process.rank if actor is None else actor
-        made = build_environment(
-            section, num_envs, render, evaluation=evaluation, threads=threads, actor=actor
-        )
+        os.environ |= {ACTOR: str(actor), COPIES: str(section.num_envs)}
+        made = build_environment(section, num_envs, render, evaluation=evaluation, threads=self._env_threads)
         _check_metrics(section, made)
         return made
 

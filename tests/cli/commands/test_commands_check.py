@@ -180,6 +180,17 @@ def test_a_call_that_does_not_return_is_named_with_its_line(
 def test_what_only_one_process_may_have_is_found(check: Any) -> None:
     status, findings = check(*ONE_PROCESS)
     assert (status, faults(findings)) == (1, {"processes": "problem"})
+    assert "only one process may have at a time" in check.said
+
+
+def test_what_keeps_a_config_from_running_is_not_blamed_on_the_environment(
+    check: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "walk.toml").write_text(CONFIG + 'model.type = "cnn_actor_critic"\n')
+    status, findings = check("float(self.at > 1)", "1.0", "walk.toml")
+    assert (status, faults(findings)) == (1, {"processes": "problem"})
+    assert "mend what is named there" in check.said
+    assert "only one process" not in check.said
 
 
 def test_episodes_that_do_not_end_are_a_warning_and_a_limit_ends_it(check: Any) -> None:
@@ -201,7 +212,7 @@ def test_a_config_is_checked_with_its_environment(check: Any, tmp_path: Path) ->
     (tmp_path / "walk.toml").write_text(CONFIG)
     status, findings = check("float(self.at > 1)", "float('inf')", "walk.toml")
     assert (status, findings["rewards"]["grade"]) == (1, "problem")
-    assert findings["config"]["found"] == "it can be run here"
+    assert findings["config"]["found"] == "its keys and values fit one another"
     assert "agents" not in findings
     assert findings["processes"]["grade"] == "ok"
 

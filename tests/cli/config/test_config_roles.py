@@ -36,8 +36,6 @@ class Plain(UserRole):
     def turn(self):
         return False
 
-class Better(Tape): ...
-
 class Careless(BaseModel):
     speed: float = 1.0
 
@@ -123,10 +121,6 @@ def test_keys_of_a_role_are_inherited_one_by_one_and_another_type_begins_anew(pl
     assert inherited.settings.model_dump() == {"max_mb": 7, "names": ()}
     other = load_config(str(write(place, 'type = "tape_roles:Plain"\n', "child.toml", child))).roles["tape"]
     assert (other.type, other.receives) == ("tape_roles:Plain", ())
-    derived = load_config(str(write(place, 'type = "tape_roles:Better"\n', "child.toml", child))).roles[
-        "tape"
-    ]
-    assert (derived.receives, derived.settings.model_dump()["max_mb"]) == (("fragments",), 7)
 
 
 def test_a_dump_with_roles_loads_as_the_same_config(place: Path, tmp_path: Path) -> None:
