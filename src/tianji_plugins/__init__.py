@@ -112,10 +112,8 @@ class Plugins:
         if os.sep in module:
             raise self.unknown(f"{self.kind} {name!r}: {module!r} is a path; {_as_module(name)}")
         if module == "__main__":
-            raise self.unknown(
-                f"{self.kind} {name!r}: '__main__' is another program in each process of a training; "
-                "name the module by its file, without .py"
-            )
+            why = "'__main__' is another program in each process of a training; name its file, without .py"
+            raise self.unknown(f"{self.kind} {name!r}: {why}")
         try:
             return importlib.import_module(module)
         except ModuleNotFoundError as cause:

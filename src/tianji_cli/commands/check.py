@@ -417,9 +417,7 @@ def _processes(jobs: Sequence[JobConfig], environment: VectorEnvironment) -> Ite
         with LocalLauncher() as launcher:
             launcher.build_once(build_spec(job, make_plan(job, expected_hosts(job)), Path.cwd()), say)
     except UsageError as error:
-        only_one = (
-            "it was built above: look for files, ports or devices that only one process may have at a time"
-        )
+        only_one = "it was built above: files, ports or devices may be only one process's at a time"
         remedy = only_one if "cannot be built" in str(error) else "mend what is named there, and check again"
         yield Finding("processes", one_line(str(error)), "problem", remedy)
         return

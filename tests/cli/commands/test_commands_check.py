@@ -180,7 +180,7 @@ def test_a_call_that_does_not_return_is_named_with_its_line(
 def test_what_only_one_process_may_have_is_found(check: Any) -> None:
     status, findings = check(*ONE_PROCESS)
     assert (status, faults(findings)) == (1, {"processes": "problem"})
-    assert "only one process may have at a time" in check.said
+    assert "may be only one process's at a time" in check.said
 
 
 def test_what_keeps_a_config_from_running_is_not_blamed_on_the_environment(
