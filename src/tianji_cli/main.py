@@ -10,6 +10,7 @@ import errno
 import io
 import logging
 import os
+import re
 import resource
 import sys
 from collections.abc import Sequence
@@ -26,14 +27,18 @@ from typer.core import TyperGroup
 from tianji_cli.commands import bench, completion
 from tianji_cli.commands.profile import profile
 from tianji_cli.config.trust import TRUST
-from tianji_cli.errors import ConfigError, TianjiError, printable
+from tianji_cli.errors import ConfigError, TianjiError, UsageError, describe, printable
 from tianji_cli.signals import INTERRUPTED, Interruption
+from tianji_plugins import nearest
 
 MOST_OF_LINE: Final = 4096
 """Characters of a line of a message: as many as a path may have."""
 
 _FUNCTIONS: Final[dict[tuple[str | None, str | None], tuple[str, str]]] = {}
 """Module and name of the function behind a command, and its help, by its group and name."""
+
+
+_SET: Final = "keys of a config are set as in --set training.learning_rate=0.001"
 
 
 class _Commands(TyperGroup):
@@ -51,9 +56,20 @@ class _Commands(TyperGroup):
                 if ctx.resilient_parsing
                 else resolve_name(f"tianji_cli.commands.{function}")
             )
-            own.command(name=name, help=help_)(called)
+            own.command(name=name, help=help_, epilog=_example(called))(called)
             command = typer.main.get_command(own)
+            options = {option for one in command.params for option in one.opts}
+            asked = (word.partition("=")[0] for word in rest if word.startswith("--") and word != "--help")
+            if "--set" in options and (wrong := next((one for one in asked if one not in options), None)):
+                near = "".join(f" {one} is one;" for one in nearest(wrong, options))
+                raise UsageError(f"no such option: {wrong};{near} {_SET}")
         return name, command, rest
+
+
+def _example(function: Any) -> str | None:
+    """Take the example out of a command's docstring, for its help."""
+    found = re.search(r"Example: .+", function.__doc__ or "")
+    return found and found[0]
 
 
 def _exit(status: int | None, **_options: object) -> None:

@@ -139,11 +139,9 @@ class PPORollout(PolicyRollout):
 
     def _explain(self) -> None:
         """Measure how well the values foretold the targets."""
-        target, advantage = (self._samples[name][: self._size] for name in ("target", "advantage"))
         alive = self._samples.get("alive")
-        if alive is not None:
-            is_alive = alive[: self._size].astype(bool)
-            target, advantage = target[is_alive], advantage[is_alive]
+        judged = ... if alive is None else alive[: self._size].astype(bool)
+        target, advantage = (self._samples[name][: self._size][judged] for name in ("target", "advantage"))
         spread = float(target.var()) if target.size else 0.0
         self.explained_variance = 1.0 - float(advantage.var()) / spread if spread else math.nan
 

@@ -75,7 +75,10 @@ def comm(  # noqa: PLR0913, PLR0917 - the options of a command are its parameter
     json: Json = None,
     quiet: Quiet = False,
 ) -> None:
-    """The paper's virtual communication experiment: actors make samples, a buffer stores 10,000 of them."""
+    """The paper's virtual communication experiment: actors make samples, a buffer stores 10,000 of them.
+
+    Example: tianji bench comm --backend shm --backend zmq
+    """
     _run("comm", **locals())
 
 
@@ -89,7 +92,10 @@ def latency(
     json: Json = None,
     quiet: Quiet = False,
 ) -> None:
-    """Half of a round trip between two processes."""
+    """Half of a round trip between two processes.
+
+    Example: tianji bench latency --backend shm
+    """
     _run("latency", **locals())
 
 
@@ -106,7 +112,10 @@ def bandwidth(  # noqa: PLR0913, PLR0917
     json: Json = None,
     quiet: Quiet = False,
 ) -> None:
-    """Bandwidth from one sender to one receiver, in windows that the receiver acknowledges."""
+    """Bandwidth from one sender to one receiver, in windows that the receiver acknowledges.
+
+    Example: tianji bench bandwidth
+    """
     _run("bandwidth", **locals())
 
 
@@ -121,7 +130,10 @@ def weights(
     json: Json = None,
     quiet: Quiet = False,
 ) -> None:
-    """Time until the slowest actor has a learner's new parameters."""
+    """Time until the slowest actor has a learner's new parameters.
+
+    Example: tianji bench weights
+    """
     _run("weights", **locals())
 
 

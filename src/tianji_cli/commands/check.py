@@ -100,6 +100,8 @@ def check(
 ) -> int:
     """Print what was looked at; the exit status is 1 if something is wrong.
 
+    Example: tianji check my_env:MyEnv
+
     Raises:
         UsageError: there is no such environment; ConfigError: the config cannot be run.
     """

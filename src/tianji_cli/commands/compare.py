@@ -29,6 +29,8 @@ Figures = Annotated[
 def compare(runs: ComparedRuns, *, by: By = "steps", out: Figures = None, json_to: Json = None) -> int:
     """Compare runs; those that differ in their seed alone are one line.
 
+    Example: tianji compare ppo_cartpole/seeds-1 dqn_cartpole/seeds-1 --out figures
+
     Raises:
         UsageError: they cannot be compared; TianjiError: one is damaged, or the results cannot be written.
     """

@@ -32,6 +32,8 @@ ABSENT: Final = "-"
 def show(config: ConfigOrRun, *, overrides: Override = None, out: Runs = None) -> int:
     """Print a config as it would run, and where values come from that its file does not say.
 
+    Example: tianji config show ppo_cartpole --set environment.num_envs=8
+
     Raises:
         ConfigError: it cannot be run.
     """
@@ -71,6 +73,8 @@ def _origin(tree: Tree, path: KeyPath) -> str:
 def diff(first: ConfigOrRun, second: ConfigOrRun, *, out: Runs = None, json_to: Json = None) -> int:
     """Print the keys whose values differ between two configs as they would run.
 
+    Example: tianji config diff ppo_cartpole ppo_acrobot
+
     Raises:
         ConfigError: one of them cannot be run.
     """
@@ -95,7 +99,10 @@ def _written(value: object) -> str:
 
 
 def schema() -> int:
-    """Print JSON Schema of a config file, with the agents, models and update rules that there are."""
+    """Print JSON Schema of a config file, with the agents, models and update rules that there are.
+
+    Example: tianji config schema > tianji.schema.json
+    """
     from tianji_cli.config.json_schema import config_schema  # noqa: PLC0415 - only this command needs it
 
     sys.stdout.write(json.dumps(config_schema(), indent=2) + "\n")

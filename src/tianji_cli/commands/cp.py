@@ -30,6 +30,8 @@ Force = Annotated[bool, typer.Option("--force", help="Replace a file that is the
 def cp(config: ShippedConfig, path: Target = None, *, force: Force = False) -> int:
     """Copy a config with its comments; what it extends stays the one that comes with tianji.
 
+    Example: tianji cp ppo_cartpole my_config.toml
+
     Raises:
         UsageError: there is no such config, or a file is there already.
         TianjiError: the copy cannot be written.

@@ -32,7 +32,10 @@ GIB: Final = 1 << 30
 
 
 def examine(json_to: Json = None) -> int:
-    """Print all findings; the exit status is 1 if a problem would keep a training from running."""
+    """Print all findings; the exit status is 1 if a problem would keep a training from running.
+
+    Example: tianji doctor --json -
+    """
     findings: list[Finding] = []
     with Progress(len(_LOOKS), json_to == "-", ticks=True, plain=False) as progress:
         for look in _LOOKS:

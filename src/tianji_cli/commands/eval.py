@@ -102,6 +102,8 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
 ) -> int:
     """Evaluate a checkpoint, or a baseline in the same environments, and print the result.
 
+    Example: tianji eval ppo_cartpole --episodes 20 --render episode.mp4
+
     Episodes that have not ended when a limit is reached are left out, and counted.
 
     Raises:

@@ -53,6 +53,8 @@ def export(
 ) -> int:
     """Write a policy into a file, with its normaliser and how actions are chosen, and print what it takes.
 
+    Example: tianji export ppo_cartpole --format onnx --out policy.onnx --check
+
     Raises:
         UsageError: there is no such run, checkpoint or format, or it cannot be exported or written.
         RunFailed: the file would not act as the policy does; nothing was written.

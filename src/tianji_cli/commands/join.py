@@ -28,6 +28,8 @@ def join(
 ) -> int:
     """Join a job and take part until it is over.
 
+    Example: tianji join 10.0.0.1:5555 --key job.key
+
     Returns:
         The exit status; that of an interruption if the user has ended the job from here.
 

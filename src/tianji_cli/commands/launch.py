@@ -50,6 +50,8 @@ def slurm(  # noqa: PLR0913 - the options of a command are its parameters
 ) -> int:
     """Submit a job to Slurm, or show what would be submitted.
 
+    Example: tianji launch slurm ppo_cartpole --nodes 2
+
     Raises:
         UsageError: the command does not fit together; ConfigError: the config cannot be run.
         SlurmError: Slurm is not there, or does not take the job.

@@ -68,6 +68,8 @@ def list_things(
 ) -> int:
     """Print everything of a kind.
 
+    Example: tianji list environments
+
     Raises:
         UsageError: there are no such things.
     """

@@ -23,6 +23,8 @@ Directory = Annotated[Path, typer.Argument(metavar="DIR", help="To be made; it m
 def new(directory: Directory) -> int:
     """Make a project that trains as it is.
 
+    Example: tianji new my_project
+
     Raises:
         UsageError: the directory has something in it, or is none.
         TianjiError: it cannot be written.

@@ -46,6 +46,8 @@ def profile(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
 ) -> None:
     """Measure what a config's parts cost here, and recommend how to split the cores among them.
 
+    Example: tianji profile ppo_cartpole --write split.toml
+
     Measured is this machine, in most of a minute; nothing with --from.
     What cannot be measured on it, as other --cores, --nodes and --gpus, is reckoned.
     """

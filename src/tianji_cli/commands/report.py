@@ -23,6 +23,8 @@ Page = Annotated[Path, typer.Option("--out", metavar="PAGE", help="The file, suc
 def report(runs: ReportedRuns, *, out: Page) -> int:
     """Write a page on a run, or on several beside one another.
 
+    Example: tianji report ppo_cartpole --out page.html
+
     Raises:
         UsageError: there are no such runs, they cannot be compared, or the page has no place.
         TianjiError: a run is damaged, or the page cannot be written.

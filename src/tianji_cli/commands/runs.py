@@ -140,6 +140,8 @@ def _document(state: RunState, out: Path) -> dict[str, Any]:
 def show(run: Run, *, out: Runs = None, json_to: Json = None) -> int:
     """Print what a run is, how it stands or what it came to, and where its files are.
 
+    Example: tianji show ppo_cartpole
+
     Raises:
         UsageError: there is no such run.
     """
@@ -211,6 +213,8 @@ def _files_of(run: RunDirectory) -> dict[str, str]:
 
 def logs(run: Run, process: Process = None, *, follow: Follow = False, out: Runs = None) -> int:
     """Print what a run's processes have written to their logs.
+
+    Example: tianji logs ppo_cartpole --follow
 
     Raises:
         UsageError: there is no such run or process.
@@ -301,6 +305,8 @@ class _Log:
 def stop(run: Run, *, no_wait: NoWait = False, limit_s: Limit = 120.0, out: Runs = None) -> int:
     """Ask a run to save a checkpoint and end, as Ctrl-C does, and wait for its end.
 
+    Example: tianji stop ppo_cartpole
+
     Raises:
         UsageError: there is no such run, or it is not this host's to stop.
         RunFailed: it has failed instead, or not ended in time.
@@ -388,6 +394,8 @@ def _goes_on(run: RunDirectory, pid: int, limit_s: float) -> str:
 
 def rm(runs: SeveralRuns, *, yes: Yes = False, out: Runs = None) -> int:
     """Remove runs with all that they have left; NAME/seeds-N is those of all its seeds.
+
+    Example: tianji rm ppo_cartpole/1
 
     Raises:
         UsageError: one is no run, is a link, or runs; or the user has not said yes. Then none is removed.

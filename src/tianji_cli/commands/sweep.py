@@ -60,6 +60,8 @@ def sweep(
 ) -> int:
     """Search for good values of the keys that a config's ``[sweep]`` names, by training.
 
+    Example: tianji sweep my_sweep.toml --trials 20
+
     Raises:
         UsageError: the command does not fit together, or Optuna is not installed.
         ConfigError: the config cannot be run, or ``[sweep]`` not be done.

@@ -41,6 +41,8 @@ TraceOut = Annotated[
 def trace(run: Run, *, seconds: Seconds = 5.0, out: TraceOut = None) -> int:
     """Trace a run that is going on, on all its hosts, and draw its timeline.
 
+    Example: tianji trace ppo_cartpole --seconds 5 --out trace.json
+
     Raises:
         UsageError: there is no such run, it does not run, or is being traced.
         RunFailed: nothing came of it.

@@ -147,6 +147,8 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
 ) -> int:
     """Run a job from a config or by defaults for an environment, or go on with an earlier run.
 
+    Example: tianji train --env CartPole-v1 --agent ppo --set training.learning_rate=0.001
+
     Started by mpiexec or srun with several tasks, all ranks come here: the first is the root, the others
     serve it.
 

@@ -48,6 +48,8 @@ STALE_S: Final = 600.0
 def watch(run: Run, *, out: Runs = None, json_to: Json = None) -> int:
     """Show a run until it is over, and then its result, from its files alone.
 
+    Example: tianji watch ppo_cartpole
+
     Returns:
         The exit status: 0 once the run is over, 130 if its terminal or pipe has gone.
 

@@ -126,6 +126,9 @@ def defaults(agent: str, seen: Seen, cores: int, env_steps: int | None) -> Table
     table["experiment"] = {"stop": {"env_steps": usual_steps(seen)}}
     if seen.has_pictures:
         table["experiment"]["eval_episodes"] = 10  # They are long.
+    if env_steps is not None and "warmup_steps" in table["training"]:
+        least = max(table["training"]["batch_size"], env_steps // 4)
+        table["training"]["warmup_steps"] = min(table["training"]["warmup_steps"], least)
     table["agent"] = {"type": agent} | table.get("agent", {})
     table["training"]["type"] = agent
     return table
@@ -165,8 +168,10 @@ def _refusal(agent: str, seen: Seen) -> str:
 
 def _ppo(seen: Seen, cores: int, env_steps: int | None) -> Table:
     of_body = seen.is_steered and not seen.has_pictures
+    # A short run has several rollouts, too, of a power of two.
+    rollout_steps = 2048 if env_steps is None else min(2048, 1 << max(8, (env_steps // 4).bit_length() - 1))
     training: Table = {
-        "rollout_steps": 2048,
+        "rollout_steps": rollout_steps,
         "minibatch_size": 64 if seen.is_steered else 256,
         "epochs": 10,
         "learning_rate": 3e-4 if seen.is_steered else 1e-3,

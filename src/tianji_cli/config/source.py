@@ -315,7 +315,7 @@ def _chain(path: Path, files: list[Path]) -> Iterator[tuple[Path, dict[str, Any]
 def _parse(path: Path) -> dict[str, Any]:
     where = shown(path)
     try:
-        text = path.read_bytes().decode()
+        text = path.read_bytes().decode("utf-8-sig")  # Editors on Windows begin a file with a mark.
     except UnicodeDecodeError as error:
         what = f"byte {error.start} is not UTF-8"
         raise ConfigError([Problem(where, "", what, "a config is TOML, which is UTF-8 text")]) from error
@@ -324,7 +324,7 @@ def _parse(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError([_syntax_problem(where, str(error))]) from error
+        raise ConfigError([_syntax_problem(where, text, str(error))]) from error
     except (ValueError, RecursionError) as error:
         at, what, remedy = _too_much(text)
         line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
@@ -342,12 +342,15 @@ def _too_much(text: str) -> tuple[int, str, str]:
     return number.start(), f"a number of {len(number[0])} digits", WHOLE_NUMBERS
 
 
-def _syntax_problem(where: str, message: str) -> Problem:
+def _syntax_problem(where: str, text: str, message: str) -> Problem:
     position = re.search(r" \(at line (\d+), column (\d+)\)$", message)
     if position is None:  # tomllib says "(at end of document)"
         return Problem(where, "", f"not TOML: {message}")
-    what = message[: position.start()]
-    return Problem(f"{where}:{position[1]}:{position[2]}", "", f"not TOML: {what}")
+    what, line = message[: position.start()], text.split("\n")[int(position[1]) - 1]
+    key, _, value = (part.strip() for part in line.partition("="))
+    remedy = f'text stands in quotes: {key} = "{value}"' if re.fullmatch(r"[A-Za-z][\w.-]*", value) else ""
+    at = key if re.fullmatch(r"[\w.-]+", key) else ""
+    return Problem(f"{where}:{position[1]}:{position[2]}", at, f"not TOML: {what}", remedy)
 
 
 def apply_override(tree: Tree, override: str) -> None:
@@ -410,7 +413,8 @@ def find_config(name: str, base: Path) -> Path | None:
     A relative path begins in ``base``.
     """
     path = base / Path(name).expanduser()
-    if os.path.isfile(path):  # Unlike Path's own, it raises nothing where a name is too long.
+    # Unlike those of Path it raises nothing where a name is too long. A pipe is read as a file is.
+    if os.path.exists(path) and not os.path.isdir(path):
         return path
     parts = Path(name).parts
     if len(parts) == 1 or (len(parts) == 2 and parts[0] == "configs"):

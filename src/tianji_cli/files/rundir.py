@@ -85,6 +85,8 @@ class RunDirectory:
                 f"experiment name {name!r} cannot name a directory: use letters, digits, '_' and '-'"
             )
         parent = out / name
+        if any("\ud800" <= sign <= "\udfff" for sign in str(parent)):
+            raise RunDirectoryError(f"--out: {printable(str(parent))} is not UTF-8; another would be right")
         return cls(parent / str(max(_numbers(parent), default=0) + 1))
 
     @classmethod

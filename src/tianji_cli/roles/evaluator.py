@@ -286,11 +286,6 @@ class Evaluator(Role):
         return self._wins / len(self.returns)
 
     @property
-    def length(self) -> float | None:
-        """Mean length of the episodes so far, in env steps; None before one ended."""
-        return self._all_played / len(self.returns) if self.returns else None
-
-    @property
     def agents(self) -> dict[str, float] | None:
         """Mean return so far of each agent of a team, by name; None of a single agent."""
         if not self.environment.agents or not self.returns:
@@ -315,7 +310,7 @@ class Evaluator(Role):
             agents=self.agents,
             metrics=self.metrics,
             sampled=tuple(self.sampled),
-            length=self.length,
+            length=self._all_played / len(self.returns) if self.returns else None,
         )
 
     def close(self) -> None:

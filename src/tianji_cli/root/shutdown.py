@@ -37,7 +37,9 @@ class Outcome:
 
 
 WIND_DOWN_LIMIT_S: Final = 1.5
-"""Actors that go on for so long, without another one having stopped meanwhile, are killed."""
+"""A few actors that go on for so long, without another one having stopped meanwhile, are killed."""
+EACH_S: Final = 0.5
+"""Of each, if they are many: all close what they have at once, and may share a core."""
 STOP_LIMIT_S: Final = 10.0
 """How long any other process may take to stop."""
 STOPS_LATE: Final = "did not stop in time"
@@ -128,11 +130,12 @@ class Shutdown:
     def actors_are_gone(self) -> bool:
         """Return whether all actors have stopped; kill the rest when none of them stops any more."""
         now, remaining = time.monotonic(), self._pool.ranks & self.actors
+        limit_s = min(STOP_LIMIT_S, max(WIND_DOWN_LIMIT_S, EACH_S * len(remaining)))
         if remaining != self._remaining:  # However many there are: each that stops gives the others time.
-            self._remaining, self.deadline = remaining, now + WIND_DOWN_LIMIT_S
+            self._remaining, self.deadline = remaining, now + limit_s
         elif remaining and now >= self.deadline:
             if late := remaining - self._killed:
-                self._event(f"{self._plan.titles(late)} did not stop within {WIND_DOWN_LIMIT_S:g} s: killed")
+                self._event(f"{self._plan.titles(late)} did not stop within {limit_s:g} s: killed")
             self._pool.abort(remaining, STOPS_LATE)
             self._killed |= late
             self.deadline = now + WIND_DOWN_LIMIT_S

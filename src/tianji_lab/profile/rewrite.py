@@ -37,6 +37,8 @@ def check_place(config: str, to: Path) -> None:
         raise UsageError(f"{place}: is a directory; name a file, such as {to / 'split.toml'}")
     if not to.parent.is_dir():
         raise UsageError(f"{place}: there is no directory {to.parent}")
+    if not os.access(to if to.exists() else to.parent, os.W_OK):
+        raise UsageError(f"{place}: it may not be written to; name another file")
     own, *bases = read(config).files
     if to.exists() and own.samefile(to):
         raise UsageError(f"{place}: is the config itself; name another file, which may be beside it")

@@ -12,11 +12,12 @@ import sys
 import termios
 from importlib.metadata import version
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
 from tianji_cli.commands import doctor
-from tianji_cli.main import main
+from tianji_cli.main import _FUNCTIONS, _example, main
 
 IMPORTS = """
 import sys
@@ -59,6 +60,15 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     assert all(f" {command} " in done.stdout for command in (*commands, "doctor"))
 
 
+@pytest.mark.parametrize("command", sorted(_FUNCTIONS, key=str))
+def test_the_help_of_a_command_ends_with_an_example(command: tuple[str | None, str | None]) -> None:
+    function, _ = _FUNCTIONS[command]
+    example = _example(resolve_name(f"tianji_cli.commands.{function}"))
+    group = () if command[0] == "tianji" else (command[0],)
+    assert example is not None
+    assert example.startswith(" ".join(filter(None, ("Example: tianji", *group, command[1]))))
+
+
 def test_version_is_the_distributions() -> None:
     assert tianji("--version").stdout == f"tianji {version('tianji')}\n"
 
@@ -72,7 +82,16 @@ def test_without_arguments_the_help_is_shown() -> None:
     ("arguments", "said"),
     [
         (("lst",), "Did you mean 'list'?"),
-        (("train", "--dry"), "--dry"),
+        (("train", "--dry"), "no such option: --dry; --dry-run is one;"),
+        (
+            ("train", "x.toml", "--lr=1"),
+            "no such option: --lr; --run is one; keys of a config",
+        ),
+        (("config", "show", "x.toml", "--lr", "1"), "--set training.learning_rate=0.001"),
+        (
+            ("train", "ppo_cartpole", "--out", os.fsdecode(b"\xff\xfe")),
+            "is not UTF-8; another would be right",
+        ),
         (("train",), "name a config to train"),
         (("train", "configs/ppo_cartpole.toml", "--resume", "x"), "and not several of them"),
         (("train", "configs/ppo_cartpole.toml", "--env", "CartPole-v1"), "and not several of them"),

@@ -265,6 +265,18 @@ def test_schedules_end_with_the_run_and_stay_where_its_end_is_not_known() -> Non
     assert both.experiment.stop.targets == {"env_steps": 1_000_000.0, "wall_s": 9.0}
 
 
+@pytest.mark.parametrize("agent", ["ppo", "dqn", "sac", "td3"])
+@pytest.mark.parametrize("steps", [600, 1500, 4000, 9000])
+def test_a_short_run_has_updates(agent: str, steps: int) -> None:
+    action = "one of" if agent == "dqn" else "numbers"
+    training = chosen(agent, "numbers", action, f"experiment.stop.env_steps={steps}").training.settings
+    said = training.model_dump()
+    assert said["batch_size" if agent != "ppo" else "minibatch_size"] <= said.get("warmup_steps", steps)
+    assert said.get("warmup_steps", said.get("rollout_steps")) <= steps // 2
+    usual = chosen(agent, "numbers", action).training.settings.model_dump()
+    assert usual.get("warmup_steps", usual.get("rollout_steps")) >= 2000
+
+
 def test_set_wins_over_defaults_and_the_config_loads_again_as_it_is(tmp_path: Path) -> None:
     config = chosen("ppo", "numbers", "numbers", "training.gamma=0.9", "experiment.name=mine")
     assert config.training.settings.model_dump()["gamma"] == 0.9

@@ -298,7 +298,24 @@ def test_an_empty_config_is_told_all_that_it_needs(tmp_path: Path, good: Path) -
 
 def test_a_syntax_error_has_its_line_and_column(tmp_path: Path, good: Path) -> None:
     broken = write(tmp_path / "broken.toml", "[experiment]\nseed = = 3\n")
-    assert only_problem(broken).startswith("broken.toml:2:8: not TOML: ")
+    assert only_problem(broken).startswith("broken.toml:2:8: seed: not TOML: ")
+    write(broken, "[agent]\ntype = ppo\n")
+    said = 'broken.toml:2:8: type: not TOML: Invalid value; text stands in quotes: type = "ppo"'
+    assert only_problem(broken) == said
+    write(broken, "[agent\n")
+    assert only_problem(broken).startswith("broken.toml:1:7: not TOML: ")
+
+
+def test_a_byte_order_mark_and_a_pipe_are_read(tmp_path: Path, good: Path) -> None:
+    (tmp_path / "windows.toml").write_bytes(b"\xef\xbb\xbf" + good.read_bytes())
+    wanted = load_config(str(good), ["experiment.name='x'"])
+    assert load_config("windows.toml", ["experiment.name='x'"]) == wanted
+    reads, writes = os.pipe()
+    os.write(writes, good.read_bytes())
+    os.close(writes)
+    found = load_config(f"/dev/fd/{reads}", ["experiment.name='x'"])
+    os.close(reads)
+    assert found.environment == wanted.environment
 
 
 def test_a_base_that_extends_its_child_is_refused(tmp_path: Path, good: Path) -> None:

@@ -309,6 +309,7 @@ def test_a_trial_that_is_worse_is_pruned(workplace: Any) -> None:
         (("sweep.parameters={training={gamma={low=0.9,high=0.8}}}",), "low: 0.9 is not less than high"),
         (('sweep.parameters={model={type={choices=["mpl"]}}}',), "'mpl' is out of its range"),
         (("sweep.metric=evaluation",), "no trial has a metric 'evaluation'"),
+        (("sweep.metric=mean_return",), "'best_mean_100' would be right"),
         (("sweep.metric=time_to.7",), "no trial has a metric 'time_to.7'"),
         (("sweep.sampler=tep",), "did you mean 'tpe'?"),
         (("sweep.pruner=median", "experiment.stop={wall_s=1}"), "set experiment.stop.env_steps"),

@@ -114,6 +114,17 @@ def test_actors_stop_while_the_others_make_ready_and_are_killed_when_none_has_fo
     assert shutdown.actors_are_gone()
 
 
+def test_many_actors_that_close_at_once_have_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    actors = set(range(2, 18))
+    stage = StagedShutdown(plan(("root",), ("learner",), *[("actor",)] * 16), {1, *actors}, monkeypatch)
+    assert not stage.shutdown.actors_are_gone()
+    assert stage.shutdown.deadline == stage.now + 8.0
+    stage.pool.ranks = {1, 17}
+    assert not stage.shutdown.actors_are_gone()
+    assert stage.shutdown.deadline == stage.now + WIND_DOWN_LIMIT_S, "one alone hangs"
+    assert stage.killed == []
+
+
 def test_a_buffer_has_time_to_save_and_a_learner_less_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = StagedShutdown(PARTED, {1, 2}, monkeypatch)
     shutdown, began = stage.shutdown, stage.now

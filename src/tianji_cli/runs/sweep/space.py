@@ -237,7 +237,10 @@ def _check_metric(tree: Tree, sweep: Sweep, job: JobConfig) -> None:
         known.remove("evaluation")
     if sweep.metric not in known:
         of = ", ".join(sorted(known))
-        remedy = "set experiment.eval_episodes" if sweep.metric == "evaluation" else f"of this config: {of}"
+        remedy = {
+            "evaluation": "set experiment.eval_episodes",
+            "mean_return": "'best_mean_100' would be right, the highest mean return of 100 episodes",
+        }.get(sweep.metric, f"of this config: {of}")
         tree.problem("sweep.metric", f"no trial has a metric {sweep.metric!r}", remedy)
 
 
