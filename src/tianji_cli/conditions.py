@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
+from tianji_cli.config.trust import UntrustedPlaceError, check_trusted
 from tianji_cli.errors import UsageError, describe
-from tianji_cli.files.regular import UntrustedPlaceError, check_trusted
 from tianji_cli.limits import NOT_PINNED, can_pin
 from tianji_transports.errors import TransportMemoryError
 from tianji_transports.shm.page import SHM

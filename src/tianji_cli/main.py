@@ -29,7 +29,6 @@ from tianji_cli.commands.profile import profile
 from tianji_cli.config.trust import TRUST
 from tianji_cli.errors import ConfigError, TianjiError, UsageError, printable
 from tianji_cli.signals import INTERRUPTED, Interruption
-from tianji_plugins import nearest
 
 MOST_OF_LINE: Final = 4096
 """Characters of a line of a message: as many as a path may have."""
@@ -59,14 +58,10 @@ class _Commands(TyperGroup):
             own.command(name=name, help=help_, epilog=_example(called))(called)
             command = typer.main.get_command(own)
             options = {option for one in command.params for option in one.opts}
-            asked = (
-                word.partition("=")[0]
-                for word in rest
-                if len(word) > 2 and word.startswith("--") and word != "--help"
-            )
-            if "--set" in options and (wrong := next((one for one in asked if one not in options), None)):
-                near = "".join(f" {one} is one;" for one in nearest(wrong, options))
-                raise UsageError(f"no such option: {wrong};{near} {_SET}")
+            known = {"--", "--help", *options}
+            asked = (word.partition("=")[0] for word in rest if word.startswith("--"))
+            if "--set" in options and (wrong := next((one for one in asked if one not in known), None)):
+                raise UsageError(f"no such option: {wrong} (tianji {name} --help has all); {_SET}")
         return name, command, rest
 
 

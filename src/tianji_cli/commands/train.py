@@ -193,8 +193,8 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
             if earlier is None:
                 _check_new(job, run_in, place)
         with status("importing torch, building environment and model once", quiet=quiet or json_to == "-"):
-            where = earlier.path if earlier is not None else run_in or place
-            spec = build_spec(job, plan, where, source and source.place, resumed=earlier is not None)
+            where, init = (earlier.path if earlier else run_in or place), (source.place if source else None)
+            spec = build_spec(job, plan, where, init, resumed=earlier is not None)
             launcher = _launcher_that_built(spec, world, stack)
         begun = None if source is None or launcher is None else source.document(launcher.built.init)
         if dry_run:
