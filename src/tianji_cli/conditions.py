@@ -19,6 +19,7 @@ from typing import Final, Literal
 
 from tianji_cli.config.trust import UntrustedPlaceError, check_trusted
 from tianji_cli.errors import UsageError, describe
+from tianji_cli.files.rundir import DEFAULT_OUT
 from tianji_cli.limits import NOT_PINNED, can_pin
 from tianji_transports.errors import TransportMemoryError
 from tianji_transports.shm.page import SHM
@@ -65,7 +66,8 @@ def working_directory() -> Iterator[Finding]:
     subject, elsewhere = "working directory", "cd to another one, or name a place for runs (--out DIR)"
     try:
         here = Path.cwd()
-        warnings = check_trusted(here / "experiments")
+        runs = here / DEFAULT_OUT
+        warnings = check_trusted(runs)
     except FileNotFoundError:
         yield Finding(subject, "it was deleted", "problem", "cd to a directory that is there")
         return
@@ -73,8 +75,9 @@ def working_directory() -> Iterator[Finding]:
         found, _, remedy = str(error).partition("\n")
         yield Finding(subject, found, "problem", remedy)
         return
-    if not os.access(here, os.W_OK | os.X_OK):
-        yield Finding(subject, f"{here} cannot be written to", "problem", elsewhere)
+    there = runs if runs.is_dir() else here
+    if not os.access(there, os.W_OK | os.X_OK):
+        yield Finding(subject, f"{there} cannot be written to", "problem", elsewhere)
         return
     yield judged(subject, "; ".join(warnings) or str(here), not warnings, elsewhere)
 
@@ -133,9 +136,8 @@ def memory_of_others(grade: Grade = "warning") -> Iterator[Finding]:
     """Whether processes may read one another's memory, by which MPI moves large messages inside a host."""
     granted = ctypes.CDLL(None).process_vm_readv(os.getpid(), None, 0, None, 0, 0) == 0
     found = "granted" if granted else "refused, and MPI does not do without it"
-    yield judged(
-        "process_vm_readv", found, granted, "docker run --cap-add SYS_PTRACE (or another transport)", grade
-    )
+    remedy = "docker run --cap-add SYS_PTRACE (or another transport)"
+    yield judged("process_vm_readv", found, granted, remedy, grade)
 
 
 LOOKS: Final = (working_directory, limits, loopback, system_calls, shared_memory, memory_of_others)
@@ -163,9 +165,7 @@ def explained(error: BaseException) -> str:
     looks: list[Callable[[], Iterator[Finding]]] = []
     if isinstance(error, TransportMemoryError) or getattr(error, "errno", None) in OF_THE_MACHINE:
         looks = [limits, *([] if str(SHM) in words[0] else [shared_memory])]
-    elif (
-        isinstance(error, FileNotFoundError) and error.filename is None
-    ):  # Nothing but os.getcwd() names none.
+    elif isinstance(error, FileNotFoundError) and error.filename is None:  # As os.getcwd() raises it.
         looks, words = [working_directory], []
     words += [finding.in_words for look in looks for finding in look() if finding.grade != "ok"]
     return "; ".join(words) or describe(error)

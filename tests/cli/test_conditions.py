@@ -47,14 +47,12 @@ def found_by_doctor(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[
     done = on_machine_without(
         ",".join(("loopback", "shm", *CALLS, *LIMITS)),
         place,
-        *("doctor", "--json", "found.json"),
+        *("doctor", "--json", "-"),
         UCX_TLS="nonsense",
         **LEFT_OVER,
     )
     assert done.returncode == 1, done.stderr
-    return {
-        finding["subject"]: finding for finding in json.loads((place / "found.json").read_text())["findings"]
-    }
+    return {finding["subject"]: finding for finding in json.loads(done.stdout)["findings"]}
 
 
 @needs_root

@@ -12,6 +12,7 @@ import typer
 
 from tianji_cli.commands.board import WAITING, Board, Member
 from tianji_cli.commands.options import Config, Json, Name, Override, Quiet
+from tianji_cli.conditions import check_machine
 from tianji_cli.config.checks import check_devices
 from tianji_cli.config.loader import SWEEP
 from tianji_cli.config.source import Tree, read
@@ -74,6 +75,7 @@ def sweep(
     plan = plan_sweep(tree_of(config, overrides or (), name), trials)
     check_devices(plan.job)
     check_trackers(plan.job.experiment.track)
+    check_machine(plan.job.distribution.transport.local)
     directory = _place_of(plan, out, resume=resume) or begin(plan, out)
     _check_same(directory, plan)
     study = _study(directory, plan)

@@ -32,7 +32,7 @@ from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.directories import directory_lock
 from tianji_cli.files.modules import KeptModules, read_modules
 from tianji_cli.files.regular import bound_log, write_to
-from tianji_cli.limits import pin
+from tianji_cli.limits import NOT_PINNED, pin
 from tianji_cli.plan.plan import EXAMINER, ROOT_RANK, PlannedProcess
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.roles.role import Role, RoleError, run_in_turns
@@ -112,8 +112,8 @@ def _prepare_process(job: JobSpec, own: ProcessSpec) -> None:
     sys.path[:] = job.path
     sys.meta_path.insert(0, KeptModules(job.modules))
     process = job.plan.processes[own.rank]
-    if process.cores:
-        pin(process.cores)
+    if process.cores and not pin(process.cores):
+        sys.stderr.write(f"{NOT_PINNED}\n")
 
 
 def _debug_at_terminal(*arguments: Any, **keywords: Any) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from tianji_cli.conditions import check_machine
 from tianji_cli.config.checks import check_devices
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
@@ -143,6 +144,7 @@ def _check_cluster(options: Options, job: JobConfig, earlier: Measured | None) -
     cluster = options.cluster(measured_cores, job.distribution.hosts)
     check_gpus(cluster, job.distribution.device)
     if earlier is None or options.verify:
+        check_machine()
         check_devices(job)
     if not options.verify:
         return

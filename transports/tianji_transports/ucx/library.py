@@ -23,8 +23,12 @@ SETTINGS: Final = {
     # sender was killed meanwhile, and over TCP a rendezvous moves only while both sides are inside UCX.
     # Eager messages do neither, and are the faster ones through shared memory and over TCP alike.
     "UCX_RNDV_THRESH": "inf",
+    # Standard output is for what a command prints, such as --json -.
+    "UCX_LOG_FILE": "stderr",
 }
 """Defaults of this engine, where the user has set nothing."""
+READ_AT_IMPORT: Final = ("UCX_WARN_UNUSED_ENV_VARS", "UCX_LOG_FILE")
+"""Those of them that no context has."""
 
 
 def _load() -> tuple[Any, Any]:
@@ -55,7 +59,7 @@ def new_context() -> Any:
     settings = {
         name.removeprefix("UCX_"): value
         for name, value in SETTINGS.items()
-        if name not in _USERS and name not in os.environ and name != "UCX_WARN_UNUSED_ENV_VARS"
+        if name not in _USERS and name not in os.environ and name not in READ_AT_IMPORT
     }
     users = ", ".join(f"{name}={os.environ[name]}" for name in sorted(_USERS) if name in os.environ)
     with translated(f"UCX cannot start with {users}" if users else "UCX cannot start"):
