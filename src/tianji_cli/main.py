@@ -61,7 +61,8 @@ class _Commands(TyperGroup):
             known = {"--", "--help", *options}
             asked = (word.partition("=")[0] for word in rest if word.startswith("--"))
             if "--set" in options and (wrong := next((one for one in asked if one not in known), None)):
-                raise UsageError(f"no such option: {wrong} (tianji {name} --help has all); {_SET}")
+                near = "".join(f" {one} is one;" for one in options if one.startswith(wrong))
+                raise UsageError(f"no such option: {wrong};{near} {_SET}")
         return name, command, rest
 
 

@@ -85,7 +85,7 @@ def test_without_arguments_the_help_is_shown() -> None:
         (("train", "--dry"), "no such option: --dry; --dry-run is one;"),
         (
             ("train", "x.toml", "--lr=1"),
-            "no such option: --lr; --run is one; keys of a config",
+            "no such option: --lr; keys of a config",
         ),
         (("config", "show", "x.toml", "--lr", "1"), "--set training.learning_rate=0.001"),
         (
