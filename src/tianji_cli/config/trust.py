@@ -100,9 +100,7 @@ def check_sent(config: Path, directories: Iterable[str]) -> None:
     for directory in directories:
         if not os.path.isabs(directory) or Path(directory).resolve().is_relative_to(run):
             said = f"{config} names modules that came with the run, in {run / directory}"
-            _refused(
-                said, "whoever has sent it would have them executed: read them first; --trust executes them"
-            )
+            _refused(said, "its sender would have them executed: read them first; --trust executes them")
 
 
 def _refused(what: str, remedy: str) -> str:

@@ -17,7 +17,7 @@ from pkgutil import resolve_name
 import pytest
 
 from tianji_cli.commands import doctor
-from tianji_cli.main import _FUNCTIONS, _example, main
+from tianji_cli.main import _FUNCTIONS, _complain, _example, main
 
 IMPORTS = """
 import sys
@@ -310,6 +310,13 @@ def test_a_closed_stream_is_nobody_s_and_no_reason_to_fail(tmp_path: Path, close
     assert '"agents"' in listed.read_text()
     assert refused.read_text() == "2\n"
     assert ("2>" in closed) == ("no list of 'nothing'" not in done.stderr)
+
+
+def test_no_line_of_an_error_is_longer_than_a_path(capsys: pytest.CaptureFixture[str]) -> None:
+    _complain(f"a tensor \x1b[31m{'x' * 3_000_000}\nand more")
+    said = capsys.readouterr().err
+    assert said.startswith("a tensor \N{REPLACEMENT CHARACTER}[31mxxx")
+    assert [len(line) for line in said.splitlines()] == [4096, 8]
 
 
 def test_an_error_breaks_between_words_on_a_terminal_and_nowhere_in_a_pipe(tmp_path: Path) -> None:
