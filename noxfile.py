@@ -6,6 +6,7 @@ Versions of tools come from constraints.txt, dependencies from pyproject.toml.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tarfile
 import zipfile
@@ -69,6 +70,47 @@ def quick(session: nox.Session) -> None:
         install(session, "-e", WITH_ENGINES)
     command = ("pytest", *SIDE_BY_SIDE, "-m", "not soak and not alone", *QUICK)
     session.run(*command, *session.posargs)
+
+
+@nox.session(reuse_venv=True)
+def lowest(session: nox.Session) -> None:
+    """Ask for help, train, bench and export with the lowest versions that pyproject.toml allows.
+
+    On x86-64 the lowest torch brings CUDA, several gigabytes of it.
+    """
+    extras = ("mpi", "export", "sweep")
+    project = nox.project.load_toml(ROOT / "pyproject.toml")["project"]
+    wanted = [
+        *project["dependencies"],
+        *(one for extra in extras for one in project["optional-dependencies"][extra]),
+    ]
+    place = Path(session.create_tmp())
+    versions = place / "lowest.txt"
+    versions.write_text("".join(re.sub(r">=([\d.]+).*", r"==\1\n", one) for one in wanted))
+    session.install("--no-compile", f"--constraint={versions}", "-e", f".[{','.join(extras)}]")
+    try_out(session, place)
+
+
+@nox.session(python=["3.11", "3.13"], reuse_venv=True)
+def pythons(session: nox.Session) -> None:
+    """Do the same with the pinned versions and another Python, where it can be had."""
+    install(session, "-e", ".[mpi,export]")
+    try_out(session, Path(session.create_tmp()))
+
+
+def try_out(session: nox.Session, place: Path) -> None:
+    shutil.rmtree(place / "runs", ignore_errors=True)
+    session.chdir(place)
+    short = ["--set", "experiment.stop.env_steps=8192", "--set", "experiment.eval_episodes=2", "--quiet"]
+    for words in ("--help", "train --help", "bench comm --help", "list agents"):
+        session.run("tianji", *words.split(), silent=True)
+    session.run("tianji", "train", "--nonsense", success_codes=[2])
+    for env, agent in (("CartPole-v1", "ppo"), ("Taxi-v4", "dqn")):
+        session.run("tianji", "train", "--env", env, "--agent", agent, "--out", "runs", *short)
+    session.run(
+        "tianji", "export", "runs/ppo_CartPole-v1/1", "--format", "onnx", "--out", "x.onnx", "--check"
+    )
+    session.run("tianji", "bench", "comm", "--messages", "20")
 
 
 @nox.session
