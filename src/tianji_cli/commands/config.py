@@ -32,6 +32,8 @@ ABSENT: Final = "-"
 def show(config: ConfigOrRun, *, overrides: Override = None, out: Runs = None) -> int:
     """Print a config as it would run, and where values come from that its file does not say.
 
+    Its environment need not be installed.
+
     Example: tianji config show ppo_cartpole --set environment.num_envs=8
 
     Raises:
@@ -40,7 +42,7 @@ def show(config: ConfigOrRun, *, overrides: Override = None, out: Runs = None) -
     import tomlkit  # noqa: PLC0415 - only this command writes comments
 
     tree = _read(config, overrides or (), out)
-    job = resolve(tree)
+    job = resolve(tree, to_run=False)
     document = tomlkit.parse(dump_config(job))
     for path, value in _values(document, ()):
         origin = _origin(tree, path)
@@ -79,7 +81,9 @@ def diff(first: ConfigOrRun, second: ConfigOrRun, *, out: Runs = None, json_to: 
         ConfigError: one of them cannot be run.
     """
     names = first, second
-    found = differing(*(resolve(_read(name, (), out)).model_dump(mode="json") for name in names))
+    found = differing(
+        *(resolve(_read(name, (), out), to_run=False).model_dump(mode="json") for name in names)
+    )
     if json_to is not None:
         from tianji_cli.telemetry.report import write_json  # noqa: PLC0415 - imports rich
 

@@ -113,11 +113,12 @@ def _keys_of(section: str, table: Mapping[str, Any]) -> Collection[str]:
     return algorithms.settings_type(KINDS[section], str(table.get("type"))).model_fields
 
 
-def resolve(tree: Tree, cores: int | None = None) -> JobConfig:
+def resolve(tree: Tree, cores: int | None = None, *, to_run: bool = True) -> JobConfig:
     """Make a config of what files and options say, and make sure that it can be run.
 
     Args:
         cores: of each host, for what they leave to the machine; those this process may use by default.
+        to_run: its environment has to be there.
 
     Raises:
         ConfigError: with every problem that was found.
@@ -126,7 +127,7 @@ def resolve(tree: Tree, cores: int | None = None) -> JobConfig:
     if isinstance(tree.values["experiment"], dict):
         tree.values["experiment"].setdefault("name", tree.files[0].stem.strip())
     find_extensions(tree)
-    return _validated(tree, cores)
+    return _validated(tree, cores, to_run=to_run)
 
 
 def parse_config(text: str) -> JobConfig:
@@ -148,7 +149,7 @@ def sweep_of(tree: Tree) -> Sweep | None:
     return validated(tree, (SWEEP,), Sweep, table) if isinstance(table, dict) else None
 
 
-def _validated(tree: Tree, cores: int | None = None) -> JobConfig:
+def _validated(tree: Tree, cores: int | None = None, *, to_run: bool = True) -> JobConfig:
     known_sections(tree, [*JobConfig.model_fields, SWEEP])
     sweep_of(tree)
     named = find_components(tree)
@@ -165,7 +166,8 @@ def _validated(tree: Tree, cores: int | None = None) -> JobConfig:
             found[section] = validated(tree, (section,), model, table)
     if isinstance(found.get("distribution"), Distribution):
         found["distribution"] = _with_usual_split(found, cores or len(usable_cores()))
-    check_environment(tree)
+    if to_run:
+        check_environment(tree)
     check_transports(tree)
     check_together(tree, found)
     check_population(tree, found)

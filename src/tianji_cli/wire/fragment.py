@@ -182,16 +182,12 @@ def stats_layout(steps: int, metrics: int = 0) -> RecordLayout:
     Args:
         metrics: how many there are of each episode.
     """
+    numbers = Array("returns", np.float64, (steps,)), Array("lengths", np.int32, (steps,))
     measured = (Array("metrics", np.float32, (steps, metrics)),) if metrics else ()
     return RecordLayout(
         0x544A4653,  # "TJFS"
         (("samples", "<u8"), ("age_ns", "<i8"), ("returns", "<u8"), ("wins", "<u8")),
-        (
-            Array("returns", np.float64, (steps,)),
-            Array("lengths", np.int32, (steps,)),
-            Array("wins", np.bool_, (steps,)),
-            *measured,
-        ),
+        (*numbers, Array("wins", np.bool_, (steps,)), *measured),
     )
 
 

@@ -49,6 +49,16 @@ def test_a_config_that_cannot_be_run_is_not_shown(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == ""
 
 
+def test_a_config_is_shown_where_its_environment_is_not_installed(
+    small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = ["environment.type='no_such_module:Env'", "environment.id=''"]
+    assert show(str(small), overrides=elsewhere) == 0
+    assert tomllib.loads(capsys.readouterr().out)["environment"]["type"] == "no_such_module:Env"
+    with pytest.raises(ConfigError, match="no module 'no_such_module'"):
+        load_config(str(small), elsewhere)
+
+
 def test_what_differs_between_a_config_and_a_run_is_named(
     small: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
