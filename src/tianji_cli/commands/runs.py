@@ -49,7 +49,7 @@ SeveralRuns = Annotated[
     list[str],
     typer.Argument(
         metavar="RUN...",
-        help="Paths of runs, NAME/N, or NAME for its newest.",
+        help="Paths of runs, NAME/N, NAME/seeds-N for those of all seeds, or NAME for its newest.",
         autocompletion=runs,
     ),
 ]

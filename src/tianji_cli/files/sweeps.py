@@ -18,13 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tianji_cli.config.trust import check_trusted
-from tianji_cli.files.rundir import (
-    DEFAULT_OUT,
-    RunDirectory,
-    RunDirectoryError,
-    Within,
-    remove_leftovers,
-)
+from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, RunDirectoryError, Within, remove_leftovers
 
 PREFIX: Final = "sweep-"
 

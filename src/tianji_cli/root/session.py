@@ -144,6 +144,8 @@ def run_session(request: RunRequest) -> Result:
         names = [name for name in job.experiment.track if name != TENSORBOARD]
         trackers = TrackerProcesses(names, run, telemetry.position, telemetry.event)
         stack.callback(trackers.close)
+        if not request.resumed:  # One that goes on has no config of this session yet.
+            trackers.begin()
         with _failures_to_start(run):
             control = ControlServer(stack.enter_context(_key_file(run)), *request.address)
             stack.callback(control.close)
@@ -226,15 +228,16 @@ def _begin(
     """
     run, job, text = request.run, request.job, dump_config(request.job)
     hidden = run.path / f".config-{number}.toml"
+    differs = request.resumed and run.config.read_text(encoding="utf-8") != text
     with _failures_to_start(run), ExitStack() as unless_it_begins:
         unless_it_begins.callback(hidden.unlink, missing_ok=True)
-        if request.resumed and run.config.read_text(encoding="utf-8") != text:
+        if differs:
             write_whole(hidden, text.encode())
         kept = keep_best(run.checkpoints, number - 1) if request.changes else ""
         if request.resumed:
             telemetry.begin()
         note_session(run, env_steps, request.code, number)
-        if hidden.exists():
+        if differs:
             hidden.rename(run.path / f"config-{number}.toml")
         if request.resumed and job.experiment.evaluation is not None:
             lead_best_to_evaluations(run.checkpoints)
@@ -244,7 +247,8 @@ def _begin(
                 f"{'; '.join(request.changes)}: this session begins its own best policy; the best until now "
                 f"stays as checkpoint {kept} (tianji eval {shlex.quote(str(run.path))} --checkpoint {kept})"
             )
-        trackers.begin()
+        if request.resumed:
+            trackers.begin()
 
 
 def _telemetry(request: RunRequest, earlier_env_steps: int, stack: ExitStack) -> Telemetry:
@@ -376,8 +380,11 @@ def build_spec(
     """
     there = next(place for place in (where.absolute(), *where.absolute().parents) if place.is_dir())
     fresh = _wants_fresh_process(job)
-    found = (saved_progress(there / "checkpoints", len(plan.groups)) if resumed else ()), False, init
-    return JobSpec("", dump_config(job), plan, there, there, *found, path=tuple(sys.path), fresh=fresh)
+    progress = saved_progress(there / "checkpoints", len(plan.groups)) if resumed else ()
+    path = tuple(sys.path)
+    return JobSpec(
+        "", dump_config(job), plan, there, there, progress=progress, init=init, path=path, fresh=fresh
+    )
 
 
 def _wants_fresh_process(job: JobConfig) -> bool:

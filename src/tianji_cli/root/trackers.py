@@ -58,8 +58,7 @@ class TrackerProcesses:
                 self._event(f"tracker {name!r} did not finish in time and was killed")
             elif (ended_so := child.wait()).status != 0:
                 said = str(ended_so) if ended_so.by_signal else ended_so.last_words.rpartition("\n")[2]
-                cause = one_line(said)
-                self._event(f"tracker {name!r} failed, and the run went on without it: {cause}")
+                self._event(f"tracker {name!r} failed, and the run went on without it: {one_line(said)}")
 
     def close(self) -> None:
         """Kill those that are left."""

@@ -113,7 +113,7 @@ def test_a_session_that_cannot_begin_leaves_config_and_best_as_they_were(workpla
     before = contents(run.path)
     other = ("--set", "environment.id=Acrobot-v1")
     refused = workplace.resume(run, *until(8192), *other)
-    refused.command.wait(1)
+    refused.command.wait(2)
     assert "is of another model" in refused.command.last_words
     assert contents(run.path) == before
 

@@ -15,13 +15,17 @@ SOURCE = """
 import os, signal, sys
 from tianji_cli.telemetry.trackers import Tracker
 
-class Falls(Tracker):
+class Quiet(Tracker):
+    def log(self, env_steps, values): ...
+    def finish(self, summary, files): ...
+
+class Falls(Quiet):
     def __init__(self, tracked):
         sys.stderr.write("all is well\\n")
         sys.stderr.flush()
         os.kill(os.getpid(), signal.SIGSEGV)
 
-class Raises(Tracker):
+class Raises(Quiet):
     def __init__(self, tracked):
         raise OSError("the server is down")
 """
