@@ -27,7 +27,7 @@ NO_DIFFERENCE: Final = frozenset(
         *(f"experiment.{key}" for key in ("name", "seed", "thresholds", "track", "plots", "extensions")),
         *("experiment.files", "experiment.checkpoint_every_s", "experiment.keep_checkpoints"),
         *("distribution.pin_cores", "distribution.max_restarts_per_minute"),
-        *(f"environment.{key}" for key in ("trust_wrappers", "step_limit_s", "on_error")),
+        *(f"environment.{key}" for key in ("trust_wrappers", "start_limit_s", "step_limit_s", "on_error")),
     }
 )
 """Keys that make no other group."""
