@@ -196,11 +196,10 @@ def _goes_on_from(request: RunRequest) -> tuple[tuple[Progress, ...], int]:
     Raises:
         UsageError: the run has nothing to go on from.
     """
-    run = request.run
     if not request.resumed:
         return (), 1
-    saved = saved_progress(run.checkpoints, request.job.distribution.groups)
-    number = max(last_session(run), *(progress.sessions + 1 for progress in saved)) + 1
+    saved = saved_progress(request.run.checkpoints, request.job.distribution.groups)
+    number = max(last_session(request.run), *(progress.sessions + 1 for progress in saved)) + 1
     return tuple(replace(progress, sessions=number - 1) for progress in saved), number
 
 
