@@ -25,7 +25,7 @@ def test_eval_plays_a_checkpoint_and_says_what_is_wrong(workplace: Any) -> None:
         return document
 
     first = figures("--seed", "5")
-    keys = ["episodes", "mean", "std", "left_out", "cut_off", "min", "max", "returns"]
+    keys = ["episodes", "mean", "std", "left_out", "cut_off", "length", "min", "max", "returns"]
     assert list(first) == keys
     assert first["episodes"] == len(first["returns"]) == 4
     assert (first["left_out"], first["cut_off"]) == (0, None)
@@ -240,6 +240,7 @@ def test_an_evaluation_whose_episodes_never_end_ends_and_says_so(workplace: Any)
         "std": 0.0,
         "left_out": 0,
         "cut_off": None,
+        "length": 5.0,
     }
     run = workplace.train(endless(1.5), options=())
     summary = run.finish()
