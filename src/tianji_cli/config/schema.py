@@ -248,8 +248,8 @@ class Experiment(Section):
         keep_checkpoints: how many stay under their step number.
         track: experiment trackers that the run is logged to, "tensorboard" among them.
         evaluation: evaluations while training; None, or false in TOML: there are none.
-        eval_episodes: episodes of the greedy evaluation at the end; 0 for none. By default 100, of which none
-            is begun after a tenth of the training time, except with ``mode = "sync"``, which repeats itself.
+        eval_episodes: episodes of the greedy evaluation at the end; 0 for none. By default as many of 100
+            as begin in a tenth of the training time, or in a second; all with ``mode = "sync"``.
         eval_checkpoint: which policy is evaluated: the "best" by mean training return, or the "last", where
             such returns say little: opponents whose returns are added up, or actions that are all random.
         eval_max_s: seconds that the evaluation may take; episodes that have not ended by then are left out.

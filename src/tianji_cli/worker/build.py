@@ -107,6 +107,8 @@ from tianji_transports.composite import edge_capabilities, open_endpoint
 from tianji_transports.core import Capabilities, EngineOptions, Transport
 from tianji_transports.wiring import Wiring
 
+FREE_S: Final = 1.0
+"""So long an evaluation takes, however short the training was."""
 AGE_BINS: Final = 1000
 """Bins of the histogram of ages, over the capacity of a replay."""
 
@@ -522,7 +524,7 @@ def build_evaluator(
     most = MAX_PARALLEL
     if episodes is None and experiment.eval_episodes is None and builder.config.distribution.mode != "sync":
         progress = saved_progress(builder.job.checkpoints, builder.config.distribution.groups)
-        limits = replace(limits, begins_s=max(group.train_s for group in progress) / 10)
+        limits = replace(limits, begins_s=max(FREE_S, *(group.train_s / 10 for group in progress)))
         most = SAMPLED  # As many are played in any case.
     num_envs = 1 if render else min(number, most)
     seed = builder.seed("evaluation") if seed is None else seed

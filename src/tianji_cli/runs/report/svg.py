@@ -123,18 +123,15 @@ def _check_expansion(picture: ET.Element) -> None:
         NoPictureError: a part that is named names others, or all that is named comes to too much.
     """
     sizes: dict[ET.Element, int] = {}
-    sizes_by_name: dict[str, int] = {}
+    by_name: dict[str, int] = {}
     named: list[str] = []
-    leads_further: set[ET.Element] = set()
     for element in reversed(list(picture.iter())):  # What is inside an element comes before it.
         own = list(_names_in(element))
-        sizes[element] = 1 + sum(sizes[child] for child in element)
-        if own or any(child in leads_further for child in element):
-            leads_further.add(element)
         named += own
-        name = element.get("id", "")
-        sizes_by_name[name] = MOST_DRAWN if element in leads_further else sizes[element]
-    if sum(sizes_by_name.get(name, 0) for name in named) >= MOST_DRAWN:
+        # What names others is too much where it is named itself.
+        sizes[element] = 1 + sum(sizes[child] for child in element) + MOST_DRAWN * len(own)
+        by_name[element.get("id", "")] = sizes[element]
+    if sum(by_name.get(name, 0) for name in named) >= MOST_DRAWN:
         raise NoPictureError("its parts name one another too often")
 
 
