@@ -278,7 +278,7 @@ def check_part(called: str, space: object) -> None:
         raise UnsupportedSpaceError(
             f"{called} is {space}; Box, Discrete, MultiBinary and MultiDiscrete are supported, and of "
             "observations Dicts and Tuples of these. A gymnasium wrapper of your own can show one of them: "
-            "name it in environment.wrappers (docs/howto/environment.md)"
+            'name it in environment.wrappers, as "my_module:MyWrapper"'
         )
 
 
