@@ -7,10 +7,10 @@ into the caller's arrays and returns nothing. This module knows no process and n
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 import gymnasium
 import numpy as np
@@ -23,6 +23,13 @@ Array = npt.NDArray[Any]
 
 MOST_FPS: Final = 1000.0
 """Pictures a second that are taken for meant."""
+
+
+class SupportsClose(Protocol):
+    """What can be closed."""
+
+    def close(self) -> None:
+        """Free what it holds."""
 
 
 class BaseEnv(ABC):
@@ -257,6 +264,18 @@ def check_spaces(name: str, observation: object, action: object) -> None:
         check_part(f"{name}: {called}", space)
         if isinstance(space, gymnasium.Space) and 0 in (space.shape or ()):
             raise UnsupportedSpaceError(f"{name}: {called} is {space}, of no numbers; one at least is wanted")
+
+
+def close_all(opened: Iterable[SupportsClose]) -> None:
+    """Close all of them, also when one raises, which is raised afterwards; only an alarm leaves some open."""
+    failures = []
+    for one in opened:
+        try:
+            one.close()
+        except Exception as failure:  # noqa: BLE001 - an environment may raise anything
+            failures.append(failure)
+    if failures:
+        raise failures[0]
 
 
 def check_part(called: str, space: object) -> None:

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import suppress
 from importlib.metadata import metadata
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from tianji_envs.core import (
     VectorEnvironment,
     as_picture,
     check_spaces,
+    close_all,
     derive_seed,
     fps_of,
 )
@@ -125,12 +126,15 @@ class SerialVectorEnvironment(VectorEnvironment):
         self.num_envs = num_envs
         self._name = name
         envs = []
-        with ExitStack() as opened:  # Those that are there are closed if another one cannot be built.
+        try:
             for copy in range(num_envs):
                 os.environ[COPY] = str(copy)
-                envs.append(opened.enter_context(closing(create())))
+                envs.append(create())
             _require_spaces(name, envs[0])
-            self._close = opened.pop_all().close
+        except BaseException:  # Those that are there are closed; why another cannot be built matters more.
+            with suppress(Exception):
+                close_all(envs)
+            raise
         self._envs = envs
         self.observation_space = envs[0].observation_space
         self.action_space = envs[0].action_space
@@ -265,8 +269,8 @@ class SerialVectorEnvironment(VectorEnvironment):
 
     def close(self) -> None:
         """Close every environment, also when another one's ``close`` raises, which is raised afterwards."""
-        self._envs = []
-        self._close()
+        envs, self._envs = self._envs, []
+        close_all(envs)
 
 
 def keys_of(info: object) -> tuple[str, ...]:

@@ -147,8 +147,8 @@ def test_metrics_are_means_since_the_last_call(build: Build, fragments: list[Fra
     assert embryo.metrics() == {}
     train(embryo, fragments)
     metrics = embryo.metrics()
-    clipped = {"rho"} if isinstance(embryo, IMPALAEmbryo) else {"clip_range"}
-    assert metrics.keys() == clipped | {
+    own = {"rho"} if isinstance(embryo, IMPALAEmbryo) else {"clip_range", "explained_variance"}
+    assert metrics.keys() == own | {
         *("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction"),
         *("gradient_norm", "learning_rate"),
     }

@@ -309,12 +309,14 @@ def run_command() -> None:
     with ReadyServer() as server:
         announcements.BEGAN_S = time.monotonic()
         launcher.subprocess = server
-        end_descendants = children.end_descendants
+        # Of a command that another one has started the other's is there already.
+        original = getattr(children.end_descendants, "original", children.end_descendants)
 
         def end() -> None:
             server.__exit__()  # One that was not asked for is none that a command has left behind.
-            end_descendants()
+            original()
 
+        end.original = original  # type: ignore[attr-defined]
         children.end_descendants = end
         importlib.import_module("tianji_cli.__main__").main()
 

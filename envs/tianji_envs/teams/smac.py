@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_envs import team
-from tianji_envs.core import Array, EnvironmentFactory, VectorEnvironment, derive_seed
+from tianji_envs.core import Array, EnvironmentFactory, VectorEnvironment, close_all, derive_seed
 from tianji_envs.errors import (
     BrokenEnvironmentError,
     EnvironmentFailure,
@@ -236,9 +236,7 @@ class SMACVectorEnvironment(VectorEnvironment):
     def close(self) -> None:
         """End every game, also when the end of another one raises."""
         battles, self._battles = self._battles, []
-        with contextlib.ExitStack() as closing:
-            for battle in battles:
-                closing.callback(battle.close)
+        close_all(battles)
 
 
 PACKAGES: Final[Mapping[str, type[Battle]]] = {"smac": StarCraftBattle, "smaclite": LiteBattle}

@@ -128,9 +128,9 @@ def _way_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
         place = here / part
         try:
             status = place.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            return
         except OSError as cause:
+            if cause.errno in {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}:
+                return  # It is not there.
             raise UntrustedPlaceError(f"cannot look at {place}: {cause.strerror}") from cause
         yield place, status
         if not stat.S_ISLNK(status.st_mode):

@@ -110,9 +110,12 @@ class Report(Message):
 
 
 def own_memory() -> int:
-    """Count the bytes of memory that this process has taken for itself: no files, no shared memory."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        _, resident, of_files, *_ = map(int, file.read().split())
+    """Count the bytes of memory that this process has for itself, no files or shared memory; 0 if unknown."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            _, resident, of_files, *_ = map(int, file.read().split())
+    except OSError:  # It has as many files open as it may.
+        return 0
     return (resident - of_files) * os.sysconf("SC_PAGE_SIZE")
 
 

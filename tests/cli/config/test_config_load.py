@@ -492,7 +492,8 @@ def test_a_run_has_the_values_of_before_for_keys_that_came_later(
     write(tmp_path / "rules_of_before.py", RULE)
     agent = "dqn" if rule == "dqn" else "ppo"
     text = GOOD.replace("[experiment]", f'[experiment]\nextensions = ["{tmp_path}"]').replace("ppo", agent)
-    path = write(tmp_path / "config.toml", f'{text}\n[training]\ntype = "{rule}"\n')
+    (tmp_path / "run").mkdir()  # Modules that came with a run are refused.
+    path = write(tmp_path / "run/config.toml", f'{text}\n[training]\ntype = "{rule}"\n')
     today, then = load_config(str(path)), load_run_config(str(path))
     names = ("normalize_observations", "normalize_rewards")
     found = [[getattr(job.training.settings, name, None) for name in names] for job in (today, then)]

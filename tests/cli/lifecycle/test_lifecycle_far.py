@@ -87,7 +87,7 @@ def test_actions_between_bounds_far_from_one_are_learnt_and_leave_in_the_spaces_
     run.finish()
     assert greedy_return(workplace, run.path) > 19, "of 20; 7 where the policy plays a bound for ever"
     policy, seen = tianji.load(run.path, "last"), np.zeros((50, 1), np.float32)
-    file = Exported(workplace, run.path, "onnx", "--checkpoint", "last")
+    file = Exported(workplace, run.path, "onnx", "--checkpoint", "last", "--sampled")
     found = file(observation=seen, noise=noise_of("normal", (50, 1)))
     for name, acts_greedily in (("action", True), ("sampled_action", False)):
         wanted = policy.act(seen, deterministic=acts_greedily)
@@ -195,8 +195,7 @@ def test_observations_far_from_zero_and_close_together_are_learnt(
     file = Exported(workplace, run.path, "onnx", "--checkpoint", "last")
     inputs = {f"observation.{name}": part for name, part in parts.items()}
     inputs = inputs if environment == "Parts" else {"observation": time}
-    noise = {} if config is OF_A_REPLAY else {"noise": noise_of("uniform", (50,))}
-    np.testing.assert_array_equal(file(**inputs, **noise)["action"], chosen)
+    np.testing.assert_array_equal(file(**inputs)["action"], chosen)
 
 
 @pytest.mark.parametrize(

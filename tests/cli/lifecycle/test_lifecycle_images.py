@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cli.lifecycle.conftest import BASE, Run
-from cli.lifecycle.test_lifecycle_export import Exported, noise_of
+from cli.lifecycle.test_lifecycle_export import Exported
 from cli.lifecycle.test_lifecycle_python import returns_of_eval, trained
 
 import tianji
@@ -103,9 +103,7 @@ def test_a_policy_of_images_acts_alike_in_training_evaluation_file_and_program(
     policy = tianji.load(run, "last")
     assert policy._model.encoder.first.weight.shape[1] == channels
     seen = drawn(policy, 50)
-    found = Exported(workplace, run, "onnx", "--checkpoint", "last")(
-        observation=seen, noise=noise_of("uniform", (50,))
-    )
+    found = Exported(workplace, run, "onnx", "--checkpoint", "last")(observation=seen)
     np.testing.assert_array_equal(found["action"], policy.act(seen))
     assert len(returns_of_eval(workplace, run, 4)) == 4
 
@@ -156,6 +154,5 @@ def test_actions_between_bounds_are_learnt_from_images_without_a_file(agent: str
     assert summary["evaluation"]["mean"] > 6.0, summary["evaluation"]
     policy = tianji.load(run.path, "last")
     seen = drawn(policy, 50)
-    noise = {"noise": noise_of("normal", (50, 1))} if agent == "sac" else {}
-    found = Exported(workplace, run.path, "onnx", "--checkpoint", "last")(observation=seen, **noise)
+    found = Exported(workplace, run.path, "onnx", "--checkpoint", "last")(observation=seen)
     np.testing.assert_allclose(found["action"], policy.act(seen), rtol=1e-4, atol=1e-5)

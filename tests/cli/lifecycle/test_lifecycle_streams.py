@@ -18,7 +18,8 @@ from tianji_algos.models.mlp import MLPActorCritic
 PLACE = os.environ.get("DRAWS")
 
 def drawn():
-    numbers = random.random(), numpy.random.rand(), torch.rand(1).item()
+    # Of 2**53 values; of the 2**24 of a float32 some would be drawn twice.
+    numbers = random.random(), numpy.random.rand(), torch.rand(1, dtype=torch.float64).item()
     if PLACE:
         title = setproctitle.getproctitle().replace("tianji: ", "").replace(" ", "-")
         with open(pathlib.Path(PLACE, f"{title}.{os.getpid()}"), "a") as file:

@@ -21,7 +21,7 @@ BASE: dict[str, Any] = {
         "actor": {"num": 1, "send_size": 16, "window": 2},
     },
 }
-LIMITS = ("left_out", "cut_off")
+LIMITS = ("left_out", "cut_off", "length")
 SKIRMISH = {"environment": {"type": "my_env:SkirmishFactory", "id": ""}}
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
