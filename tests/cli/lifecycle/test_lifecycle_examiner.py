@@ -362,9 +362,9 @@ def test_a_renderer_that_takes_its_process_with_it_costs_the_films_and_nothing_e
 
 
 def test_a_renderer_that_hangs_costs_its_film_and_nothing_else(workplace: Any) -> None:
-    run = stopped_after(workplace, 3, "time.sleep(3600)", max_s=0.5)
+    run = stopped_after(workplace, 3, "time.sleep(3600)", max_s=2.0)
     assert restarts_of_examiner(run) == 0
-    assert "could not be filmed, and the run goes on: a step or a picture took longer than 0.5 s" in run.log
+    assert "could not be filmed, and the run goes on: a step or a picture took longer than 2 s" in run.log
     assert films_of(run) == []
 
 
@@ -383,11 +383,11 @@ def make_impatient(workplace: Any) -> None:
 
 def test_a_renderer_that_hangs_in_c_costs_the_films_and_nothing_else(workplace: Any) -> None:
     make_impatient(workplace)
-    run = stopped_after(workplace, 3, "sum(itertools.repeat(0))", max_s=0.5)
+    run = stopped_after(workplace, 3, "sum(itertools.repeat(0))", max_s=2.0)
     assert restarts_of_examiner(run) == 1
     assert films_of(run) == []
-    assert "does not come back from a step, an action or a picture after 4.5 s: ending it" in run.log
-    assert "examiner (group 0) hung for 4.5 s in a step, an action or a picture" in run.log
+    assert "does not come back from a step, an action or a picture after 6 s: ending it" in run.log
+    assert "examiner (group 0) hung for 6 s in a step, an action or a picture" in run.log
     (log,) = (run.path / "logs").glob("examiner-*")
     assert " in render\n" in log.read_text(), "where it was"
 
