@@ -53,7 +53,7 @@ def test_in_an_allocation_its_other_node_takes_part(slurm: Slurm, tmp_path: Path
     command = " ".join(map(str, (TIANJI, "bench", "scaling", config, *OPTIONS, "--out", out)))
     script.write_text(f"#!/bin/sh\n#SBATCH --nodes=2 --mincpus=4\n{command}\n")
     said = tmp_path / "said"
-    done = slurm.run("sbatch", "--wait", "--output", said, script, cwd=tmp_path)
+    done = slurm.run("sbatch", "--wait", "--output", said, script, cwd=tmp_path, timeout_s=100)
     assert done.returncode == 0, said.read_text()
     assert set(hosts_of(only_run(out)).values()) == {"n1", "n2"}
     assert "# hosts: 2: here, n2" in said.read_text()
