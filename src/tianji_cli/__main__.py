@@ -18,12 +18,13 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
             os.set_inheritable(number, True)
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", encoding="utf-8"))
+    others: set[int] = set()
     try:
         raise_signals()
         from tianji_cli.launch.children import adopt_orphans  # noqa: PLC0415 - takes its time
         from tianji_cli.main import main as run  # noqa: PLC0415 - imports typer
 
-        adopt_orphans()
+        others = adopt_orphans()
         run()
     except Interruption:
         sys.stderr.write("tianji: interrupted\n")
@@ -32,7 +33,7 @@ def main() -> None:
         ignore_signals()  # What happens from here on is only the end.
         from tianji_cli.launch.children import end_descendants  # noqa: PLC0415 - likewise
 
-        end_descendants()
+        end_descendants(others)
         leave_threads()
 
 

@@ -312,9 +312,9 @@ def run_command() -> None:
         # Of a command that another one has started the other's is there already.
         original = getattr(children.end_descendants, "original", children.end_descendants)
 
-        def end() -> None:
+        def end(others: set[int]) -> None:
             server.__exit__()  # One that was not asked for is none that a command has left behind.
-            original()
+            original(others)
 
         end.original = original  # type: ignore[attr-defined]
         children.end_descendants = end

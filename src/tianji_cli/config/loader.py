@@ -437,7 +437,9 @@ def find_extensions(tree: Tree, *, of_run: bool = False) -> None:
         return
     experiment = tree.values.setdefault("experiment", {})
     experiment["extensions"] = list(dict.fromkeys(map(str, absolute)))
-    of_run = of_run or os.path.isdir(tree.files[0].parent / "checkpoints")
+    of_run = of_run or all(
+        (tree.files[0].parent / name).exists() for name in ("checkpoints", "metrics.jsonl")
+    )
     if modules and of_run and tree.origin(("experiment", "extensions")) != "--set":
         check_sent(tree.files[0], ["."] if directories is None else directories)
     installed = shipped_directory()

@@ -70,9 +70,20 @@ def end_with_parent(number: signal.Signals) -> None:
     ctypes.CDLL(None).prctl(bound.PR_SET_PDEATHSIG, number)
 
 
-def adopt_orphans() -> None:
-    """Have the kernel make this process the parent of what its descendants leave behind when they end."""
+def adopt_orphans() -> set[int]:
+    """Have the kernel make this process the parent of what its descendants leave behind when they end.
+
+    Returns:
+        Children that it has already, which are not its own: a shell's, that has become this program.
+    """
     ctypes.CDLL(None).prctl(bound.PR_SET_CHILD_SUBREAPER, 1)
+    return _children()
+
+
+def _children() -> set[int]:
+    with suppress(OSError):  # There are kernels that list none.
+        return set(map(int, Path("/proc/thread-self/children").read_text().split()))
+    return set()
 
 
 def end_orphans(others: Collection[int], ending: dict[int, float]) -> None:
@@ -85,28 +96,31 @@ def end_orphans(others: Collection[int], ending: dict[int, float]) -> None:
         ending: when each was asked, by ``time.monotonic``; kept from call to call, empty once all are gone.
     """
     now = time.monotonic()
-    with suppress(OSError):  # The kernel lists no children; or one is another user's by now, as sudo's is.
-        listed = set(map(int, Path("/proc/thread-self/children").read_text().split()))
-        for pid in listed.difference(others, ending):
-            ending[pid] = now
+    for pid in _children().difference(others, ending):
+        ending[pid] = now
+        with suppress(PermissionError):  # It is another user's by now, as sudo's is.
             os.kill(pid, signal.SIGTERM)
     for pid, asked_s in list(ending.items()):
-        if os.waitpid(pid, os.WNOHANG)[0]:
+        try:
+            over = os.waitpid(pid, os.WNOHANG)[0]
+        except ChildProcessError:  # The kernel has reaped it: SIGCHLD is ignored.
+            over = pid
+        if over:
             del ending[pid]
         elif now - asked_s > ORPHAN_GRACE_S:
             with suppress(PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
 
-def end_descendants() -> None:
-    """End whatever is left of this process's children and of theirs: what environments have started, say."""
+def end_descendants(others: Collection[int]) -> None:
+    """End what is left of this process's children, but for ``others``, and of theirs: environments', say."""
     ending: dict[int, float] = {}
     deadline = time.monotonic() + ORPHANS_LIMIT_S
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    end_orphans((), ending)
+    end_orphans(others, ending)
     while ending and time.monotonic() < deadline:
         signal.sigtimedwait({signal.SIGCHLD}, ORPHAN_LOOK_S)
-        end_orphans((), ending)
+        end_orphans(others, ending)
 
 
 class Child:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import resource
 import select
 import signal
 import socket
@@ -77,6 +78,9 @@ class WorkerProcess:
 
     def abort(self, hung: str) -> None:
         """Have it die of SIGABRT, so that its log gets the place where it hung; asked again, of SIGKILL."""
+        if self.pid is not None:
+            with contextlib.suppress(OSError):  # Its memory is not wanted, which SIGABRT would have written.
+                resource.prlimit(self.pid, resource.RLIMIT_CORE, (0, 0))
         self.send(signal.SIGKILL if self.hung or self.is_suspended else signal.SIGABRT)
         self.hung = hung
 

@@ -68,6 +68,11 @@ class Announcements:
         """A worker was started."""
         self._silence.begin(rank)
 
+    def is_built(self, rank: int) -> None:
+        """A worker is ready: a reset may take an actor twice as long as its start, which had one."""
+        is_examiner = EXAMINER in self._plan.processes[rank].roles
+        self.heard_of(rank, 0.0 if is_examiner else 2 * self._silence.of(rank)[0] / SLOW)
+
     def heard_of(self, rank: int, after_s: float) -> None:
         """A worker has said something, so many seconds of its own after what it said before."""
         if self._silence.is_broken(rank, after_s):
@@ -96,7 +101,9 @@ class Announcements:
             if now - before > ASLEEP_S or is_suspended(rank):
                 self._silence.pause(rank)
                 continue
-            self.stuck = rank
+            roles = self._plan.processes[rank].roles
+            if EXAMINER not in roles and ("learner" not in roles or silent_s > limit_s / SLOW):
+                self.stuck = rank  # Nobody waits for an examiner, and an update may take long.
             if silent_s > limit_s:
                 self._silence.begin(rank)
                 where, after = "a step, an action or a picture", f"{round(max(limit_s, usual_s), 1):g} s"

@@ -217,7 +217,7 @@ class Root:
             return  # It has died since, and its successor is on its way.
         view = self._overview.workers[message.rank]
         view.state, view.pid = "running", message.pid
-        self._announcements.heard_of(message.rank, 0.0)
+        self._announcements.is_built(message.rank)
         self._members.register(message)
         if message.wiring is not None:
             self._endpoint.open(message.wiring)

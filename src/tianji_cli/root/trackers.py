@@ -12,7 +12,7 @@ from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.children import Child, end_children, python_command, wait_for_exit
 from tianji_cli.signals import StopSignals
 
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 60.0
 """For what a tracker has still to send when all is written."""
 HURRY_S: Final = 1.0
 """Likewise, once the user has asked twice for the end."""

@@ -152,8 +152,10 @@ def _work(
             stack.enter_context(directory_lock(job.checkpoints))
         options = engine_options(job.interface, key)
         production = _production_file(job, own)
-        with start_limit(config.environment):
+        with start_limit(config.environment):  # It builds environment and model, to know what is sent.
             transport = stack.enter_context(open_transport(builder, options))
+        # A buffer may have gigabytes to read.
+        with contextlib.nullcontext() if "buffer" in process.roles else start_limit(config.environment):
             roles = build_roles(builder, transport, production)
         if EXAMINER in process.roles:  # Only now: others train already, and it would take long to begin.
             os.nice(MEEKLY)

@@ -164,6 +164,7 @@ class Sent:
         self.code.mkdir()
         self.module = f"sent_{abs(hash(place))}"
         self.run = RunDirectory.create("sent", place / "runs")
+        self.run.metrics.touch()
         self.name(self.code)
 
     def name(self, directory: Path, extensions: str | None = None) -> None:
@@ -275,3 +276,15 @@ def test_what_only_reads_a_run_executes_nothing(
     assert run is None or run.config["environment"]["type"] == f"{sent.module}:Still"
     assert not sent.mark.exists()
     assert sent.module not in sys.modules
+
+
+def test_a_project_may_have_checkpoints_beside_its_config_and_its_module(
+    sent: Sent, command: Callable[..., tuple[int, str]]
+) -> None:
+    project = sent.place / "project"
+    (project / "checkpoints").mkdir(parents=True)
+    sent.name(project, "")
+    config = project / "mine.toml"
+    sent.run.config.rename(config)
+    status, said = command(["config", "show", str(config)])
+    assert (status, "came with the run" in said) == (0, False), said
