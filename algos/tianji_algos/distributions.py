@@ -163,7 +163,7 @@ class _Draw:
 
 
 class CategoricalRule(ActionRule):
-    """What ``Categorical`` does, with a uniform number for each set as the noise.
+    """Chooses actions as ``Categorical`` does, with a uniform number for each set as the noise.
 
     Args:
         shape: of an action, or of those of a team.
@@ -275,7 +275,7 @@ class Gaussian(Distribution):
 
 
 class GaussianRule(BoundedRule):
-    """What ``Gaussian`` does.
+    """Chooses actions as ``Gaussian`` does.
 
     Args:
         bounds: of the actions, or of those of a team.

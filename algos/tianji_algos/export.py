@@ -185,7 +185,7 @@ def trace(policy: ExportedPolicy) -> Any:
     )
 
     def act(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Of a function all that it computes with is a constant, and what it does not need is left out."""
+        """Call the policy: tracing a function keeps only those tensors that it needs, as constants."""
         return policy.forward(*inputs)
 
     with torch.no_grad(), warnings.catch_warnings():

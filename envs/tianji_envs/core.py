@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 import gymnasium
 import numpy as np
@@ -23,13 +23,6 @@ Array = npt.NDArray[Any]
 
 MOST_FPS: Final = 1000.0
 """Pictures a second that are taken for meant."""
-
-
-class SupportsClose(Protocol):
-    """What can be closed."""
-
-    def close(self) -> None:
-        """Free what it holds."""
 
 
 class BaseEnv(ABC):
@@ -266,12 +259,12 @@ def check_spaces(name: str, observation: object, action: object) -> None:
             raise UnsupportedSpaceError(f"{name}: {called} is {space}, of no numbers; one at least is wanted")
 
 
-def close_all(opened: Iterable[SupportsClose]) -> None:
-    """Close all of them, also when one raises, which is raised afterwards; only an alarm leaves some open."""
+def close_all(closes: Iterable[Callable[[], object]]) -> None:
+    """Call each ``close``, also when one raises, which is raised afterwards; only an alarm ends it."""
     failures = []
-    for one in opened:
+    for close in closes:
         try:
-            one.close()
+            close()
         except Exception as failure:  # noqa: BLE001 - an environment may raise anything
             failures.append(failure)
     if failures:

@@ -133,7 +133,7 @@ class SerialVectorEnvironment(VectorEnvironment):
             _require_spaces(name, envs[0])
         except BaseException:  # Those that are there are closed; why another cannot be built matters more.
             with suppress(Exception):
-                close_all(envs)
+                close_all(env.close for env in envs)
             raise
         self._envs = envs
         self.observation_space = envs[0].observation_space
@@ -270,7 +270,7 @@ class SerialVectorEnvironment(VectorEnvironment):
     def close(self) -> None:
         """Close every environment, also when another one's ``close`` raises, which is raised afterwards."""
         envs, self._envs = self._envs, []
-        close_all(envs)
+        close_all(env.close for env in envs)
 
 
 def keys_of(info: object) -> tuple[str, ...]:

@@ -227,7 +227,11 @@ def _cause(error: Exception) -> str:
     """Describe what ended a command; standard output may be what cannot be written, which has no name."""
     from tianji_cli.conditions import explained  # noqa: PLC0415 - `--help` does without
 
-    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EIO, errno.EPIPE}:
+    if (
+        isinstance(error, OSError)
+        and error.filename is None
+        and error.errno in {errno.ENOSPC, errno.EIO, errno.EPIPE}
+    ):
         try:
             sys.stdout.write("\n")  # What failed is no longer there to be flushed.
             sys.stdout.flush()

@@ -34,6 +34,15 @@ def until(condition: Callable[[], Any], what: str) -> Any:
     pytest.fail(f"{what}: not within {PATIENCE_S:g} s")
 
 
+def fill_disk(place: Path) -> Path:
+    """Write a file until a file system has no room for more; removing the file makes it again."""
+    filler = place / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"\0" * 512)
+    return filler
+
+
 def in_session(session: int) -> dict[int, str]:
     """Living processes of a session: pid -> title."""
     found = {}

@@ -90,7 +90,7 @@ class TeamRollout(SampleRollout):
 
     settings: MAPPOSettings
     _env_steps: list[int]
-    """Of each minibatch of this epoch, over all learners."""
+    """Number of env steps in each minibatch of this epoch, over all learners."""
 
     def _shuffle(self, rng: np.random.Generator) -> tuple[Indices, npt.NDArray[np.int64]]:
         """Shuffle env steps; minibatches have equally many of them, give or take one."""

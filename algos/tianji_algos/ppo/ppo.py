@@ -29,7 +29,7 @@ from tianji_algos.schedules import remaining
 DIAGNOSTICS: Final = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 DIVERGENCE: Final = DIAGNOSTICS.index("approx_kl")
 FACTOR: Final = 1.5
-"""How much an adaptive learning rate changes at a time."""
+"""Factor by which an adaptive learning rate changes at a time."""
 
 
 class PPOLoss:
@@ -96,7 +96,7 @@ class PPOEmbryo(PolicyEmbryo):
         self._began_at = settings.learning_rate
         self._diverged: float | torch.Tensor = 0.0
         self._samples = 0
-        """Of this epoch, where the learning rate adapts: divergence summed over samples, and their number."""
+        """Number of samples whose divergences ``_diverged`` sums in this epoch, where the rate adapts."""
 
     def _build_derivatives(self, distribution: Distribution) -> Callable[[Any], Diagnostics]:
         """Build the clipped surrogate loss."""

@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float32]
 SMALL: Final = np.float32(1e-8)
 """Keeps a division by a spread of 0 finite."""
 ON_HOST: Final = ("advantage", "alive")
-"""What the host works with in each epoch."""
+"""Fields that the host works with in each epoch."""
 
 
 def estimate_advantages(
@@ -298,7 +298,7 @@ class SampleRollout(PPORollout):
     """A rollout whose samples are shuffled one by one: for networks that remember nothing."""
 
     _rows: Indices
-    """Of ``Observations``, one for each sample."""
+    """Row of ``Observations`` of each sample."""
     _ordered_rows: Indices
 
     def _hold(self, fragments: Sequence[Fields], experience: Sequence[Indices]) -> None:

@@ -236,7 +236,7 @@ class SMACVectorEnvironment(VectorEnvironment):
     def close(self) -> None:
         """End every game, also when the end of another one raises."""
         battles, self._battles = self._battles, []
-        close_all(battles)
+        close_all(battle.close for battle in battles)
 
 
 PACKAGES: Final[Mapping[str, type[Battle]]] = {"smac": StarCraftBattle, "smaclite": LiteBattle}

@@ -29,7 +29,6 @@ from tianji_algos.models.images import how_seen
 from tianji_cli.commands.completion import configs
 from tianji_cli.commands.doctor import show_findings
 from tianji_cli.commands.options import Json, Override
-from tianji_cli.commands.train import say
 from tianji_cli.conditions import Finding, Grade, check_machine
 from tianji_cli.config.checks import host_warnings
 from tianji_cli.config.defaults import AGENTS
@@ -46,7 +45,7 @@ from tianji_cli.plan.plan import expected_hosts, make_plan
 from tianji_cli.quantities import count, several
 from tianji_cli.root.session import build_spec
 from tianji_cli.signals import HangsError, limit
-from tianji_cli.telemetry.progress import Progress
+from tianji_cli.telemetry.progress import Progress, say
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.results import bounds_of, faults, missing_reset
 from tianji_envs.serial import SerialVectorEnvironment

@@ -20,7 +20,7 @@ import typer
 from tianji_cli.commands.completion import checkpoints
 from tianji_cli.commands.options import Json, Run, Runs
 from tianji_cli.config.loader import load_run_config
-from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe, printable
+from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.film import Film, FilmError, check_film, check_library
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
@@ -29,7 +29,7 @@ from tianji_cli.roles.evaluator import BASELINES, POLICIES, EvaluationLimits, Po
 from tianji_cli.root.shutdown import START_S
 from tianji_cli.signals import HangsError, limit
 from tianji_cli.telemetry.machine import changed_code
-from tianji_cli.telemetry.progress import Progress
+from tianji_cli.telemetry.progress import Progress, say
 from tianji_cli.telemetry.report import print_lines, write_json
 from tianji_cli.telemetry.snapshot import of_names
 from tianji_cli.wire.reports import Evaluating, Evaluation
@@ -113,7 +113,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     remove_stale()
     directory = RunDirectory.find(run, DEFAULT_OUT if out is None else out)
     for warning in directory.check():  # Its config names modules that will run.
-        sys.stderr.write(printable(f"tianji: warning: {warning}\n"))
+        say(f"warning: {warning}")
     config = load_run_config(str(directory.config))
     player = _find_policy(policy, checkpoint)
     wanted = checkpoint or config.experiment.eval_checkpoint
@@ -144,7 +144,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
         except (Exception, SystemExit) as cause:  # A user's environment or agent may raise anything.
             raise RunFailed(f"cannot evaluate {directory.path}: {describe(cause)}") from cause
     for change in changed_code(directory):
-        sys.stderr.write(f"tianji: warning: {change} since the run's last session\n")
+        say(f"warning: {change} since the run's last session")
     other = None if player == "trained" else player
     who = ", ".join(filter(None, (str(directory.path), name, other and f"{other} policy")))
     _show(evaluator, number, who, other, made, json_to)
@@ -234,7 +234,7 @@ def _close(evaluator: Evaluator) -> None:
         with limit(CLOSE_S):
             evaluator.close()
     except HangsError:
-        sys.stderr.write(f"tianji: warning: the environments were not closed after {CLOSE_S:g} s\n")
+        say(f"warning: the environments were not closed after {CLOSE_S:g} s")
 
 
 class _ProgressLine:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -15,11 +14,11 @@ from tianji_algos.errors import NotExportableError
 from tianji_cli.commands.options import Json, Run
 from tianji_cli.config.loader import load_run_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe, printable
+from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
 from tianji_cli.files.exported import CHECKED, FORMATS, ExportFormat, port_document, require
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, write_whole
 from tianji_cli.quantities import memory
-from tianji_cli.telemetry.progress import Progress, status
+from tianji_cli.telemetry.progress import Progress, say, status
 from tianji_cli.telemetry.report import print_lines, write_json
 from tianji_plugins import did_you_mean
 
@@ -61,7 +60,7 @@ def export(
     """
     directory = RunDirectory.find(run, DEFAULT_OUT)
     for warning in directory.check():  # Its config names modules that will run.
-        sys.stderr.write(printable(f"tianji: warning: {warning}\n"))
+        say(f"warning: {warning}")
     file_format = _find_format(kind, out)
     require(file_format.writes_with, f"--format {kind}")
     if check:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -11,12 +10,11 @@ import typer
 
 from tianji_cli.conditions import check_machine
 from tianji_cli.config.trust import check_trusted
-from tianji_cli.errors import printable
 from tianji_cli.files.directories import remove_stale, temporary_directory
 from tianji_cli.launch.host import JoinedHost
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import INTERRUPTED, StopSignals
-from tianji_cli.telemetry.progress import status
+from tianji_cli.telemetry.progress import say, status
 from tianji_cli.wire.address import JobKey, RootAddress, address_towards, parse_address, resolve
 
 
@@ -38,12 +36,7 @@ def join(
         RunFailed: the root is gone or was never there, or sends what makes no sense.
         Interruption: the user stops it.
     """
-
-    def say(what: str) -> None:
-        if not quiet:
-            sys.stderr.write(f"tianji: {printable(what)}\n")
-            sys.stderr.flush()
-
+    tell = (lambda _what: None) if quiet else say
     remove_stale()
     check_machine()
     host, port = parse_address(address)
@@ -53,10 +46,10 @@ def join(
     root = RootAddress(f"tcp://{root_host}:{port}", JobKey.read(key))
     warnings += check_trusted(Path(tempfile.gettempdir()), "set TMPDIR to a directory of your own")
     for warning in warnings:
-        say(warning)
+        tell(warning)
     with temporary_directory("tianji-host-") as directory, StopSignals() as signals:
         interface = address_towards(root_host)
         with status(f"taking part in the job at {root.address}", quiet=quiet):
-            JoinedHost(root, this_host(), interface, directory, signals, say).run()
+            JoinedHost(root, this_host(), interface, directory, signals, tell).run()
     remove_stale()
     return INTERRUPTED if signals.count else 0

@@ -14,10 +14,11 @@ import typer
 from tianji_cli.commands.options import Config, Name, Override
 from tianji_cli.commands.sweep import begin, check_installed, tree_of
 from tianji_cli.config.loader import dump_config, resolve
-from tianji_cli.errors import UsageError, printable
+from tianji_cli.errors import UsageError
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, write_whole
 from tianji_cli.files.sweeps import SweepDirectory
 from tianji_cli.launch.slurm import Request, batch_script, require_slurm, script_of, submit, sweep_script
+from tianji_cli.telemetry.progress import say
 from tianji_cli.wire.address import write_new_key
 
 
@@ -76,7 +77,7 @@ def slurm(  # noqa: PLR0913 - the options of a command are its parameters
     run = RunDirectory.create(job.experiment.name, place)
     try:
         for warning in run.check():
-            sys.stderr.write(printable(f"tianji: warning: {warning}\n"))
+            say(f"warning: {warning}")
         run.write_config(dump_config(job))
         write_new_key(run.path / "job.key")
         script = script_of(run.path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,7 +22,7 @@ from tianji_cli.config.best import differences
 from tianji_cli.config.checks import check_devices, crosses_hosts
 from tianji_cli.config.loader import load_config, load_run_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import ConfigError, RunFailed, TianjiError, UsageError, printable
+from tianji_cli.errors import ConfigError, RunFailed, TianjiError, UsageError
 from tianji_cli.files.directories import is_occupied, remove_stale
 from tianji_cli.files.film import MP4, FilmError, check_library
 from tianji_cli.files.initial import Source, described
@@ -60,7 +59,7 @@ from tianji_cli.root.session import Result, RunRequest, build_spec, run_session
 from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.machine import changed_code
 from tianji_cli.telemetry.metrics import read_summary
-from tianji_cli.telemetry.progress import status
+from tianji_cli.telemetry.progress import say, status
 from tianji_cli.telemetry.report import document_of, print_lines, print_result, write_json
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.trackers import check_trackers
@@ -398,12 +397,6 @@ def _launcher_that_built(spec: JobSpec, world: World | None, stack: ExitStack) -
         launcher = (stack if world is None else only_to_build).enter_context(LocalLauncher())
         launcher.build_once(spec, say)
         return launcher
-
-
-def say(what: str) -> None:
-    """Write to stderr before there is a display."""
-    sys.stderr.write(printable(f"tianji: {what}\n"))
-    sys.stderr.flush()
 
 
 def _wants_mpiexec(job: JobConfig, plan: Plan, launch: Launch | None, world: World | None) -> bool:

@@ -19,7 +19,7 @@ from typing import Final
 from tianji_cli.errors import UsageError
 
 TRUST: Final = "TIANJI_TRUST"
-"""Environment variable, inherited by children, by which ``--trust`` turns refusals into warnings."""
+"""Environment variable, inherited by children, by which ``--trust`` lifts refusals."""
 ROOT: Final = 0
 ALL_USERS: Final = ["0", "0", "4294967295"]
 """What ``uid_map`` says where each user is the one that the system knows."""

@@ -43,6 +43,12 @@ def is_live(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
+def say(what: str) -> None:
+    """Write a line to stderr, where nothing else is drawn."""
+    sys.stderr.write(printable(f"tianji: {what}\n"))
+    sys.stderr.flush()
+
+
 class Progress:
     """Shows what is done now, what came of the last, and how many of ``total`` are ``done``.
 

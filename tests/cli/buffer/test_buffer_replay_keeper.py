@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli.buffer.replays import ScriptedActor, batch_of, fragment_layout, open_replay
+from cli.sessions import fill_disk
 
 from tianji_cli.roles.buffer.replay import file as replay_keeper
 from tianji_cli.roles.buffer.replay.file import ReplayFileError, ReplayKeeper
@@ -92,13 +93,7 @@ def test_a_disk_that_is_full_leaves_the_copy_before_whole(small_disk: Path) -> N
     fill(replay, 2)
     keeper.save()
     before = {path.name: path.read_bytes() for path in (directory / "last").iterdir()}
-    filler = small_disk / "filler"
-    with filler.open("wb", buffering=0) as file:
-        while True:
-            try:
-                file.write(b"\0" * 512)
-            except OSError:
-                break
+    filler = fill_disk(small_disk)
     fill(replay, 3)
     with pytest.raises(ReplayFileError, match=r"cannot write the replay to .*No space left"):
         keeper.save()

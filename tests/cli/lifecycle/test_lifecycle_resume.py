@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from cli.sessions import fill_disk
+
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
 
@@ -153,13 +155,7 @@ def test_a_run_that_was_stopped_in_its_evaluation_is_at_its_goal_though_nothing_
 def test_a_full_disk_ends_the_run_with_what_could_not_be_written(workplace: Any, small_disk: Path) -> None:
     run = workplace.train(ENDLESS, {"experiment": {"checkpoint_every_s": 3.0}})
     run.train_until(1000)
-    filler = small_disk / "filler"
-    with filler.open("wb", buffering=0) as file:
-        while True:
-            try:
-                file.write(b"\0" * 4096)
-            except OSError:
-                break
+    filler = fill_disk(small_disk)
     run.command.wait(1)
     assert "No space left" in run.command.last_words
     assert "checkpoint" in run.command.last_words
@@ -172,13 +168,7 @@ def test_a_full_disk_ends_the_run_with_what_could_not_be_written(workplace: Any,
 def test_metrics_that_cannot_be_written_do_not_end_a_run(workplace: Any, small_disk: Path) -> None:
     run = workplace.train({"experiment": {"stop": {"wall_s": 4.0}, "checkpoint_every_s": 600.0}})
     run.train_until(1000)
-    filler = small_disk / "filler"
-    with filler.open("wb", buffering=0) as file:
-        while True:
-            try:
-                file.write(b"\0" * 4096)
-            except OSError:
-                break
+    filler = fill_disk(small_disk)
     time.sleep(1.0)
     filler.unlink()
     summary = run.finish()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli.sessions import kill_session
+from cli.sessions import fill_disk, kill_session
 
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.quantities import number
@@ -179,15 +179,10 @@ def test_a_full_disk_fails_no_trial(workplace: Any, small_disk: Path) -> None:
     config = str(workplace.config(SWEEP, ONE_AT_ONCE, SLOW, {"sweep": {"trials": 3}}))
     swept = Swept(path, workplace.command("sweep", config, "--out", "out/sw"))
     workplace.until(lambda: swept.ends[0] and swept.trained(1), "the first is over, the second trains")
-    with (small_disk / "filler").open("wb", buffering=0) as file:
-        while True:
-            try:
-                file.write(b"\0" * 4096)
-            except OSError:
-                break
+    filler = fill_disk(small_disk)
     swept.command.wait(1)
     assert "No space left on device" in swept.command.last_words
-    (small_disk / "filler").unlink()
+    filler.unlink()
     resumed = Swept(path, workplace.command("sweep", config, "--out", "out/sw", "--resume"))
     resumed.command.wait(0)
     assert [row["status"] for row in resumed.rows] == ["finished"] * 3

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from cli.lifecycle.conftest import Run, Workplace
+from cli.sessions import fill_disk
 from cli.warm import WarmCommands
 
 GOES_ON = ("train", "--resume", "RUN", "--quiet", "--set", "experiment.stop={env_steps=1_000_000}")
@@ -162,12 +163,7 @@ def test_a_session_on_a_full_disk_changes_nothing(
     run = small_disk / "run/1"
     shutil.copytree(finished, run, symlinks=True)
     before = contents(run)
-    with (small_disk / "filler").open("wb", buffering=0) as file:
-        while True:
-            try:
-                file.write(b"\0" * 4096)
-            except OSError:
-                break
+    fill_disk(small_disk)
     full = command(workplace, run, (*GOES_ON, "--set", "training.epochs=1"))
     full.wait(1)
     assert "No space left" in full.last_words
