@@ -214,9 +214,9 @@ def _status_of(arguments: Sequence[str], *, debug: bool) -> int:
 
 
 def _status_left(ended: SystemExit) -> int:
-    """Pass on the status of typer's own end; 1 if a user's module has ended the command, which is named."""
+    """Pass on the status of an end by typer or rich (a closed pipe); 1, and its name, if a module left."""
     *_, (frame, line) = walk_tb(ended.__traceback__)
-    if str(frame.f_globals.get("__name__")).startswith(("click.", "typer.", "tianji_")):
+    if str(frame.f_globals.get("__name__")).startswith(("click.", "rich.", "typer.", "tianji_")):
         return ended.code if isinstance(ended.code, int) else 1
     where = f"{frame.f_code.co_filename}:{line}"
     _complain(f"tianji: error: sys.exit({ended.code!r}) in {where} has ended the command")

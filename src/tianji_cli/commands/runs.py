@@ -98,13 +98,11 @@ def list_runs(out: Path, json_to: str | None) -> None:
 def runs_in(out: Path) -> Iterator[RunDirectory]:
     """Go through what has a run's place below a directory, ``NAME/N``, be it whole or not.
 
-    Several seeds of a config are in ``NAME/seeds-N/SEED``.
+    Seeds of a config are in ``NAME/seeds-N/SEED``, a sweep's trials in ``NAME/sweep-N/trials/N/SEED``.
     """
     for experiment in _directories(out):
-        for place in (
-            experiment,
-            *(below for below in _directories(experiment) if below.name[:6] == "seeds-"),
-        ):
+        several = (below for kind in ("seeds-*", "sweep-*/trials/*") for below in experiment.glob(kind))
+        for place in (experiment, *sorted(several)):
             for path in _directories(place):
                 if path.name.isascii() and path.name.isdecimal():
                     yield RunDirectory(path)

@@ -64,6 +64,29 @@ def listed(out: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]
     return runs
 
 
+def test_runs_of_several_seeds_and_of_a_sweep_s_trials_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = ["ppo_cartpole/1", "ppo_cartpole/seeds-1/3", "ppo_cartpole/sweep-1/trials/0/1"]
+    for place in places:
+        run = make_run(tmp_path, 1)
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        run.path.rename(tmp_path / place)
+    assert sorted(row["run"] for row in listed(tmp_path, capsys)) == [
+        f"{tmp_path}/{place}" for place in places
+    ]
+
+
+def test_what_a_reader_did_not_wait_for_is_no_error_of_a_module(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 1)
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = (sys.executable, "-m", "tianji_cli", "show", run.path)
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
 def test_runs_are_listed_newest_first_and_damaged_ones_among_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -131,12 +131,14 @@ def _rounds_s(timeline: Timeline) -> float:
     published_s = _published_s(timeline)
     if len(published_s) <= ROUNDS:
         return timeline.seconds
-    return min(timeline.seconds, ROUNDS * float(np.median(np.diff(published_s))))
+    return float(np.median(published_s[ROUNDS:] - published_s[:-ROUNDS]))
 
 
 def _first_s(timeline: Timeline, span_s: float) -> float:
-    """Choose the moment from which so much is seen: when a version was published, about in the middle."""
+    """Choose the moment from which so much is seen: about in the middle, when as many rounds began as fit."""
     last_s = max(0.0, timeline.seconds - span_s)
     published_s = _published_s(timeline)
-    fitting = published_s[published_s <= last_s]
+    rounds_s = published_s[ROUNDS:] - published_s[:-ROUNDS]
+    begins_s = published_s[: len(rounds_s)]
+    fitting = begins_s[(rounds_s <= span_s) & (begins_s <= last_s)]
     return float(fitting[np.argmin(np.abs(fitting - last_s / 2))]) if len(fitting) else last_s / 2

@@ -127,6 +127,19 @@ def test_names_are_drawn_as_they_are_and_no_formulas() -> None:
     assert b"out$^{$/run/1" in picture.getvalue()
 
 
+def test_the_rounds_that_are_drawn_are_no_pause_in_the_middle() -> None:
+    learner = ACTOR.model_copy(update={"roles": ("learner",)})
+    begins_s = [0.5 * i + (200.0 if i >= 10 else 0.0) for i in range(20)]
+    rows = [span for s in begins_s for span in ((s, s + 0.3, "update"), (s + 0.4, s + 0.45, "publish"))]
+    figure = Figure()
+    draw_timelines(
+        figure,
+        {"run/1": Timeline("run/1", 210.0, (learner,), [Lane("learner", learner, made_of(*rows), 210.0)])},
+    )
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["push, adopt, publish", "update"]
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> TracePlace:
     return TracePlace(tmp_path)
