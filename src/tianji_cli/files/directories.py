@@ -14,7 +14,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -47,7 +47,7 @@ class LinkedDirectories:
             final = self._directory / name
             if final.exists():
                 # A link is replaced in one step, a directory is not: the link leads to a twin meanwhile.
-                shutil.copytree(temporary, twin, copy_function=os.link)
+                copy_files(temporary, twin, os.link)
                 replace_link(self._directory / link, twin.name)
                 remove_directory(final)
             temporary.rename(final)
@@ -70,6 +70,20 @@ class LinkedDirectories:
                     leftover.unlink()
             elif leftover.name not in in_use:
                 shutil.rmtree(leftover, ignore_errors=True)
+
+
+def copy_files(directory: Path, to: Path, copy: Callable[[str, Path], object] = shutil.copyfile) -> None:
+    """Copy the files of a directory, no links, into another one, which may be there already.
+
+    An error is that of one file, where ``shutil.copytree`` raises one without a number for all of them.
+
+    Raises:
+        OSError: one cannot be copied.
+    """
+    to.mkdir(exist_ok=True)
+    for entry in os.scandir(directory):
+        if entry.is_file(follow_symlinks=False):
+            copy(entry.path, to / entry.name)
 
 
 def remove_directory(place: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import UsageError, cut, printable
+from tianji_cli.files.directories import copy_files
 from tianji_cli.files.regular import read_toml
 from tianji_cli.files.rundir import NoSuchRunError, RunDirectory
 from tianji_cli.files.saved import BEST, MODEL, seal
@@ -82,7 +83,7 @@ class Source:
         place = run.path / INIT
         try:
             if self.place.is_dir():
-                shutil.copytree(self.place, place, symlinks=True, dirs_exist_ok=True)
+                copy_files(self.place, place)
             else:
                 place.mkdir(exist_ok=True)
                 shutil.copyfile(self.place, place / MODEL)

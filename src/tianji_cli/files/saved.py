@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 
 from tianji_cli.config.schema import Stop
 from tianji_cli.errors import TianjiError, UsageError
-from tianji_cli.files.directories import replace_link
+from tianji_cli.files.directories import copy_files, replace_link
 from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, open_regular, read_regular
 from tianji_cli.files.rundir import RunDirectory
 
@@ -353,7 +353,7 @@ def keep_best(checkpoints: Path, session: int) -> str:
     temporary = checkpoints / f".{kept.name}.{os.getpid()}"
     if best.is_dir() and not kept.exists():
         try:
-            shutil.copytree(best.resolve(), temporary)
+            copy_files(best, temporary)
             temporary.rename(kept)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)

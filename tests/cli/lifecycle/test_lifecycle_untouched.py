@@ -3,9 +3,12 @@
 import json
 import shutil
 import signal
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cli.lifecycle.conftest import Run, Workplace
 from cli.sessions import fill_disk
@@ -32,6 +35,15 @@ REFUSED = {
     "stop": ("stop", "RUN"),
     "watch": ("watch", "RUN"),
 }
+
+READS = {
+    "eval": ("eval", "RUN", "--episodes", "2000", "--out", "out", "--json", "WHERE/eval.json"),
+    "export": ("export", "RUN", "--format", "onnx", "--out", "WHERE/policy.onnx", "--check"),
+    "report": ("report", "RUN", "--out", "WHERE/page.html"),
+    "compare": ("compare", "RUN", "--out", "WHERE/figures"),
+    "another training": ("train", "run.toml", "--init-from", "RUN", "--out", "WHERE/runs", "--quiet"),
+}
+"""What takes a run and writes elsewhere."""
 
 
 SWITCHED = """
@@ -169,3 +181,25 @@ def test_a_session_on_a_full_disk_changes_nothing(
     assert "No space left" in full.last_words
     assert contents(run) == before
     check_it_plays(workplace, run)
+
+
+@pytest.mark.parametrize("arguments", READS.values(), ids=READS)
+def test_a_command_that_reads_a_run_leaves_it_as_it_was_though_it_is_killed_or_cannot_write(
+    workplace: Workplace, finished: Path, small_disk: Path, arguments: tuple[str, ...]
+) -> None:
+    run = small_disk / "run/1"
+    shutil.copytree(finished, run, symlinks=True)
+    workplace.config()
+    before = contents(run)
+    elsewhere = [word.replace("WHERE", str(workplace.place)) for word in arguments]
+    for moment_s in np.random.default_rng(5).uniform(0.0, 1.0, 3):
+        begun = command(workplace, run, tuple(elsewhere))
+        with suppress(subprocess.TimeoutExpired):
+            begun.process.wait(moment_s)
+        begun.end()
+        assert contents(run) == before
+    fill_disk(small_disk)
+    full = command(workplace, run, tuple(word.replace("WHERE", str(small_disk)) for word in arguments))
+    assert full.wait() != 0
+    assert "No space left" in full.stderr
+    assert contents(run) == before
