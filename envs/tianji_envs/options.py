@@ -93,7 +93,8 @@ def numbered(value: Any) -> Any:
     """Fill in the numbers of the copy that is being built, in a value and all values inside it.
 
     ``{index}`` is different in each copy of a job, ``{copy}`` in those of one actor, ``{actor}`` in each
-    actor, and ``{port}`` is a port that nobody has opened yet. A text that is nothing else becomes a number.
+    actor, and ``{port}`` is a port that nobody has opened yet, one for each copy. A text that is nothing
+    else becomes a number.
 
     >>> numbered({"name": "world-{copy}", "ids": ["{index}"], "{copy}": True})
     {'name': 'world-0', 'ids': [0], '{copy}': True}
@@ -120,7 +121,7 @@ def numbered(value: Any) -> Any:
 
 def _free_port(index: int) -> int:
     for first in _PORTS:
-        with socket.socket() as probe, suppress(OSError):
+        with socket.socket() as probe, suppress(OSError, OverflowError):
             probe.bind(("", first + index % _PORTS.step))
             return first + index % _PORTS.step
     raise BrokenEnvironmentError(f"no port is free for copy {index} of the environment")

@@ -404,7 +404,8 @@ class UserFactory(EnvironmentFactory):
     ) -> VectorEnvironment:
         """Build N of the class, or call the function N times."""
         self.check_id(id)
-        asked = {"index": "{index}"} if "index" in self._parameters() else {}
+        index = self._parameters().get("index")
+        asked = {} if index is None or index.kind is index.POSITIONAL_ONLY else {"index": "{index}"}
         keywords = asked | dict(options or {})
         if render and self._draws_if_asked():
             keywords |= {"render_mode": "rgb_array"}

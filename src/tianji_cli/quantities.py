@@ -43,6 +43,8 @@ def duration(seconds: float, decimals: int = 1) -> str:
     Args:
         decimals: of the seconds, below a minute.
     """
+    if not math.isfinite(seconds):
+        return "an unknown time"
     if round(seconds, decimals) < 60:
         return f"{seconds:.{decimals}f} s"
     if round(seconds) < 3600:

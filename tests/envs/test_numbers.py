@@ -76,6 +76,21 @@ def test_a_factory_that_asks_for_its_index_gets_it_unless_options_say_another(ma
     assert found == [(6, 0), (7, 1), (99, 1), (99, 1)]
 
 
+def test_a_factory_whose_index_is_no_keyword_is_not_given_one() -> None:
+    def makes(index: int = 5, /) -> Told:
+        return Told(index=index)
+
+    UserFactory("mine", makes).make("", 1)
+    assert given == [{"index": 5, "COPY": "0"}]
+
+
+def test_a_copy_beyond_the_last_port_has_one_of_those_before_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIANJI_ACTOR", "4999")
+    monkeypatch.setattr("tianji_envs.options._PORTS", range(60_000, 65_536, 10_000))
+    with pytest.raises(BrokenEnvironmentError, match="no port is free for copy 9998"):
+        numbered("{port}")
+
+
 def test_no_two_copies_have_one_port_nor_one_that_others_have_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     assert numbered("at:{port}") == f"at:{numbered('{port}')}"
     port = numbered("{port}")

@@ -92,6 +92,7 @@ class Board:
             elif not self._quiet:
                 self._tell(members)
         except OSError:  # The terminal or pipe has gone; the trainings go on unseen.
+            self.__exit__()
             self._quiet, self._live = True, None
 
     def _tell(self, members: Sequence[Member]) -> None:

@@ -24,8 +24,8 @@ from tianji_cli.commands.completion import processes, runs
 from tianji_cli.commands.options import Json, Run, Runs
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, one_line, printable
 from tianji_cli.files.directories import is_occupied
-from tianji_cli.files.regular import open_regular, read_toml
-from tianji_cli.files.rundir import CONFIG, DEFAULT_OUT, RunDirectory
+from tianji_cli.files.regular import CONFIG, LOG_BYTES, open_regular, read_toml
+from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.files.seeds import SeedsDirectory
 from tianji_cli.launch.children import process_state
 from tianji_cli.quantities import count, memory, number
@@ -290,8 +290,8 @@ class _Log:
             OSError: it cannot be read.
         """
         with open(open_regular(self.path), "rb") as file:
-            if os.fstat(file.fileno()).st_size < self._position:
-                self._position = 0  # It was written anew.
+            if (size := os.fstat(file.fileno()).st_size) < self._position:
+                self._position = LOG_BYTES if size > LOG_BYTES else 0  # It was cut, or written anew.
             file.seek(self._position)
             while line := file.readline(LONGEST_LINE):
                 if not (line.endswith(b"\n") or rest or len(line) == LONGEST_LINE):

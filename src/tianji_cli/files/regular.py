@@ -7,6 +7,7 @@ is to read or write where another has chosen, and a file may be larger or deeper
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
 import sys
@@ -25,6 +26,9 @@ MOST_CONFIG_BYTES: Final = 1 << 20
 MOST_DEPTH: Final = 100
 """Tables and lists inside one another, of JSON and TOML that runs write."""
 
+CONFIG: Final = "config.toml"
+"""What makes a directory a run's."""
+
 OF_A_RUN: Final = ("logs", "checkpoints", "plots", "videos", "trace")
 """Directories of a run that are no links; the run itself may be one, and so may ``best`` and ``last``."""
 
@@ -42,7 +46,8 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int
     Raises:
         OSError: it cannot be opened, is no regular file, or is a link.
     """
-    no_link = os.O_NOFOLLOW if path.parent.name in OF_A_RUN else 0
+    of_run = path.parent.name in OF_A_RUN and os.path.isfile(path.parent.parent / CONFIG)
+    no_link = os.O_NOFOLLOW if of_run else 0
     try:
         within = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | no_link)
         try:
@@ -107,7 +112,7 @@ def parse_json(content: bytes) -> Any:
     Raises:
         ValueError: it is none, is nested too deeply, or has numbers that no run writes.
     """
-    return _bounded(from_json(content, allow_inf_nan=False))
+    return _bounded(from_json(content, allow_inf_nan=False), most=sys.float_info.max)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -124,15 +129,17 @@ def read_toml(path: Path) -> dict[str, Any]:
     return found
 
 
-def _bounded(value: Any, depth: int = 0) -> Any:
-    """Return a value if its depth and its whole numbers are such that all code can go on with them."""
+def _bounded(value: Any, depth: int = 0, most: float = math.inf) -> Any:
+    """Return a value if its depth and its numbers are such that all code can go on with them."""
     if depth > MOST_DEPTH:
         raise ValueError("it is nested too deeply")
     if isinstance(value, dict | list):
         for one in value.values() if isinstance(value, dict) else value:
-            _bounded(one, depth + 1)
+            _bounded(one, depth + 1, most)
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError(f"it has a whole number of {value.bit_length()} bits")
+    elif isinstance(value, float) and abs(value) > most:  # As 1e999 is read.
+        raise ValueError("it has a number that is not finite")
     return value
 
 
@@ -147,15 +154,20 @@ def write_to(log: Path) -> None:
 
 
 LOG_BYTES: Final = 8 << 20
-"""Of the beginning of a log, and again of its end: one who prints in each step would fill the disk."""
+"""Bytes kept of a log's beginning, and half as many of its end: an environment may print in each step."""
 
 
 def bound_log(log: Path) -> None:
-    """Cut the middle out of a log that has grown beyond twice ``LOG_BYTES``; its writers append to it."""
+    """Cut the middle out of a log that has grown beyond twice ``LOG_BYTES``.
+
+    Its writers append to it; what they write in this very moment may be left out, too.
+
+    Raises:
+        OSError: it cannot be opened, or written.
+    """
     if log.stat().st_size > 2 * LOG_BYTES:
-        with open(open_regular(log, os.O_RDWR), "r+b") as file:
+        with open(open_regular(log, os.O_RDWR | os.O_APPEND), "r+b", buffering=0) as file:
             file.seek(-LOG_BYTES // 2, os.SEEK_END)
-            end = file.read()
+            end = file.read(LOG_BYTES // 2)
             file.truncate(LOG_BYTES)
-            file.seek(LOG_BYTES)
             file.write(b"\n[tianji: what comes here is left out: a log has 16 MiB at most]\n" + end)

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from dataclasses import dataclass
-from glob import escape
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 from tianji_cli.config.trust import check_trusted
 from tianji_cli.errors import UsageError, cut, describe, printable
-from tianji_cli.files.regular import OF_A_RUN, open_regular
+from tianji_cli.files.regular import CONFIG, OF_A_RUN, open_regular
 from tianji_cli.quantities import ranges
 from tianji_plugins import nearest
 
 DEFAULT_OUT: Final = Path("experiments")
-CONFIG: Final = "config.toml"
 """Resolved config of a run's first session; those of later ones are ``config-<session>.toml``."""
 SUBDIRECTORIES: Final = ("logs", "checkpoints", "plots")
 VIDEOS: Final = "videos"
@@ -288,16 +287,19 @@ def write_whole(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
-    remove_leftovers(path.parent, f".{escape(path.name)}.*", now_s)
+    remove_leftovers(path.parent, rf"\.{re.escape(path.name)}\.\d+", now_s)
 
 
-def remove_leftovers(place: Path, pattern: str, now_s: float) -> None:
+def remove_leftovers(place: Path, names: str, now_s: float) -> None:
     """Remove what killed processes have left under temporary names, ``STALE_S`` before now or earlier.
 
     Args:
+        names: a regular expression that no name of a user's file matches, such as that of an editor's.
         now_s: by the clock of the file system, which another host's processes may write to.
     """
-    for leftover in place.glob(pattern):
+    for leftover in place.iterdir():
+        if not re.fullmatch(names, leftover.name):
+            continue
         with contextlib.suppress(OSError):
             if now_s - leftover.lstat().st_mtime > STALE_S:
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()

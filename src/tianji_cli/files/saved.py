@@ -14,7 +14,6 @@ import os
 import re
 import shlex
 import shutil
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any, Final, Self
 from tianji_cli.config.schema import Stop
 from tianji_cli.errors import TianjiError, UsageError
 from tianji_cli.files.directories import copy_files, replace_link
-from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, open_regular, read_regular
+from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, open_regular, read_regular, read_toml
 from tianji_cli.files.rundir import RunDirectory
 
 BEST: Final = "best"
@@ -292,7 +291,7 @@ def _fewest_groups(checkpoints: Path, since: int, until: int) -> float:
     run, fewest = RunDirectory(checkpoints.parent), math.inf
     for session in range(since + 2, until + 2) if until - since < MOST_SESSIONS else ():
         try:
-            config = tomllib.loads(read_regular(run.config_of(session), MOST_DOCUMENT_BYTES).decode())
+            config = read_toml(run.config_of(session))
             fewest = min(fewest, config["distribution"].get("groups", 1))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # It does not say that one was left out.

@@ -46,7 +46,7 @@ class SweepDirectory:
             parent.mkdir(parents=True, exist_ok=True)
             made = cls(parent / f".{PREFIX}{secrets.token_hex(4)}")
             made.path.mkdir()
-            remove_leftovers(parent, f".{PREFIX}*", made.path.stat().st_mtime)
+            remove_leftovers(parent, rf"\.{PREFIX}[0-9a-f]{{8}}", made.path.stat().st_mtime)
             try:
                 made.workers.mkdir()
                 made.trials.mkdir()

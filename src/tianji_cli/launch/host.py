@@ -310,14 +310,14 @@ class HostLog:
         return self._take(min(PIECE_BYTES, self._most - self._read))
 
     def rest(self) -> Iterator[bytes]:
-        """Read all that is new, in pieces: the worker has ended. Says how much it leaves out."""
+        """Read all that is new, in pieces: the worker has ended. Says so if it leaves anything out."""
         while piece := self.piece():
             yield piece
         with contextlib.suppress(OSError):
             left_out = self._path.stat().st_size - self._read - PIECE_BYTES
             if left_out > 0:
                 self._read += left_out
-                yield f"\n[tianji: {left_out} bytes of this log are left out]\n".encode()
+                yield b"\n[tianji: what comes here is left out]\n"
         if piece := self._take(PIECE_BYTES):
             yield piece
 

@@ -18,6 +18,7 @@ from tempfile import TemporaryFile
 from typing import Final, Self
 
 from tianji_cli.errors import ProcessExit, RunFailed, UsageError
+from tianji_cli.files.regular import bound_log
 from tianji_cli.launch.children import last_words, process_state
 from tianji_cli.launch.fork_server import (
     NOTICE,
@@ -73,6 +74,8 @@ class WorkerProcess:
     def end(self, exit_: ProcessExit) -> None:
         """Record its end; only the first report of it counts."""
         if self.exit is None:
+            with contextlib.suppress(OSError):  # Whoever has removed it wants no log.
+                bound_log(self.spec.log)
             self.exit = replace(exit_, error=self.hung) if self.hung and exit_.by_signal else exit_
             self._exited.append(self)
 

@@ -25,9 +25,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from tianji_cli.errors import TianjiError, printable
+from tianji_cli.errors import TianjiError, one_line, printable
 from tianji_cli.files.regular import open_regular, parse_json, read_json
 from tianji_cli.files.rundir import RunDirectory, RunDirectoryError
 from tianji_cli.telemetry.snapshot import METRICS, SPREADS, SUMMARY_SCHEMA, Snapshot, Summary, read_back
@@ -360,9 +360,20 @@ def read_history(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]
 def _parsed_lines(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(whole_lines(path), 1):
         try:
-            yield parse_json(line)
+            row = parse_json(line)
+            is_evaluation = isinstance(row, dict) and row.get("kind") == EVALUATION
+            (EvaluationRow if is_evaluation else Row).model_validate(row)
         except ValueError as cause:
-            raise ValueError(f"{path}, line {number}: not a JSON object of a run's ({cause})") from cause
+            said = first_problem(cause) if isinstance(cause, ValidationError) else cause
+            raise ValueError(f"{path}, line {number}: not a JSON object of a run's ({said})") from cause
+        yield row
+
+
+def first_problem(cause: ValidationError) -> str:
+    """Say in a line what is wrong with a document, and where in it."""
+    wrong = cause.errors()[0]
+    where = ".".join(map(str, wrong["loc"]))
+    return one_line(f"{where}: {wrong['msg']}" if where else wrong["msg"])
 
 
 def whole_lines(path: Path) -> Iterator[bytes]:
@@ -420,6 +431,7 @@ class Row(BaseModel):
     env_steps: int = 0
     updates: int
     mean_100: float | None
+    best_mean_100: float | None = None
     busy: dict[str, float | None] = {}
     memory: dict[str, int | None] = {}
     stop: dict[str, float] = {}

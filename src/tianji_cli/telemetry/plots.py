@@ -131,8 +131,9 @@ def drawings(
             found["episode_length"] = partial(_draw_one, lengths, "mean_length", "Steps of an episode")
         names = dict.fromkeys(name for row in started for name in row.get("losses") or ())
         for name in list(names)[:MOST_LOSSES]:
-            told = [{**row, **row["losses"]} for row in started if name in (row.get("losses") or ())]
-            found[f"{LOSS}{name}"] = partial(_draw_one, told, name, _plain(name.replace("_", " ")))
+            key = f"{LOSS}{name}"
+            told = [{**row, key: row["losses"][name]} for row in started if name in (row.get("losses") or ())]
+            found[key] = partial(_draw_one, told, key, _plain(name.replace("_", " ")))
     if more and (kinds := _kinds_of_roles(trained)):
         found["busy"] = partial(_draw_busy, trained, kinds)
     return found

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from pydantic import BaseModel, ValidationError
+
 from tianji_cli.errors import one_line
 from tianji_cli.files.directories import is_occupied
 from tianji_cli.files.regular import MOST_CONFIG_BYTES, open_regular, read_json, read_regular
@@ -22,7 +24,7 @@ from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.plan.plan import this_host
 from tianji_cli.quantities import exact
 from tianji_cli.telemetry.machine import last_session
-from tianji_cli.telemetry.metrics import MOST_ROW_BYTES, Row, has_writer, parsed_row
+from tianji_cli.telemetry.metrics import MOST_ROW_BYTES, Row, first_problem, has_writer, parsed_row
 
 SILENT_S: Final = 60.0
 """Where locks say nothing, a run is dead after so long without a row."""
@@ -177,6 +179,21 @@ def in_short(config: Mapping[str, Any]) -> dict[str, str]:
     return {label: text for label, text in found.items() if text}
 
 
+class _Returns(BaseModel):
+    best_mean_100: float | None = None
+
+
+class _Result(BaseModel):
+    """A summary: what tells how a run ended."""
+
+    status: Literal["finished", "stopped", "failed"]
+    reason: str
+    env_steps: int
+    updates: int
+    session: int | None = None
+    returns: _Returns
+
+
 def _standing(run: RunDirectory) -> RunState:
     """Look at a run, but for what its directory as a whole says.
 
@@ -193,37 +210,23 @@ def _standing(run: RunDirectory) -> RunState:
     if not run.metrics.exists():
         return RunState(run, "waiting", "no process has begun with it")
     row = last_row(run.metrics)
-    said = (row.model_extra or {}) if row is not None else {}
-    so_far = None if row is None else row.env_steps, _float(said.get("best_mean_100"))
+    so_far = (None, None) if row is None else (row.env_steps, row.best_mean_100)
     if running:
         return RunState(run, "running", "", *so_far)
     try:
-        summary = read_json(run.summary)
+        result = _Result.model_validate(read_json(run.summary))
     except FileNotFoundError:
-        summary = None
+        result = None
+    except ValidationError as cause:
+        raise ValueError(f"summary.json is no summary of a run: {first_problem(cause)}") from cause
     except ValueError as cause:
         raise ValueError(f"summary.json is no JSON that a run writes: {cause}") from cause
     # A resumed run keeps the summary of the session before until it has its own.
-    of_last = is_of_last_session(run, _int(_of(summary, "session")))
-    if summary is None or not of_last or (row is not None and _of(summary, "updates") != row.updates):
+    is_of_last = result is not None and is_of_last_session(run, result.session)
+    if result is None or not is_of_last or (row is not None and result.updates != row.updates):
         return RunState(run, "killed", "it has ended without a result", *so_far)
-    status = _of(summary, "status")
-    if status not in {"finished", "stopped", "failed"}:
-        raise ValueError("summary.json has no status")
-    env_steps, best = _of(summary, "env_steps"), _of(_of(summary, "returns"), "best_mean_100")
-    return RunState(run, status, one_line(str(_of(summary, "reason"))), _int(env_steps), _float(best))
-
-
-def _of(table: Any, key: str) -> Any:
-    return table.get(key) if isinstance(table, Mapping) else None
-
-
-def _int(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
-
-
-def _float(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    reason, best = one_line(result.reason), result.returns.best_mean_100
+    return RunState(run, result.status, reason, result.env_steps, best)
 
 
 def _files(place: Path) -> Iterator[tuple[str, int]]:

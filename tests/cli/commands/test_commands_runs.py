@@ -8,7 +8,7 @@ import pty
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,12 @@ import pytest
 from cli.telemetry.conftest import build_snapshot, build_summary
 
 import tianji
+from tianji_cli.commands import runs as of_runs
 from tianji_cli.commands.list import list_things
 from tianji_cli.commands.runs import logs, rm, show, stop
 from tianji_cli.commands.watch import watch
 from tianji_cli.errors import TianjiError, UsageError
+from tianji_cli.files import regular
 from tianji_cli.files.directories import directory_lock
 from tianji_cli.files.rundir import RunDirectory, RunDirectoryError
 from tianji_cli.files.seeds import SeedsDirectory
@@ -213,6 +215,35 @@ def test_a_damaged_run_is_a_line_of_the_table_and_hides_no_other(
             getattr(read, of_run)
 
 
+def leaves(table: dict[str, Any], *above: str) -> Iterator[tuple[str, ...]]:
+    for key, value in table.items():
+        yield (*above, key)
+        if isinstance(value, dict):
+            yield from leaves(value, *above, key)
+
+
+@pytest.mark.parametrize("value", ["[]", "{}", "null", "-1", '"text"', "1e999"])
+def test_no_value_in_a_summary_keeps_a_run_from_being_listed_or_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str
+) -> None:
+    run = make_run(tmp_path, 1)
+    whole = json.loads(run.summary.read_text())
+    for *above, last in leaves(whole):
+        document = json.loads(json.dumps(whole))
+        table = document
+        for key in above:
+            table = table[key]
+        table[last] = "HERE"
+        run.summary.write_text(json.dumps(document).replace('"HERE"', value))
+        (row,) = listed(tmp_path, capsys)
+        assert row["status"] in {"finished", "stopped", "damaged", "killed"}
+        assert (row["status"] == "damaged") == ("summary.json" in row["reason"])
+        if value == "1e999":
+            assert row["status"] == "damaged"
+        assert show(str(run.path)) == show(str(run.path), json_to="-") == stop(str(run.path)) == 0
+        capsys.readouterr()
+
+
 def test_no_name_of_a_directory_is_obeyed_by_a_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -322,7 +353,24 @@ def test_a_run_is_shown_with_its_config_its_result_and_its_files(
     assert document["summary"]["status"] == document["status"] == "finished"
     run.summary.write_text('{"status": "finished", "updates": 700}')
     assert show("ppo_cartpole", out=tmp_path) == 0
-    assert "no summary that this version of tianji can read" in capsys.readouterr().out
+    assert "summary.json is no summary of a run: reason: Field required" in capsys.readouterr().out
+
+
+def test_a_log_that_was_cut_is_gone_on_with_where_it_was_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "actor-2.log"
+    for module in (regular, of_runs):
+        monkeypatch.setattr(module, "LOG_BYTES", 1000)
+    log.write_text("".join(f"{number:09}\n" for number in range(201)))
+    followed = of_runs._Log(log)
+    assert list(followed.lines(rest=False)) == [f"{number:09}" for number in range(201)]
+    regular.bound_log(log)
+    with log.open("a") as file:
+        file.write("newer\n")
+    again = list(followed.lines(rest=False))
+    assert again[1] == "[tianji: what comes here is left out: a log has 16 MiB at most]"
+    assert again[2:] == [*(f"{number:09}" for number in range(151, 201)), "newer"]
 
 
 def test_logs_are_prefixed_if_there_are_several_and_obey_no_escape_sequence(

@@ -79,11 +79,14 @@ def test_a_directory_of_a_run_is_no_link_and_the_run_may_be_one(place: Path, nam
     for directory in (run, elsewhere):
         directory.mkdir()
     (elsewhere / "file").write_bytes(b"secret")
+    (run / "config.toml").touch()
     (run / name).symlink_to(elsewhere)
+    (place / name).symlink_to(elsewhere)
     (place / "linked").symlink_to(elsewhere)
     with pytest.raises(OSError, match=f"it is a link, and must not be: '.*{name}'"):
         open_regular(run / name / "file")
-    assert read_regular(place / "linked" / "file", 6) == b"secret"
+    for of_the_user in (place / "linked", place / name):  # It is no run's that has such a name.
+        assert read_regular(of_the_user / "file", 6) == b"secret"
 
 
 @pytest.mark.parametrize(
@@ -92,6 +95,7 @@ def test_a_directory_of_a_run_is_no_link_and_the_run_may_be_one(place: Path, nam
         (f'{{"a": {"9" * 400}}}', "a whole number of 1329 bits"),
         ('{"a": NaN}', "expected value"),
         ('{"a": [-Infinity]}', "invalid number"),
+        ('{"a": [-1e999]}', "a number that is not finite"),
         (f'{{"a": {"[" * 150}{"]" * 150}}}', "nested too deeply"),
     ],
 )

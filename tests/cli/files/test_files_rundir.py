@@ -151,12 +151,12 @@ def test_what_a_killed_process_has_left_of_a_file_goes_with_the_next_writing_of_
 
 
 def test_what_a_killed_process_has_left_of_a_sweep_goes_with_the_next_one(tmp_path: Path) -> None:
-    for name in (".sweep-dead", ".sweep-living"):
+    for name in (".sweep-deadbeef", ".sweep-0123abcd"):
         (tmp_path / name / "workers").mkdir(parents=True)
-    os.utime(tmp_path / ".sweep-dead", (1.0, 1.0))
+    os.utime(tmp_path / ".sweep-deadbeef", (1.0, 1.0))
 
     def fill(made: SweepDirectory) -> None:
         made.config.touch()
 
     SweepDirectory.create(tmp_path / "sweep", "run", fill)
-    assert {path.name for path in tmp_path.iterdir()} == {".sweep-living", "sweep"}
+    assert {path.name for path in tmp_path.iterdir()} == {".sweep-0123abcd", "sweep"}

@@ -223,7 +223,7 @@ def test_an_environment_that_prints_in_each_step_does_not_fill_the_disk(workplac
     run = workplace.train({"environment": {"wrappers": ["my_env:Chatty"]}}, longer)
     run.finish()
     (log,) = (run.path / "logs").glob("actor-*.log")
-    assert log.stat().st_size < 8192 * 65536 / 2
+    assert log.stat().st_size <= 16 << 20
     assert "[tianji: what comes here is left out: a log has 16 MiB at most]" in log.read_text()
     memory = [row["memory"] for row in run.rows if row.get("memory")]
     assert any(row["actor-2"] and row["root-0"] for row in memory)

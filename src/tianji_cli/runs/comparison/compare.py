@@ -290,8 +290,9 @@ def _thresholds(runs: Sequence[ComparedRun]) -> list[float]:
         experiment = one.section("experiment")
         stop = experiment.get("stop")
         goal = stop.get("mean_return") if isinstance(stop, Mapping) else None
-        named = experiment.get("thresholds", ())
-        found |= {float(value) for value in (*named, goal) if isinstance(value, int | float)}
+        named = experiment.get("thresholds")
+        values = [*named, goal] if isinstance(named, list) else [goal]
+        found |= {float(value) for value in values if isinstance(value, int | float)}
     return sorted(found)
 
 

@@ -233,9 +233,12 @@ def read_config(run: RunDirectory) -> Config:
         TianjiError: it is damaged, or cannot be read.
     """
     try:
-        return read_toml(run.config)
+        config = read_toml(run.config)
     except (OSError, ValueError) as cause:
         raise TianjiError(f"cannot read {run.config}: {describe(cause)}") from cause
+    if stray := [name for name, section in config.items() if not isinstance(section, dict)]:
+        raise TianjiError(f"cannot read {run.config}: {stray[0]} is no section")
+    return config
 
 
 def read_rows(run: RunDirectory) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

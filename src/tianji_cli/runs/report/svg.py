@@ -7,6 +7,7 @@ of the house become variables of the page's, and coordinates keep as many digits
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -96,8 +97,8 @@ def inline(content: bytes, prefix: str, title: str, description: str) -> str:
         raise NoPictureError(f"it is no SVG: {cause}") from cause
     if found.tag != f"{SVG}svg":
         raise NoPictureError("it is no SVG")
-    _check_expansion(found)
     try:
+        _check_expansion(found)
         picture = _taken_over(found, prefix)
     except RecursionError as cause:
         raise NoPictureError("it is nested too deeply") from cause
@@ -120,18 +121,20 @@ def _check_expansion(picture: ET.Element) -> None:
     """Refuse what draws more than a page can show by naming its parts again and again.
 
     Raises:
-        NoPictureError: a part that is named names others, or all that is named comes to too much.
+        NoPictureError: it does, or a part names itself.
+        RecursionError: it is nested too deeply.
     """
-    sizes: dict[ET.Element, int] = {}
-    by_name: dict[str, int] = {}
-    named: list[str] = []
-    for element in reversed(list(picture.iter())):  # What is inside an element comes before it.
-        own = list(_names_in(element))
-        named += own
-        # What names others is too much where it is named itself.
-        sizes[element] = 1 + sum(sizes[child] for child in element) + MOST_DRAWN * len(own)
-        by_name[element.get("id", "")] = sizes[element]
-    if sum(by_name.get(name, 0) for name in named) >= MOST_DRAWN:
+    by_name = {name: element for element in picture.iter() if (name := element.get("id"))}
+    sizes: dict[ET.Element, float] = {}
+
+    def size(element: ET.Element) -> float:
+        if element not in sizes:
+            sizes[element] = math.inf  # To itself.
+            named = [by_name[name] for name in _names_in(element) if name in by_name]
+            sizes[element] = 1 + sum(map(size, (*element, *named)))
+        return sizes[element]
+
+    if size(picture) >= MOST_DRAWN:
         raise NoPictureError("its parts name one another too often")
 
 

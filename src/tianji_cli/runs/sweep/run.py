@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -186,11 +187,22 @@ class Sweeper:
         one.going.discard(seed)
         if ended.status == 0:
             self._read(one, seed)
-        elif any(words in ended.last_words for words in NO_ROOM):  # No trial would come further.
+        elif any(words in ended.last_words for words in NO_ROOM) and not self._has_room():
+            # No trial would come further.
             raise TianjiError(f"cannot go on with {self._directory.path}: {why_failed(ended)}")
         elif not one.ending:
             what = "was stopped" if ended.status == INTERRUPTED else why_failed(ended)
             one.ending, one.reason = "failed", f"seed {seed}: {what}"
+
+    def _has_room(self) -> bool:
+        """Whether runs can be written to: else it was a place of the environment's that was full."""
+        try:
+            with tempfile.TemporaryFile(dir=self._directory.path) as file:
+                file.write(bytes(1 << 20))
+                file.flush()
+        except OSError:
+            return False
+        return True
 
     def _read(self, one: Running, seed: int) -> None:
         """Read what a seed came to; where that is not known the trial has failed, and no value is made up."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -147,6 +148,39 @@ def test_a_word_is_a_path_a_name_a_number_or_a_directory_and_each_run_counts_onc
     said = compared(capsys, "experiments/quick")["warnings"]
     assert said == ["not begun, and left out: experiments/quick/seeds-1/5"]
     assert waiting.path.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("config.toml", "experiment = 3"),
+        ("config.toml", "training = []"),
+        ("metrics.jsonl", "[1]"),
+        ("metrics.jsonl", '{"env_steps": "many"}'),
+        ("metrics.jsonl", '{"kind": "evaluation", "env_steps": null, "mean": 1.0}'),
+    ],
+)
+def test_a_damaged_run_is_left_out_and_named(place: Path, capsys: Capture, file: str, line: str) -> None:
+    leave(place, rises(100))
+    damaged = leave(place, rises(100), seed=2)
+    if file == "config.toml":
+        damaged.config.write_text(line)
+    else:
+        with damaged.metrics.open("a") as rows:
+            rows.write(f"{line}\n")
+    found = compared(capsys, "experiments")
+    (warning,) = found["warnings"]
+    assert warning.startswith(f"damaged, and left out: cannot read {damaged.path / file}")
+    assert [row["runs"] for row in found["rows"]] == [1]
+
+
+def test_thresholds_that_are_no_list_are_none(place: Path, capsys: Capture) -> None:
+    run = leave(place, rises(100))
+    config = run.config.read_text()
+    damaged = re.sub(r"thresholds = \[[^\]]*\]", "thresholds = -1", config)
+    assert damaged != config
+    run.config.write_text(damaged)
+    assert len(compared(capsys, run.path)["rows"]) == 1
 
 
 # -- what a number is of ---------------------------------------------------------------------------------
@@ -429,7 +463,7 @@ def test_what_is_no_run_is_refused(place: Path, tmp_path: Path, capsys: Capture)
     ("file", "content", "said"),
     [
         ("config.toml", "[experiment", "config.toml: TOMLDecodeError"),
-        ("metrics.jsonl", "{}\n", "rows that this version"),
+        ("metrics.jsonl", "{}\n", "line 1: not a JSON object of a run's (elapsed_s: Field required)"),
         ("metrics.jsonl", "no\n", "line 1: not a JSON object"),
         ("summary.json", "{", "no summary that this version"),
     ],

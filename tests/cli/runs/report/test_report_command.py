@@ -291,6 +291,14 @@ def test_pictures_in_plots_are_in_the_page_without_what_acts_or_loads(place: Pat
     assert lineage.attributes["aria-labelledby"] == "lineage-title lineage-desc"
 
 
+def test_gradients_that_name_another_one_are_drawn(place: Path) -> None:
+    run = leave(place, rises(100))
+    stops = '<linearGradient id="stops"/><linearGradient id="a" xlink:href="#stops"/>'
+    run.plots.mkdir(exist_ok=True)
+    (run.plots / "timeline.svg").write_text(SVG.format(f"{stops}<rect fill='url(#a)'/><text>drawn</text>"))
+    assert any("drawn" in svg.text for svg in reported("quick").all("svg"))
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -299,6 +307,7 @@ def test_pictures_in_plots_are_in_the_page_without_what_acts_or_loads(place: Pat
         (SVG.format("<g>" * 50_000 + "</g>" * 50_000), "it is nested too deeply"),
         (SVG.format(NESTED), "its parts name one another too often"),
         (SVG.format(OFTEN), "its parts name one another too often"),
+        (SVG.format('<g id="a"><use href="#a"/></g>'), "its parts name one another too often"),
         (SVG.format("").replace("90pt", "wide"), "it does not say how large it is"),
         ('<!DOCTYPE svg [<!ENTITY a "aaa">]>' + SVG.format("<text>&a;</text>"), "it has entities"),
         (SVG.format('<rect x="1" y="2" width="3"/>' * 30_000), "it has 900 KB, and a page takes 600 KB"),
@@ -427,7 +436,11 @@ def with_schema_2(text: str) -> str:
     ("file", "content", "said"),
     [
         ("config.toml", lambda _: "[experiment", "config.toml: TOMLDecodeError"),
-        ("metrics.jsonl", lambda text: f"{text}{{}}\n", "rows that this version"),
+        (
+            "metrics.jsonl",
+            lambda text: f"{text}{{}}\n",
+            "not a JSON object of a run's (elapsed_s: Field required)",
+        ),
         ("metrics.jsonl", lambda text: text.replace('"lag"', '"gal"'), "rows that this version"),
         ("metrics.jsonl", lambda text: f"no\n{text}", "line 1: not a JSON object"),
         ("summary.json", lambda _: "{", "no summary that this version"),
