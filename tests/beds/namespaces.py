@@ -103,6 +103,11 @@ class Wire:
     ) -> None:
         self._remove()
 
+    def cut(self, sender: Host, receiver: Host) -> None:
+        """Lose all that one host sends the other from now on: it has a wrong hardware address for it."""
+        wrong = ("lladdr", "02:00:00:00:00:01", "dev", PORT, "nud", "permanent")
+        attempt("ip", "-n", sender.namespace, "neigh", "replace", receiver.address, *wrong)
+
     def _make(self) -> None:
         first, second = self.hosts
         for host in self.hosts:

@@ -1,11 +1,14 @@
 """Training across two hosts with a wire between them: samples cross it, and the user's own files do."""
 
 import hashlib
+import json
 import os
+import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
@@ -43,6 +46,15 @@ def train_on_both(
             training.kill()
             training.wait()
     return run
+
+
+def wait_for(condition: Callable[[], bool], training: subprocess.Popen[bytes], limit_s: float = 150) -> None:
+    """Wait for something that a training does: a minute passes until a silent host is given up."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert training.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("transport", ["ucx", pytest.param("zmq", marks=pytest.mark.soak)])
@@ -121,3 +133,48 @@ def test_the_user_s_modules_and_data_files_reach_a_host_that_has_none_of_them(
     assert mine in places, "the learner's process reads the user's own"
     assert sent.name == "extensions"
     assert not sent.exists(), "the other host keeps nothing"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("lost", ["to the second host", "from it"])
+def test_a_host_that_is_lost_in_one_direction_leaves_exact_books(
+    wire: Wire, tmp_path: Path, lost: str
+) -> None:
+    first, second = wire.hosts
+    config = write_config(tmp_path, "zmq", actors=1, hosts=2)
+    config.write_text(config.read_text().replace("hosts = 2", "hosts = 2\ngroups = 2"))
+    address = f"tcp://{first.address}:5555"
+    endless = ("--set", "experiment.stop.env_steps=1000000000")
+    train = first.command(TIANJI, "train", config, "--out", tmp_path / "out", "--listen", address, *endless)
+    run = tmp_path / "out/run/1"
+
+    def last_row() -> dict[str, Any]:
+        rows = (run / "metrics.jsonl").read_text().splitlines() if (run / "metrics.jsonl").exists() else []
+        return json.loads(rows[-2]) if len(rows) > 1 else {}  # The last one may be half written.
+
+    with (tmp_path / "train").open("w+") as said:
+        begun = [subprocess.Popen(train, cwd=tmp_path, stdout=said, stderr=said)]
+        (training,) = begun
+        try:
+            wait_for((run / "job.key").exists, training)
+            join = second.command(TIANJI, "join", address, "--key", run / "job.key")
+            begun.append(subprocess.Popen(join, cwd=tmp_path, stdout=said, stderr=said))
+            wait_for(
+                lambda: min((of["env_steps"] for of in last_row().get("by_group", ())), default=0) > 5000,
+                training,
+            )
+            wire.cut(*((first, second) if lost == "to the second host" else (second, first)))
+            wait_for(lambda: "group 1 is lost" in (run / "logs/root-0.log").read_text(), training)
+            training.send_signal(signal.SIGINT)
+            assert training.wait(60) == 130, (tmp_path / "train").read_text()
+            assert begun[1].wait(120) == 1
+        finally:
+            for process in begun:
+                process.kill()
+                process.wait()
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["received"] == summary["env_steps"] > 10_000
+    accounts = ("received", "in_flight", "lost", "dropped")
+    assert summary["produced"] == sum(summary[account] for account in accounts), summary
+    assert len(summary["last_report_only"]) == 2, "of what the lost host made the last report is known"

@@ -13,7 +13,7 @@ better than it is. The report of a single group is left as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Final, get_type_hints
 
 from tianji_cli.files.counters import Production
@@ -38,6 +38,16 @@ class Account:
     def unaccounted(self) -> int:
         """Samples that no term explains."""
         return self.produced - self.received - self.in_flight - self.lost - self.dropped
+
+    def as_learnt(self, counted: int) -> Account:
+        """Go by the learners' count of what was received: a learner or a buffer died between two reports.
+
+        What a buffer held for a learner that died is lost with it. A learner may have counted more than the
+        last report of a dead buffer says, and on a host that was lost more than is known to be made.
+        """
+        held = self.received - counted
+        made = max(self.produced, self.produced - self.lost - held)
+        return replace(self, produced=made, received=counted, lost=max(0, self.lost + held))
 
 
 def reconcile(

@@ -678,6 +678,8 @@ class GroupLosses:
         self._event = event
         self.bound = bound
         self._buffers = {process.rank for process in plan.carrying("buffer")}
+        self._learners = {process.rank for process in plan.carrying("learner")}
+        self._lost_receiver = False
         self.causes: dict[int, str] = {}
         self.killed: set[Source] = set()
         self.orphaned: set[int] = set()
@@ -710,6 +712,7 @@ class GroupLosses:
         """Record a process that has ended early; ``in_order`` if it had reported all that it had done."""
         process = self._plan.processes[died.rank]
         self.killed.update((actor, died.incarnation) for actor in process.actors)
+        self._lost_receiver |= died.rank in self._buffers | self._learners and not in_order
         if died.rank in self._buffers and not in_order:
             for other in self._plan.trainers:
                 if other.group == process.group:
@@ -724,7 +727,8 @@ class GroupLosses:
     def account(self, overview: Overview) -> Account:
         """Return where every sample went, after everything stopped."""
         overview.settle_unsure()
-        return reconcile(overview.productions(), overview.receptions(), self.killed, self.orphaned)
+        account = reconcile(overview.productions(), overview.receptions(), self.killed, self.orphaned)
+        return account.as_learnt(overview.received) if self._lost_receiver else account
 
     def described(self, reason: str) -> str:
         """Add the lost groups to the reason of a job's end."""

@@ -230,3 +230,17 @@ def test_a_sampled_policy_takes_the_share_of_random_actions_that_training_ended_
     assert 15 < sum(sampled) / len(sampled) < 30
     assert len(set(sampled)) > 10
     assert sampled != greedy
+
+
+def test_what_a_buffer_received_for_a_learner_that_was_killed_is_lost(workplace: Any) -> None:
+    run = workplace.train(SEPARATE, ENDLESS, {"distribution": {"groups": 2}})
+    run.train_until(2 * WARMUP)
+    run.command.kill("learner (group 1)", signal.SIGSTOP)
+    made = run.produced
+    run.produce_until(made + 512)
+    run.command.kill("learner (group 1)")
+    workplace.until(lambda: "group 1 is lost" in run.log, "it is lost")
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
+    check_books(summary)
+    assert summary["lost"] > 0
