@@ -196,10 +196,10 @@ class JoinedHost:
             case StartNoMore():
                 launcher.start_no_more()
             case Kill(number=number, hung=hung) if number in self._workers:
-                if not hung:
+                if hung:
+                    launcher.abort(self._workers[number], hung)
+                else:
                     launcher.kill(self._workers[number])
-                elif not self._workers[number].is_suspended:
-                    self._workers[number].abort(hung)
             case Dismiss():
                 self._over = True
                 launcher.kill_all()
@@ -207,8 +207,12 @@ class JoinedHost:
                 pass  # A ping, or what is said to workers.
 
     def _present(self, launcher: LocalLauncher) -> Present:
-        suspended = launcher.pid if launcher.stopped else None
-        return Present(node=self._node, reaches_run=self._reaches_run, suspended_server=suspended)
+        return Present(
+            node=self._node,
+            reaches_run=self._reaches_run,
+            suspended_server=launcher.pid if launcher.stopped else None,
+            suspended=tuple(number for number, worker in self._workers.items() if worker.is_suspended),
+        )
 
     def _known_job(self) -> JobSpec:
         if self._job is None:

@@ -148,8 +148,9 @@ class WorkerPool:
                 self._launcher(rank).kill(worker)
 
     def is_suspended(self, rank: int) -> bool:
-        """Whether the process of a rank is stopped, as by SIGSTOP; other hosts look when they abort one."""
-        return rank not in self._by_rank and self._running[rank].is_suspended
+        """Whether the process of a rank is stopped, as by SIGSTOP."""
+        node, worker = self._by_rank.get(rank), self._running[rank]
+        return worker.is_suspended if node is None else node.is_suspended(worker)
 
     def abort(self, ranks: set[int], hung: str) -> None:
         """End processes that hang, in words: their logs get the place where; if asked again, by SIGKILL."""
@@ -235,6 +236,7 @@ class NodeLauncher:
         self._control = control
         self._can_kill = can_kill
         self._workers: list[WorkerProcess] = []
+        self._suspended: tuple[int, ...] = ()
         self._heard = self._reached = time.monotonic()
         self._next_ping = 0.0
 
@@ -265,13 +267,17 @@ class NodeLauncher:
             worker.end(ProcessExit())
 
     def abort(self, worker: WorkerProcess, hung: str) -> None:
-        """End a worker that hangs; its host leaves one alone that is suspended, the first time."""
+        """End a worker that hangs."""
         if not self._can_kill:
             self.kill(worker)
             return
         again = "" if worker.hung else hung
         self._control.send(self.node.name, Kill(number=self._workers.index(worker), hung=again))
         worker.hung = hung
+
+    def is_suspended(self, worker: WorkerProcess) -> bool:
+        """Whether a worker is stopped, as its host said last."""
+        return self._workers.index(worker) in self._suspended
 
     def start_no_more(self) -> None:
         """Take back what was asked for there and has not begun."""
@@ -291,7 +297,7 @@ class NodeLauncher:
                 return self._workers[number]
             case Present():
                 self.reaches_run = message.reaches_run
-                self.suspended_server = message.suspended_server
+                self.suspended_server, self._suspended = message.suspended_server, message.suspended
             case Arrive() | Began() | Wrote() | Exited():
                 pass
         return None

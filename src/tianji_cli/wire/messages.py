@@ -207,14 +207,15 @@ class Arrive(Message):
 class Present(Message):
     """The node is still there.
 
-    A host that was welcomed says whether it reaches the run directory, and the process id of its fork server
-    if that is suspended.
+    A host that was welcomed says whether it reaches the run directory, the process id of its fork server
+    if that is suspended, and the numbers of its workers that are.
     """
 
     kind: Literal["present"] = "present"
     node: Name
     reaches_run: bool = False
     suspended_server: Natural | None = None
+    suspended: tuple[Natural, ...] = ()
 
 
 class Began(Message):

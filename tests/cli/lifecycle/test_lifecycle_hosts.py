@@ -85,6 +85,23 @@ def test_an_actor_that_hangs_on_another_host_comes_again_and_its_log_has_the_pla
     assert "in step\n" in next((run.path / "logs").glob("actor-*.log")).read_text()
 
 
+def test_an_actor_suspended_on_another_host_is_spared_until_it_is_continued(start: Start) -> None:
+    limit = {"environment": {"step_limit_s": 1.0}}
+    run, host = start(limit, ENDLESS, {"distribution": {"actor": {"num": 1}}})
+    run.train_until(2000)
+    actor = host.kill("actor 0", signal.SIGSTOP)
+    until(lambda: "nothing heard of actor 0" in run.log, "it is missed")
+    time.sleep(5.0)  # Several times its limit, and as often spared.
+    os.kill(actor, signal.SIGCONT)
+    run.train_until(run.env_steps + 2000)
+    assert host.pids("actor 0") == [actor]
+    assert "ending it" not in run.log
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
+    host.wait(0)
+    assert sum(role["restarts"] for role in summary["roles"]) == 0
+
+
 MAZE = """
 import gymnasium, numpy as np
 from tianji_envs.core import BaseEnv
