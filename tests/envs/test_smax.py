@@ -225,14 +225,17 @@ def test_without_jaxmarl_the_message_is_the_command(monkeypatch: pytest.MonkeyPa
         SMAXFactory().make("3m", 1)
 
 
-def test_making_one_prints_nothing_and_keeps_the_streams() -> None:
+def test_making_one_prints_nothing_keeps_the_streams_and_imports_no_other_environment() -> None:
     program = (
         "import sys; from tianji_envs.teams.smax import SMAXFactory; "
         "before = sys.stdout, sys.stderr, sys.__stdout__; SMAXFactory().make('3m', 1); "
-        "print(before == (sys.stdout, sys.stderr, sys.__stdout__))"
+        "print(before == (sys.stdout, sys.stderr, sys.__stdout__), "
+        "'jaxmarl.environments.storm' in sys.modules, 'matplotlib' in sys.modules)\n"
+        "import jaxmarl; assert jaxmarl.make('HeuristicEnemySMAX')"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert (said.stdout, said.stderr) == ("True\n", "")
+    assert said.stdout.startswith("True False False\n")  # Then comes the whole of JaxMARL, and prints.
+    assert said.stderr == ""
 
 
 def test_what_the_user_has_said_about_jax_stays(monkeypatch: pytest.MonkeyPatch) -> None:

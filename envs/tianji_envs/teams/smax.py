@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import io
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -83,7 +82,7 @@ class SMAXFactory(EnvironmentFactory):
         keywords = asdict(read_options(options)) | {"max_steps": limit - 1}
         _settle_jax(threads)
         try:
-            with _kept_streams():
+            with _smax_alone():
                 battles = importlib.import_module("tianji_envs.teams.smax_vector")
         except ModuleNotFoundError as cause:
             raise _missing(cause.name) from cause
@@ -105,18 +104,22 @@ def _settle_jax(threads: int) -> None:
 
 
 @contextlib.contextmanager
-def _kept_streams() -> Iterator[None]:
-    """Drop what is printed, and put the standard streams back.
+def _smax_alone() -> Iterator[None]:
+    """Import of JaxMARL only what is asked for: SMAX.
 
-    While it is imported, JaxMARL prints which of its environments it lacks, and replaces ``sys.stdout`` and
-    ``sys.stderr`` by what they were when Python began.
+    Its packages import all of its environments, which takes four seconds of a core in each process, prints
+    which of them it lacks, and replaces ``sys.stdout``. SMAX needs none of them.
     """
-    kept = sys.stdout, sys.stderr, sys.__stdout__
-    sys.stdout = sys.__stdout__ = io.StringIO()  # type: ignore[misc, assignment]  # final to Python, not to JaxMARL
+    left_out = []
+    for package in ("jaxmarl", "jaxmarl.environments"):
+        if package not in sys.modules and (spec := importlib.util.find_spec(package)):
+            sys.modules[package] = importlib.util.module_from_spec(spec)
+            left_out.append(package)
     try:
         yield
     finally:
-        sys.stdout, sys.stderr, sys.__stdout__ = kept  # type: ignore[misc]
+        for package in left_out:  # Whoever imports JaxMARL later gets the whole of it.
+            del sys.modules[package]
 
 
 def _missing(module: str | None) -> MissingExtraError:
