@@ -1,4 +1,4 @@
-"""The fork server of a job: imports once what is slow to import, then forks a worker at each request.
+"""The fork server of a job: imports once what forked workers share, then forks a worker at each request.
 
 Started by ``local`` as ``python -m tianji_cli.launch.fork_server CHANNEL ROOT_PIPE``, two descriptors.
 Lines of JSON go over the channel: requests come in, notices go out. The launcher never waits for the server
@@ -49,6 +49,7 @@ def preload() -> None:
     for module in SHARED:
         importlib.import_module(module)
     registry.names()  # It asks all installed packages, once.
+    gc.collect()
 
 
 class Build(BaseModel):
@@ -117,6 +118,7 @@ class ForkServer:
         self._started = 0
         self._children: dict[int, tuple[int, Callable[[ProcessExit], Notice]]] = {}
         self._orphans: dict[int, float] = {}
+        self._building: BuildOutput | None = None
         self._is_asked = True
         self._poller = select.poll()
         self._poller.register(channel, select.POLLIN)
@@ -137,7 +139,8 @@ class ForkServer:
 
     def _wait(self) -> None:
         """Wait for requests and for ends."""
-        for descriptor, _ in self._poller.poll(1e3 * ORPHAN_LOOK_S if self._orphans else None):
+        looks = self._orphans or self._building
+        for descriptor, _ in self._poller.poll(1e3 * ORPHAN_LOOK_S if looks else None):
             if descriptor in self._children:
                 self._reap(descriptor)
                 continue
@@ -149,9 +152,13 @@ class ForkServer:
                 self._poller.unregister(self._channel)
             *lines, self._received = (self._received + data).split(b"\n")
             self._requests.extend(lines)
+        if self._building is not None:
+            self._building.bound()
         end_orphans({pid for pid, _ in self._children.values()}, self._orphans)
 
     def _serve(self, request: Request) -> Work | None:
+        if not isinstance(request, Start) and not request.spec.fresh:
+            preload()
         match request:
             case Job(spec=job):
                 self._job = job
@@ -167,13 +174,15 @@ class ForkServer:
         output = BuildOutput.new()
 
         def built(exit_: ProcessExit) -> Notice:
+            self._building = None
             report = output.read(exit_)
-            for name in report.imported:  # Workers need not do it one by one.
+            for name in () if job.fresh else report.imported:  # Workers need not do it one by one.
                 importlib.import_module(name)
             return Built(report=report)
 
         try:
             if self._fork(built):
+                self._building = output
                 return None
         except OSError as cause:
             self._send(Built(report=BuildReport(error=f"cannot start a process: {cause.strerror or cause}")))
@@ -269,8 +278,6 @@ def main() -> None:
     os.set_inheritable(root_pipe, False)
     setproctitle.setproctitle("tianji: fork server")
     adopt_orphans()
-    preload()
-    gc.collect()
     work = ForkServer(channel).run()
     if work is not None:
         try:

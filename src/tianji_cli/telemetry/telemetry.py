@@ -28,7 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tianji_cli.config.schema import STOP_RULES
-from tianji_cli.files.regular import open_to_append
+from tianji_cli.files.regular import bound_log, open_to_append
 from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.quantities import count, duration, memory, ranges, several, share
 from tianji_cli.telemetry.chart import ASCII, UNICODE, Course, draw
@@ -156,10 +156,11 @@ class Telemetry:
 
     def _log(self, text: str) -> None:
         """Append a line to the root's log; without one there is still the display."""
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        stamp, log = time.strftime("%Y-%m-%d %H:%M:%S"), self.run.log("root", 0)
         try:
-            with open(open_to_append(self.run.log("root", 0)), "a", encoding="utf-8") as file:
+            with open(open_to_append(log), "a", encoding="utf-8") as file:
                 file.write(f"{stamp} {text}\n")
+            bound_log(log)
         except OSError:
             return
 

@@ -470,6 +470,8 @@ def read_report(report: PageReport) -> Production:
 
 LAST_BYTES: Final = 500
 """How far back the last line is looked for that a process wrote before it was killed."""
+MOST_PRINTED_BYTES: Final = 1 << 20
+"""Memory that may hold what a building process prints, between two looks at it."""
 
 
 class BuildReport(Message):
@@ -506,6 +508,15 @@ class BuildOutput:
         """Have it take what this process prints from now on, and what it prints as another program."""
         for descriptor in (1, 2):
             os.dup2(self.printed, descriptor)
+
+    def bound(self) -> None:
+        """Free all that was printed but its end: an environment may print without end, and this is memory."""
+        size = os.fstat(self.printed).st_size
+        if 512 * os.fstat(self.printed).st_blocks > MOST_PRINTED_BYTES:
+            end = os.pread(self.printed, LAST_BYTES, size - LAST_BYTES)
+            os.ftruncate(self.printed, 0)
+            # Where the process goes on printing; what lies before it takes no memory.
+            os.pwrite(self.printed, end, size - LAST_BYTES)
 
     def read(self, exit_: ProcessExit) -> BuildReport:
         """Describe what came of a process that has ended; the memory is gone then."""

@@ -380,6 +380,21 @@ def test_what_its_environments_have_started_ends_with_a_killed_actor_and_not_wit
     assert not simulators.alive
 
 
+def test_what_environments_have_started_ends_with_a_run_whose_fork_server_was_killed(workplace: Any) -> None:
+    simulators = Simulators(workplace)
+    run = workplace.train(STARTING, ENDLESS)
+    run.train_until(1000)
+    run.command.kill("fork server")
+    summary = run.finish(1)
+    assert summary["status"] == "failed"
+    assert "the fork server was killed by SIGKILL" in summary["reason"]
+    assert run.saved_env_steps == summary["received"]
+    assert not simulators.alive
+    more = f"experiment.stop.env_steps={run.saved_env_steps + 2048}"
+    assert workplace.resume(run, "--set", more).finish()["status"] == "finished"
+    assert not simulators.alive
+
+
 @pytest.mark.parametrize("command", [("check", "run.toml"), ("eval", "out/run/1")])
 def test_what_environments_have_started_ends_with_a_command_that_steps_them_itself(
     workplace: Any, command: tuple[str, ...]

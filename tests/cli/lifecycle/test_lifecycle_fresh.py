@@ -133,3 +133,15 @@ def test_a_host_that_joins_starts_its_workers_anew_too(
     found = origins()
     assert len(found) == 4  # the first build; an actor of each host; buffer and learner
     assert set(found.values()) == {"fresh_worker"}
+
+
+def test_a_fork_server_imports_nothing_for_workers_that_are_started_anew(
+    workplace: Any, origins: Callable[[], dict[int, str]]
+) -> None:
+    workplace.begins_cold = True
+    run = workplace.train(of_class("Fresh"), ENDLESS)
+    run.train_until(1000)
+    server = run.command.pid_of("fork server")
+    assert "libtorch" not in Path(f"/proc/{server}/maps").read_text()
+    run.command.signal_all(signal.SIGINT)
+    run.finish(130)

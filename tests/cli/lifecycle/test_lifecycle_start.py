@@ -189,6 +189,30 @@ def test_what_cannot_be_built_is_the_only_error_and_leaves_no_run(
     assert not run.path.exists()
 
 
+PRINTS = """
+from tianji_envs.gym import GymFactory
+
+class Prints(GymFactory):
+    def make(self, *arguments, **keywords):
+        while True:
+            print("still loading" * 5000)
+"""
+
+
+def test_what_the_first_build_prints_without_end_does_not_fill_the_memory(workplace: Any) -> None:
+    workplace.module(PRINTS)
+    run = workplace.train({"environment": {"type": "my_env:Prints"}})
+    printed = Path(f"/proc/{run.command.pid_of('first build')}/fd/1")
+
+    def is_bounded() -> bool:
+        memory = printed.stat()
+        return memory.st_size > 1 << 26 and 512 * memory.st_blocks < memory.st_size / 4
+
+    workplace.until(is_bounded, "memory is freed")
+    run.command.signal_all(signal.SIGINT)
+    run.command.wait(130)
+
+
 def test_a_fork_server_that_dies_while_many_actors_start_holds_nothing_up(workplace: Any) -> None:
     run = workplace.train({"distribution": {"actor": {"num": 40}}})
     workplace.until(lambda: run.command.pids("actor"), "the first actor starts")

@@ -38,6 +38,20 @@ def test_a_run_leaves_metrics_events_plots_log_and_summary(
     assert stream.getvalue().count("\n") == 5
 
 
+def test_the_roots_log_keeps_its_beginning_and_its_end(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tianji_cli.files.regular.LOG_BYTES", 1000)
+    telemetry = Telemetry(run, Display())
+    for number in range(500):
+        telemetry.event(f"actor 0 was restarted for the {number}. time")
+    log = run.log("root", 0)
+    assert log.stat().st_size <= 2100
+    first, *_, last = log.read_text().splitlines()
+    assert first.endswith(" the 0. time")
+    assert last.endswith(" the 499. time")
+
+
 def test_whoever_finds_that_nobody_writes_metrics_any_more_finds_the_summary(
     run: RunDirectory, summary: Callable[..., Summary], monkeypatch: pytest.MonkeyPatch
 ) -> None:
