@@ -217,6 +217,9 @@ def build(session: nox.Session) -> None:
         session.error(f"the wheel's configs are {sorted(configs)}, not {sorted(shipped)}")
     if "tianji_cli/runs/report/page.html" not in names:
         session.error("the wheel lacks the page of tianji report")
+    pages = {f"tianji_cli/{page.relative_to(ROOT)}" for page in (ROOT / "docs").rglob("*.md")}
+    if lacking := pages.difference(names):
+        session.error(f"the wheel lacks the documents {sorted(lacking)}")
     untyped = {package for package in PACKAGES if f"{package}/py.typed" not in names}
     if untyped:
         session.error(f"no py.typed in {sorted(untyped)}")
