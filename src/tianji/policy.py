@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.config.loader import load_run_config
-from tianji_cli.errors import RunFailed, TianjiError, describe
+from tianji_cli.errors import RunFailed, TianjiError, describe, errors_as
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.files.saved import saved_progress
 from tianji_envs.errors import EnvironmentFailure
@@ -202,9 +202,6 @@ def load(
     name = directory.checkpoint(str(checkpoint))
     from tianji_cli.worker.builder import Builder  # noqa: PLC0415 - imports torch
 
-    try:
+    # A user's environment, model or agent may raise anything.
+    with errors_as(RunFailed, f"cannot load {directory.path}", Exception, SystemExit):
         return Policy(Builder.of_run(directory, config), name, seed)
-    except TianjiError:
-        raise
-    except (Exception, SystemExit) as cause:  # A user's environment, model or agent may raise anything.
-        raise RunFailed(f"cannot load {directory.path}: {describe(cause)}") from cause

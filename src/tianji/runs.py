@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.config.source import KeyPath, is_section
-from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
+from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe, errors_as
 from tianji_cli.files.directories import temporary_directory
 from tianji_cli.files.regular import read_json, read_toml
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
@@ -59,10 +59,8 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         """The resolved config, section by section, as in ``config.toml``."""
-        try:
+        with errors_as(TianjiError, f"cannot read {self._directory.config}", OSError, ValueError):
             return read_toml(self._directory.config)
-        except (OSError, ValueError) as cause:
-            raise TianjiError(f"cannot read {self._directory.config}: {describe(cause)}") from cause
 
     @property
     def summary(self) -> dict[str, Any] | None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -111,6 +112,27 @@ def describe(error: BaseException) -> str:
     known = isinstance(error, TianjiError | AlgorithmError | EnvironmentFailure | TransportError)
     text = one_line(str(error))
     return text if known and text else f"{type(error).__name__}: {text}".removesuffix(": ")
+
+
+@contextmanager
+def os_errors_as(kind: type[TianjiError], what: str, remedy: str = "") -> Iterator[None]:
+    """Raise ``kind`` where the system refuses something: what could not be done, why, and what would help."""
+    try:
+        yield
+    except OSError as cause:
+        why = cause.strerror or cause
+        raise kind(f"{what}: {why}; {remedy}" if remedy else f"{what}: {why}") from cause
+
+
+@contextmanager
+def errors_as(kind: type[TianjiError], what: str, *errors: type[BaseException]) -> Iterator[None]:
+    """Raise ``kind`` for foreign ``errors``, which are described; those of the tree pass as they are."""
+    try:
+        yield
+    except TianjiError:
+        raise
+    except errors as cause:
+        raise kind(f"{what}: {describe(cause)}") from cause
 
 
 @dataclass(frozen=True, slots=True)

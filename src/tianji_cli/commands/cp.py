@@ -12,7 +12,7 @@ import typer
 
 from tianji_cli.commands.completion import shipped
 from tianji_cli.config.source import shipped_configs
-from tianji_cli.errors import TianjiError, UsageError
+from tianji_cli.errors import TianjiError, UsageError, os_errors_as
 from tianji_cli.files.rundir import write_whole
 from tianji_cli.telemetry.report import print_lines
 from tianji_plugins import nearest
@@ -55,10 +55,8 @@ def cp(config: ShippedConfig, path: Target = None, *, force: Force = False) -> i
         source.read_text(encoding="utf-8"),
         flags=re.MULTILINE,
     )
-    try:
+    with os_errors_as(TianjiError, f"cannot write {target}"):
         write_whole(target, text.encode())
-    except OSError as cause:
-        raise TianjiError(f"cannot write {target}: {cause.strerror}") from cause
     written = shlex.quote(str(target))
     print_lines([f"tianji train {written}"], to_copy=True)
     return 0

@@ -14,7 +14,7 @@ from tianji_algos.errors import NotExportableError
 from tianji_cli.commands.options import Json, Run
 from tianji_cli.config.loader import load_run_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
+from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe, os_errors_as
 from tianji_cli.files.exported import CHECKED, FORMATS, ExportFormat, port_document, require
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, write_whole
 from tianji_cli.quantities import memory
@@ -79,10 +79,8 @@ def export(
     except (Exception, SystemExit) as cause:  # A user's environment, model or agent may raise anything.
         raise RunFailed(f"cannot export {directory.path}: {describe(cause)}") from cause
     _refuse_differences(out, differences)
-    try:
+    with os_errors_as(UsageError, f"--out: cannot write {out}"):
         write_whole(out, content)
-    except OSError as cause:
-        raise UsageError(f"--out: cannot write {out}: {cause.strerror}") from cause
     if json_to is not None:
         checked = {"observations": CHECKED, "differences": differences} if check else None
         write_json({"file": str(out), "format": kind, **document, "checked": checked}, json_to)

@@ -17,7 +17,7 @@ from tianji_cli.config.checks import check_devices
 from tianji_cli.config.loader import SWEEP
 from tianji_cli.config.source import Tree, read
 from tianji_cli.config.trust import check_trusted
-from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe, one_line, printable
+from tianji_cli.errors import RunFailed, TianjiError, UsageError, errors_as, one_line, printable
 from tianji_cli.files.rundir import write_whole
 from tianji_cli.files.sweeps import SweepDirectory
 from tianji_cli.quantities import number, several
@@ -79,12 +79,11 @@ def sweep(
     directory = _place_of(plan, out, resume=resume) or begin(plan, out)
     _check_same(directory, plan)
     study = _study(directory, plan)
-    try:
+    # A full disk, or a directory that was removed meanwhile.
+    with errors_as(TianjiError, f"cannot go on with {directory.path}", OSError):
         if trials is not None:
             study.ask_for(plan.trials)
         return _work(directory, plan, study, quiet=quiet, json_to=json_to)
-    except OSError as cause:  # A full disk, or a directory that was removed meanwhile.
-        raise TianjiError(f"cannot go on with {directory.path}: {describe(cause)}") from cause
 
 
 def tree_of(config: str, overrides: Sequence[str], name: str | None) -> Tree:
@@ -146,10 +145,8 @@ def _shared_by(directory: SweepDirectory) -> dict[str, Any]:
     Raises:
         TianjiError: it is damaged.
     """
-    try:
+    with errors_as(TianjiError, f"cannot read {directory.config}", OSError, ValueError):
         return tomllib.loads(directory.config.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as cause:
-        raise TianjiError(f"cannot read {directory.config}: {describe(cause)}") from cause
 
 
 def _but_trials(config: dict[str, Any]) -> dict[str, Any]:
@@ -173,10 +170,9 @@ def _study(directory: SweepDirectory, plan: Plan) -> SweepStudy:
     from tianji_cli.runs.sweep.study import SweepStudy  # noqa: PLC0415
 
     points = points_of(plan.sweep.metric, plan.job)
-    try:
+    strange = (OSError, ValueError, KeyError, TypeError, AssertionError)
+    with errors_as(TianjiError, f"cannot read {directory.journal}", *strange):
         return SweepStudy(directory.journal, plan.sweep, plan.space, points)
-    except (OSError, ValueError, KeyError, TypeError, AssertionError) as cause:
-        raise TianjiError(f"cannot read {directory.journal}: {describe(cause)}") from cause
 
 
 def _work(

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import typer
 
 from tianji_cli.commands.options import Run
-from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
+from tianji_cli.errors import RunFailed, TianjiError, UsageError, errors_as
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.files.traces import MOST_S, TracePlace, TraceResult, asked_for
 from tianji_cli.plan.plan import this_host
@@ -96,10 +96,8 @@ def requested(run: RunDirectory, seconds: float) -> Iterator[TracePlace]:
         TianjiError: the request cannot be written.
     """
     with ExitStack() as stack:
-        try:
+        with errors_as(TianjiError, f"cannot ask {run.path} for a trace", OSError):
             place = stack.enter_context(asked_for(run, seconds))
-        except OSError as cause:
-            raise TianjiError(f"cannot ask {run.path} for a trace: {describe(cause)}") from cause
         yield place
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from tianji_cli.commands.options import Json, Run, Runs
-from tianji_cli.errors import RunFailed, TianjiError, one_line, printable
+from tianji_cli.errors import RunFailed, TianjiError, one_line, os_errors_as, printable
 from tianji_cli.files.directories import is_occupied
 from tianji_cli.files.regular import read_toml
 from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
@@ -260,17 +260,9 @@ class _Watch:
         self._screen.doing("waiting for the run to begin")
 
 
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turn an OSError into one that names the path.
-
-    Raises:
-        TianjiError: in place of an OSError.
-    """
-    try:
-        yield
-    except OSError as cause:
-        raise TianjiError(f"cannot read {path}: {cause.strerror}") from cause
+def _reading(path: Path) -> contextlib.AbstractContextManager[None]:
+    """Turn an OSError into a TianjiError that names the path."""
+    return os_errors_as(TianjiError, f"cannot read {path}")
 
 
 def _died(run: RunDirectory) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import UsageError, cut, printable
+from tianji_cli.errors import UsageError, cut, os_errors_as, printable
 from tianji_cli.files.directories import copy_files
 from tianji_cli.files.regular import read_toml
 from tianji_cli.files.rundir import NoSuchRunError, RunDirectory
@@ -81,7 +81,7 @@ class Source:
             UsageError: it cannot be copied.
         """
         place = run.path / INIT
-        try:
+        with os_errors_as(UsageError, f"cannot copy {self.place} to {place}"):
             if self.place.is_dir():
                 copy_files(self.place, place)
             else:
@@ -89,8 +89,6 @@ class Source:
                 shutil.copyfile(self.place, place / MODEL)
                 seal(place, [MODEL])
             (place / DOCUMENT).write_text(json.dumps(document, indent=1), encoding="utf-8")
-        except OSError as cause:
-            raise UsageError(f"cannot copy {self.place} to {place}: {cause.strerror}") from cause
 
 
 def initial_document(run: RunDirectory) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tianji_cli.config.trust import check_trusted
-from tianji_cli.errors import UsageError, cut, describe, printable
+from tianji_cli.errors import UsageError, cut, errors_as, os_errors_as, printable
 from tianji_cli.files.regular import CONFIG, OF_A_RUN, open_regular
 from tianji_cli.quantities import ranges
 from tianji_plugins import nearest
@@ -101,16 +101,13 @@ class RunDirectory:
         first = cls.next(name, out).path
         parent = first.parent
         check_trusted(parent)
-        try:
+        what, remedy = f"cannot make a run directory in {parent}", "--out DIR chooses another place"
+        with os_errors_as(RunDirectoryError, what, remedy):
             parent.mkdir(parents=True, exist_ok=True)
             for number in count(int(first.name)):
                 with contextlib.suppress(FileExistsError):
                     return cls.make(parent / str(number))
             raise AssertionError("numbers do not end")
-        except OSError as cause:
-            raise RunDirectoryError(
-                f"cannot make a run directory in {parent}: {cause.strerror}; --out DIR chooses another place"
-            ) from cause
 
     @classmethod
     def make(cls, path: Path) -> RunDirectory:
@@ -130,7 +127,7 @@ class RunDirectory:
         Raises:
             RunDirectoryError: it cannot be removed.
         """
-        try:
+        with errors_as(RunDirectoryError, f"cannot begin {self.path} anew", OSError):
             for entry in list(self.path.iterdir()):
                 if entry.is_dir() and not entry.is_symlink():
                     shutil.rmtree(entry)
@@ -138,8 +135,6 @@ class RunDirectory:
                     entry.unlink()
             for subdirectory in SUBDIRECTORIES:
                 (self.path / subdirectory).mkdir()
-        except OSError as cause:
-            raise RunDirectoryError(f"cannot begin {self.path} anew: {describe(cause)}") from cause
 
     @classmethod
     def adopt(cls, path: Path) -> RunDirectory:
@@ -257,10 +252,8 @@ class RunDirectory:
             RunDirectoryError: it cannot be written.
         """
         place = self.path / CONFIG
-        try:
+        with os_errors_as(RunDirectoryError, f"cannot write {place}"):
             write_whole(place, toml.encode())
-        except OSError as cause:
-            raise RunDirectoryError(f"cannot write {place}: {cause.strerror}") from cause
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tianji_cli.config.trust import check_trusted
+from tianji_cli.errors import os_errors_as
 from tianji_cli.files.directories import kept_free
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, RunDirectoryError, Within, write_whole
 
@@ -39,7 +40,8 @@ class SeedsDirectory:
         """
         parent = RunDirectory.next(name, out).path.parent
         check_trusted(parent)
-        try:
+        what, remedy = f"cannot make a directory for seeds in {parent}", "--out DIR chooses another place"
+        with os_errors_as(RunDirectoryError, what, remedy):
             parent.mkdir(parents=True, exist_ok=True)
             for number in count(1):
                 with contextlib.suppress(FileExistsError):
@@ -50,11 +52,6 @@ class SeedsDirectory:
                 RunDirectory.make(found.path / str(seed))
             # The last: what lacks it was not made to its end.
             write_whole(found.config, toml.encode())
-        except OSError as cause:
-            raise RunDirectoryError(
-                f"cannot make a directory for seeds in {parent}: {cause.strerror}; "
-                "--out DIR chooses another place"
-            ) from cause
         return found
 
     @classmethod

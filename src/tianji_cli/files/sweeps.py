@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tianji_cli.config.trust import check_trusted
+from tianji_cli.errors import os_errors_as
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, RunDirectoryError, Within, remove_leftovers
 
 PREFIX: Final = "sweep-"
@@ -42,7 +43,8 @@ class SweepDirectory:
         """
         parent = path.absolute().parent if path is not None else RunDirectory.next(name).path.parent
         check_trusted(parent)
-        try:
+        what, remedy = f"cannot make a directory for a sweep in {parent}", "--out DIR chooses another place"
+        with os_errors_as(RunDirectoryError, what, remedy):
             parent.mkdir(parents=True, exist_ok=True)
             made = cls(parent / f".{PREFIX}{secrets.token_hex(4)}")
             made.path.mkdir()
@@ -55,11 +57,6 @@ class SweepDirectory:
                 return made._appear(path, parent)
             finally:
                 shutil.rmtree(made.path, ignore_errors=True)
-        except OSError as cause:
-            raise RunDirectoryError(
-                f"cannot make a directory for a sweep in {parent}: {cause.strerror}; "
-                "--out DIR chooses another place"
-            ) from cause
 
     def _appear(self, path: Path | None, parent: Path) -> SweepDirectory:
         """Take the name that it is to have, in one step."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, Self
 
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import ProcessExit, RunFailed, UsageError
+from tianji_cli.errors import ProcessExit, RunFailed, UsageError, os_errors_as
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import RunDirectory, write_whole
@@ -67,10 +67,8 @@ def run_under_mpiexec(
     more = ["--set", f"distribution.actor.num={distribution.actor.num}"]
     more += ["--set", f"distribution.pin_cores={str(distribution.pin_cores).lower()}"]
     place = run.path / CODE
-    try:
+    with os_errors_as(RunFailed, f"cannot write {place}"):
         write_whole(place, json.dumps(code).encode())
-    except OSError as cause:
-        raise RunFailed(f"cannot write {place}: {cause.strerror}") from cause
     try:
         status = run_again_under_mpiexec(processes, more if resumed else [*more, "--run", str(run.path)])
     finally:

@@ -45,17 +45,11 @@ class Announcements:
     def __init__(self, plan: Plan, event: Callable[[str], None]) -> None:
         self._plan = plan
         self._event = event
-        self._told_of_cut = False
-        self._told_of_film = False
+        self._said: set[object] = set()
         self._silence = Silence(range(len(plan.processes)))
         self._looked_s = time.monotonic()
         self._began = time.monotonic()
-        self._slow_start_announced = False
-        self._first_step_announced = False
-        self._waited_for: set[Receiver] = set()
         self._suspended_servers: set[str] = set()
-        self._without_output: set[int] = set()
-        self._remarked: set[str] = set()
         self._done = (-1, -1, -1)
         self._done_s = 0.0
         self._stalled = False
@@ -150,16 +144,14 @@ class Announcements:
 
     def check_start(self, missing: Iterable[int]) -> None:
         """Name those of the ranks that all others wait for, if they take long to start."""
-        if not self._slow_start_announced and time.monotonic() - self._began > SLOW_START_S:
-            self._slow_start_announced = True
-            self._event(f"not ready yet after {SLOW_START_S:g} s: {self._plan.titles(missing)}")
+        if time.monotonic() - self._began > SLOW_START_S:
+            self._once("start", f"not ready yet after {SLOW_START_S:g} s: {self._plan.titles(missing)}")
 
     def check_first_step(self, trained_s: float) -> None:
         """Describe how long it took until the first step, which was ``trained_s`` ago; 0 before it."""
-        if trained_s and not self._first_step_announced:
-            self._first_step_announced = True
+        if trained_s:
             start_up_s = time.monotonic() - BEGAN_S - trained_s
-            self._event(f"first environment step {start_up_s:.2f} s after the command began")
+            self._once("first step", f"first environment step {start_up_s:.2f} s after the command began")
 
     def check_servers(self, suspended: Mapping[str, int]) -> None:
         """Name the fork servers that are suspended, and say their process ids."""
@@ -173,36 +165,38 @@ class Announcements:
 
     def check_waiting(self, waits_for: Receiver | None) -> None:
         """Name a role that holds actors back."""
-        if waits_for is not None and waits_for not in self._waited_for:
-            self._waited_for.add(waits_for)
-            self._event(f"actors wait for {waits_for}, which claims its fragments too slowly or not at all")
+        if waits_for is not None:
+            why = "which claims its fragments too slowly or not at all"
+            self._once(waits_for, f"actors wait for {waits_for}, {why}")
 
     def check_remarks(self, remarks: Mapping[str, str]) -> None:
         """Pass on what actors remark of their environments, once for each subject."""
-        for subject in remarks.keys() - self._remarked:
-            self._remarked.add(subject)
-            self._event(remarks[subject])
+        for subject, remark in remarks.items():
+            self._once(("remark", subject), remark)
 
     def check_evaluation(self, cut_off: str | None) -> None:
         """Tell, once, that an evaluation while training was cut off by a limit."""
-        if cut_off is not None and not self._told_of_cut:
-            self._told_of_cut = True
-            self._event(
+        if cut_off is not None:
+            self._once(
+                "cut off",
                 f"an evaluation was cut off after {cut_off}: it is neither the best nor ends the run "
-                "(experiment.evaluation.max_s and episodes)"
+                "(experiment.evaluation.max_s and episodes)",
             )
 
     def check_film(self, failure: str | None) -> None:
         """Tell, once, that an evaluation could not be filmed; the examiner's log has each failure."""
-        if failure is not None and not self._told_of_film:
-            self._told_of_film = True
-            self._event(f"an evaluation could not be filmed, and the run goes on: {failure}")
+        if failure is not None:
+            self._once("film", f"an evaluation could not be filmed, and the run goes on: {failure}")
 
     def lose_output(self, rank: int, cause: OSError) -> None:
         """Say that what a worker on another host writes cannot be kept."""
-        if rank not in self._without_output:
-            self._without_output.add(rank)
-            self._event(f"what {self._title(rank)} writes to its log is lost: {cause}")
+        self._once(("output", rank), f"what {self._title(rank)} writes to its log is lost: {cause}")
+
+    def _once(self, of: object, text: str) -> None:
+        """Say something, unless it was said before of the same thing."""
+        if of not in self._said:
+            self._said.add(of)
+            self._event(text)
 
     def _title(self, rank: int) -> str:
         return self._plan.processes[rank].title

@@ -8,7 +8,7 @@ import secrets
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
@@ -18,7 +18,7 @@ from typing import Final
 from tianji_cli.config.checks import host_warnings
 from tianji_cli.config.loader import dump_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import RunFailed
+from tianji_cli.errors import RunFailed, os_errors_as
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.initial import INIT, described, initial_document
@@ -405,12 +405,8 @@ def _key_file(run: RunDirectory) -> Iterator[JobKey]:
             path.unlink()
 
 
-@contextmanager
-def _failures_to_start(run: RunDirectory) -> Iterator[None]:
-    try:
-        yield
-    except OSError as cause:
-        raise RunFailed(f"cannot start a run in {run.path}: {cause.strerror or cause}") from cause
+def _failures_to_start(run: RunDirectory) -> AbstractContextManager[None]:
+    return os_errors_as(RunFailed, f"cannot start a run in {run.path}")
 
 
 @contextmanager

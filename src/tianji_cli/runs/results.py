@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tianji_cli.errors import TianjiError
+from tianji_cli.errors import TianjiError, os_errors_as
 from tianji_cli.files.rundir import write_whole
 from tianji_cli.telemetry.report import write_json
 
@@ -66,7 +66,7 @@ class Result:
             TianjiError: they cannot be written.
         """
         text = json.dumps(self.document, indent=2, allow_nan=False) + "\n"
-        try:
+        with os_errors_as(TianjiError, f"cannot write into {out}", "--out DIR takes another directory"):
             out.mkdir(parents=True, exist_ok=True)
             write_whole(out / f"{self.name}.json", text.encode())
             for name, table in self.tables.items():
@@ -74,10 +74,6 @@ class Result:
             for name, draw in self.figures.items():
                 for kind in self.formats:
                     draw(out / f"{name}.{kind}")
-        except OSError as cause:
-            raise TianjiError(
-                f"cannot write into {out}: {cause.strerror}; --out DIR takes another directory"
-            ) from cause
 
 
 def document_head(environment: Mapping[str, str], warnings: Sequence[str]) -> dict[str, Any]:
@@ -100,13 +96,9 @@ def check_places(out: Path | None, json_to: str | None) -> None:
         TianjiError: it says where.
     """
     folder = None if json_to is None or json_to == "-" else Path(json_to).parent
-    try:
-        if out is not None:
+    if out is not None:
+        with os_errors_as(TianjiError, f"cannot write into {out}", "--out takes another directory"):
             out.mkdir(parents=True, exist_ok=True)
-    except OSError as cause:
-        raise TianjiError(
-            f"cannot write into {out}: {cause.strerror}; --out takes another directory"
-        ) from cause
     for option, place in (("--out", out), ("--json", folder)):
         if place is not None and not (place.is_dir() and os.access(place, os.W_OK)):
             raise TianjiError(f"cannot write into {place}: {option} takes another place")

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import ProcessExit, TianjiError, UsageError, describe
+from tianji_cli.errors import ProcessExit, TianjiError, UsageError, errors_as
 from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.files.seeds import SeedsDirectory
 from tianji_cli.limits import usable_cores
@@ -177,10 +177,8 @@ def summarise(seeds: Seeds, job: JobConfig) -> dict[str, Any]:
         "train_s": _over([row["train_s"] for row in done]),
         "time_to": {name: _times([row["time_to"].get(name) for row in done]) for name in thresholds},
     }
-    try:
+    with errors_as(TianjiError, f"cannot write {seeds.directory.summary}", OSError):
         write_whole(seeds.directory.summary, json.dumps(document, indent=2, allow_nan=False).encode())
-    except OSError as cause:
-        raise TianjiError(f"cannot write {seeds.directory.summary}: {describe(cause)}") from cause
     return document
 
 

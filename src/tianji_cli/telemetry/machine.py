@@ -16,7 +16,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from tianji_cli.errors import printable
+from tianji_cli.errors import os_errors_as, printable
 from tianji_cli.files.modules import digests, read_modules
 from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, read_regular
 from tianji_cli.files.rundir import RunDirectory, RunDirectoryError, write_whole
@@ -70,12 +70,10 @@ def note_session(
     now = datetime.now(UTC).replace(microsecond=0)
     about = {"machine": describe_machine(), "versions": versions(), "code": dict(code or {})}
     session = Session(begun=now, env_steps=env_steps, number=number, **about)
-    try:
+    with os_errors_as(RunDirectoryError, f"cannot write {run.sessions}"):
         before = read_regular(run.sessions, MOST_DOCUMENT_BYTES) if run.sessions.exists() else b""
         whole = before + b"\n" * (before[-1:] not in {b"", b"\n"})  # A line may be torn.
         write_whole(run.sessions, whole + session.model_dump_json().encode() + b"\n")
-    except OSError as cause:
-        raise RunDirectoryError(f"cannot write {run.sessions}: {cause.strerror}") from cause
 
 
 def read_sessions(run: RunDirectory) -> list[Session]:

@@ -27,7 +27,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from tianji_cli.errors import TianjiError, one_line, printable
+from tianji_cli.errors import TianjiError, one_line, os_errors_as, printable
 from tianji_cli.files.regular import open_regular, parse_json, read_json
 from tianji_cli.files.rundir import RunDirectory, RunDirectoryError
 from tianji_cli.telemetry.snapshot import METRICS, SPREADS, SUMMARY_SCHEMA, Snapshot, Summary, read_back
@@ -284,11 +284,9 @@ class MetricsWriter:
         Raises:
             RunDirectoryError: it cannot be written.
         """
-        try:
-            if self._hyperparameters is not None:
+        if self._hyperparameters is not None:
+            with os_errors_as(RunDirectoryError, f"cannot write metrics to {self._run.path}"):
                 self._events = EventFile(self._run.path, self._hyperparameters, self._resumed_at)
-        except OSError as cause:
-            raise RunDirectoryError(f"cannot write metrics to {self._run.path}: {cause.strerror}") from cause
 
     def write(self, snapshot: Snapshot) -> None:
         """Write one snapshot to both files, or count it as lost.

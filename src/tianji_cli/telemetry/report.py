@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tianji_cli.errors import TianjiError, printable
+from tianji_cli.errors import TianjiError, os_errors_as, printable
 from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.quantities import duration, number, several, share
 from tianji_cli.telemetry.snapshot import (
@@ -98,10 +98,8 @@ def write_json(document: Mapping[str, Any], to: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    try:
+    with os_errors_as(TianjiError, f"cannot write {to}", "--json takes another path"):
         write_whole(Path(to), text.encode())
-    except OSError as cause:
-        raise TianjiError(f"cannot write {to}: {cause.strerror}; --json takes another path") from cause
 
 
 def print_lines(lines: Iterable[str], *, to_copy: bool = False) -> None:

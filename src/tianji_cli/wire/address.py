@@ -18,7 +18,7 @@ from typing import Final, Self
 import psutil
 import zmq
 
-from tianji_cli.errors import UsageError
+from tianji_cli.errors import UsageError, os_errors_as
 from tianji_cli.files.regular import open_regular
 from tianji_transports.core import EngineOptions
 
@@ -49,10 +49,8 @@ def resolve(host: str) -> str:
     Raises:
         UsageError: it has none.
     """
-    try:
+    with os_errors_as(UsageError, f"there is no address for host {host!r}"):
         return socket.gethostbyname(host)
-    except OSError as cause:
-        raise UsageError(f"there is no address for host {host!r}: {cause.strerror}") from cause
 
 
 def address_towards(host: str) -> str:
@@ -62,10 +60,8 @@ def address_towards(host: str) -> str:
         UsageError: there is no way.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
+        with os_errors_as(UsageError, f"there is no route to {host}"):
             probe.connect((host, _PROBE_PORT))
-        except OSError as cause:
-            raise UsageError(f"there is no route to {host}: {cause.strerror}") from cause
         return str(probe.getsockname()[0])
 
 

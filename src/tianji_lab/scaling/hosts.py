@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.errors import RunFailed, UsageError, os_errors_as
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.children import Child, supervised, wait_for_exit
 from tianji_cli.plan.plan import this_host
@@ -151,10 +151,8 @@ def train_over_hosts(
 
 
 def _start(command: Sequence[str]) -> Child:
-    try:
+    with os_errors_as(RunFailed, f"cannot run {command[0]}"):
         return Child(command)
-    except OSError as cause:
-        raise RunFailed(f"cannot run {command[0]}: {cause.strerror}") from cause
 
 
 def _wait_for_key(training: Child, key: Path) -> bool:
@@ -200,10 +198,8 @@ def _wait(training: Child, joined: Sequence[Child]) -> Child | None:
 
 def _free_port(address: str) -> int:
     with socket.socket() as free:
-        try:
+        with os_errors_as(UsageError, f"{address} is no address of this host"):
             free.bind((address, 0))
-        except OSError as cause:
-            raise UsageError(f"{address} is no address of this host: {cause.strerror}") from cause
         return int(free.getsockname()[1])
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tianji_cli.errors import TianjiError, UsageError, cut, describe, printable
+from tianji_cli.errors import TianjiError, UsageError, cut, describe, errors_as, printable
 from tianji_cli.files.regular import read_toml
 from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
 from tianji_cli.files.seeds import SeedsDirectory
@@ -232,10 +232,8 @@ def read_config(run: RunDirectory) -> Config:
     Raises:
         TianjiError: it is damaged, or cannot be read.
     """
-    try:
+    with errors_as(TianjiError, f"cannot read {run.config}", OSError, ValueError):
         config = read_toml(run.config)
-    except (OSError, ValueError) as cause:
-        raise TianjiError(f"cannot read {run.config}: {describe(cause)}") from cause
     if stray := [name for name, section in config.items() if not isinstance(section, dict)]:
         raise TianjiError(f"cannot read {run.config}: {stray[0]} is no section")
     return config

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from tianji_cli.errors import TianjiError, UsageError, printable
+from tianji_cli.errors import TianjiError, UsageError, os_errors_as, printable
 from tianji_cli.files.rundir import write_whole
 from tianji_cli.quantities import memory, number, ranges, several, share
 from tianji_cli.runs.comparison.compare import Comparison, compare
@@ -271,10 +271,8 @@ def write_report(words: Sequence[str], out: Path) -> str:
     if len(content) > MOST_BYTES:
         size = f"{memory(len(content))}, and {memory(MOST_BYTES)} are the most"
         raise UsageError(f"the page would have {size}: name fewer runs")
-    try:
+    with os_errors_as(TianjiError, f"cannot write {out}", "--out takes another path"):
         write_whole(out, content)
-    except OSError as cause:
-        raise TianjiError(f"cannot write {out}: {cause.strerror}; --out takes another path") from cause
     return f"{printable(str(out))}: {several(len(pages), 'run')}, {memory(len(content))}"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import TianjiError, describe
+from tianji_cli.errors import TianjiError, errors_as
 from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.metrics import EVALUATION, MetricsFollower, read_history
@@ -30,11 +30,10 @@ def final_value(run: RunDirectory, metric: str) -> float | None:
         CutOffError: it is an evaluation, and was cut off by its limits.
         TianjiError: its files cannot be read.
     """
-    try:
+    strange = (OSError, ValueError, KeyError, TypeError)
+    with errors_as(TianjiError, f"cannot read what {run.path} came to", *strange):
         summary = read_json(run.summary)
         found = _of_summary(run, summary, metric)
-    except (OSError, ValueError, KeyError, TypeError) as cause:
-        raise TianjiError(f"cannot read what {run.path} came to: {describe(cause)}") from cause
     return None if found is None or math.isnan(found) else float(found)
 
 

@@ -14,7 +14,7 @@ import optuna
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import FrozenTrial, TrialState
 
-from tianji_cli.errors import TianjiError, describe
+from tianji_cli.errors import TianjiError, errors_as
 from tianji_cli.files.rundir import write_whole
 from tianji_cli.files.sweeps import SweepDirectory
 from tianji_cli.quantities import finite
@@ -42,15 +42,13 @@ def write_results(directory: SweepDirectory, plan: Plan, study: SweepStudy) -> d
     """
     trials = study.trials
     document: dict[str, Any] = finite(_document(plan, study, trials))
-    try:
+    with errors_as(TianjiError, f"cannot write into {directory.path}", OSError):
         write_whole(directory.table, _csv(plan, study, trials).encode())
         text = json.dumps(document, indent=2, allow_nan=False) + "\n"
         write_whole(directory.summary, text.encode())
         if study.best is not None:
             write_whole(directory.best, plan.config_with(study.values_of(study.best)).encode())
         _draw(directory, plan, study, document["importances"])
-    except OSError as cause:
-        raise TianjiError(f"cannot write into {directory.path}: {describe(cause)}") from cause
     return document
 
 

@@ -13,7 +13,7 @@ from typing import Final, Literal
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from tianji_cli.errors import ProcessExit, TianjiError, UsageError, describe
+from tianji_cli.errors import ProcessExit, TianjiError, UsageError, errors_as
 from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.files.saved import goals_reached
@@ -84,10 +84,8 @@ class Sweeper:
         Raises:
             TianjiError: the directory cannot be written to, or read.
         """
-        try:
+        with errors_as(TianjiError, f"cannot write into {self._directory.workers}", OSError):
             lease = Lease(self._directory.workers)
-        except OSError as cause:
-            raise TianjiError(f"cannot write into {self._directory.workers}: {describe(cause)}") from cause
         try:
             lease.clear()
             with SideBySide[Key](usable_cores(), self._plan.job.cores) as runner:
@@ -145,18 +143,16 @@ class Sweeper:
             return None
         toml = self._plan.config_with(self._study.values(trial))
         config = self._directory.trial_config(trial.number)
-        try:
+        with errors_as(TianjiError, f"cannot write {config}", OSError):
             config.parent.mkdir(exist_ok=True)
             write_whole(config, toml.encode())
-        except OSError as cause:
-            raise TianjiError(f"cannot write {config}: {describe(cause)}") from cause
         one = self._running[trial.number] = Running(trial, list(self._plan.seeds))
         return one
 
     def _command(self, number: int, seed: int) -> list[str] | None:
         """Say how a seed is trained, or trained on; None if it is done."""
         run = self._directory.run(number, seed)
-        try:
+        with errors_as(TianjiError, f"cannot begin {run.path}", OSError):
             if not run.path.exists():
                 RunDirectory.make(run.path)
             elif run.metrics.exists() and _is_finished(run):
@@ -165,8 +161,6 @@ class Sweeper:
                 return training_command((), "--resume", str(run.path.absolute()), "--quiet")
             else:
                 run.begin_anew()
-        except OSError as cause:
-            raise TianjiError(f"cannot begin {run.path}: {describe(cause)}") from cause
         config = str(self._directory.trial_config(number))
         own = (f"experiment.seed={seed}", "experiment.plots=false")
         return training_command(own, config, "--run", str(run.path), "--quiet")

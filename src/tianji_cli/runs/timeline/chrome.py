@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tianji_cli.errors import TianjiError, describe
+from tianji_cli.errors import TianjiError, errors_as
 from tianji_cli.files.regular import parse_json, read_regular
 from tianji_cli.files.rundir import write_whole
 from tianji_cli.files.traces import SPAN, WHAT, TracedProcess
@@ -76,7 +76,8 @@ def read_chrome(path: Path) -> Timeline:
     Raises:
         TianjiError: it cannot be read, or is none.
     """
-    try:
+    strange = (OSError, ValueError, LookupError, TypeError, RecursionError)
+    with errors_as(TianjiError, f"{path} is no trace that tianji has written", *strange):
         document = parse_json(read_regular(path.resolve(), MOST_BYTES))
         about = document["otherData"]
         processes = tuple(map(TracedProcess.model_validate, about["processes"]))
@@ -93,5 +94,3 @@ def read_chrome(path: Path) -> Timeline:
             for i, role in enumerate(process.roles)
         ]
         return Timeline(about["run"], about["seconds"], processes, lanes)
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as cause:
-        raise TianjiError(f"{path} is no trace that tianji has written: {describe(cause)}") from cause

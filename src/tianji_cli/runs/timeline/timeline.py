@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tianji_cli.errors import TianjiError, describe
+from tianji_cli.errors import TianjiError, errors_as
 from tianji_cli.files.traces import IDLE, SPAN, WHAT, Spans, TracedProcess, TracePlace, TraceResult
 
 Floats = npt.NDArray[np.float64]
@@ -96,11 +96,9 @@ def read_timeline(name: str, place: TracePlace, result: TraceResult) -> Timeline
     for process in result.processes:
         if process.missing:
             continue
-        try:
+        with errors_as(TianjiError, f"the trace of {process.title} cannot be read", OSError, ValueError):
             spans = place.read_spans(process.rank).copy()
             _check(spans, process)
-        except (OSError, ValueError) as cause:
-            raise TianjiError(f"the trace of {process.title} cannot be read: {describe(cause)}") from cause
         for end in ("began_s", "ended_s"):
             spans[end] = np.clip(spans[end] + (process.offset_s - result.began_s), 0.0, seconds)
         spans = spans[spans["ended_s"] > spans["began_s"]]

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.fields import FieldSpec
-from tianji_cli.errors import TianjiError
+from tianji_cli.errors import TianjiError, os_errors_as
 from tianji_cli.limits import CGROUPS, PROC, control_groups, lines_of, numbers_of
 from tianji_cli.wire.fragment import HEADER, FragmentLayout
 from tianji_cli.wire.records import aligned
@@ -109,12 +109,8 @@ def _too_large(
 
 
 def _disk_room(directory: Path) -> int:
-    try:
+    with os_errors_as(ReplayMemoryError, f"there is no directory {directory} for the replay's file"):
         disk = os.statvfs(directory)
-    except OSError as cause:
-        raise ReplayMemoryError(
-            f"there is no directory {directory} for the replay's file: {cause.strerror}"
-        ) from cause
     return disk.f_bavail * disk.f_frsize
 
 
@@ -283,15 +279,14 @@ def _zeros(nbytes: int) -> Bytes:
 
 def _mapped(nbytes: int, directory: Path) -> Bytes:
     """Map a new file without a name, all its blocks reserved."""
-    try:
-        with tempfile.TemporaryFile(dir=directory, prefix="replay-") as file:
-            os.posix_fallocate(file.fileno(), 0, nbytes)
-            mapped = mmap.mmap(file.fileno(), nbytes)
-    except OSError as cause:
-        raise ReplayMemoryError(
-            f"no file of {in_units(nbytes)} for the replay in {directory}: {cause.strerror or cause}; "
-            "a smaller capacity or a directory on another disk would do"
-        ) from cause
+    what = f"no file of {in_units(nbytes)} for the replay in {directory}"
+    remedy = "a smaller capacity or a directory on another disk would do"
+    with (
+        os_errors_as(ReplayMemoryError, what, remedy),
+        tempfile.TemporaryFile(dir=directory, prefix="replay-") as file,
+    ):
+        os.posix_fallocate(file.fileno(), 0, nbytes)
+        mapped = mmap.mmap(file.fileno(), nbytes)
     with contextlib.suppress(OSError):
         mapped.madvise(mmap.MADV_RANDOM)  # Samples lie anywhere: what is read ahead is read in vain.
     return np.frombuffer(mapped, np.uint8)
