@@ -12,7 +12,6 @@ import shlex
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +26,7 @@ from tianji_cli.files.directories import is_occupied
 from tianji_cli.files.regular import CONFIG, LOG_BYTES, open_regular, read_toml
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.files.seeds import SeedsDirectory
-from tianji_cli.launch.children import process_state
+from tianji_cli.launch.children import process_state, wait_for_end
 from tianji_cli.quantities import count, memory, number
 from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.metrics import AppendOnlyFile, InUseError, read_summary, writer_here
@@ -323,7 +322,7 @@ def stop(run: Run, *, no_wait: NoWait = False, limit_s: Limit = 120.0, out: Runs
                 print_lines([f"{directory.path} was asked to stop"])
                 return 0
             with status(f"waiting for {directory.path} to save a checkpoint and end"):
-                ended = _ended(descriptor, limit_s)
+                ended = wait_for_end([descriptor], limit_s)
             if not ended:
                 raise RunFailed(_goes_on(directory, pid, limit_s))
         except (ProcessLookupError, PermissionError) as cause:
@@ -366,19 +365,6 @@ def _root_process(run: RunDirectory) -> tuple[int, int] | None:
         f"{run.path} is held by no process that you may see here; it was begun on {host}\n"
         f"stop it there, as its user: tianji stop {path}"
     )
-
-
-def _ended(descriptor: int, limit_s: float) -> bool:
-    """Wait for the end of a process; False if it has not come within the limit."""
-    poller = select.poll()
-    poller.register(descriptor, select.POLLIN)
-    deadline_s = time.monotonic() + limit_s
-    while True:
-        left_s = deadline_s - time.monotonic()
-        if poller.poll(1e3 * max(0.0, min(left_s, LOOK_S))):  # A signal to this command ends the pause.
-            return True
-        if left_s <= 0:
-            return False
 
 
 def _goes_on(run: RunDirectory, pid: int, limit_s: float) -> str:

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Final
@@ -150,8 +150,8 @@ class Child:
         stdout: IO[bytes] | int | None = subprocess.DEVNULL,
         keep_errors: bool = True,
     ) -> None:
-        self._errors = TemporaryFile() if keep_errors else None  # noqa: SIM115 - closed with the child
-        try:
+        with ExitStack() as unless_it_begins:
+            self._errors = unless_it_begins.enter_context(TemporaryFile()) if keep_errors else None
             self.process = subprocess.Popen(
                 bound_command(command, signal.SIGTERM),
                 bufsize=0,
@@ -160,18 +160,10 @@ class Child:
                 stderr=self._errors,
                 process_group=0,
             )
-        except OSError:
-            if self._errors is not None:
-                self._errors.close()
-            raise
-        try:
+            unless_it_begins.callback(self.process.wait)
+            unless_it_begins.callback(self.process.kill)  # Without a descriptor nothing would watch it.
             self.descriptor = os.pidfd_open(self.process.pid)
-        except OSError:  # No descriptor is left: nothing would watch it.
-            self.process.kill()
-            self.process.wait()
-            if self._errors is not None:
-                self._errors.close()
-            raise
+            unless_it_begins.pop_all()
 
     @property
     def pid(self) -> int:
@@ -210,15 +202,21 @@ class Child:
 
 def wait_for_exit(children: Sequence[Child], timeout_s: float | None) -> list[Child]:
     """Wait until one of some children has ended, at most ``timeout_s``; returns those that have."""
+    ended = wait_for_end([child.descriptor for child in children], timeout_s)
+    return [child for child in children if child.descriptor in ended]
+
+
+def wait_for_end(processes: Sequence[int], timeout_s: float | None) -> set[int]:
+    """Wait until one of some processes has ended, as ``wait_for_exit``; takes and returns descriptors."""
     poller = select.poll()
-    for child in children:
-        poller.register(child.descriptor, select.POLLIN)
+    for descriptor in processes:
+        poller.register(descriptor, select.POLLIN)
     deadline_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
     while True:
         left_s = max(0.0, deadline_s - time.monotonic())
-        ready = dict(poller.poll(1e3 * min(left_s, LOOK_S)))
+        ready = poller.poll(1e3 * min(left_s, LOOK_S))
         if ready or left_s <= LOOK_S:
-            return [child for child in children if child.descriptor in ready]
+            return {descriptor for descriptor, _ in ready}
 
 
 def end_children(children: Sequence[Child], patience_s: float) -> None:
