@@ -20,7 +20,7 @@ import typer
 from tianji_cli.commands.completion import checkpoints
 from tianji_cli.commands.options import Json, Run, Runs
 from tianji_cli.config.loader import load_run_config
-from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
+from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe, errors_as
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.film import Film, FilmError, check_film, check_library
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
@@ -136,13 +136,11 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
         )
         film = None if render is None else partial(Filming, path=render, overlay=overlay)
         try:
-            evaluator, made = _play(build, limits, film, progress)
+            # A user's environment or agent may raise anything.
+            with errors_as(RunFailed, f"cannot evaluate {directory.path}", Exception, SystemExit):
+                evaluator, made = _play(build, limits, film, progress)
         except FilmError as cause:
             raise UsageError(f"--render: {cause}") from cause
-        except TianjiError:
-            raise
-        except (Exception, SystemExit) as cause:  # A user's environment or agent may raise anything.
-            raise RunFailed(f"cannot evaluate {directory.path}: {describe(cause)}") from cause
     for change in changed_code(directory):
         say(f"warning: {change} since the run's last session")
     other = None if player == "trained" else player

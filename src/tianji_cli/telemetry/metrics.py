@@ -155,11 +155,8 @@ class EventFile:
         from tensorboard.compat.tensorflow_stub import pywrap_tensorflow  # type: ignore[import-untyped]  # noqa: PLC0415
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb  # type: ignore[import-untyped]  # noqa: PLC0415
 
-        self._event, self._summary, self._crc = (
-            event_pb2.Event,
-            summary_pb2.Summary,
-            pywrap_tensorflow.masked_crc32c,
-        )
+        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        self._crc = pywrap_tensorflow.masked_crc32c
         now = time.time()
         # TensorBoard reads files in the order of their names and takes those with "tfevents" in them.
         self._file = AppendOnlyFile(directory / f"events.out.tfevents.{now:017.6f}.{socket.gethostname()}")
