@@ -16,7 +16,7 @@ from tianji_cli.config.loader import dump_config, fill_in_later_keys, resolve
 from tianji_cli.config.source import KeyPath, Tree, differing, find_config, read, shown
 from tianji_cli.errors import printable
 from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
-from tianji_cli.telemetry.table import print_table
+from tianji_cli.telemetry.table import print_table, write_json
 
 ConfigOrRun = Annotated[
     str,
@@ -84,11 +84,7 @@ def diff(first: ConfigOrRun, second: ConfigOrRun, *, out: Runs = None, json_to: 
     found = differing(
         *(resolve(_read(name, (), out), to_run=False).model_dump(mode="json") for name in names)
     )
-    if json_to is not None:
-        from tianji_cli.telemetry.report import write_json  # noqa: PLC0415 - imports rich
-
-        write_json({"configs": list(names), "differing": found}, json_to)
-    if json_to == "-":
+    if not write_json({"configs": list(names), "differing": found}, json_to):
         return 0
     if not found:
         sys.stdout.write("they do not differ\n")

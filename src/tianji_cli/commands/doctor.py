@@ -23,7 +23,7 @@ from tianji_cli.launch.mpi import LEFT_OVER, left_over
 from tianji_cli.limits import cores_granted
 from tianji_cli.telemetry.machine import cores
 from tianji_cli.telemetry.progress import Progress
-from tianji_cli.telemetry.table import print_table
+from tianji_cli.telemetry.table import print_table, write_json
 from tianji_transports import registry as transports
 from tianji_transports.errors import TransportError
 
@@ -55,13 +55,8 @@ def show_findings(findings: Sequence[Finding], title: str, fine: str, json_to: s
         The exit status: 1 if one is a problem.
     """
     problems = [finding for finding in findings if finding.grade == "problem"]
-    if json_to is not None:
-        from tianji_cli.telemetry.report import write_json  # noqa: PLC0415 - imports rich
-
-        write_json(
-            {"findings": [asdict(finding) for finding in findings], "problems": len(problems)}, json_to
-        )
-    if json_to != "-":
+    document = {"findings": [asdict(finding) for finding in findings], "problems": len(problems)}
+    if write_json(document, json_to):
         rows = [(finding.subject, finding.grade, finding.found) for finding in findings]
         print_table(("what", "", "found"), rows, title)
         for finding in findings:

@@ -30,8 +30,9 @@ from tianji_cli.root.shutdown import START_S
 from tianji_cli.signals import HangsError, limit
 from tianji_cli.telemetry.machine import changed_code
 from tianji_cli.telemetry.progress import Progress, say
-from tianji_cli.telemetry.report import print_lines, write_json
+from tianji_cli.telemetry.report import print_lines
 from tianji_cli.telemetry.snapshot import of_names
+from tianji_cli.telemetry.table import write_json
 from tianji_cli.wire.reports import Evaluating, Evaluation
 from tianji_plugins import did_you_mean
 
@@ -281,13 +282,11 @@ def _show(
     """
     returns = evaluator.returns
     evaluation = Evaluation.of(evaluator.report(), wanted)
-    if json_to is not None:
-        figures = {"policy": other, **asdict(evaluation)}
-        known = {name: value for name, value in figures.items() if value is not None or name == "cut_off"}
-        extremes = {"min": min(returns, default=None), "max": max(returns, default=None)}
-        drawn = {} if film is None else {"render": str(film.path), "pictures": film.pictures, "fps": film.fps}
-        write_json(finite({**known, **extremes, "returns": returns, **drawn}), json_to)
-    if json_to == "-":
+    figures = {"policy": other, **asdict(evaluation)}
+    known = {name: value for name, value in figures.items() if value is not None or name == "cut_off"}
+    extremes = {"min": min(returns, default=None), "max": max(returns, default=None)}
+    drawn = {} if film is None else {"render": str(film.path), "pictures": film.pictures, "fps": film.fps}
+    if not write_json(finite({**known, **extremes, "returns": returns, **drawn}), json_to):
         return
     kind = "greedy episodes" if other is None else "episodes"
     lines = [f"{who}: {evaluation.described(kind, '--max-s, --max-steps')}"]

@@ -19,7 +19,8 @@ from tianji_cli.files.exported import CHECKED, FORMATS, ExportFormat, port_docum
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, write_whole
 from tianji_cli.quantities import memory
 from tianji_cli.telemetry.progress import Progress, say, status
-from tianji_cli.telemetry.report import print_lines, write_json
+from tianji_cli.telemetry.report import print_lines
+from tianji_cli.telemetry.table import write_json
 from tianji_plugins import did_you_mean
 
 if TYPE_CHECKING:
@@ -81,10 +82,8 @@ def export(
     _refuse_differences(out, differences)
     with os_errors_as(UsageError, f"--out: cannot write {out}"):
         write_whole(out, content)
-    if json_to is not None:
-        checked = {"observations": CHECKED, "differences": differences} if check else None
-        write_json({"file": str(out), "format": kind, **document, "checked": checked}, json_to)
-    if json_to != "-":
+    checked = {"observations": CHECKED, "differences": differences} if check else None
+    if write_json({"file": str(out), "format": kind, **document, "checked": checked}, json_to):
         print_lines(_described(out, f"{directory.path}, {name}", document, differences))
     return 0
 

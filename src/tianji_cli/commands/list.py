@@ -21,7 +21,7 @@ from tianji_cli.config.source import read, shipped_configs
 from tianji_cli.errors import UsageError
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.rundir import DEFAULT_OUT
-from tianji_cli.telemetry.table import print_table
+from tianji_cli.telemetry.table import print_table, write_json
 from tianji_envs import registry as environments
 from tianji_plugins import Plugins, did_you_mean
 from tianji_transports import registry as transports
@@ -87,13 +87,11 @@ def list_things(
         _list_configs(json_to)
         return 0
     entries = list(_LISTS[kind]())
-    if json_to is not None:
-        from tianji_cli.telemetry.report import write_json  # noqa: PLC0415 - imports rich
-
-        write_json({kind: [asdict(entry) for entry in entries]}, json_to)
-    if json_to != "-" and not entries:
+    if not write_json({kind: [asdict(entry) for entry in entries]}, json_to):
+        return 0
+    if not entries:
         print(f"no installed package brings {kind}; your own: 'module:Class'")  # noqa: T201 - the result
-    elif json_to != "-":
+    else:
         columns = ("name", "id", "description", "source", "missing")
         shown = [column for column in columns if any(getattr(entry, column) for entry in entries)]
         print_table(shown, [[getattr(entry, column) for column in shown] for entry in entries], kind)
@@ -151,11 +149,7 @@ def _list_configs(json_to: str | None) -> None:
             "environment": environment.get("id") or environment.get("type"),
         }
         configs.append({"name": path.stem, "path": str(path), **about, "description": _first_sentence(path)})
-    if json_to is not None:
-        from tianji_cli.telemetry.report import write_json  # noqa: PLC0415 - imports rich
-
-        write_json({"configs": configs}, json_to)
-    if json_to != "-":
+    if write_json({"configs": configs}, json_to):
         columns = ("name", "agent", "environment", "description")
         print_table(columns, [[config[column] for column in columns] for config in configs], "configs")
 

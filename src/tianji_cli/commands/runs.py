@@ -31,9 +31,9 @@ from tianji_cli.quantities import count, memory, number
 from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.metrics import AppendOnlyFile, InUseError, read_summary, writer_here
 from tianji_cli.telemetry.progress import status
-from tianji_cli.telemetry.report import document_of, print_lines, print_result, write_json
+from tianji_cli.telemetry.report import document_of, print_lines, print_result
 from tianji_cli.telemetry.run_state import RunState, in_short, is_running, read_state, root_host
-from tianji_cli.telemetry.table import print_table
+from tianji_cli.telemetry.table import print_table, write_json
 
 LOOK_S: Final = 0.5
 """Seconds between two looks at what grows: no event says so for files that another host writes."""
@@ -71,9 +71,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 def list_runs(out: Path, json_to: str | None) -> None:
     """Print the runs in a directory, the newest first."""
     states = sorted(map(read_state, runs_in(out)), key=lambda state: state.begun_s or 0.0, reverse=True)
-    if json_to is not None:
-        write_json({"runs": [_document(state, out) for state in states]}, json_to)
-    if json_to == "-":
+    if not write_json({"runs": [_document(state, out) for state in states]}, json_to):
         return
     if not states:
         print_lines([f"there are no runs in {out}{os.sep} (--out DIR looks elsewhere)"])
@@ -155,11 +153,9 @@ def show(run: Run, *, out: Runs = None, json_to: Json = None) -> int:
             unreadable = str(error)
     checkpoints = directory.checkpoint_names
     files = _files_of(directory)
-    if json_to is not None:
-        whole = None if summary is None else document_of(summary, directory)
-        said = {"config": config, "summary": whole, "checkpoints": list(checkpoints), "files": files}
-        write_json(_document(state, place) | said, json_to)
-    if json_to == "-":
+    whole = None if summary is None else document_of(summary, directory)
+    said = {"config": config, "summary": whole, "checkpoints": list(checkpoints), "files": files}
+    if not write_json(_document(state, place) | said, json_to):
         return 0
     if summary is not None:
         print_result(summary, directory)

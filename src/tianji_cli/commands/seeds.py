@@ -14,9 +14,9 @@ from tianji_cli.errors import RunFailed, UsageError, cut, one_line, printable
 from tianji_cli.files.seeds import SeedsDirectory
 from tianji_cli.quantities import count, duration, number, several
 from tianji_cli.signals import INTERRUPTED, Interruption
-from tianji_cli.telemetry.report import print_lines, write_json
+from tianji_cli.telemetry.report import print_lines
 from tianji_cli.telemetry.run_state import read_state
-from tianji_cli.telemetry.table import print_table
+from tianji_cli.telemetry.table import print_table, write_json
 
 if TYPE_CHECKING:
     from tianji_cli.runs.seeds import Seed, Seeds
@@ -115,9 +115,7 @@ def _train(seeds: Seeds, job: JobConfig, *, quiet: bool, json_to: str | None) ->
         except (Interruption, KeyboardInterrupt):
             interrupted = True
     document = summarise(seeds, job)
-    if json_to is not None:
-        write_json(document, json_to)
-    if json_to != "-":
+    if write_json(document, json_to):
         _print(document, seeds)
     if seeds.status == "failed":
         failed = [seed.number for seed in seeds.each if seed.status == "failed"]

@@ -22,8 +22,8 @@ from tianji_cli.files.rundir import write_whole
 from tianji_cli.files.sweeps import SweepDirectory
 from tianji_cli.quantities import number, several
 from tianji_cli.signals import INTERRUPTED, Interruption
-from tianji_cli.telemetry.report import print_lines, write_json
-from tianji_cli.telemetry.table import print_table
+from tianji_cli.telemetry.report import print_lines
+from tianji_cli.telemetry.table import print_table, write_json
 from tianji_cli.telemetry.trackers import check_trackers
 
 if TYPE_CHECKING:
@@ -200,9 +200,7 @@ def _work(
         except (Interruption, KeyboardInterrupt):
             interrupted = True
     document = write_results(directory, plan, study)
-    if json_to is not None:
-        write_json(document, json_to)
-    if json_to != "-":
+    if write_json(document, json_to):
         _print(document, directory, plan, study)
     if interrupted:
         return INTERRUPTED

@@ -60,8 +60,9 @@ from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.machine import changed_code
 from tianji_cli.telemetry.metrics import read_summary
 from tianji_cli.telemetry.progress import say, status
-from tianji_cli.telemetry.report import document_of, print_lines, print_result, write_json
+from tianji_cli.telemetry.report import document_of, print_lines, print_result
 from tianji_cli.telemetry.snapshot import Summary
+from tianji_cli.telemetry.table import write_json
 from tianji_cli.telemetry.trackers import check_trackers
 from tianji_cli.wire.address import parse_address, resolve
 
@@ -503,9 +504,7 @@ def print_plan(
         }
         for process in plan.processes
     ]
-    if json_to is not None:
-        write_json({"transport": plan.transport, "processes": rows, **asdict(graph)}, json_to)
-    if json_to == "-":
+    if not write_json({"transport": plan.transport, "processes": rows, **asdict(graph)}, json_to):
         return
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415

@@ -14,7 +14,7 @@ from typing import Any
 
 from tianji_cli.errors import TianjiError, os_errors_as
 from tianji_cli.files.rundir import write_whole
-from tianji_cli.telemetry.report import write_json
+from tianji_cli.telemetry.table import write_json
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,7 @@ class Result:
         Raises:
             TianjiError: it cannot be written.
         """
-        if json_to is not None:
-            write_json(self.document, json_to)
+        write_json(self.document, json_to)
         if out is not None:
             self.write(out)
 

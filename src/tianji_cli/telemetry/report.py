@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tianji_cli.errors import TianjiError, os_errors_as, printable
-from tianji_cli.files.rundir import RunDirectory, write_whole
+from tianji_cli.errors import printable
+from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.quantities import duration, number, several, share
 from tianji_cli.telemetry.snapshot import (
     OF_A_REPLAY,
@@ -30,6 +27,7 @@ from tianji_cli.telemetry.snapshot import (
     of_names,
 )
 from tianji_cli.telemetry.styles import FAILURE, GOOD, LABEL, WARNING
+from tianji_cli.telemetry.table import write_json
 
 STATUS_STYLES: Final = {
     "finished": f"bold {GOOD}",
@@ -50,9 +48,7 @@ def print_result(
     Raises:
         TianjiError: the JSON file cannot be written.
     """
-    if json_to is not None:
-        write_json(document_of(summary, run), json_to)
-    if json_to == "-":
+    if not write_json(document_of(summary, run), json_to):
         return
     console = Console(highlight=False)
     headline = Text.assemble(
@@ -85,21 +81,6 @@ def print_result(
 def document_of(summary: Summary, run: RunDirectory) -> dict[str, Any]:
     """Return what ``--json`` tells of a run: its summary, and as ``run`` where it is."""
     return {**summary.document(), "run": str(run.path.absolute())}
-
-
-def write_json(document: Mapping[str, Any], to: str) -> None:
-    """Write a JSON document to a file, or to stdout for "-".
-
-    Raises:
-        TianjiError: the file cannot be written.
-    """
-    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
-    if to == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
-        return
-    with os_errors_as(TianjiError, f"cannot write {to}", "--json takes another path"):
-        write_whole(Path(to), text.encode())
 
 
 def print_lines(lines: Iterable[str], *, to_copy: bool = False) -> None:

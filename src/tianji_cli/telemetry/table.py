@@ -1,9 +1,35 @@
-"""A table on stdout: ruled on a terminal, plain columns in a pipe, where nothing is cut off."""
+"""A table on stdout: ruled on a terminal, plain columns in a pipe, where nothing is cut off; or JSON."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tianji_cli.errors import TianjiError, os_errors_as
+from tianji_cli.files.rundir import write_whole
+
+
+def write_json(document: Mapping[str, Any], to: str | None) -> bool:
+    """Write a JSON document to a file, to stdout for "-", or nowhere for None.
+
+    Returns:
+        Whether stdout is free for people.
+
+    Raises:
+        TianjiError: the file cannot be written.
+    """
+    if to is not None:
+        text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+        if to == "-":
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        else:
+            with os_errors_as(TianjiError, f"cannot write {to}", "--json takes another path"):
+                write_whole(Path(to), text.encode())
+    return to != "-"
 
 
 def print_table(
