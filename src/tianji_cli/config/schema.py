@@ -738,64 +738,54 @@ class Population(Section):
 class OnPolicySettings(Protocol):
     """Settings of an update rule that learns from rollouts. Any settings that have these, a user's too."""
 
-    @property
-    def rollout_steps(self) -> int:
-        """Env steps, over all actors of a learner, that are gathered for one round of updates."""
+    rollout_steps: int
+    """Env steps, over all actors of a learner, that are gathered for one round of updates."""
 
 
 class ReplayLearnerSettings(Protocol):
     """Settings of an update rule that learns from batches of a replay."""
 
-    @property
-    def batch_size(self) -> int:
-        """B_s, samples of one update: transitions, sequences or unrolls."""
+    batch_size: int
+    """B_s, samples of one update: transitions, sequences or unrolls."""
 
-    @property
-    def replay_ratio(self) -> float:
-        """``rho``: uses of each env step in updates, on average."""
+    replay_ratio: float
+    """``rho``: uses of each env step in updates, on average."""
 
-    @property
-    def warmup_steps(self) -> int:
-        """Env steps that are received before the first update."""
+    warmup_steps: int
+    """Env steps that are received before the first update."""
 
-    @property
-    def publish_every(self) -> int:
-        """Updates between two published policies."""
+    publish_every: int
+    """Updates between two published policies."""
 
 
 @runtime_checkable
 class TransitionSettings(ReplayLearnerSettings, Protocol):
     """Settings of an update rule whose samples are transitions."""
 
-    @property
-    def n_step(self) -> int:
-        """Steps whose rewards a sample sums up."""
+    n_step: int
+    """Steps whose rewards a sample sums up."""
 
-    @property
-    def gamma(self) -> float:
-        """Discount of one step."""
+    gamma: float
+    """Discount of one step."""
 
 
 @runtime_checkable
 class SequenceSettings(ReplayLearnerSettings, Protocol):
     """Settings of an update rule whose samples are episodes, or parts of long ones."""
 
-    @property
-    def sequence_steps(self) -> int:
-        """L, steps of a sample at most."""
+    sequence_steps: int
+    """L, steps of a sample at most."""
 
 
 @runtime_checkable
 class UnrollSettings(ReplayLearnerSettings, Protocol):
     """Settings of an update rule whose samples are steps in a row, across the ends of episodes."""
 
-    @property
-    def burn_in(self) -> int:
-        """First steps of a sample, from which nothing is learnt."""
+    burn_in: int
+    """First steps of a sample, from which nothing is learnt."""
 
-    @property
-    def unroll_steps(self) -> int:
-        """L, steps of a sample that are learnt from, after these."""
+    unroll_steps: int
+    """L, steps of a sample that are learnt from, after these."""
 
 
 @dataclass(frozen=True)
