@@ -123,7 +123,7 @@ def _that_begin(complete: Callable[P, Iterable[str]]) -> Callable[P, list[str]]:
 @_that_begin
 def configs(incomplete: str) -> Iterator[str]:
     """Name shipped configs, TOML files, and directories on the way to these."""
-    yield from _shipped(incomplete)
+    yield from shipped(incomplete=incomplete)
     folder = incomplete.rpartition("/")[0] + "/" if "/" in incomplete else ""
     with os.scandir(folder or ".") as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
@@ -136,7 +136,10 @@ def configs(incomplete: str) -> Iterator[str]:
 @_that_begin
 def shipped(incomplete: str) -> Iterator[str]:
     """Name the configs that come with tianji."""
-    yield from _shipped(incomplete)
+    from tianji_cli.config.source import shipped_configs  # noqa: PLC0415
+
+    for name in shipped_configs():
+        yield name if incomplete.startswith("configs/") else Path(name).stem
 
 
 @_that_begin
@@ -263,13 +266,6 @@ def _place(ctx: typer.Context) -> Path:
     from tianji_cli.files.rundir import DEFAULT_OUT  # noqa: PLC0415
 
     return Path(ctx.params.get("out") or DEFAULT_OUT)
-
-
-def _shipped(incomplete: str) -> Iterator[str]:
-    from tianji_cli.config.source import shipped_configs  # noqa: PLC0415
-
-    for name in shipped_configs():
-        yield name if incomplete.startswith("configs/") else Path(name).stem
 
 
 def _runs(place: Path, incomplete: str) -> Iterator[str]:

@@ -18,13 +18,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tianji_cli.config.source import flat
 from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.telemetry.metrics import (
     EVALUATION,
     MetricsFollower,
     Roles,
     evaluation_scalars,
-    flat,
     parsed_row,
     scalars,
 )
@@ -83,10 +83,9 @@ def _evaluation(line: bytes) -> dict[str, Any] | None:
 
 def told(table: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
     """Take what is known of a document, with dotted names; lists as text."""
-    known = {name: said for name, said in flat(table) if said is not None}
     return {
         name: said if isinstance(said, bool | int | float | str) else json.dumps(said)
-        for name, said in known.items()
+        for name, said in flat(table)
     }
 
 

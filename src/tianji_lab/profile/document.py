@@ -13,7 +13,6 @@ measured) and ``verify``.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +22,7 @@ from pydantic import ValidationError
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import UsageError
+from tianji_cli.quantities import finite
 from tianji_cli.runs.results import document_head
 from tianji_lab.model.costs import CostTable, Split
 from tianji_lab.model.prediction import Prediction
@@ -65,12 +65,12 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
         "actor_cores": prediction.split.actor_cores,
         "buffer_cores": prediction.split.buffer_cores,
         "cores": prediction.split.cores,
-        "production": _finite(prediction.production * prediction.rho),
-        "reception": _finite(prediction.reception * prediction.rho),
-        "consumption": _finite(prediction.consumption),
-        "throughput": _finite(prediction.throughput),
-        "env_steps_per_s": _finite(prediction.throughput / prediction.rho),
-        "limits": {name: _finite(limit) for name, limit in prediction.limits.items()},
+        "production": finite(prediction.production * prediction.rho),
+        "reception": finite(prediction.reception * prediction.rho),
+        "consumption": finite(prediction.consumption),
+        "throughput": finite(prediction.throughput),
+        "env_steps_per_s": finite(prediction.throughput / prediction.rho),
+        "limits": {name: finite(limit) for name, limit in prediction.limits.items()},
         "bottleneck": asdict(prediction.bottleneck),
     }
 
@@ -174,8 +174,3 @@ def _verified(check: Verified) -> dict[str, Any]:
         "spread": check.uses_per_s.spread,
         "measured_steps_per_s": check.steps_per_s.median,
     }
-
-
-def _finite(rate: float) -> float | None:
-    """Write what costs no time, and so has no limit, as JSON can."""
-    return rate if math.isfinite(rate) else None

@@ -26,7 +26,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from tianji_cli.quantities import exact, several
+from tianji_cli.quantities import exact, finite, several
 from tianji_cli.runs.comparison.curves import Curve, Over, first_at, mean_height, stretch, values_on
 from tianji_cli.runs.comparison.groups import Group, group_runs
 from tianji_cli.runs.comparison.runs import ComparedRun, listed
@@ -402,15 +402,10 @@ def _row(row: Row) -> dict[str, Any]:
         "differs": dict(row.group.differs),
         "of": [{"run": str(one.run.path.absolute()), "seed": one.seed, "status": one.status} for one in runs],
         "curves": {over: _curve(over, of) for over, of in row.curves.items()},
-        "profile": {name: _listed(getattr(row.profile, name)) for name in ("p", "low", "high")},
+        "profile": {name: finite(getattr(row.profile, name).tolist()) for name in ("p", "low", "high")},
     }
 
 
 def _curve(over: Over, of: GroupCurve) -> dict[str, Any]:
-    band = {name: _listed(getattr(of.band, name)) for name in ("iqm", "low", "high")}
+    band = {name: finite(getattr(of.band, name).tolist()) for name in ("iqm", "low", "high")}
     return {over: of.x.tolist(), **band, "kept_from": of.kept_from}
-
-
-def _listed(values: Array) -> list[float | None]:
-    """Numbers as JSON has them: null for what is not known."""
-    return [float(value) if math.isfinite(value) else None for value in values]
