@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from tianji_cli.errors import one_line, printable
 from tianji_cli.quantities import duration, several
@@ -37,7 +37,7 @@ class Member:
     why: str = ""
 
 
-class Board:
+class Board(AbstractContextManager["Board"]):
     """Owns the lower part of a terminal while several trainings go.
 
     Args:
@@ -65,9 +65,6 @@ class Board:
         self._told = {member.number: member.status for member in known}
         self._rows: dict[int, Sequence[str]] = {}
         self._began_s = time.monotonic()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_exception: object) -> None:
         if self._live is not None:

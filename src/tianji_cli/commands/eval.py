@@ -8,12 +8,12 @@ from __future__ import annotations
 import faulthandler
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Final, Self
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -236,7 +236,7 @@ def _close(evaluator: Evaluator) -> None:
         say(f"warning: the environments were not closed after {CLOSE_S:g} s")
 
 
-class _ProgressLine:
+class _ProgressLine(AbstractContextManager["_ProgressLine"]):
     """Shows how far the evaluation is: in a line on a terminal, or a line a second in a pipe."""
 
     def __init__(self, episodes: int, *, quiet: bool) -> None:
@@ -259,9 +259,6 @@ class _ProgressLine:
                 sys.stderr.flush()
             except OSError:
                 self._writes = False  # The pipe has gone: it goes on unseen.
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_exception: object) -> None:
         self._line.close()

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from tianji_cli.commands.options import Json, Run, Runs
 from tianji_cli.errors import RunFailed, TianjiError, one_line, os_errors_as, printable
@@ -95,7 +95,7 @@ def _writing() -> Iterator[None]:
         raise _DisplayGoneError from cause
 
 
-class _Screen:
+class _Screen(contextlib.AbstractContextManager["_Screen"]):
     """Owns the display: shows the newest row, and has it remember the others of its session.
 
     Every method that writes raises ``_DisplayGoneError`` where the display has gone.
@@ -108,9 +108,6 @@ class _Screen:
         self._roles: Roles = ()
         self._is_new = False
         self.newest: Row | None = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_exception: object) -> None:
         with _writing():

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -173,7 +173,7 @@ def _unwritable(path: Path, cause: Exception) -> FilmError:
     return FilmError(f"cannot write {path}: {text or describe(cause)}")
 
 
-class Film:
+class Film(contextlib.AbstractContextManager["Film"]):
     """A film that grows picture by picture; it has its name once ``finish`` was called.
 
     As a context it is discarded if that was not called within.
@@ -242,9 +242,6 @@ class Film:
             with contextlib.suppress(Exception):  # Likewise; the disk may be what is full.
                 writer.close()
             self._remove_temporary()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_exception: object) -> None:
         self.discard()

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from tempfile import TemporaryFile
-from typing import Final, Self
+from typing import Final
 
 from tianji_cli.errors import ProcessExit, RunFailed, UsageError
 from tianji_cli.files.regular import bound_log
@@ -99,7 +99,7 @@ class WorkerProcess:
                 os.kill(self.pid, number)
 
 
-class LocalLauncher:
+class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
     """Owns the fork server of a job, and the pipe whose end tells workers that their root is dead.
 
     Nothing here waits for the server to read: what it does not take at once is kept until it does.
@@ -283,9 +283,6 @@ class LocalLauncher:
         self._server.kill()
         self._server.wait()
         self._free()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_exception: object) -> None:
         self.close()

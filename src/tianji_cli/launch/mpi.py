@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, NoReturn
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ProcessExit, RunFailed, UsageError, os_errors_as
@@ -218,7 +218,7 @@ def left_over() -> list[str]:
     return [name for name in names if name.startswith(tuple(dead))]
 
 
-class World:
+class World(contextlib.AbstractContextManager["World"]):
     """All ranks of an MPI job. Made by all of them at once.
 
     While rank 0 is in its ``with`` block the others wait to be briefed; at its end they are, in any case.
@@ -274,9 +274,6 @@ class World:
             return None
         fields = json.loads(text)
         return RootAddress(fields["address"], JobKey(**fields["key"]))
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_exception: object) -> None:
         if not self._briefed:

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,7 @@ CLOSE_S: Final = 5.0
 """For closing an environment that failed in a film."""
 
 
-class Filming:
+class Filming(contextlib.AbstractContextManager["Filming"]):
     """An evaluation that is filmed, from the first observation on.
 
     Args:
@@ -74,9 +74,6 @@ class Filming:
     def _shoot(self) -> None:
         picture = enlarged(self._evaluator.environment.render())
         self.film.add(with_numbers(picture, self._evaluator.moment) if self._overlay else picture)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_exception: object) -> None:
         self.film.discard()

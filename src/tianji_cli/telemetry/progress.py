@@ -13,7 +13,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Self, TextIO
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Final, TextIO
 
 from tianji_cli.errors import printable
 from tianji_cli.quantities import duration
@@ -49,7 +50,7 @@ def say(what: str) -> None:
     sys.stderr.flush()
 
 
-class Progress:
+class Progress(AbstractContextManager["Progress"]):
     """Shows what is done now, what came of the last, and how many of ``total`` are ``done``.
 
     Args:
@@ -68,9 +69,6 @@ class Progress:
         self._writes = not quiet and not self.is_live and plain
         self._live = self._new_live() if self.is_live else None
         self._ticker = _Ticker(self._draw) if self.is_live and ticks else None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_exception: object) -> None:
         self.close()

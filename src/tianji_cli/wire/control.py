@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from typing import Final, Self
+from typing import Final
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -154,7 +154,7 @@ class ControlServer:
         self._context.destroy()
 
 
-class ControlClient:
+class ControlClient(contextlib.AbstractContextManager["ControlClient"]):
     """The end of a worker or a node.
 
     Args:
@@ -237,9 +237,6 @@ class ControlClient:
             self._monitor.close(linger=0)
         self._dealer.close()
         self._context.term()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_exception: object) -> None:
         self.close()

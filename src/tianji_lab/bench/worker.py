@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
 import setproctitle
@@ -111,7 +112,7 @@ class Dismissed(Exception):  # noqa: N818 - no error: the leading process has sa
     """The benchmark is over in the middle of a run."""
 
 
-class Worker:
+class Worker(AbstractContextManager["Worker"]):
     """Does the steps that the leading process asks for; a run asks it whether it shall end.
 
     Attributes:
@@ -201,9 +202,6 @@ class Worker:
         if self._endpoint is not None:
             self._endpoint.close()
             self._endpoint = None
-
-    def __enter__(self) -> Worker:
-        return self
 
     def __exit__(self, *_exception: object) -> None:
         self._close()
