@@ -31,7 +31,9 @@ TRACE: Final = "trace"
 STALE_S: Final = 60.0
 """Age at which a file under its temporary name is one that a killed process has left."""
 MAX_LISTED: Final = 10
-"""Experiments named in an error message at most."""
+"""Experiments or runs named in an error message at most."""
+SEVERAL: Final = {"base.toml": "*", "trial.toml": "*", "sweep.toml": "trials/*/*"}
+"""Where the runs are of several seeds, of a trial and of a sweep, by the file that tells such a directory."""
 
 
 def steps_name(env_steps: int | str) -> str:
@@ -158,12 +160,19 @@ class RunDirectory:
 
         Raises:
             NoSuchRunError: there is no such run; the message lists those that exist.
+            RunDirectoryError: these are several seeds or trials, of which none is the one that is meant.
         """
         for place in (Path(run), out / run):
             if _is_run(place):
                 return cls(place)
-            if runs := _runs_of(place):
-                return cls(place / str(max(runs)))
+            if len(several := _several(place)) > 1:
+                names = [str(Path(run) / one.relative_to(place)) for one in several[:MAX_LISTED]]
+                more = f" and {len(several) - MAX_LISTED} more" if len(several) > MAX_LISTED else ""
+                said = f"{Path(run)} has {len(several)} runs: name one of {', '.join(names)}{more}"
+                raise RunDirectoryError(printable(said))
+            runs = several or [place / str(number) for number in _runs_of(place)]
+            if runs and _is_run(runs[-1]):
+                return cls(runs[-1])
         raise NoSuchRunError(_no_such_run(run, out))
 
     def check(self) -> list[str]:
@@ -322,6 +331,13 @@ def _no_such_run(run: str, out: Path) -> str:
     listed = [f"{name} ({ranges(runs)})" for name, runs in existing.items()]
     more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
     return f"{named}{hint}\n{out}{os.sep} has {', '.join(listed[:MAX_LISTED])}{more}"
+
+
+def _several(place: Path) -> list[Path]:
+    """List the runs of several seeds, of a trial or of a sweep, begun or not; empty of anything else."""
+    kinds = [runs for file, runs in SEVERAL.items() if os.path.isfile(place / file)]
+    found = (path for runs in kinds for path in place.glob(runs) if path.name.isdecimal() and path.is_dir())
+    return sorted(found, key=lambda path: (len(str(path)), path))
 
 
 def _runs_of(place: Path) -> list[int]:

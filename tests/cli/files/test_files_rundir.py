@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tianji_cli.files.rundir import NoSuchRunError, RunDirectory, RunDirectoryError, write_whole
+from tianji_cli.files.seeds import SeedsDirectory
 from tianji_cli.files.sweeps import SweepDirectory
 
 
@@ -105,6 +106,36 @@ def test_a_run_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path)
     with pytest.raises(NoSuchRunError, match=r"no run 'z{190,}\.\.\.'") as missing:
         RunDirectory.find("z" * 3000, tmp_path)
     assert len(str(missing.value)) < len(str(tmp_path)) + 400
+
+
+def test_of_several_seeds_and_of_trials_none_is_meant_until_it_is_named(tmp_path: Path) -> None:
+    seeds = SeedsDirectory.create("ppo", (3, 7, 11), "", tmp_path).path
+    for seed in (7, 3):
+        RunDirectory(seeds / str(seed)).write_config("")
+    named = ", ".join(f"ppo/seeds-1/{seed}" for seed in (3, 7, 11))
+    for _ in range(2):
+        with pytest.raises(RunDirectoryError, match=f"^ppo/seeds-1 has 3 runs: name one of {named}$"):
+            RunDirectory.find("ppo/seeds-1/", tmp_path)
+        make_run(tmp_path, "ppo")  # What its experiment has besides makes no difference.
+    assert RunDirectory.find("ppo", tmp_path).path == tmp_path / "ppo/2"
+    assert RunDirectory.find("ppo/seeds-1/7", tmp_path).path == seeds / "7"
+    alone = SeedsDirectory.create("ppo", (5,), "", tmp_path).path
+    with pytest.raises(NoSuchRunError):
+        RunDirectory.find("ppo/seeds-2", tmp_path)
+    RunDirectory(alone / "5").write_config("")
+    assert RunDirectory.find("ppo/seeds-2", tmp_path).path == alone / "5"
+
+    sweep = SweepDirectory(tmp_path / "ppo/sweep-1")
+    for number, seed in [(0, 1), (2, 1), (10, 1), (10, 2)]:
+        sweep.run(number, seed).path.mkdir(parents=True)
+        sweep.run(number, seed).write_config("")
+        sweep.trial_config(number).write_text("")
+    sweep.config.write_text("")
+    with pytest.raises(RunDirectoryError, match=r"sweep-1 has 4 runs: name one of \S+/trials/0/1, \S+/2/1, "):
+        RunDirectory.find(str(sweep.path))
+    with pytest.raises(RunDirectoryError, match=r"^ppo/sweep-1/trials/10 has 2 runs"):
+        RunDirectory.find("ppo/sweep-1/trials/10", tmp_path)
+    assert RunDirectory.find("ppo/sweep-1/trials/2", tmp_path) == sweep.run(2, 1)
 
 
 def test_many_experiments_do_not_flood_the_error(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from typing import Any, Final, TypeVar
 
 from tianji_cli.errors import TianjiError, UsageError, cut, describe, errors_as, printable
 from tianji_cli.files.regular import read_toml
-from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
-from tianji_cli.files.seeds import SeedsDirectory
+from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, RunDirectoryError
 from tianji_cli.runs.comparison.curves import Curve, curve_through, read_curve
 from tianji_cli.telemetry.metrics import read_history, read_summary
 from tianji_cli.telemetry.run_state import State, read_state
@@ -124,11 +123,9 @@ def _meant(word: str, out: Path) -> list[RunDirectory]:
         return [RunDirectory(place)]
     if found := _below(place):
         return found
-    if (seeds := SeedsDirectory.find(word, out)) is not None:
-        return list(seeds.runs.values())
     try:
         return [RunDirectory.find(word, out)]
-    except NoSuchRunError:
+    except RunDirectoryError:
         if found := _below(out / word):
             return found
         if place.is_dir():

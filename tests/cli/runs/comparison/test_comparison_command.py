@@ -144,6 +144,8 @@ def test_a_word_is_a_path_a_name_a_number_or_a_directory_and_each_run_counts_onc
     assert seeds("quick") == [3]
     assert seeds("quick/2", place / "quick/1", "experiments/quick/2") == [2, 1]
     assert seeds("quick/seeds-1") == [4]
+    (place / "quick/seeds-1/base.toml").write_text("")  # Then commands that take one run ask which.
+    assert seeds("quick/seeds-1") == [4]
     assert seeds("experiments/quick") == [1, 2, 3, 4]
     said = compared(capsys, "experiments/quick")["warnings"]
     assert said == ["not begun, and left out: experiments/quick/seeds-1/5"]
