@@ -8,8 +8,10 @@ say, since an earlier version wrote it, is what it would be by default.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
@@ -20,6 +22,7 @@ from tianji_algos.errors import AlgorithmError
 from tianji_cli.config.loader import KINDS, LATER, PLAIN
 from tianji_cli.config.source import flat
 from tianji_cli.errors import printable
+from tianji_cli.files.rundir import DEFAULT_OUT
 from tianji_cli.runs.comparison.runs import ComparedRun, Config
 
 NO_DIFFERENCE: Final = frozenset(
@@ -65,7 +68,7 @@ def group_runs(runs: Sequence[ComparedRun]) -> list[Group]:
         flats[identity] = keys
     apart = _differing(list(flats.values()))
     differs = [{key: of.get(key) for key in apart} for of in flats.values()]
-    names = _names(differs, [of[0] for of in members.values()])
+    names = _names(differs, list(members.values()))
     return [
         Group(name, tuple(of), values)
         for name, of, values in zip(names, members.values(), differs, strict=True)
@@ -109,14 +112,14 @@ def _differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _names(differs: Sequence[Mapping[str, Any]], first: Sequence[ComparedRun]) -> list[str]:
-    """Name groups, by the first run of each.
+def _names(differs: Sequence[Mapping[str, Any]], groups: Sequence[Sequence[ComparedRun]]) -> list[str]:
+    """Name groups.
 
-    By what they differ in; where that is too much by their experiments, and what those of one experiment
-    differ in; or by where they are.
+    By what they differ in; where that is too much by the experiments of their first runs, and what those of
+    one experiment differ in; or by where they are.
     """
-    experiments = [one.experiment for one in first]
-    if len(first) == 1:
+    experiments = [runs[0].experiment for runs in groups]
+    if len(groups) == 1:
         return experiments
     if names := _by_keys(differs) or _by_keys(differs, shortly=True):
         return names
@@ -126,10 +129,22 @@ def _names(differs: Sequence[Mapping[str, Any]], first: Sequence[ComparedRun]) -
         if len(places) > 1:
             told = _by_keys([differs[place] for place in places], shortly=True)
             if not told:
-                return [one.name for one in first]
+                return _places(groups)
             for place, keys in zip(places, told, strict=True):
                 found[place] = f"{experiment}, {keys}"
     return found
+
+
+def _places(groups: Sequence[Sequence[ComparedRun]]) -> list[str]:
+    """Name directories as commands take them: each has one group alone, or is the first run of one."""
+    found = [Path(os.path.commonpath([one.run.path.absolute() for one in runs])) for runs in groups]
+    if len({*found}) < len(found) or not {*found}.isdisjoint(above for one in found for above in one.parents):
+        found = [runs[0].run.path.absolute() for runs in groups]
+    roots = (DEFAULT_OUT.absolute(), Path.cwd())
+    above = [next((root for root in roots if root in one.parents), None) for one in found]
+    return [
+        printable(str(one.relative_to(root) if root else one)) for one, root in zip(found, above, strict=True)
+    ]
 
 
 def _by_keys(differs: Sequence[Mapping[str, Any]], *, shortly: bool = False) -> list[str]:
@@ -152,5 +167,7 @@ def _by_keys(differs: Sequence[Mapping[str, Any]], *, shortly: bool = False) -> 
 def _value(value: Any) -> str:
     if value is None:
         return ABSENT
+    if isinstance(value, float):
+        return f"{value:.6g}"
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
     return printable(text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}...")

@@ -128,6 +128,23 @@ def test_groups_that_differ_in_much_are_called_by_their_experiments(place: Path,
     assert [row["name"] for row in compared(capsys, "quick", "other/1")["rows"]] == ["quick", "other"]
 
 
+def test_groups_that_differ_in_much_and_have_one_name_are_called_by_where_they_are(
+    place: Path, capsys: Capture
+) -> None:
+    changes = {"training": {"gamma": 0.9, "epochs": 3}, "model": {"hidden": [8]}}
+    for number, changed in enumerate(({}, {**changes, "environment": {"num_envs": 4}}), 1):
+        for seed in (1, 2):
+            run = leave(place, rises(100), changed, seed=seed)
+            run.path.parent.joinpath(f"seeds-{number}").mkdir(exist_ok=True)
+            run.path.rename(place / f"quick/seeds-{number}/{seed}")
+    away = leave(Path("away"), rises(100), {**changes, "environment": {"num_envs": 2}})
+    found = compared(capsys, "experiments", Path("away").absolute())
+    assert [row["name"] for row in found["rows"]] == ["quick/seeds-1", "quick/seeds-2", str(away.path)]
+    (place / "quick/seeds-2/2").rename(place / "quick/2")  # There is no directory that has this group alone.
+    found = compared(capsys, "experiments", "away")
+    assert [row["name"] for row in found["rows"]] == ["quick/2", "quick/seeds-1/1", str(away.path)]
+
+
 def test_a_word_is_a_path_a_name_a_number_or_a_directory_and_each_run_counts_once(
     place: Path, capsys: Capture
 ) -> None:
