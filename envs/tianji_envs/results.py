@@ -134,7 +134,8 @@ def reward_and_flags() -> tuple[Expected, Expected, Expected]:
     flags = (
         Expected(called, np.bool_, (), "True or False is wanted") for called in ("terminated", "truncated")
     )
-    return Expected("a reward", np.float32, (), "a single number is wanted"), *flags  # type: ignore[return-value]
+    wanted = "a single number is wanted, which a wrapper can make of several"
+    return Expected("a reward", np.float32, (), wanted), *flags  # type: ignore[return-value]
 
 
 class Bounds:

@@ -264,7 +264,9 @@ def test_a_reward_is_one_number(reward: Any, roll: Roll) -> None:
     with pytest.raises(BrokenEnvironmentError) as caught:
         roll(made, 6)
     assert str(caught.value).startswith("mine: step() gave a reward of ")
-    assert str(caught.value).endswith("; a single number is wanted (copy 1, step 2 of its episode)")
+    assert str(caught.value).endswith(
+        "; a single number is wanted, which a wrapper can make of several (copy 1, step 2 of its episode)"
+    )
 
 
 class Vector(VectorEnv[Any, Any, Any]):

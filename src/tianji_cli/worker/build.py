@@ -103,6 +103,7 @@ from tianji_envs import registry as environments
 from tianji_envs.core import VectorEnvironment, derive_seed
 from tianji_envs.errors import BrokenEnvironmentError
 from tianji_envs.results import bounds_of, first_fault
+from tianji_envs.serial import SerialVectorEnvironment
 from tianji_transports.composite import edge_capabilities, open_endpoint
 from tianji_transports.core import Capabilities, EngineOptions, Transport
 from tianji_transports.wiring import Wiring
@@ -455,9 +456,12 @@ def check_first_observation(builder: Builder) -> None:
 
     Only gymnasium's are looked at: to begin an episode may mean to start a game, or a compiler, elsewhere.
 
+    One that says that its reward is several numbers, as multi-objective ones do, is acted in once: a wrapper
+    may have made one number of them.
+
     Raises:
         BrokenEnvironmentError: an observation of another shape or type than its space's, one that is not
-            finite, or one that forbids every action.
+            finite, or one that forbids every action; a reward that is no single number.
     """
     section = builder.config.environment
     if not environments.find(section.type).takes_wrappers:
@@ -476,6 +480,11 @@ def check_first_observation(builder: Builder) -> None:
                 f"{called} gave an {ACTION_MASK} that forbids all actions when it was reset; one at least "
                 "would be right"
             )
+        single = environment.first_of_gymnasium if isinstance(environment, SerialVectorEnvironment) else None
+        is_masked = masks is not None or ACTION_MASK in environment.info_keys
+        if getattr(getattr(single, "reward_space", None), "shape", ()) and not is_masked:
+            action = np.asarray(environment.action_space.sample())[None]
+            environment.step(action, shown, np.zeros(1, np.float32), *np.zeros((2, 1), np.bool_))
     finally:
         environment.close()
 

@@ -76,7 +76,7 @@ def strange(workplace: Any) -> Any:
         ),
         (
             "return self.steps % 5, None if self.steps == 9 else 1.0, self.steps == 20",
-            "a reward of type NoneType, None; a single number is wanted (copy 0, step 9 of its episode)",
+            "a reward of type NoneType, None; a single number is wanted, which a wrapper can make of several (c",
         ),
     ],
 )
@@ -101,6 +101,31 @@ def test_a_first_observation_that_the_space_does_not_have_is_refused_before_ther
         command.last_words
     )
     assert not (strange.place / "experiments").exists()
+
+
+SEVERAL = {
+    "    action_space": "    reward_space = spaces.Box(-1.0, 1.0, (2,), np.float32)\n    action_space",
+    SHOWN: "return self.steps % 5, np.array([1.0, 2.0]), self.steps == 20",
+}
+
+
+def test_rewards_of_several_numbers_are_refused_before_there_is_a_run_unless_a_wrapper_makes_one(
+    strange: Any,
+) -> None:
+    module = STRANGE + "def weighed(env):\n"
+    module += "    return gymnasium.wrappers.TransformReward(env, lambda rewards: float(rewards.sum()))\n"
+    for before, after in SEVERAL.items():
+        assert before in module
+        module = module.replace(before, after)
+    strange.module(module)
+    command = strange.command("train", str(strange.config()))
+    command.wait(2)
+    assert (
+        "my_env:Strange: step() gave a reward of shape (2,) and float64, [1. 2.]; a single number is wanted, "
+        "which a wrapper can make of several (copy 0, step 1 of its episode)"
+    ) in command.last_words
+    assert not (strange.place / "experiments").exists()
+    strange.train({"environment": {"wrappers": ["my_env:weighed"]}}).finish()
 
 
 def test_a_real_number_outside_of_its_bounds_is_said_once_and_the_run_goes_on(strange: Any) -> None:
