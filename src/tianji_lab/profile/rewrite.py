@@ -13,7 +13,7 @@ from tomlkit.exceptions import TOMLKitError
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.config.source import SECTIONS, KeyPath, Tree, find_config, read, shown
+from tianji_cli.config.source import SECTIONS, KeyPath, Tree, find_config, read, shown, text_of
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.files.rundir import write_whole
 from tianji_lab.profile.settings import ACTORS, PINNED
@@ -26,12 +26,8 @@ OF_MACHINE: Final = tuple(tuple(key.split(".")) for key in (ACTORS, PINNED))
 """Keys that mean something else on another machine while a config does not say them."""
 
 
-def check_place(config: str, to: Path) -> None:
-    """Make sure that a config can be written to a place, before any time is spent on what it is to say.
-
-    Raises:
-        UsageError: the place is the config's own, or one of those that it extends, or there is none.
-    """
+def _check_place(config: str, to: Path) -> None:
+    """Refuse a place that is the config's own, or that of one that it extends, or where none can be."""
     place = f"--write {to}"
     if to.is_dir():
         raise UsageError(f"{place}: is a directory; name a file, such as {to / 'split.toml'}")
@@ -46,36 +42,52 @@ def check_place(config: str, to: Path) -> None:
         raise UsageError(f"{place}: {config} extends it; name another file, which may be beside it")
 
 
-def write(config: str, overrides: Sequence[str], settings: Sequence[str], to: Path) -> None:
-    """Write a config with other settings.
+def rewritten(config: str, overrides: Sequence[str], settings: Sequence[str], to: Path) -> bytes:
+    """Make a config with other settings, as it is to be in a place, and make sure that a file can be there.
 
-    What the config, with those that it extends, says already is not written again. Another file that is in
-    the place is replaced.
+    What the config, with those that it extends, says already is not written again.
 
     Raises:
         UsageError: it cannot be written there.
     """
-    check_place(config, to)
+    changes: dict[KeyPath, object] = {}
     before, after = read(config), read(config, [*overrides, *settings])
     meant = load_config(config, [*overrides, *settings])
-    of_place = dict(_of_place(before, after, meant, to.parent))
-    changes = dict(_changes(before, after, load_config(config).model_dump(mode="json")))
-    if changes:
-        changes |= _of_machine(before, after)
-    changes |= of_place
     try:
+        _check_place(config, to)
+        changes |= _changes(before, after, load_config(config).model_dump(mode="json"))
+        if changes:
+            changes |= _of_machine(before, after)
+        changes |= _of_place(before, after, meant, to.parent)
         content = _changed(before, changes)
         if _means(content, to.parent) != _nameless(meant):
             raise UsageError(_cannot_be_said(before, changes))
-        write_whole(to, content)
     except OSError as cause:
-        raise UsageError(f"--write {to}: cannot be written: {cause.strerror}") from cause
+        raise _unwritten(to, cause) from cause
     except (TOMLKitError, ConfigError, TypeError) as cause:
         raise UsageError(_cannot_be_said(before, changes)) from cause
+    return content
+
+
+def write(config: str, overrides: Sequence[str], settings: Sequence[str], to: Path) -> None:
+    """Write a config with other settings; another file that is in the place is replaced.
+
+    Raises:
+        UsageError: it cannot be written there.
+    """
+    content = rewritten(config, overrides, settings, to)
+    try:
+        write_whole(to, content)
+    except OSError as cause:
+        raise _unwritten(to, cause) from cause
+
+
+def _unwritten(to: Path, cause: OSError) -> UsageError:
+    return UsageError(f"--write {to}: cannot be written: {cause.strerror}")
 
 
 def _changed(before: Tree, changes: Mapping[KeyPath, object]) -> bytes:
-    document = tomlkit.parse(before.files[0].read_bytes().decode())
+    document = tomlkit.parse(text_of(before.files[0]))
     for path, value in changes.items():
         _replace(document, path, value)
     return tomlkit.dumps(document).encode()
@@ -106,7 +118,7 @@ def _of_place(
     own, *bases = before.files
     moved = own.resolve().parent != directory.resolve()
     if bases:
-        extends = tomlkit.parse(own.read_bytes().decode())[EXTENDS]
+        extends = tomlkit.parse(text_of(own))[EXTENDS]
         found = find_config(str(extends), directory)
         if found is None or not found.samefile(bases[0]):
             yield (EXTENDS,), _from(directory, bases[0].resolve())

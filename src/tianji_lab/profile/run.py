@@ -30,7 +30,7 @@ from tianji_lab.profile.report import print_result, print_to_try, print_verified
 from tianji_lab.profile.result import MeasuredJob, ProfileResult, find
 from tianji_lab.profile.scaling import Cluster
 from tianji_lab.profile.search import Candidate, check_gpus
-from tianji_lab.profile.settings import num_envs_options
+from tianji_lab.profile.settings import as_settings, num_envs_options, split_of, split_values
 from tianji_lab.profile.verify import ROUNDS, Verified, trace_once, verify
 
 MB: Final = 1e6
@@ -91,7 +91,8 @@ def profile(options: Options) -> int:
     _refuse_populations(options.config, job)
     check_places(options.out, options.json_to)
     if options.write is not None:
-        rewrite.check_place(options.config, options.write)
+        split = as_settings(split_values(split_of(job)))
+        rewrite.rewritten(options.config, options.overrides, split, options.write)
     earlier = None if options.earlier is None else read_earlier(options.earlier, job)
     _check_cluster(options, job, earlier)
     remove_stale()

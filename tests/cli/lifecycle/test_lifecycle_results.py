@@ -76,7 +76,7 @@ def strange(workplace: Any) -> Any:
         ),
         (
             "return self.steps % 5, None if self.steps == 9 else 1.0, self.steps == 20",
-            "a reward of type NoneType, None; a single number is wanted, which a wrapper can make of several (c",
+            "a reward of type NoneType, None; a single number is wanted, which a wrapper can make",
         ),
     ],
 )

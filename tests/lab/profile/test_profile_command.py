@@ -218,6 +218,8 @@ def test_where_nothing_can_be_run_nothing_is_written_and_everything_else_is(
     assert "RECOMMENDED" in ended.out
 
 
+REPLACES = ("--set", "distribution.actor={ num = 1 }")
+"""A section as a whole, in place of that of a base."""
 TWO_HOSTS = (
     *("--set", "distribution.hosts=2", "--set", 'distribution.transport={ local = "shm", remote = "zmq" }'),
     *("--set", "distribution.actor.num=3", "--set", "environment.num_envs=16"),
@@ -346,6 +348,18 @@ def test_it_is_there_even_if_nobody_reads_what_is_printed(
     assert load_config(str(tmp_path / "x.toml")).distribution.actor.num == 1
 
 
+def test_a_config_from_a_pipe_is_profiled_and_written(run: Run, tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+    os.write(writes, (ROOT / DQN.config).read_bytes())
+    os.close(writes)
+    to = tmp_path / "tuned.toml"
+    ended = run(f"/dev/fd/{reads}", "--write", str(to), job=DQN)
+    os.close(reads)
+    assert ended.status == 0, ended.err
+    assert to.read_text().startswith((ROOT / DQN.config).read_text().partition("\n")[0])
+    assert load_config(str(to)).training == load_config(DQN.config).training
+
+
 # -- mistakes --------------------------------------------------------------------------------------------
 
 
@@ -363,6 +377,9 @@ def test_it_is_there_even_if_nobody_reads_what_is_printed(
         (["--link-mb", "nan"], "is no speed"),
         (["--write", "/nowhere/x.toml"], "/nowhere"),
         (["--write", "."], "directory"),
+        (["--write", "/proc/x.toml"], "--write /proc/x.toml: cannot be written"),
+        (["--write", "x" * 300], "cannot be written: File name too long"),
+        (["child.toml", "--write", "x.toml", *REPLACES], "cannot be written so that it means"),
         (["--from", "nothing.json"], "cannot read nothing.json"),
         (["--from", "."], "cannot read ."),
         (["--verify", "--nodes", "2"], "2 nodes are to be split: --nodes 1 would be right"),
@@ -378,9 +395,11 @@ def test_it_is_there_even_if_nobody_reads_what_is_printed(
     ],
 )
 def test_a_mistake_is_told_in_a_few_lines_before_anything_is_measured(
-    run: Run, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: list[str], said: str
 ) -> None:
     monkeypatch.setattr(measuring, "measure", never)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "child.toml").write_text('extends = "configs/ppo_cartpole.toml"')
     ended = run(*options)
     assert ended.status == 1 + ("/proc/nowhere/x" not in options)
     assert said in flat(ended.err.replace("│", " "))

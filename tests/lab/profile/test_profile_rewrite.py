@@ -18,7 +18,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.source import read, shipped_configs
 from tianji_cli.errors import UsageError
 from tianji_lab.model.costs import Split
-from tianji_lab.profile.rewrite import check_place, write
+from tianji_lab.profile.rewrite import rewritten, write
 from tianji_lab.profile.settings import ACTORS, PINNED, as_settings, split_of, split_values
 
 DQN = "configs/dqn_cartpole.toml"
@@ -237,7 +237,7 @@ def test_neither_the_config_nor_its_base_is_overwritten(own: Path) -> None:
     for place, why in ((config, "the config itself"), (link, "the config itself"), (own, "extends it")):
         before = place.read_bytes()
         with pytest.raises(UsageError, match=why):
-            check_place(str(config), place)
+            rewritten(str(config), (), (), place)
         with pytest.raises(UsageError, match=why):
             write(str(config), (), WANTED, place)
         assert place.read_bytes() == before
@@ -248,9 +248,9 @@ def test_another_file_is_replaced_and_a_place_that_is_none_refused(own: Path, tm
     write(str(own), (), WANTED, to)
     assert load_config(str(to)).environment.num_envs == 4
     with pytest.raises(UsageError, match="is a directory"):
-        check_place(str(own), tmp_path)
+        rewritten(str(own), (), (), tmp_path)
     with pytest.raises(UsageError, match=r"there is no directory .*nowhere"):
-        check_place(str(own), tmp_path / "nowhere" / "new.toml")
+        rewritten(str(own), (), (), tmp_path / "nowhere" / "new.toml")
 
 
 def test_a_disk_that_is_full_leaves_nothing_behind(own: Path, small_disk: Path) -> None:
