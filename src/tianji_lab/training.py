@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.source import find_config
 from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.files.directories import temporary_directory
 from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.children import run_child
@@ -20,6 +23,19 @@ from tianji_cli.telemetry.metrics import read_metrics
 
 END_S: Final = 30.0
 """How long a training may take to stop and save once it is to end; then it is killed."""
+
+
+@contextmanager
+def lasting_config(config: str) -> Iterator[str]:
+    """Name a config that other processes can read, too: one from a pipe is put into a file."""
+    found = find_config(config, Path.cwd())
+    if found is None or found.is_file():
+        yield config
+        return
+    with temporary_directory() as place:
+        kept = place / f"{found.name}.toml"
+        kept.write_bytes(found.read_bytes())
+        yield str(kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -174,17 +174,19 @@ def staleness(  # noqa: PLR0913, PLR0917 - the options of a command are its para
     """Cost of stale samples to a training from rollouts: the paper's Figures 12(a) and 6(d)."""
     from tianji_lab.staleness.report import compare  # noqa: PLC0415
     from tianji_lab.staleness.study import plan_comparison  # noqa: PLC0415
+    from tianji_lab.training import lasting_config  # noqa: PLC0415
 
-    comparison = plan_comparison(
-        config,
-        figure=figure,
-        lags=lag or (),
-        seeds=seeds,
-        threshold=threshold,
-        overrides=set_ or (),
-        poor=poor or (),
-    )
-    compare(comparison, out=out, json_to=json, quiet=quiet)
+    with lasting_config(config) as lasting:
+        comparison = plan_comparison(
+            lasting,
+            figure=figure,
+            lags=lag or (),
+            seeds=seeds,
+            threshold=threshold,
+            overrides=set_ or (),
+            poor=poor or (),
+        )
+        compare(comparison, out=out, json_to=json, quiet=quiet)
 
 
 SECONDS: Final = 20.0
@@ -281,6 +283,7 @@ def scaling(  # noqa: PLR0913 - the options of a command are its parameters
     from tianji_lab.scaling.report import compare  # noqa: PLC0415
     from tianji_lab.scaling.simulation import Machines  # noqa: PLC0415
     from tianji_lab.scaling.study import Request, plan_study  # noqa: PLC0415
+    from tianji_lab.training import lasting_config  # noqa: PLC0415
 
     simulated = {"--nodes": nodes, "--node-cores": node_cores, "--link-mb": link_mb, "--from": earlier}
     for option, value in simulated.items():
@@ -299,4 +302,5 @@ def scaling(  # noqa: PLR0913 - the options of a command are its parameters
         overrides=tuple(set_ or ()),
         others=others_of(None if hosts is None else [*filter(None, hosts.split(","))], join_with, listen),
     )
-    compare(plan_study(config, request), machines, earlier, out=out, json_to=json, quiet=quiet)
+    with lasting_config(config) as lasting:
+        compare(plan_study(lasting, request), machines, earlier, out=out, json_to=json, quiet=quiet)

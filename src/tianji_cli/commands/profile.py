@@ -53,19 +53,22 @@ def profile(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
     """
     from tianji_lab.profile.run import Options  # noqa: PLC0415
     from tianji_lab.profile.run import profile as run  # noqa: PLC0415
+    from tianji_lab.training import lasting_config  # noqa: PLC0415
 
-    options = Options(
-        config=config,
-        overrides=tuple(set_ or ()),
-        cores=cores,
-        nodes=nodes,
-        gpus=gpus,
-        link_mb_per_s=link_mb,
-        verify=verify,
-        write=write,
-        out=out,
-        earlier=from_,
-        quiet=quiet,
-        json_to=json,
-    )
-    raise typer.Exit(run(options))
+    with lasting_config(config) as lasting:
+        options = Options(
+            config=lasting,
+            overrides=tuple(set_ or ()),
+            cores=cores,
+            nodes=nodes,
+            gpus=gpus,
+            link_mb_per_s=link_mb,
+            verify=verify,
+            write=write,
+            out=out,
+            earlier=from_,
+            quiet=quiet,
+            json_to=json,
+        )
+        status = run(options)
+    raise typer.Exit(status)

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -314,26 +312,10 @@ def _chain(path: Path, files: list[Path]) -> Iterator[tuple[Path, dict[str, Any]
         path = found
 
 
-def text_of(path: Path) -> str:
-    """Read a config; a pipe, which gives what it has only once, may be read again.
-
-    Raises:
-        OSError: it cannot be read; UnicodeDecodeError: it is not UTF-8.
-    """
-    status = os.stat(path)
-    text = path.read_bytes() if stat.S_ISREG(status.st_mode) else _of_pipe(path, status.st_dev, status.st_ino)
-    return text.decode("utf-8-sig")  # Editors on Windows begin a file with a mark.
-
-
-@cache
-def _of_pipe(path: Path, device: int, inode: int) -> bytes:  # noqa: ARG001 - which pipe it is
-    return path.read_bytes()
-
-
 def _parse(path: Path) -> dict[str, Any]:
     where = shown(path)
     try:
-        text = text_of(path)
+        text = path.read_bytes().decode("utf-8-sig")  # Editors on Windows begin a file with a mark.
     except UnicodeDecodeError as error:
         what = f"byte {error.start} is not UTF-8"
         raise ConfigError([Problem(where, "", what, "a config is TOML, which is UTF-8 text")]) from error

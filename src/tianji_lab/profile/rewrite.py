@@ -13,7 +13,7 @@ from tomlkit.exceptions import TOMLKitError
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.config.source import SECTIONS, KeyPath, Tree, find_config, read, shown, text_of
+from tianji_cli.config.source import SECTIONS, KeyPath, Tree, find_config, read, shown
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.files.rundir import write_whole
 from tianji_lab.profile.settings import ACTORS, PINNED
@@ -87,7 +87,7 @@ def _unwritten(to: Path, cause: OSError) -> UsageError:
 
 
 def _changed(before: Tree, changes: Mapping[KeyPath, object]) -> bytes:
-    document = tomlkit.parse(text_of(before.files[0]))
+    document = tomlkit.parse(before.files[0].read_bytes().decode("utf-8-sig"))
     for path, value in changes.items():
         _replace(document, path, value)
     return tomlkit.dumps(document).encode()
@@ -118,7 +118,7 @@ def _of_place(
     own, *bases = before.files
     moved = own.resolve().parent != directory.resolve()
     if bases:
-        extends = tomlkit.parse(text_of(own))[EXTENDS]
+        extends = tomlkit.parse(own.read_bytes().decode("utf-8-sig"))[EXTENDS]
         found = find_config(str(extends), directory)
         if found is None or not found.samefile(bases[0]):
             yield (EXTENDS,), _from(directory, bases[0].resolve())

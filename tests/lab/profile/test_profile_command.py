@@ -60,6 +60,8 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
     def ends(*arguments: str, job: Job = PPO, cores: int = 2) -> Ended:
         def measure(subject: Subject, *_: object) -> Measurements:
+            load_config(subject.config)  # As often as it likes, from wherever: probes do.
+            assert not subject.config.startswith("/dev")
             return made_up(job, cores).model_copy(update={"config": subject.config})
 
         monkeypatch.setattr(measuring, "measure", measure)
