@@ -80,11 +80,12 @@ def config(tmp_path: Path) -> str:
 
 
 def pytest_configure() -> None:
-    """Have commands under test heed SIGINT, which shells tell their background commands to ignore."""
+    """Have commands under test heed SIGINT, as a shell's background commands do not, and nohup's SIGHUP."""
     if "PYTEST_XDIST_WORKER" in os.environ and os.geteuid() == 0:
         _have_own_shared_memory()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
