@@ -169,7 +169,6 @@ def test_the_jobs_of_an_array_share_the_trials_of_a_sweep(slurm: Slurm, tmp_path
     assert {node for took in owners(place).values() for node in took} == {"n1", "n2"}
 
 
-@pytest.mark.timeout(120)
 def test_of_an_array_that_was_killed_and_cancelled_another_job_does_the_rest(
     slurm: Slurm, tmp_path: Path
 ) -> None:

@@ -85,7 +85,6 @@ def hosts() -> None:
         pytest.skip(str(error))
 
 
-@pytest.mark.timeout(60)
 def test_a_killed_owner_is_waited_for_on_another_host_and_on_its_own_is_not(tmp_path: Path) -> None:
     with on("first", OWNER, tmp_path) as owner:
         signature = said(owner)
@@ -99,7 +98,6 @@ def test_a_killed_owner_is_waited_for_on_another_host_and_on_its_own_is_not(tmp_
         assert said(other).startswith("second-")
 
 
-@pytest.mark.timeout(60)
 def test_of_all_who_find_an_owner_dead_one_at_a_time_goes_on(tmp_path: Path) -> None:
     (tmp_path / "it.lock").write_text("third-12345678 0123456789abcdef")
     with (

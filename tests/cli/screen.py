@@ -108,7 +108,7 @@ def on_terminal(
     )
     os.close(theirs)
     written = b"".join(_read_all(ours))
-    out, _ = started.communicate(timeout=60)
+    out, _ = started.communicate(timeout=120)
     return written, started.returncode, out
 
 

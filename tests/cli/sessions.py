@@ -18,7 +18,7 @@ from cli.warm import WarmCommand, WarmCommands
 
 SHM = Path("/dev/shm")
 TIANJI = Path(sys.executable).with_name("tianji")
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """No claim is about speed: this only keeps a test that fails from taking forever."""
 POLL_S = 0.03
 """A look at all processes takes milliseconds, and many tests look side by side."""

@@ -123,7 +123,7 @@ def test_checking_an_id_and_options_loads_no_emulator() -> None:
         "found.check_id('Pong'); found.check_options('Pong', {'backend': 'envpool'});"
         "assert not {'ale_py', 'envpool', 'torch'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 @pytest.mark.parametrize("variables", [{}, {"ALE_ROMS_DIR": "the package's own"}])
@@ -146,7 +146,7 @@ vector.close()
         env=os.environ | variables,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=True,
     )
     assert done.stdout == ""

@@ -13,7 +13,7 @@ import pytest
 
 BESIDE = Path(sys.executable).with_name("mpiexec")
 MPIEXEC = str(BESIDE) if BESIDE.exists() else shutil.which("mpiexec") or "mpiexec"
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 PREAMBLE = """
 import os, signal, sys, time

@@ -169,7 +169,7 @@ def test_the_environment_stays_the_users(variable: str | None, expected: str) ->
     if variable is not None:
         environment["UCX_RNDV_THRESH"] = variable
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=True
     )
     assert expected in done.stdout
     assert done.stderr == ""
@@ -184,6 +184,6 @@ def test_settings_that_ucx_refuses_are_an_error_with_its_cause() -> None:
     )
     environment = {**os.environ, "UCX_TLS": "carrier_pigeon"}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=True
     )
     assert "UCX cannot start" in done.stdout

@@ -40,7 +40,7 @@ def asked(place: Path, **variables: str) -> str:
         env=os.environ | variables,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.stderr == ""
@@ -152,7 +152,7 @@ def test_the_shell_itself_completes(place: Path, shell: str) -> None:
         env=os.environ | {"PATH": path, "HOME": str(place)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=True,
     )
     assert all(run in done.stdout for run in ("walk/1", "walk/2")), done.stdout + done.stderr

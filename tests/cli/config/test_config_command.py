@@ -20,7 +20,7 @@ class Outcome:
 
     def __init__(self, arguments: list[str], cwd: Path) -> None:
         done = subprocess.run(
-            [*TIANJI, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+            [*TIANJI, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
         )
         self.status = done.returncode
         self.stdout = done.stdout

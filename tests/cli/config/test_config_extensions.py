@@ -77,7 +77,7 @@ def load_elsewhere(path: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
         f"print(load_config({str(path)!r}).environment.type)"
     )
     return subprocess.run(
-        [sys.executable, "-c", program], cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
     )
 
 

@@ -235,5 +235,5 @@ def test_checking_a_role_costs_no_torch(place: Path) -> None:
         "from tianji_cli.roles.user_role import UserRole; print('torch' in sys.modules)"
     )
     command = [sys.executable, "-c", program]
-    output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    output = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     assert output.strip() == "False"

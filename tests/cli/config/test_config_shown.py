@@ -133,4 +133,4 @@ def test_the_schema_is_printed_without_torch(capsys: pytest.CaptureFixture[str])
         "try: main(['config', 'schema'])\n"
         "finally: assert not {'torch', 'gymnasium'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL, timeout=120)

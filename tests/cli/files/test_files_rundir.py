@@ -40,7 +40,7 @@ def test_runs_that_start_at_the_same_moment_get_different_directories(tmp_path: 
     for starter in starters:
         starter.stdin.write("go\n")
         starter.stdin.flush()
-    paths = [path for starter in starters for path in starter.communicate(timeout=60)[0].split()]
+    paths = [path for starter in starters for path in starter.communicate(timeout=120)[0].split()]
     assert all(starter.returncode == 0 for starter in starters)
     assert len(paths) == len(set(paths)) == 200
     assert {int(Path(path).name) for path in paths} == set(range(1, 201))

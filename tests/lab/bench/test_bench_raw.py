@@ -135,7 +135,7 @@ from tianji_transports.core import EngineOptions
 end = open_end("shm", Trial.model_validate_json(sys.argv[1]), 0, EngineOptions())
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    killed = subprocess.run([sys.executable, "-c", code, trial.model_dump_json()], timeout=60, check=False)
+    killed = subprocess.run([sys.executable, "-c", code, trial.model_dump_json()], timeout=120, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert left(trial) != []
     assert job_stem(trial.job) in remove_stale()

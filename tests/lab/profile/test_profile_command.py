@@ -517,7 +517,6 @@ def test_ten_thousand_cores_are_answered_from_a_file(earlier: Path, tianji: Tian
 # -- with what is measured in truth ----------------------------------------------------------------------
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.usefixtures("warm_children")
 def test_a_real_machine_is_measured_and_what_is_written_trains(
     config: str,

@@ -99,7 +99,7 @@ def test_a_training_that_fails_costs_its_own_figures_and_the_exit_status(
     process = start(
         "boom.toml", "--actors", "1", "--repeats", "1", "--seconds", "5", "--no-simulation", "--out", "out"
     )
-    said, errors = process.communicate(timeout=60)
+    said, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "no figures of 1 training:" in errors
     assert "the boom" in errors
