@@ -123,7 +123,7 @@ def test_a_killed_follower_ends_the_run_with_its_cause_and_the_run_can_go_on(
     run.command.kill("follower 1")
     began = time.monotonic()
     summary = run.finish(1)
-    assert time.monotonic() - began < 30, "seconds, not the minutes of a hung reduction"
+    assert time.monotonic() - began < 60, "seconds, not the minutes of a hung reduction"
     assert KILLED in summary["reason"]
 
     saved = run.saved_env_steps
