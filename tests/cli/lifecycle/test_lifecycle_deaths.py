@@ -104,7 +104,7 @@ def test_a_run_goes_on_to_its_end_though_actors_are_killed_at_random_moments(
 ) -> None:
     dice = random.Random(11)
     run = workplace.train(
-        {"experiment": {"stop": {"wall_s": 9.0}}},
+        workplace.with_goal(),
         {"distribution": {"mode": mode, "transport": transport, "actor": {"num": 2}}},
     )
     run.train_until(1000)
@@ -115,7 +115,10 @@ def test_a_run_goes_on_to_its_end_though_actors_are_killed_at_random_moments(
         kills += 1
         while victim in run.command.pids("actor"):
             time.sleep(0.01)
-    trained = run.rows[-1]["env_steps"]
+    trained = run.env_steps
+    workplace.until(lambda: run.log.count("; restarting it") == kills, "the last one is restarted")
+    run.train_until(trained + 1000)
+    run.reach_goal()
     summary = run.finish()
 
     assert summary["status"] == "finished"

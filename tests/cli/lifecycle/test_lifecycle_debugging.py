@@ -80,7 +80,7 @@ def test_a_breakpoint_of_an_environment_is_debugged_at_the_terminal(
     os.close(theirs)
     try:
         shown = b"".join(converse(ours, [b"p self.where * 2\n", b"c\n"])).decode()
-        assert child.wait(timeout=60) == 0, shown
+        assert child.wait(timeout=120) == 0, shown
         assert f"{where}{where}" in shown
         workplace.until(lambda: not in_session(child.pid), "all of its processes end")
     finally:

@@ -42,8 +42,11 @@ def wait_for(run: Any, workplace: Any, number: int = 1) -> None:
 
 
 def test_the_best_policy_goes_by_evaluations_and_plays_as_it_was_evaluated(workplace: Any) -> None:
-    changes = evaluated({"wall_s": 5.0}) | {"distribution": {"actor": {"send_size": 32}}}
-    run = workplace.train(changes, {"experiment": {"eval_episodes": 8, "plots": True}})
+    changes = evaluated({}) | {"distribution": {"actor": {"send_size": 32}}}
+    more = {"experiment": {"eval_episodes": 8, "plots": True}}
+    run = workplace.train(changes, workplace.with_goal(), more)
+    wait_for(run, workplace, 2)
+    run.reach_goal()
     summary = run.finish()
     rows = evaluations_of(run)
     assert len(rows) >= 2
@@ -127,7 +130,6 @@ def test_an_examiner_that_is_killed_begins_again(workplace: Any) -> None:
     assert "examiner (group 0) was killed by SIGKILL" in run.log
 
 
-@pytest.mark.timeout(180)
 def test_groups_are_evaluated_in_turn(workplace: Any) -> None:
     run = workplace.train(evaluated(ENDLESS), {"distribution": {"groups": 2}})
     both = lambda: {row["group"] for row in evaluations_of(run)} == {0, 1}  # noqa: E731 - named for the line
@@ -166,15 +168,16 @@ class Slow(gymnasium.Env):
 
 def test_an_evaluation_that_a_limit_cuts_off_is_neither_the_best_nor_an_end(workplace: Any) -> None:
     workplace.module(SLOW)
-    limited = evaluated({"evaluation": 1.0, "wall_s": 6.0}, every_env_steps=600, max_s=0.5)
+    limited = evaluated({"evaluation": 1.0} | ENDLESS, every_env_steps=600, max_s=0.5)
     run = workplace.train(limited, {"environment": {"type": "my_env:Slow", "id": ""}})
-    summary = run.finish()
+    wait_for(run, workplace, 2)
+    run.command.signal_all(signal.SIGTERM)
+    summary = run.finish(130)
     rows = evaluations_of(run)
-    assert rows
     assert all((row["episodes"], row["left_out"], row["mean"]) == (0, 8, None) for row in rows)
     assert all(row["cut_off"] == "0.5 s" and not row["is_best"] for row in rows)
     assert run.log.count("an evaluation was cut off after 0.5 s") == 1
-    assert summary["reason"] == "6 s of training"
+    assert summary["reason"] == "SIGTERM"
     assert (summary["evaluated"]["mean"], summary["evaluated"]["best_mean"]) == (None, None)
     best, last = ((run.path / "checkpoints" / name).resolve() for name in ("best", "last"))
     assert best == last

@@ -184,7 +184,7 @@ def test_a_suspended_fork_server_on_another_host_is_named_and_holds_no_end_up(st
     os.kill(run.command.pid, signal.SIGINT)
     began = time.monotonic()
     summary = run.finish(130)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     assert summary["status"] == "stopped"
     host.wait(0)
 
@@ -367,12 +367,15 @@ def test_groups_on_two_hosts_are_averaged_over_both(start: Start, transport: Any
     run.check_refusals()
 
 
-def test_a_host_that_is_lost_with_its_group_leaves_the_other_group_training(start: Start) -> None:
-    run, host = start(TWO_GROUPS, {"experiment": {"stop": {"wall_s": 12.0}}})
+def test_a_host_that_is_lost_with_its_group_leaves_the_other_group_training(
+    workplace: Any, start: Start
+) -> None:
+    run, host = start(TWO_GROUPS, workplace.with_goal())
     run.train_until(5000)
     host.end()
     until(lambda: "group 1 is lost" in run.log, "it is lost")
     run.train_until(run.env_steps + 2000)
+    run.reach_goal()
     summary = run.finish()
     assert summary["status"] == "finished"
     assert summary["averaging"]["lost"] == [1]

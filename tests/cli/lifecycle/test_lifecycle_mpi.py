@@ -22,7 +22,7 @@ def under_mpiexec(workplace: Any, ranks: int, *changes: dict[str, Any]) -> "subp
     command = [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "tianji_cli"]
     command += ["train", str(workplace.config(MPI, *changes)), "--out", "out", "--quiet"]
     return subprocess.run(
-        command, cwd=workplace.place, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=workplace.place, capture_output=True, text=True, timeout=120, check=False
     )
 
 

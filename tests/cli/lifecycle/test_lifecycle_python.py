@@ -397,7 +397,7 @@ def test_an_interruption_of_train_leaves_a_checkpoint_and_goes_on_to_the_caller(
 
         workplace.until(learns, "updates")
         child.send_signal(signal.SIGINT)
-        said, _ = child.communicate(timeout=60)
+        said, _ = child.communicate(timeout=120)
         assert said == "interrupted stopped\n"
         assert (out / "run/1/checkpoints/last/model.safetensors").is_file()
         workplace.until(lambda: not in_session(child.pid), "all of its processes end")
@@ -429,7 +429,7 @@ def test_a_script_that_trains_as_it_is_imported_is_refused_with_the_guard(workpl
         env=os.environ | {"TMPDIR": str(workplace.place / "tmp")},
     )
     try:
-        _, said = child.communicate(timeout=60)
+        _, said = child.communicate(timeout=120)
         assert child.returncode == 1
         assert "TianJi imports 'my_env'" in said
         assert 'call it under `if __name__ == "__main__":`' in said

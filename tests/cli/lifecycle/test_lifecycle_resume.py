@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -166,11 +165,12 @@ def test_a_full_disk_ends_the_run_with_what_could_not_be_written(workplace: Any,
 
 
 def test_metrics_that_cannot_be_written_do_not_end_a_run(workplace: Any, small_disk: Path) -> None:
-    run = workplace.train({"experiment": {"stop": {"wall_s": 4.0}, "checkpoint_every_s": 600.0}})
+    run = workplace.train(workplace.with_goal(), {"experiment": {"checkpoint_every_s": 600.0}}, options=())
     run.train_until(1000)
     filler = fill_disk(small_disk)
-    time.sleep(1.0)
+    workplace.until(lambda: "metrics cannot be written" in run.command.stderr, "it is said")
     filler.unlink()
+    run.reach_goal()
     summary = run.finish()
     assert summary["status"] == "finished"
     assert "missing from the metrics" in summary["reason"]

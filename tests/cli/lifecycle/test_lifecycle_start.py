@@ -110,7 +110,7 @@ def test_a_start_that_hangs_ends_the_command_which_says_where(workplace: Any, wh
 def test_an_environment_that_hangs_when_it_is_looked_at_ends_the_command(workplace: Any) -> None:
     workplace.module(STUCK)
     workplace.environment["PYTHONPATH"] = str(workplace.place)
-    command = workplace.command("train", "--env", "my_env:Pausing", "--set", "environment.start_limit_s=0.5")
+    command = workplace.command("train", "--env", "my_env:Pausing", "--set", "environment.start_limit_s=8")
     command.wait(2)
     assert "in __init__: signal.pause()" in command.last_words
 
@@ -137,11 +137,14 @@ def test_a_thread_that_an_environment_leaves_holds_no_process_up(workplace: Any)
 
 def test_a_config_that_is_replaced_while_the_job_runs_is_read_by_no_process(workplace: Any) -> None:
     workplace.module(MEDDLED)
-    run = workplace.train({"experiment": {"stop": {"wall_s": 4.0}, "eval_episodes": 3}})
+    run = workplace.train({"experiment": {"eval_episodes": 3}}, workplace.with_goal())
     run.train_until(1000)
     config = run.path / "config.toml"
     config.write_text(config.read_text().replace('type = "gym"', 'type = "my_env:Theirs"'))
     run.command.kill("actor 0")  # Its successor begins after the change, as the evaluator does.
+    workplace.until(lambda: "restarting it" in run.log, "it is restarted")
+    run.train_until(run.env_steps + 1000)
+    run.reach_goal()
     summary = run.finish()
     assert sum(role["restarts"] for role in summary["roles"]) == 1
     assert summary["evaluation"]["episodes"] == 3
@@ -219,7 +222,7 @@ def test_a_fork_server_that_dies_while_many_actors_start_holds_nothing_up(workpl
     run.command.kill("fork server")
     began = time.monotonic()
     run.command.wait(1)
-    assert time.monotonic() - began < 20, "none of those that never began has anything to say"
+    assert time.monotonic() - began < 35, "none of those that never began has anything to say"
     assert "the fork server was killed by SIGKILL" in run.command.last_words
 
 

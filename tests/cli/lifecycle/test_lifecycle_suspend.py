@@ -5,6 +5,8 @@ import signal
 import time
 from typing import Any
 
+from tianji_cli.signals import SAME_S
+
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
 
@@ -77,7 +79,7 @@ def test_a_suspended_fork_server_is_named_and_holds_no_end_up(workplace: Any) ->
     run.command.signal_all(signal.SIGINT)
     began = time.monotonic()
     summary = run.finish(130)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert summary["status"] == "stopped"
     assert summary["lost"] == 0
     assert run.saved_env_steps == summary["env_steps"]
@@ -89,15 +91,16 @@ def test_with_a_suspended_fork_server_a_second_signal_ends_a_run_that_does_not_s
     run.command.kill("fork server", signal.SIGSTOP)
     run.command.kill("buffer and learner", signal.SIGSTOP)
     run.command.signal_all(signal.SIGINT)
-    time.sleep(0.7)
+    time.sleep(4 * SAME_S)  # Those that come at once count as one, and a busy root hears of the first late.
     run.command.signal_all(signal.SIGINT)
     assert run.finish(130)["status"] == "stopped"
 
 
 def test_a_run_that_is_over_is_so_though_its_fork_server_is_suspended(workplace: Any) -> None:
-    run = workplace.train({"experiment": {"stop": {"wall_s": 4.0}, "eval_episodes": 5}})
+    run = workplace.train({"experiment": {"eval_episodes": 5}}, workplace.with_goal())
     run.train_until(1000)
     run.command.kill("fork server", signal.SIGSTOP)
+    run.reach_goal()
     summary = run.finish()
     assert summary["status"] == "finished"
     assert "no evaluation: the fork server was stopped" in summary["reason"]
@@ -114,7 +117,7 @@ def test_an_environment_that_hangs_is_given_no_time_to_save_a_replay(workplace: 
     run.command.signal_all(signal.SIGINT)
     began = time.monotonic()
     summary = run.finish(130)
-    assert time.monotonic() - began < 30, "the replay's own time is two minutes"
+    assert time.monotonic() - began < 90, "the replay's own time is two minutes"
     assert "actor 0 (group 0) did not stop within 1.5 s: killed" in run.log
     assert "in step\n" in next((run.path / "logs").glob("actor-*.log")).read_text()
     assert (run.path / "checkpoints/replay").exists()

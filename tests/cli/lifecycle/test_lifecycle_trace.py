@@ -63,7 +63,9 @@ class Trace:
 
 
 def test_a_training_that_traces_itself_has_the_spans_of_every_role(workplace: Any) -> None:
-    run = workplace.train({"experiment": {"stop": {"wall_s": 4.0}}}, options=("--quiet", "--trace", "1.5"))
+    run = workplace.train(workplace.with_goal(), options=("--quiet", "--trace", "1.5"))
+    workplace.until(lambda: list(run.path.glob("trace/*/result.json")), "it is traced")
+    run.reach_goal()
     run.finish()
     trace = Trace(run.path / "trace.json")
     trace.check()

@@ -1,5 +1,6 @@
 """Runs that are watched from elsewhere: in a pipe, on a terminal, to their end and beyond."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -10,12 +11,15 @@ import signal
 import struct
 import subprocess
 import termios
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from cli.lifecycle.conftest import ENDLESS, TIANJI
-from cli.sessions import PATIENCE_S
+from cli.sessions import PATIENCE_S, kill_session
+
+import tianji
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -39,21 +43,39 @@ class Terminal:
             start_new_session=True,
         )
         os.close(theirs)
+        self._written = bytearray()
+        self._reader = threading.Thread(target=self._read)
 
-    def read_to_end(self) -> str:
-        """Wait for the end of the command; gives what it has written."""
-        written = b""
-        while True:
-            try:
-                data = os.read(self._ours, 1 << 16)
-            except OSError:  # Linux answers EIO once the other side has closed
-                data = b""
-            if not data:
-                break
-            written += data
+    def __enter__(self) -> Self:
+        self._reader.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        kill_session(self.process.pid)
+        self._reader.join()
+        self.process.wait()
         os.close(self._ours)
-        assert self.process.wait(PATIENCE_S) == 0, written.decode()
-        return written.decode()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):  # Linux answers EIO once the other side has closed
+            while data := os.read(self._ours, 1 << 16):
+                self._written += data
+
+    @property
+    def screen(self) -> str:
+        """What it has written."""
+        return self._written.decode(errors="ignore")
+
+    @property
+    def text(self) -> str:
+        """The same without escape sequences."""
+        return ESCAPE.sub("", self.screen)
+
+    def read_to_end(self, status: int = 0) -> str:
+        """Wait for the end of the command; gives what it has written."""
+        self._reader.join(PATIENCE_S)
+        assert self.process.wait(PATIENCE_S) == status, self.screen
+        return self.screen
 
 
 def fields(line: str) -> dict[str, str]:
@@ -62,17 +84,21 @@ def fields(line: str) -> dict[str, str]:
 
 
 def test_a_run_is_watched_in_a_pipe_and_on_a_terminal_and_does_not_mind(workplace: Any) -> None:
-    run = workplace.train({"experiment": {"stop": {"wall_s": 3.0}}})
+    run = workplace.train(workplace.with_goal())
     workplace.until((run.path / "config.toml").exists, "the run begins")
     piped = workplace.command("watch", "run", "--out", "out", "--json", "watched.json")
     left = workplace.command("watch", "out/run/1")
-    terminal = Terminal(workplace.place, "watch", "out/run/1")
     run.train_until(1000)
     workplace.until(lambda: left.stderr, "something is shown")
     os.kill(left.pid, signal.SIGINT)
     left.wait(130)
     assert left.last_words == "tianji: interrupted"
-    screen = terminal.read_to_end()
+    with Terminal(workplace.place, "watch", "out/run/1") as terminal:
+        named_one = re.compile(r"bottleneck  \S+: ")
+        workplace.until(lambda: named_one.search(terminal.text), "a bottleneck is shown")
+        workplace.until(lambda: piped.stderr, "something is shown in a pipe")
+        run.reach_goal()
+        screen = terminal.read_to_end()
     piped.wait(0)
     summary = run.finish()
 
@@ -90,7 +116,7 @@ def test_a_run_is_watched_in_a_pipe_and_on_a_terminal_and_does_not_mind(workplac
 
     text = ESCAPE.sub("", screen)
     last = text[text.rindex("run (out/run/1)") :]
-    for shown in ("mean of the last 100", "stops at    wall_s", "pid", "learner"):
+    for shown in ("mean of the last 100", "stops at    mean_return", "pid", "learner"):
         assert shown in last
     # The newest row may be too young to be drawn, and may name another one.
     assert any(f"bottleneck  {kind}: " in last for kind in named if kind)
@@ -100,13 +126,16 @@ def test_a_run_is_watched_in_a_pipe_and_on_a_terminal_and_does_not_mind(workplac
 
 def test_training_and_watching_show_one_chart_in_the_characters_of_their_terminals(workplace: Any) -> None:
     evaluation = {"every_s": 0.5, "episodes": 2}
-    config = workplace.config({"experiment": {"stop": {"wall_s": 4.0}, "evaluation": evaluation}})
+    config = workplace.config({"experiment": {"stop": {"wall_s": 3600.0}, "evaluation": evaluation}})
     # They are warm no more than a user's: what takes long before there is a run is to be seen.
-    train = Terminal(workplace.place, "train", str(config), "--out", "out")
-    workplace.until((workplace.place / "out/run/1/config.toml").exists, "the run begins")
-    watch = Terminal(workplace.place, "watch", "out/run/1", LANG="C")
-    trained = ESCAPE.sub("", train.read_to_end())
-    watched = ESCAPE.sub("", watch.read_to_end())
+    with Terminal(workplace.place, "train", str(config), "--out", "out") as train:
+        workplace.until((workplace.place / "out/run/1/config.toml").exists, "the run begins")
+        with Terminal(workplace.place, "watch", "out/run/1", LANG="C") as watch:
+            workplace.until(lambda: "o evaluation" in watch.text, "an evaluation is shown")
+            run = tianji.Run(workplace.place / "out/run/1")
+            workplace.until(lambda: len(run.evaluations["mean"]) > 3, "more are shown at the end")
+            os.kill(train.process.pid, signal.SIGINT)
+            trained, watched = (ESCAPE.sub("", end) for end in (train.read_to_end(130), watch.read_to_end()))
     assert "importing torch, building environment and model once" in trained
     assert "starting" in trained
     for shown, tick, mark in ((trained, "┤", "◆"), (watched, "+", "o")):
