@@ -46,7 +46,7 @@ def tianji(warm_commands: WarmCommands, tmp_path: Path) -> Tianji:
         with (tmp_path / "said").open("wb") as said:
             command = warm_commands.begin(arguments, said.fileno(), said.fileno(), tmp_path, os.environ)
         try:
-            assert command.wait(100) == 0, (tmp_path / "said").read_text()
+            assert command.wait(200) == 0, (tmp_path / "said").read_text()
         finally:
             kill_session(command.pid)
 

@@ -92,7 +92,7 @@ def test_what_the_recorder_example_writes_trains_a_policy_offline(
     assert said["written"] > 0
     run = tmp_path / "recorder" / "1"
     offline = [sys.executable, str(EXAMPLES / "offline.py"), str(run), "--updates", "1000"]
-    output = subprocess.run(offline, check=True, timeout=100, capture_output=True, text=True).stdout
+    output = subprocess.run(offline, check=True, timeout=200, capture_output=True, text=True).stdout
     assert output.startswith(f"{summary['received'] + summary['in_flight']} env steps of experience")
     tianji("eval", f"{run}-offline", "--episodes", "20", "--json", str(tmp_path / "eval.json"))
     assert json.loads((tmp_path / "eval.json").read_text())["mean"] > 80  # Chance gets about 20.

@@ -34,7 +34,7 @@ def test_a_new_projects_own_test_passes_at_once(workplace: Any) -> None:
         env=os.environ | {"TMPDIR": str(workplace.place)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

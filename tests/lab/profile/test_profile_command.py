@@ -495,7 +495,7 @@ def tianji(warm_commands: WarmCommands, tmp_path: Path) -> Tianji:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = warm_commands.begin_kept(arguments, tmp_path, os.environ)
         try:
-            said = command.communicate(timeout=100)
+            said = command.communicate(timeout=200)
         finally:
             kill_session(command.pid)
         return subprocess.CompletedProcess(arguments, command.wait(), *said)

@@ -41,7 +41,7 @@ def test_lags_are_trained_in_turns_and_their_figures_written(
     out, to = tmp_path / "out", tmp_path / "found.json"
     options = ["--lag", "1", "--lag", "2", "--seeds", "2", "--out", str(out), "--json", str(to)]
     process = start(config, *options)
-    said, errors = process.communicate(timeout=100)
+    said, errors = process.communicate(timeout=200)
     assert process.returncode == 0, errors
     found = json.loads(to.read_text())
     assert found == json.loads((out / "figure-12a.json").read_text())
