@@ -325,13 +325,16 @@ SIMULATOR = '''
 trap "" TERM
 (trap - TERM; exec sleep 1000) & echo $0 $! >> "$PIDS"
 echo $0 $$ >> "$PIDS"
+echo begun
 while :; do sleep 1000; done
 '''
 
 class Starts(gymnasium.Wrapper):
     def __init__(self, env):
         super().__init__(env)
-        subprocess.Popen(["sh", "-c", SIMULATOR, str(os.getpid())], start_new_session=True)
+        command = ["sh", "-c", SIMULATOR, str(os.getpid())]
+        simulator = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+        simulator.stdout.readline()  # It hears no SIGTERM now.
         subprocess.run(["sh", "-c", 'setsid sleep 1000 & echo $0 $! >> "$PIDS"', str(os.getpid())])
 """
 """What an environment starts, and does not end."""
