@@ -231,7 +231,7 @@ def endless(max_s: float, **options: Any) -> dict[str, Any]:
 
 def test_an_evaluation_whose_episodes_never_end_ends_and_says_so(workplace: Any) -> None:
     workplace.module(ENDLESS_ENV)
-    run = workplace.train(endless(1.5, first=5), options=())
+    run = workplace.train(endless(3.0, first=5), options=())
     summary = run.finish()
     # Each of the 20 environments ends its first episode, and an episode of a 21st would never end.
     assert summary["evaluation"] == {
@@ -242,11 +242,11 @@ def test_an_evaluation_whose_episodes_never_end_ends_and_says_so(workplace: Any)
         "cut_off": None,
         "length": 5.0,
     }
-    run = workplace.train(endless(1.5), options=())
+    run = workplace.train(endless(3.0), options=())
     summary = run.finish()
-    nothing = {"episodes": 0, "mean": None, "std": None, "left_out": 20, "cut_off": "1.5 s"}
+    nothing = {"episodes": 0, "mean": None, "std": None, "left_out": 20, "cut_off": "3 s"}
     assert summary["evaluation"] == nothing
-    assert "none of 20 greedy episodes had ended after 1.5 s (experiment.eval_max_s" in run.command.stdout
+    assert "none of 20 greedy episodes had ended after 3 s (experiment.eval_max_s" in run.command.stdout
     progress = [row["evaluating"] for row in run.rows if row["evaluating"]]
     assert progress[-1]["wanted"] == 20
     roles = [role for row in run.rows if row["evaluating"] for role in row["roles"] or ()]

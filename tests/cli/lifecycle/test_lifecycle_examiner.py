@@ -85,7 +85,7 @@ def test_the_best_policy_goes_by_evaluations_and_plays_as_it_was_evaluated(workp
 
 
 def test_a_run_stops_by_an_evaluation_and_has_reached_its_goal_then(workplace: Any) -> None:
-    stop = {"evaluation": 25.0, "wall_s": 60.0}
+    stop = {"evaluation": 25.0, "wall_s": 600.0}
     run = workplace.train(evaluated(stop), options=())
     summary = run.finish()
     reached = evaluations_of(run)[-1]["mean"]

@@ -74,7 +74,7 @@ def test_a_team_is_evaluated_by_agent_and_beside_its_baselines(workplace: Any) -
 
 @pytest.mark.timeout(300)  # Many commands in a row.
 def test_a_run_says_how_much_was_won_and_may_end_by_it(workplace: Any) -> None:
-    stop = {"experiment": {"stop": {"win_rate": 0.3, "wall_s": 60.0}}}
+    stop = {"experiment": {"stop": {"win_rate": 0.3, "wall_s": 600.0}}}
     run = workplace.train(SKIRMISH, stop, options=())
     summary = run.finish()
     won = summary["returns"]["win_rate"]
@@ -84,7 +84,7 @@ def test_a_run_says_how_much_was_won_and_may_end_by_it(workplace: Any) -> None:
     rows = run.rows
     assert "win_rate" not in rows[0], "no episode has ended yet"
     assert rows[-1]["win_rate"] == won
-    assert rows[-1]["stop"] == {"win_rate": 0.3, "wall_s": 60.0}
+    assert rows[-1]["stop"] == {"win_rate": 0.3, "wall_s": 600.0}
     assert f" win_rate={won:g} " in run.command.stderr
     assert "win rate        " in run.command.stdout
     assert {path.name for path in (run.path / "plots").glob("win*")} == {
