@@ -42,7 +42,7 @@ def test_a_session_with_another_reward_begins_its_own_best_policy(workplace: Any
     assert tianji.Run(run.path).config["environment"]["options"] == {"sutton_barto_reward": True}
     played = workplace.command("eval", str(run.path), "--episodes", "5", "--json", "-")
     played.wait(0)
-    assert json.loads(played.stdout)["mean"] == -1
+    assert -1 <= json.loads(played.stdout)["mean"] <= 0
     former = workplace.command("eval", str(run.path), "--episodes", "5", "--checkpoint", "session-1")
     former.wait(0)
 
@@ -102,7 +102,8 @@ def test_the_best_evaluation_is_the_sessions_own_where_evaluations_are_others(wo
     saved = json.loads((run.path / "checkpoints/best/state.json").read_text())
     assert saved["evaluation"]["mean"] == max(since)
 
-    assert evaluated(workplace.resume(run, *OTHER_REWARD))["best_mean"] == -1
+    third = evaluated(workplace.resume(run, *OTHER_REWARD))
+    assert -1 <= third["best_mean"] <= 0, "0 for an episode that lasts to its limit"
 
 
 def contents(place: Path) -> dict[str, bytes | str]:
