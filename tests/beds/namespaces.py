@@ -23,7 +23,7 @@ SHAPING: Final = ("tbf", "rate", "1gbit", "burst", "256kb", "latency", "50ms")
 PREFIX: Final = "tianji-"
 NAMED: Final = Path("/run/netns")
 PORT: Final = "eth0"
-UP_S: Final = 10.0
+UP_S: Final = 30.0
 
 _pairs = itertools.count()
 
@@ -65,14 +65,14 @@ class Host:
             BedUnavailableError: it does not within ``UP_S``.
         """
         deadline = time.monotonic() + UP_S
-        while self.run("cat", f"/sys/class/net/{PORT}/operstate", timeout=10).stdout.strip() != "up":
+        while self.run("cat", f"/sys/class/net/{PORT}/operstate", timeout=60).stdout.strip() != "up":
             if time.monotonic() > deadline:
                 raise BedUnavailableError(f"the link of {self.namespace} is not up within {UP_S:g} s")
             time.sleep(0.02)
 
     def _counter(self, name: str) -> int:
         # A namespace's sysfs is mounted by `ip netns exec`.
-        shown = self.run("cat", f"/sys/class/net/{PORT}/statistics/{name}", timeout=10)
+        shown = self.run("cat", f"/sys/class/net/{PORT}/statistics/{name}", timeout=60)
         return int(shown.stdout)
 
 

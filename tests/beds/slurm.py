@@ -30,7 +30,7 @@ CPUS: Final = 8
 MPI_SETTINGS: Final = {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self"}
 """The nodes are one machine, on which MPICH and UCX would take ways that two have not; and once in about
 fifty starts MPICH failed to make the shared memory of one of them."""
-START_S: Final = 30.0
+START_S: Final = 90.0
 PROGRAMS: Final = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo", "unshare")
 PACKAGES: Final = "slurmctld slurmd slurm-client munge"
 
@@ -121,7 +121,7 @@ class Slurm:
         self,
         *command: str | Path,
         cwd: Path | None = None,
-        timeout_s: float = 60.0,
+        timeout_s: float = 120.0,
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a client, such as ``srun``; whether it succeeded is the caller's to look at."""

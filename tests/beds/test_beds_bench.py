@@ -44,7 +44,7 @@ def clock_error_s(environment: dict[str, str]) -> float:
 
 def bench(slurm: Slurm, tasks: int, *command: str | Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
     srun = ("srun", "--mpi=pmi2", "-N2", f"-n{tasks}")
-    return shown(slurm.run(*srun, TIANJI, "bench", *command, timeout_s=90))
+    return shown(slurm.run(*srun, TIANJI, "bench", *command, timeout_s=200))
 
 
 @pytest.mark.soak
@@ -122,7 +122,7 @@ def run(hosts: TwoHosts, *command: str | Path) -> subprocess.CompletedProcess[st
         text=True,
         check=False,
         env=os.environ | hosts.environment,
-        timeout=90,
+        timeout=200,
     )
 
 

@@ -39,7 +39,7 @@ def test_a_host_behind_a_wire_is_brought_in_for_each_training(wire: Wire, tmp_pa
     join = f"ip netns exec {second.namespace}"
     hosts = ("--hosts", "second", "--join-with", join, "--listen", first.address)
     out = tmp_path / "out"
-    done = first.run(TIANJI, "bench", "scaling", config, *OPTIONS, *hosts, "--out", out, timeout=100)
+    done = first.run(TIANJI, "bench", "scaling", config, *OPTIONS, *hosts, "--out", out, timeout=200)
     assert done.returncode == 0, done.stderr
     assert len(set(hosts_of(only_run(out)).values())) == 2
     assert second.sent_bytes > 16 * 1000, "a thousand of CartPole's observations"
@@ -53,7 +53,7 @@ def test_in_an_allocation_its_other_node_takes_part(slurm: Slurm, tmp_path: Path
     command = " ".join(map(str, (TIANJI, "bench", "scaling", config, *OPTIONS, "--out", out)))
     script.write_text(f"#!/bin/sh\n#SBATCH --nodes=2 --mincpus=4\n{command}\n")
     said = tmp_path / "said"
-    done = slurm.run("sbatch", "--wait", "--output", said, script, cwd=tmp_path, timeout_s=100)
+    done = slurm.run("sbatch", "--wait", "--output", said, script, cwd=tmp_path, timeout_s=200)
     assert done.returncode == 0, said.read_text()
     assert set(hosts_of(only_run(out)).values()) == {"n1", "n2"}
     assert "# hosts: 2: here, n2" in said.read_text()

@@ -39,7 +39,7 @@ def test_bytes_between_the_hosts_cross_the_wire(wire: Wire) -> None:
     with subprocess.Popen(receiver, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline()
-        sent = first.run(sys.executable, "-c", SENDS, timeout=30)
+        sent = first.run(sys.executable, "-c", SENDS, timeout=60)
         assert sent.returncode == 0, sent.stderr
     assert 10_000_000 < first.sent_bytes < 11_000_000
     assert 10_000_000 < second.received_bytes < 11_000_000
@@ -47,19 +47,19 @@ def test_bytes_between_the_hosts_cross_the_wire(wire: Wire) -> None:
 
 def test_the_wire_is_limited_to_one_gigabit(wire: Wire) -> None:
     for host in wire.hosts:
-        shown = host.run("tc", "qdisc", "show", "dev", "eth0", timeout=10).stdout
+        shown = host.run("tc", "qdisc", "show", "dev", "eth0", timeout=60).stdout
         assert "tbf" in shown
         assert "rate 1Gbit" in shown
 
 
 def test_hosts_reach_nobody_else(wire: Wire) -> None:
-    routes = wire.hosts[0].run("ip", "route", timeout=10).stdout.splitlines()
+    routes = wire.hosts[0].run("ip", "route", timeout=60).stdout.splitlines()
     assert [route.split()[0] for route in routes] == ["10.77.0.0/24"]
 
 
 def test_two_wires_do_not_meet(wire: Wire) -> None:
     with Wire() as other:
-        assert wire.hosts[0].run("true", timeout=10).returncode == 0
+        assert wire.hosts[0].run("true", timeout=60).returncode == 0
         assert not {host.namespace for host in wire.hosts} & {host.namespace for host in other.hosts}
         assert other.hosts[0].received_bytes < 10_000
 

@@ -39,9 +39,9 @@ def train_on_both(
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             join = (*joined_by, TIANJI, "join", address, "--key", run / "job.key")
-            joined = second.run(*join, env=environment, timeout=90)
+            joined = second.run(*join, env=environment, timeout=200)
             assert joined.returncode == 0, joined.stderr + (place / "train").read_text()
-            assert training.wait(60) == 0, (place / "train").read_text()
+            assert training.wait(200) == 0, (place / "train").read_text()
         finally:
             training.kill()
             training.wait()
