@@ -31,7 +31,7 @@ from tianji_cli.telemetry.metrics import (
 from tianji_cli.telemetry.trackers import TrackedRun, Tracker, find_tracker
 
 MEEKLY: Final = 10
-"""Nice value: training comes first."""
+"""Nice value once it has begun: training comes first, but an import of seconds takes minutes so."""
 LOOK_S: Final = 1.0
 """Between two looks at the metrics: a row comes each second."""
 
@@ -45,6 +45,7 @@ def follow(name: str, run: RunDirectory, position: int) -> None:
     tracker = find_tracker(name)(tracked)
     noted.parent.mkdir(exist_ok=True)
     write_whole(noted, json.dumps({"id": tracker.id}).encode() + b"\n")
+    os.nice(MEEKLY)
     rows = _Rows(run.metrics, position)
     while not select.select([sys.stdin], [], [], LOOK_S)[0]:
         rows.pass_on(tracker)
@@ -92,7 +93,6 @@ def told(table: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
 def main() -> None:
     """Follow the run that the command line names."""
     logging.getLogger().setLevel(logging.WARNING)
-    os.nice(MEEKLY)
     follow(sys.argv[1], RunDirectory(Path(sys.argv[2])), int(sys.argv[3]))
 
 

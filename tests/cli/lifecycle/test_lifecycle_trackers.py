@@ -127,7 +127,7 @@ def test_a_tracker_ends_with_a_run_that_is_killed(workplace: Any, notes: Path) -
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # MLflow's, of SQLAlchemy.
-@pytest.mark.timeout(300)  # Three libraries of some weight.
+@pytest.mark.alone  # Three libraries of some weight have a minute at the end to bring what is left.
 def test_real_trackers_have_the_run_and_a_resumed_one_goes_on_in_it(
     workplace: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
