@@ -135,6 +135,7 @@ def test_an_image_in_a_row_is_refused_with_the_ways_out(workplace: Any) -> None:
     assert "environment.image_layout = 'none' if these are no pixels" in command.last_words
 
 
+@pytest.mark.timeout(400)  # Hundreds of updates of a convolutional network.
 @pytest.mark.parametrize("agent", ["sac", pytest.param("td3", marks=pytest.mark.soak)])
 def test_actions_between_bounds_are_learnt_from_images_without_a_file(agent: str, workplace: Any) -> None:
     workplace.module(COLUMNS)
@@ -149,6 +150,8 @@ def test_actions_between_bounds_are_learnt_from_images_without_a_file(agent: str
         "train", "--env", "my_env:Follow", "--agent", agent, "--out", "out", "--quiet", *words
     )
     run = Run(workplace.place / f"out/{agent}_Follow/1", command)
+    workplace.until(lambda: run.env_steps >= 400, "half of it")
+    workplace.until(lambda: "training is over" in run.log, "the rest")
     summary = run.finish()
     # Of 8, actions at random get 2.7, and the middle 4.
     assert summary["evaluation"]["mean"] > 6.0, summary["evaluation"]
