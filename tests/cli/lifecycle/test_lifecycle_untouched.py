@@ -17,23 +17,38 @@ from cli.warm import WarmCommands
 GOES_ON = ("train", "--resume", "RUN", "--quiet", "--set", "experiment.stop={env_steps=1_000_000}")
 
 REFUSED = {
-    "a network of another shape": (*GOES_ON, "--set", "model.hidden=[32]"),
-    "other observations": (*GOES_ON, "--set", "environment={type='gym', id='Acrobot-v1', num_envs=8}"),
-    "a key that is none": (*GOES_ON, "--set", "training.nothing=1"),
-    "another beginning": (*GOES_ON, "--set", "experiment.init_from='RUN'"),
-    "more groups than the transport has": (*GOES_ON, "--transport", "nothing"),
-    "a goal that is reached": ("train", "--resume", "RUN"),
-    "a checkpoint to begin with": ("train", "run.toml", "--init-from", "RUN:nothing", "--out", "other"),
-    "eval": ("eval", "RUN", "--checkpoint", "nothing"),
-    "export": ("export", "RUN", "--format", "onnx", "--out", "nowhere/policy.onnx"),
-    "report": ("report", "RUN", "--out", "nowhere/below/page.html"),
-    "compare": ("compare", "RUN", "nothing"),
-    "trace": ("trace", "RUN", "--seconds", "1"),
-    "rm": ("rm", "RUN"),
-    "logs": ("logs", "RUN", "actor-99"),
-    "diff": ("config", "diff", "RUN", "nothing"),
-    "stop": ("stop", "RUN"),
-    "watch": ("watch", "RUN"),
+    "the config's model has [32, 4]": (*GOES_ON, "--set", "model.hidden=[32]"),
+    "the config's model has [16, 6]": (
+        *GOES_ON,
+        "--set",
+        "environment={type='gym', id='Acrobot-v1', num_envs=8}",
+    ),
+    "unknown key": (*GOES_ON, "--set", "training.nothing=1"),
+    "the run has begun already": (*GOES_ON, "--set", "experiment.init_from='RUN'"),
+    "no transport is named 'nothing'": (*GOES_ON, "--transport", "nothing"),
+    "has no checkpoint 'nothing'": ("eval", "RUN", "--checkpoint", "nothing"),
+    "cannot write nowhere/policy.onnx": ("export", "RUN", "--format", "onnx", "--out", "nowhere/policy.onnx"),
+    "cannot write nowhere/below/page.html": ("report", "RUN", "--out", "nowhere/below/page.html"),
+    "no run 'nothing'": ("compare", "RUN", "nothing"),
+    "a run is traced while it trains": ("trace", "RUN", "--seconds", "1"),
+    "--yes says so": ("rm", "RUN"),
+    "has no log of 'actor-99'": ("logs", "RUN", "actor-99"),
+    "nothing: no such file": ("config", "diff", "RUN", "nothing"),
+    "has no checkpoint 'nothing'; there are best": (
+        "train",
+        "run.toml",
+        "--init-from",
+        "RUN:nothing",
+        "--out",
+        "other",
+    ),
+}
+"""Commands, by what they say."""
+
+OF_NO_USE = {
+    "tianji train --resume": ("train", "--resume", "RUN"),  # Its goal is reached.
+    "does not run: finished": ("stop", "RUN"),
+    "tianji eval": ("watch", "RUN"),
 }
 
 READS = {
@@ -104,12 +119,14 @@ def check_it_plays(workplace: Workplace, run: Path) -> None:
     command(workplace, run, ("eval", "RUN", "--episodes", "1")).wait(0)
 
 
-@pytest.mark.parametrize("arguments", REFUSED.values(), ids=REFUSED)
-def test_a_command_that_is_refused_changes_nothing(
-    workplace: Workplace, run: Path, arguments: tuple[str, ...]
+@pytest.mark.parametrize("said", [*REFUSED, *OF_NO_USE])
+def test_a_command_that_is_refused_or_of_no_use_changes_nothing(
+    workplace: Workplace, run: Path, said: str
 ) -> None:
     before = contents(run)
-    command(workplace, run, arguments).wait()
+    ended = command(workplace, run, {**REFUSED, **OF_NO_USE}[said])
+    ended.wait(2 if said in REFUSED else 0)
+    assert said in ended.stdout + ended.stderr
     assert contents(run) == before
 
 
