@@ -18,7 +18,7 @@ from typing import Final
 from rich.text import Text
 
 from tianji_cli.quantities import count
-from tianji_cli.telemetry.metrics import EvaluationRow, is_evaluation, parsed, whole_lines
+from tianji_cli.telemetry.metrics import EvaluationRow, parsed, whole_lines
 from tianji_cli.telemetry.styles import CURVE, EVALUATION, GOAL
 
 MOST_POINTS: Final = 1024
@@ -104,9 +104,8 @@ def read_course(path: Path) -> Course:
     """
     course = Course()
     with contextlib.suppress(OSError, ValueError):
-        every = 1 + path.stat().st_size // COURSE_BYTES
-        for number, line in enumerate(whole_lines(path)):
-            row = parsed(line) if number % every == 0 or is_evaluation(line) else None
+        for _, line in whole_lines(path, COURSE_BYTES):
+            row = parsed(line)
             if isinstance(row, EvaluationRow):
                 course.add_evaluation(row.env_steps, row.mean)
             elif row is not None:

@@ -20,6 +20,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
+from itertools import count
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
@@ -353,11 +354,11 @@ def read_history(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]
 
 
 def _parsed_lines(path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(whole_lines(path), 1):
+    for number, line in whole_lines(path, MOST_METRICS_BYTES):
         try:
             row = parse_json(line)
-            is_evaluation = isinstance(row, dict) and row.get("kind") == EVALUATION
-            (EvaluationRow if is_evaluation else Row).model_validate(row)
+            of_evaluation = isinstance(row, dict) and row.get("kind") == EVALUATION
+            (EvaluationRow if of_evaluation else Row).model_validate(row)
         except ValueError as cause:
             said = first_problem(cause) if isinstance(cause, ValidationError) else cause
             raise ValueError(f"{path}, line {number}: not a JSON object of a run's ({said})") from cause
@@ -371,22 +372,27 @@ def first_problem(cause: ValidationError) -> str:
     return one_line(f"{where}: {wrong['msg']}" if where else wrong["msg"])
 
 
-def whole_lines(path: Path) -> Iterator[bytes]:
-    """Read the rows of a file that have their end.
+def whole_lines(path: Path, most_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Read the rows of a file that have their end, with their numbers, which begin at 1.
+
+    Args:
+        most_bytes: of a file with more, all evaluations are read, and as many snapshots as have about so
+            many bytes: every second, or third.
 
     Raises:
-        OSError: it cannot be read, or is larger than the metrics of any run.
+        OSError: it cannot be read.
         ValueError: a line is longer than any row.
     """
     with open(open_regular(path), "rb") as file:
-        if os.fstat(file.fileno()).st_size > MOST_METRICS_BYTES:
-            raise OSError(errno.EFBIG, f"it has more than {MOST_METRICS_BYTES} bytes", str(path))
-        while line := file.readline(MOST_ROW_BYTES):
+        every = 1 + os.fstat(file.fileno()).st_size // most_bytes
+        for number in count(1):
+            line = file.readline(MOST_ROW_BYTES)
             if len(line) == MOST_ROW_BYTES:
                 raise ValueError(f"it has a line of more than {MOST_ROW_BYTES} bytes")
             if not line.endswith(b"\n"):
-                return  # the writer was killed in the middle of it, or is still writing it
-            yield line
+                return  # It is the end, or the writer was killed in the middle of it, or is still writing it.
+            if number % every == 0 or is_evaluation(line):
+                yield number, line
 
 
 EVALUATION: Final = "evaluation"
@@ -399,7 +405,7 @@ MOST_ROW_BYTES: Final = 16 << 20
 """A line that is longer is no row: one that names the roles of ten thousand processes has 2 MB."""
 
 MOST_METRICS_BYTES: Final = 2 << 30
-"""Ten days of a row a second have about half of it."""
+"""Ten days of a row a second have about half of it, of a few roles; it takes ten times as much memory."""
 
 Roles = Sequence[Mapping[str, Any]]
 Parsed = TypeVar("Parsed")

@@ -7,6 +7,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tianji_cli.files.rundir import RunDirectory, RunDirectoryError
+from tianji_cli.telemetry import metrics
 from tianji_cli.telemetry.metrics import AppendOnlyFile, MetricsWriter, has_writer, read_metrics
 from tianji_cli.telemetry.snapshot import Snapshot
 
@@ -97,6 +98,14 @@ def test_a_line_torn_by_a_kill_is_cut_off_when_the_run_is_resumed(
     assert len(read_metrics(run.metrics)) == 2
     write(run, [snapshot(3)])
     assert [row["train_s"] for row in read_metrics(run.metrics)] == [1, 2, 3]
+
+
+def test_of_a_very_large_file_every_third_snapshot_is_read(
+    run: RunDirectory, snapshot: Callable[..., Snapshot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(run, [snapshot(second) for second in range(1, 10)])
+    monkeypatch.setattr(metrics, "MOST_METRICS_BYTES", run.metrics.stat().st_size * 2 // 5)
+    assert [row["train_s"] for row in read_metrics(run.metrics)] == [3, 6, 9]
 
 
 @pytest.mark.parametrize("tail", [b"", b"torn", b"t" * 200_000])
