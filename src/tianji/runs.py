@@ -78,7 +78,7 @@ class Run:
         """Columns ``[rows]`` of ``metrics.jsonl`` by name; of tables by dotted names, as ``losses.entropy``.
 
         Numbers are float64, NaN where a row has none; counts that all rows have are int64; text is objects.
-        Of a file of more than 2 GiB there is every second row, or third.
+        A file of more than 2 GiB gives every second row, or third.
         """
         return _columns(self._history()[0])
 

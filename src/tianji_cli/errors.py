@@ -116,7 +116,7 @@ def describe(error: BaseException) -> str:
 
 @contextmanager
 def os_errors_as(kind: type[TianjiError], what: str, remedy: str = "") -> Iterator[None]:
-    """Raise ``kind`` where the system refuses something: what could not be done, why, and what would help."""
+    """Raise ``kind`` where the system refuses something; its message says what, why, and what would help."""
     try:
         yield
     except OSError as cause:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.source import find_config
-from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.errors import RunFailed, UsageError, os_errors_as
 from tianji_cli.files.directories import temporary_directory
 from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import RunDirectory
@@ -34,7 +34,8 @@ def lasting_config(config: str) -> Iterator[str]:
         return
     with temporary_directory() as place:
         kept = place / f"{found.name}.toml"
-        kept.write_bytes(found.read_bytes())
+        with os_errors_as(UsageError, f"{config}: cannot be read"):
+            kept.write_bytes(found.read_bytes())
         yield str(kept)
 
 

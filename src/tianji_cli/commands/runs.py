@@ -274,6 +274,7 @@ class _Log:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._position = 0
+        self._last = b"\n"
 
     def lines(self, *, rest: bool) -> Iterator[str]:
         """Read whole lines that have come since the last call, fit for a terminal.
@@ -285,13 +286,17 @@ class _Log:
             OSError: it cannot be read.
         """
         with open(open_regular(self.path), "rb") as file:
-            if (size := os.fstat(file.fileno()).st_size) < self._position:
-                self._position = LOG_BYTES if size > LOG_BYTES else 0  # It was cut, or written anew.
+            if os.fstat(file.fileno()).st_size < self._position:  # It was cut, or written anew.
+                file.seek(LOG_BYTES)
+                kept = file.read()
+                shown = kept.rfind(self._last) + len(self._last) if self._last in kept else 0
+                self._position = LOG_BYTES + shown if kept else 0
             file.seek(self._position)
             while line := file.readline(LONGEST_LINE):
                 if not (line.endswith(b"\n") or rest or len(line) == LONGEST_LINE):
                     return
                 self._position += len(line)
+                self._last = line
                 yield printable(line.decode(errors="replace").rstrip("\n"))
 
 

@@ -27,7 +27,7 @@ MOST_DEPTH: Final = 100
 """Tables and lists inside one another, of JSON and TOML that runs write."""
 
 CONFIG: Final = "config.toml"
-"""What makes a directory a run's."""
+"""Resolved config of a run's first session; those of later ones are ``config-<session>.toml``."""
 
 OF_A_RUN: Final = ("logs", "checkpoints", "plots", "videos", "trace")
 """Directories of a run that are no links; the run itself may be one, and so may ``best`` and ``last``."""

@@ -19,10 +19,10 @@ from tianji_cli.config.trust import check_trusted
 from tianji_cli.errors import UsageError, cut, errors_as, os_errors_as, printable
 from tianji_cli.files.regular import CONFIG, OF_A_RUN, open_regular
 from tianji_cli.quantities import ranges
+from tianji_cli.quantities import several as several_of
 from tianji_plugins import nearest
 
 DEFAULT_OUT: Final = Path("experiments")
-"""Resolved config of a run's first session; those of later ones are ``config-<session>.toml``."""
 SUBDIRECTORIES: Final = ("logs", "checkpoints", "plots")
 VIDEOS: Final = "videos"
 """Another one, of runs that film their evaluations."""
@@ -33,7 +33,7 @@ STALE_S: Final = 60.0
 MAX_LISTED: Final = 10
 """Experiments or runs named in an error message at most."""
 SEVERAL: Final = {"base.toml": "*", "trial.toml": "*", "sweep.toml": "trials/*/*"}
-"""Where the runs are of several seeds, of a trial and of a sweep, by the file that tells such a directory."""
+"""Glob of the runs below a directory of seeds, of a trial or of a sweep, by the file that marks its kind."""
 
 
 def steps_name(env_steps: int | str) -> str:
@@ -165,10 +165,13 @@ class RunDirectory:
         for place in (Path(run), out / run):
             if _is_run(place):
                 return cls(place)
-            if len(several := _several(place)) > 1:
+            several = _several(place)
+            if len(several) > 1 or (several and (place / "sweep.toml").is_file()):
                 names = [str(Path(run) / one.relative_to(place)) for one in several[:MAX_LISTED]]
                 more = f" and {len(several) - MAX_LISTED} more" if len(several) > MAX_LISTED else ""
-                said = f"{Path(run)} has {len(several)} runs: name one of {', '.join(names)}{more}"
+                said = (
+                    f"{Path(run)} has {several_of(len(several), 'run')}: name one of {', '.join(names)}{more}"
+                )
                 raise RunDirectoryError(printable(said))
             runs = several or [place / str(number) for number in _runs_of(place)]
             if runs and _is_run(runs[-1]):
@@ -296,12 +299,13 @@ def remove_leftovers(place: Path, names: str, now_s: float) -> None:
     """Remove what killed processes have left under temporary names, ``STALE_S`` before now or earlier.
 
     Args:
-        names: a regular expression that no name of a user's file matches, such as that of an editor's.
+        names: a regular expression that matches temporary names, and no others: an editor's have dots, too.
         now_s: by the clock of the file system, which another host's processes may write to.
     """
-    for leftover in place.iterdir():
-        if not re.fullmatch(names, leftover.name):
-            continue
+    found: list[Path] = []
+    with contextlib.suppress(OSError):  # A directory may be one to write to, and not to read.
+        found = [path for path in place.iterdir() if re.fullmatch(names, path.name)]
+    for leftover in found:
         with contextlib.suppress(OSError):
             if now_s - leftover.lstat().st_mtime > STALE_S:
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()

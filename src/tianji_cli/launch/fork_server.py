@@ -41,6 +41,10 @@ SHARED: Final = ("gymnasium", "torch")
 """What every process of a job needs and is slow to import."""
 
 
+IDLE_S: Final = 1.0
+"""How long nothing is asked for before it prepares for workers that are forked, as most are."""
+
+
 def preload() -> None:
     """Import what forked processes share: torch alone takes 1.5 s and 146 MB.
 
@@ -129,6 +133,8 @@ class ForkServer:
         Returns:
             In a forked process what it is to do; in the server, at its end, None.
         """
+        if not self._poller.poll(1000 * IDLE_S):  # A host that joined waits for others meanwhile.
+            preload()
         while self._is_asked or self._children or self._orphans:
             self._wait()
             while self._requests:

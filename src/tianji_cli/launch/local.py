@@ -1,4 +1,4 @@
-"""Starts the processes of a job on this host, through a fork server with everything slow imported."""
+"""Starts the processes of a job on this host, through a fork server that has imported what is slow."""
 
 from __future__ import annotations
 

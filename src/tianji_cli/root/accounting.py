@@ -39,14 +39,17 @@ class Account:
         """Samples that no term explains."""
         return self.produced - self.received - self.in_flight - self.lost - self.dropped
 
-    def as_learnt(self, counted: int) -> Account:
+    def as_learnt(self, counted: int, *, all_known: bool) -> Account:
         """Go by the learners' count of what was received: a learner or a buffer died between two reports.
 
-        What a buffer held for a learner that died is lost with it. A learner may have counted more than the
-        last report of a dead buffer says, and on a host that was lost more than is known to be made.
+        What a buffer held for a learner that died is lost with it, so ``lost`` is reckoned here. A learner
+        may have counted more than the last report of a dead buffer says.
+
+        Args:
+            all_known: what was made is known; of a host that was lost learners may have counted more of it.
         """
         held = self.received - counted
-        made = max(self.produced, self.produced - self.lost - held)
+        made = self.produced if all_known else max(self.produced, self.produced - self.lost - held)
         return replace(self, produced=made, received=counted, lost=max(0, self.lost + held))
 
 

@@ -728,7 +728,9 @@ class GroupLosses:
         """Return where every sample went, after everything stopped."""
         overview.settle_unsure()
         account = reconcile(overview.productions(), overview.receptions(), self.killed, self.orphaned)
-        return account.as_learnt(overview.received) if self._lost_receiver else account
+        if not self._lost_receiver:
+            return account
+        return account.as_learnt(overview.received, all_known=not overview.unsure)
 
     def described(self, reason: str) -> str:
         """Add the lost groups to the reason of a job's end."""

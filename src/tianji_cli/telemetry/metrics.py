@@ -376,8 +376,8 @@ def whole_lines(path: Path, most_bytes: int) -> Iterator[tuple[int, bytes]]:
     """Read the rows of a file that have their end, with their numbers, which begin at 1.
 
     Args:
-        most_bytes: of a file with more, all evaluations are read, and as many snapshots as have about so
-            many bytes: every second, or third.
+        most_bytes: of a file with more only every second snapshot, or third, is read, so that they have
+            about so many; besides them the first one, the last, and those that name roles.
 
     Raises:
         OSError: it cannot be read.
@@ -385,15 +385,24 @@ def whole_lines(path: Path, most_bytes: int) -> Iterator[tuple[int, bytes]]:
     """
     with open(open_regular(path), "rb") as file:
         every = 1 + os.fstat(file.fileno()).st_size // most_bytes
+        left_out = b""
         for number in count(1):
             line = file.readline(MOST_ROW_BYTES)
             if len(line) == MOST_ROW_BYTES:
                 raise ValueError(f"it has a line of more than {MOST_ROW_BYTES} bytes")
             if not line.endswith(b"\n"):
-                return  # It is the end, or the writer was killed in the middle of it, or is still writing it.
-            if number % every == 0 or is_evaluation(line):
+                # It is the end, or the writer was killed in the middle of it, or is still writing it.
+                if left_out:
+                    yield number - 1, left_out
+                return
+            is_kept = number % every == 0 or number == 1 or is_evaluation(line) or ROLES in line
+            left_out = b"" if is_kept else line
+            if is_kept:
                 yield number, line
 
+
+ROLES: Final = b'"roles":['
+"""Part of a row that names roles: in most they are as in the rows before."""
 
 EVALUATION: Final = "evaluation"
 """``kind`` of a row that is an evaluation while training; a snapshot has none."""

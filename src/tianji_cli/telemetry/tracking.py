@@ -15,6 +15,7 @@ import select
 import sys
 import tomllib
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,8 +31,8 @@ from tianji_cli.telemetry.metrics import (
 )
 from tianji_cli.telemetry.trackers import TrackedRun, Tracker, find_tracker
 
-MEEKLY: Final = 10
-"""Nice value once it has begun: training comes first, but an import of seconds takes minutes so."""
+NICENESS: Final = 10
+"""Nice value once its library is imported, which would take minutes with it; then training comes first."""
 LOOK_S: Final = 1.0
 """Between two looks at the metrics: a row comes each second."""
 
@@ -42,10 +43,13 @@ def follow(name: str, run: RunDirectory, position: int) -> None:
     earlier = json.loads(noted.read_text())["id"] if noted.exists() else None
     config = tomllib.loads(run.config.read_text(encoding="utf-8"))
     tracked = TrackedRun("/".join(run.path.absolute().parts[-2:]), run.path, told(config), earlier)
-    tracker = find_tracker(name)(tracked)
+    tracker_type = find_tracker(name)
+    if tracker_type.library:
+        import_module(tracker_type.library)
+    os.nice(NICENESS)  # Before it begins threads and processes, which would not follow.
+    tracker = tracker_type(tracked)
     noted.parent.mkdir(exist_ok=True)
     write_whole(noted, json.dumps({"id": tracker.id}).encode() + b"\n")
-    os.nice(MEEKLY)
     rows = _Rows(run.metrics, position)
     while not select.select([sys.stdin], [], [], LOOK_S)[0]:
         rows.pass_on(tracker)

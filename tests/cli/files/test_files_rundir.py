@@ -131,6 +131,11 @@ def test_of_several_seeds_and_of_trials_none_is_meant_until_it_is_named(tmp_path
         sweep.run(number, seed).write_config("")
         sweep.trial_config(number).write_text("")
     sweep.config.write_text("")
+    (tmp_path / "one" / "trials/0/1").mkdir(parents=True)
+    for name in ("sweep.toml", "trials/0/1/config.toml"):
+        (tmp_path / "one" / name).touch()
+    with pytest.raises(RunDirectoryError, match="has 1 run: name one of"):  # Another trial may begin.
+        RunDirectory.find("one", tmp_path)
     with pytest.raises(RunDirectoryError, match=r"sweep-1 has 4 runs: name one of \S+/trials/0/1, \S+/2/1, "):
         RunDirectory.find(str(sweep.path))
     with pytest.raises(RunDirectoryError, match=r"^ppo/sweep-1/trials/10 has 2 runs"):

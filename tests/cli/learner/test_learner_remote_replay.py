@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from cli.buffer.replays import ScriptedActor, open_replay
 from cli.learner.replay_line import (
+    ACTOR,
     ALPHA,
     BATCH,
     BATCHES_LAYOUT,
@@ -21,7 +22,7 @@ from cli.learner.replay_line import (
 )
 
 from tianji_cli.errors import RunFailed
-from tianji_cli.plan.graph import ARRIVALS, BATCHES
+from tianji_cli.plan.graph import ARRIVALS, BATCHES, FRAGMENTS
 from tianji_cli.roles.buffer import buffer as replay_buffer
 from tianji_cli.roles.buffer.replay.samplers import SMALLEST_PRIORITY
 from tianji_cli.wire.batches import BatchArrays
@@ -176,6 +177,8 @@ def test_winding_down_with_batches_in_flight_leaks_nothing(line: Callable[..., L
     one.send(10)
     one.batch()  # The learner holds it,
     while one.ends[BUFFER].unconfirmed(LEARNER, BATCHES) < 2:  # and two are on their way.
+        one.buffer.turn()
+    while one.ends[ACTOR].unconfirmed(BUFFER, FRAGMENTS):
         one.buffer.turn()
     one.buffer.wind_down()
     one.learner.wind_down()

@@ -19,6 +19,7 @@ from tianji_cli.quantities import number
 from tianji_cli.telemetry.run_state import read_state
 
 SOURCE = """
+import errno
 import time
 
 import gymnasium
@@ -32,6 +33,8 @@ class Pays(gymnasium.Env):
     action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self, pay, step_s, slow_below) -> None:
+        if pay == -2:
+            raise OSError(errno.EROFS, "Read-only file system", "/data/of/its/own")
         if pay < 0:
             raise ValueError("it costs")
         self._pay, self._step_s = pay, step_s if pay < slow_below else 0.0
@@ -220,7 +223,7 @@ def test_two_commands_with_one_directory_share_its_trials(workplace: Any) -> Non
 def test_a_trial_that_fails_ends_no_other_and_one_without_the_metric_is_the_worst(
     workplace: Any,
 ) -> None:
-    options = {"pay": {"choices": [-1.0, 1.0, 2.0]}}
+    options = {"pay": {"choices": [-2.0, -1.0, 1.0, 2.0]}}
     asked = {"metric": "time_to.1.5", "sampler": "grid"}
     parameters = {"parameters": {"environment": {"options": options}}}
     reached = {"experiment": {"thresholds": [1.5]}}
@@ -228,16 +231,18 @@ def test_a_trial_that_fails_ends_no_other_and_one_without_the_metric_is_the_wors
     swept.command.wait(0)
     rows = {row["environment.options.pay"]: row for row in swept.rows}
     assert {pay: row["status"] for pay, row in rows.items()} == {
+        "-2.0": "failed",
         "-1.0": "failed",
         "1.0": "finished",
         "2.0": "finished",
     }
     assert "it costs" in rows["-1.0"]["reason"]
+    assert "/data/of/its/own" in rows["-2.0"]["reason"], "no place of the sweep's is full"
     assert rows["1.0"]["value"] == "inf"
     summary = swept.summary
     assert summary["direction"] == "minimize"
     assert summary["best"]["params"] == {"environment.options.pay": 2.0}
-    assert [summary[key] for key in ("trials", "failed")] == [3, 1]
+    assert [summary[key] for key in ("trials", "failed")] == [4, 2]
 
 
 def test_a_trial_that_hangs_fails_with_that_as_its_cause_and_is_not_taken_up_again(workplace: Any) -> None:

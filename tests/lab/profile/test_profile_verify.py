@@ -82,9 +82,11 @@ def test_what_is_measured_is_what_a_training_says_of_itself(
 
 def row(train_s: float, received: int, *, updates: int, consumed: int = 0) -> dict[str, Any]:
     return {
+        "elapsed_s": train_s,
         "train_s": train_s,
         "env_steps": received,
         "updates": updates,
+        "mean_100": None,
         "consumed": consumed,
         "replay_ratio_target": 4.0,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
-import tempfile
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -26,12 +26,16 @@ from tianji_cli.runs.sweep.space import Plan
 from tianji_cli.runs.sweep.study import WORKER, SweepStudy
 from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.run_state import is_running
+from tianji_transports.shm.page import SHM
 
 LOOK_S: Final = 1.0
 """Between two looks at trials that run, here and elsewhere."""
 
 NO_ROOM: Final = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS)))
-"""A training that could not write has not failed by its parameters: its trial waits for another time."""
+"""A training that could not write has not failed by its parameters: its trial waits for another time.
+
+Unless it names a place that is none of ours, which may be the environment's, and is the first to do so.
+"""
 
 Key = tuple[int, int]
 """A training: the number of its trial, and its seed."""
@@ -69,6 +73,7 @@ class Sweeper:
         self._plan = plan
         self._study = study
         self._running: dict[int, Running] = {}
+        self._wrote_elsewhere = False
 
     @property
     def own(self) -> Sequence[Running]:
@@ -180,23 +185,21 @@ class Sweeper:
         one = self._running[number]
         one.going.discard(seed)
         if ended.status == 0:
+            self._wrote_elsewhere = False
             self._read(one, seed)
-        elif any(words in ended.last_words for words in NO_ROOM) and not self._has_room():
+        elif any(words in ended.last_words for words in NO_ROOM) and self._has_no_room(ended.last_words):
             # No trial would come further.
             raise TianjiError(f"cannot go on with {self._directory.path}: {why_failed(ended)}")
         elif not one.ending:
             what = "was stopped" if ended.status == INTERRUPTED else why_failed(ended)
             one.ending, one.reason = "failed", f"seed {seed}: {what}"
 
-    def _has_room(self) -> bool:
-        """Whether runs can be written to: else it was a place of the environment's that was full."""
-        try:
-            with tempfile.TemporaryFile(dir=self._directory.path) as file:
-                file.write(bytes(1 << 20))
-                file.flush()
-        except OSError:
-            return False
-        return True
+    def _has_no_room(self, last_words: str) -> bool:
+        """Whether runs cannot be written to, or two trainings in a row could not write somewhere else."""
+        named = re.findall(r"'(/[^']+)'", last_words)
+        ours = (str(self._directory.path.absolute()), str(SHM))
+        before, self._wrote_elsewhere = self._wrote_elsewhere, bool(named)
+        return before or not named or any(place.startswith(ours) for place in named)
 
     def _read(self, one: Running, seed: int) -> None:
         """Read what a seed came to; where that is not known the trial has failed, and no value is made up."""
