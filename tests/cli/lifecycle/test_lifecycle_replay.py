@@ -242,5 +242,5 @@ def test_what_a_buffer_received_for_a_learner_that_was_killed_is_lost(workplace:
     workplace.until(lambda: "group 1 is lost" in run.log, "it is lost")
     run.command.signal_all(signal.SIGINT)
     summary = run.finish(130)
-    check_books(summary)
+    assert summary["env_steps"] == summary["received"] > 0
     assert summary["lost"] > 0
