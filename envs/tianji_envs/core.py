@@ -1,4 +1,4 @@
-"""What an environment is to its author (``BaseEnv``) and to an actor (``VectorEnvironment``).
+"""Interfaces of an environment: its author's (``BaseEnv``) and an actor's (``VectorEnvironment``).
 
 An actor steps many copies at once, straight into rows of a fragment, so ``VectorEnvironment`` writes
 into the caller's arrays and returns nothing. This module knows no process and no algorithm.

@@ -47,7 +47,7 @@ from tianji_envs.results import (
 from tianji_envs.team import AVAILABLE, TeamSpace, TeamTranslator
 
 MISSING: Final = (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError)
-"""What environments raise whose library is not installed."""
+"""Exceptions that environments raise if a library of theirs is not installed."""
 
 _WITHOUT_SCREEN: Final = (
     "; without a screen the environment variable MUJOCO_GL=egl, or MUJOCO_GL=osmesa, has MuJoCo draw by a "
@@ -61,7 +61,7 @@ _MOST: Final = float(np.finfo(np.float32).max)
 """The largest number that a fragment has room for."""
 
 Wrap = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
-"""What ``environment.wrappers`` names, with its keywords."""
+"""A wrapper that ``environment.wrappers`` names, with its keywords."""
 
 
 def wrapped(
@@ -345,7 +345,7 @@ class GymnasiumEnv(BaseEnv):
 
     @property
     def unwrapped(self) -> gymnasium.Env[Any, Any]:
-        """What it is without wrappers."""
+        """The environment without wrappers."""
         return self._env.unwrapped
 
     def render(self) -> npt.NDArray[np.uint8]:

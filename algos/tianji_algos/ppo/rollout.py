@@ -343,7 +343,7 @@ class SequenceRollout(PPORollout):
     _sample: Indices
     """Number of each step's sample, ``[fragments * T * N]``; what it says of the others means nothing."""
     _minibatches: list[tuple[Indices, Indices]]
-    """Of this epoch: columns, and which of the network's outputs are samples."""
+    """Columns of each minibatch of this epoch, and which of the network's outputs are samples."""
 
     def _hold(self, fragments: Sequence[Fields], experience: Sequence[Indices]) -> None:
         """Record what was remembered, and where episodes begin."""

@@ -36,7 +36,7 @@ LITE_LIMIT: Final = 120
 
 
 class Sizes(NamedTuple):
-    """Of one battle.
+    """Sizes of the arrays of one battle.
 
     Attributes:
         agents: M.
@@ -52,7 +52,7 @@ class Sizes(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a step led to.
+    """Result of a step.
 
     Attributes:
         reward: the team's.

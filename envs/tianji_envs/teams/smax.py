@@ -39,7 +39,7 @@ SCENARIOS: Final = (
     "smacv2_10_units",
     "smacv2_20_units",
 )
-"""Those of JaxMARL; importing it to ask would take seconds."""
+"""Maps of JaxMARL; importing it to ask for them would take seconds."""
 
 MAX_STEPS: Final = 100
 """Of a battle, unless a config says otherwise."""

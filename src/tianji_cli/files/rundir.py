@@ -18,8 +18,7 @@ from typing import Any, Final
 from tianji_cli.config.trust import check_trusted
 from tianji_cli.errors import UsageError, cut, errors_as, os_errors_as, printable
 from tianji_cli.files.regular import CONFIG, OF_A_RUN, open_regular
-from tianji_cli.quantities import ranges
-from tianji_cli.quantities import several as several_of
+from tianji_cli.quantities import ranges, several
 from tianji_plugins import nearest
 
 DEFAULT_OUT: Final = Path("experiments")
@@ -165,15 +164,13 @@ class RunDirectory:
         for place in (Path(run), out / run):
             if _is_run(place):
                 return cls(place)
-            several = _several(place)
-            if len(several) > 1 or (several and (place / "sweep.toml").is_file()):
-                names = [str(Path(run) / one.relative_to(place)) for one in several[:MAX_LISTED]]
-                more = f" and {len(several) - MAX_LISTED} more" if len(several) > MAX_LISTED else ""
-                said = (
-                    f"{Path(run)} has {several_of(len(several), 'run')}: name one of {', '.join(names)}{more}"
-                )
-                raise RunDirectoryError(printable(said))
-            runs = several or [place / str(number) for number in _runs_of(place)]
+            found = _several(place)
+            if len(found) > 1 or (found and (place / "sweep.toml").is_file()):
+                names = [str(Path(run) / one.relative_to(place)) for one in found[:MAX_LISTED]]
+                more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
+                has = f"{Path(run)} has {several(len(found), 'run')}"
+                raise RunDirectoryError(printable(f"{has}: name one of {', '.join(names)}{more}"))
+            runs = found or [place / str(number) for number in _runs_of(place)]
             if runs and _is_run(runs[-1]):
                 return cls(runs[-1])
         raise NoSuchRunError(_no_such_run(run, out))

@@ -3,7 +3,8 @@
 Each term is counted where it happens. Actors count what they produced and gave up, in pages that survive
 them; the buffer counts what it received, fragment by fragment, and each fragment says how far its actor's
 own count had come. What an actor pushed beyond the last fragment received is in flight if it stopped in
-order and lost if it was killed.
+order and lost if it was killed. Where a learner or a buffer was killed, the learners' count is what was
+received, and what a buffer held for them besides is lost.
 
 Reports of several groups are put together as if one of each had made it: counts are added up, and of what
 only its owner can put together exactly (a median, a percentile) the largest is taken, so that nothing looks
