@@ -125,7 +125,7 @@ class Categorical(Distribution):
 
     def columns(self, action: Any) -> list[Any]:
         """Split actions, an array or a tensor, into one ``[N]`` per set."""
-        return [action[column] for column in self._columns]
+        return [action[column] for column in self._columns] if self.action_shape else [action]
 
 
 class _Draw:

@@ -50,6 +50,7 @@ ENVIRONMENTS = pytest.mark.parametrize(
     [
         ("CartPole-v1", {}, "terminated"),
         ("CartPole-v1", {"max_episode_steps": 5}, "truncated"),
+        ("CartPole-v1", {"max_episode_steps": 2}, "truncated"),
         ("Pendulum-v1", {"max_episode_steps": 7}, "truncated"),
     ],
 )

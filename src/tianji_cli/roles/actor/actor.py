@@ -104,8 +104,9 @@ class Actor(Role):
         self._returns = np.zeros(layout.num_envs, np.float64)
         self._ended = np.zeros(layout.num_envs, np.bool_)
         self._num_ended = 0
-        self._began = np.zeros(layout.num_envs, np.int64)  # Steps of this actor before each episode.
-        self._steps_before = np.zeros(layout.num_envs, np.int64)  # This fragment, in their episodes.
+        self._began = np.zeros(layout.num_envs, np.int32)
+        """Row of this fragment in which each episode began, negative in an earlier one; dtype as lengths."""
+        self._lengths_before = -self._began  # Of the episodes, when this fragment began.
         self._bounds = bounds_of(environment.observation_space, layout.num_envs)
         self._subtracts = subtracts
         self._remarks = dict(environment.remarks)
@@ -160,7 +161,8 @@ class Actor(Role):
     def _note_ends(self, row: Fields) -> None:
         """Write returns and lengths of episodes that end here, or scores of the games, wins and metrics."""
         np.logical_or(row["terminated"], row["truncated"], out=self._ended)
-        self._num_ended = int(np.count_nonzero(self._ended))
+        ends = self._ended.nonzero()[0]  # Of many, few end in a step: their numbers are faster than flags.
+        self._num_ended = len(ends)
         games, won, metrics = self._environment.games, self._environment.won, self._environment.metrics
         if won is not None and self._num_ended:
             np.copyto(row["won"], won)
@@ -168,29 +170,26 @@ class Actor(Role):
             np.copyto(row["metrics"], metrics)
         if games is not None:
             if self._num_ended:
-                self._write_ends(row, games.score, games.over)
+                self._write_ends(row, games.score, games.over.nonzero()[0])
+                self._began[self._ended & ~games.over] += 1  # No step of a game, see ``_write_ends``.
             return
         self._returns += row["reward"]
         if self._num_ended:
-            self._write_ends(row, self._returns, self._ended)
-            self._returns[self._ended] = 0.0
+            self._write_ends(row, self._returns, ends)
+            self._returns[ends] = 0.0
 
-    def _write_ends(self, row: Fields, returns: Returns, where: npt.NDArray[np.bool_]) -> None:
+    def _write_ends(self, row: Fields, returns: Returns, ends: npt.NDArray[np.intp]) -> None:
         """Write returns and lengths of episodes that ended; as NaN, one would count as none that did."""
-        if (
-            not math.isfinite(returns.dot(returns))
-            and (broken := np.flatnonzero(~np.isfinite(returns) & where)).size
-        ):
+        ended = returns[ends]
+        if not math.isfinite(ended.dot(ended)) and (broken := np.flatnonzero(~np.isfinite(ended))).size:
+            number, found = int(ends[broken[0]]), ended[broken[0]]
             raise BrokenEnvironmentError(
-                f"the return of an episode in environment {broken[0]} of actor {self._number} is "
-                f"{returns[broken[0]]}: a reward was not finite, or beyond {LARGEST:.2g}; smaller ones would "
-                "be right"
+                f"the return of an episode in environment {number} of actor {self._number} is {found}: "
+                f"a reward was not finite, or beyond {LARGEST:.2g}; smaller ones would be right"
             )
-        np.copyto(row["episode_return"], returns, where=where)
-        made = self._sequence * self._layout.steps + self._step + 1
-        row[EPISODE_STEPS][where] = made - self._began[where]
-        self._began[where] = made
-        self._began[self._ended] += 1  # The next step only shows a first observation, also within a game.
+        row["episode_return"][ends] = ended
+        row[EPISODE_STEPS][ends] = self._step + 1 - self._began[ends]
+        self._began[ends] = self._step + 2  # The next step only shows a first observation.
 
     def _check_numbers(self, cause: Exception | None = None) -> None:
         """Refuse numbers that are not finite or that no space has, before anything is learnt from them.
@@ -221,10 +220,9 @@ class Actor(Role):
     def _when(self, row: int, number: int) -> str:
         """Say in which step of its episode an environment was at a row, as its author counts."""
         assert self._fragment is not None
-        steps = int(self._steps_before[number]) + row + 1
-        resets = np.flatnonzero(~self._fragment.fields["mask"][: row + 1, number])
-        if len(resets):
-            steps = row - int(resets[-1])
+        ends = np.flatnonzero(~np.isnan(self._fragment.fields["episode_return"][: max(row, 0), number]))
+        began, before = (ends[-1] + 1, 0) if len(ends) else (0, max(0, self._lengths_before[number]))
+        steps = before + np.count_nonzero(self._fragment.fields["mask"][began : row + 1, number])
         return f"in step {steps} of its episode" if steps else "when it was reset"
 
     def _check_choices(self, fields: Fields) -> None:
@@ -273,10 +271,8 @@ class Actor(Role):
         # Copies first: nothing is in the buffer that their receivers will not get.
         self._copies.push(self._loan.memory)
         self._outbox.transport.push(self._loan)
-        made = np.arange(1, self._step + 1)[:, None]
-        last_reset = np.where(fields["mask"], 0, made).max(axis=0)
-        self._steps_before = self._step - last_reset + np.where(last_reset, 0, self._steps_before)
         self._loan = self._fragment = None
+        self._began -= self._step
         self._step = 0
         self._sequence += 1
         self._sent += samples
@@ -357,6 +353,7 @@ class Actor(Role):
         self._stack.write(fields["observation"][: self._environment.stack])
         fields["episode_return"].fill(np.nan)
         fields[EPISODE_STEPS].fill(0)
+        np.negative(self._began, out=self._lengths_before)
         if self._environment.won is not None:
             fields["won"].fill(False)
         if self._environment.metrics is not None:
