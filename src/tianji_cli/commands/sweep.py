@@ -100,11 +100,8 @@ def check_installed() -> None:
     Raises:
         UsageError: it is not.
     """
-    for library in ("optuna", "cmaes"):
-        if find_spec(library) is None:
-            raise UsageError(
-                f"tianji sweep needs {library}, which is not installed: pip install 'tianji[sweep]'"
-            )
+    if find_spec("optuna") is None:
+        raise UsageError("tianji sweep needs optuna, which is not installed: pip install 'tianji[sweep]'")
 
 
 def _place_of(plan: Plan, out: Path | None, *, resume: bool) -> SweepDirectory | None:

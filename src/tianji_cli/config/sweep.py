@@ -67,7 +67,7 @@ class Sweep(Section):
         metric: what trials are judged by: "evaluation", "mean_100", "best_mean_100", "time_to.475" (a
             threshold of ``experiment.thresholds``), or one of ``environment.metrics``.
         direction: of what is better: "maximize", or "minimize", which is the default of a ``time_to``.
-        sampler: draws parameters: "tpe", "cmaes", "random" or "grid".
+        sampler: draws parameters: "tpe", "random" or "grid".
         pruner: ends trials that do worse than others did by then: "hyperband", "median" or "none".
         trials: how many; 40, or all of a grid, by default.
         seeds: of each trial, from ``experiment.seed`` on. Its value is their mean.
@@ -77,12 +77,19 @@ class Sweep(Section):
 
     metric: Annotated[str, Field(min_length=1)] = "evaluation"
     direction: Literal["maximize", "minimize"] | None = None
-    sampler: Literal["tpe", "cmaes", "random", "grid"] = "tpe"
+    sampler: Literal["tpe", "random", "grid"] = "tpe"
     pruner: Literal["hyperband", "median", "none"] = "none"
     trials: Annotated[Count | None, Field(le=10_000)] = None
     seeds: Annotated[Count, Field(le=1000)] = 1
     seed: Annotated[Natural, Field(le=2**32 - 1)] = 0
     parameters: Annotated[dict[str, Parameter], by_dotted_key(Parameter)] = Field(default_factory=dict)
+
+    @field_validator("sampler", mode="before")
+    @classmethod
+    def _is_not_cmaes(cls, sampler: object) -> object:
+        if sampler == "cmaes":
+            raise ValueError("CMA-ES is no sampler any more; 'tpe' also draws what follows the best trials")
+        return sampler
 
     @field_validator("parameters")
     @classmethod

@@ -153,13 +153,6 @@ def plan_sweep(tree: Tree, trials: int | None) -> Plan:
     if job.distribution.hosts > 1:
         tree.problem("distribution.hosts", NOT_SEARCHED["distribution.hosts"], "set it to 1")
     space = Space(tuple(_dimension(tree, sweep, key) for key in in_order(sweep.parameters)))
-    if sweep.sampler == "cmaes" and all(
-        one.parameter.choices or one.parameter.when for one in space.dimensions
-    ):
-        remedy = 'sampler = "tpe" draws choices and what has conditions, too'
-        tree.problem(
-            "sweep.sampler", "cmaes draws numbers that matter in every trial; there are none", remedy
-        )
     number = trials or sweep.trials or USUAL_TRIALS
     if sweep.sampler == "grid" and not tree.problems:
         number = _size_of_grid(tree, space, trials or sweep.trials)

@@ -31,7 +31,6 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from tianji_cli.config.sweep import Sweep, holds
-from tianji_cli.runs.sweep.cma import CmaEsSampler
 from tianji_cli.runs.sweep.locks import SharedLock
 from tianji_cli.runs.sweep.space import Dimension, Space, Values
 from tianji_cli.signals import held_back
@@ -231,9 +230,6 @@ class SweepStudy:
         seed = int(np.random.SeedSequence([self._sweep.seed, number]).generate_state(1)[0])
         if self._sweep.sampler == "tpe":
             return TPESampler(seed=seed)
-        if self._sweep.sampler == "cmaes":
-            always = {one.key: distribution(one) for one in self._space.dimensions if not one.parameter.when}
-            return CmaEsSampler(always, seed)
         return RandomSampler(seed=seed)
 
     @contextlib.contextmanager
