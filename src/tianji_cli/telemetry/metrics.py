@@ -75,22 +75,30 @@ class AppendOnlyFile:
             raise
         self._size += len(record)
 
-    def drop_torn_tail(self, end: bytes) -> None:
-        """Cut off what a writer that was killed left after the last ``end`` of a record.
+    def end_of_last(self, end: bytes) -> int:
+        """Position behind the last ``end`` of a record: what is there was left by a writer that was killed.
 
         Raises:
-            OSError: the file cannot be read or cut.
+            OSError: the file cannot be read.
         """
         kept, step = self._size, 1 << 16
         while kept > 0:
             start = max(0, kept - step)
             found = os.pread(self._descriptor, kept - start, start).rfind(end)
-            kept = start + found + len(end) if found >= 0 else start
             if found >= 0:
-                break
-        if kept < self._size:
-            os.ftruncate(self._descriptor, kept)
-            self._size = kept
+                return start + found + len(end)
+            kept = start
+        return 0
+
+    def cut(self, position: int) -> None:
+        """Cut off what lies behind a position.
+
+        Raises:
+            OSError: the file cannot be cut.
+        """
+        if position < self._size:
+            os.ftruncate(self._descriptor, position)
+            self._size = position
 
     def close(self) -> None:
         """Close the file. Harmless when repeated."""
@@ -265,8 +273,7 @@ class MetricsWriter:
         self._events: EventFile | None = None
         try:
             self._rows = AppendOnlyFile(run.metrics)
-            self._rows.drop_torn_tail(b"\n")
-            self.position = run.metrics.stat().st_size
+            self.position = self._rows.end_of_last(b"\n")
         except InUseError as cause:
             raise RunDirectoryError(
                 f"{run.path} belongs to a run that is still going; stop it first or start a run of its own"
@@ -277,13 +284,14 @@ class MetricsWriter:
             self.begin()
 
     def begin(self) -> None:
-        """Open TensorBoard's file, if it gets anything: in a run that goes on once the session begins.
+        """Cut off a torn row, and open TensorBoard's file if it gets anything: once a session begins.
 
         Raises:
-            RunDirectoryError: it cannot be written.
+            RunDirectoryError: they cannot be written.
         """
-        if self._hyperparameters is not None:
-            with os_errors_as(RunDirectoryError, f"cannot write metrics to {self._run.path}"):
+        with os_errors_as(RunDirectoryError, f"cannot write metrics to {self._run.path}"):
+            self._rows.cut(self.position)
+            if self._hyperparameters is not None:
                 self._events = EventFile(self._run.path, self._hyperparameters, self._resumed_at)
 
     def write(self, snapshot: Snapshot) -> None:

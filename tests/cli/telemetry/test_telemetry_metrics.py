@@ -116,7 +116,7 @@ def test_only_a_torn_tail_is_cut_off(tmp_path: Path, whole: bytes, tail: bytes) 
     path = tmp_path / "records"
     path.write_bytes(whole + tail)
     file = AppendOnlyFile(path)
-    file.drop_torn_tail(b"\n")
+    file.cut(file.end_of_last(b"\n"))
     file.append(b"next\n")
     file.close()
     assert path.read_bytes() == whole + b"next\n"

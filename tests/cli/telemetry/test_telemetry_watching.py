@@ -122,6 +122,7 @@ def test_a_torn_line_that_a_resumed_run_cuts_off_leaves_no_trace(
     follower = MetricsFollower(run.metrics, parsed_row)
     assert elapsed(follower) == [3.0]
     writer = MetricsWriter(run, print, resumed_at=0)
+    writer.begin()
     writer.write(snapshot(3))
     writer.close()
     assert elapsed(follower) == [5.0]

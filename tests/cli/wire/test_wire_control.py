@@ -34,9 +34,11 @@ def strangers(server: ControlServer) -> Iterator[Callable[[JobKey | None], "zmq.
     """Open bare sockets to the server, with any keys or none."""
     context, sockets = zmq.Context(), []
 
-    def open_stranger(key: JobKey | None, server_key: str = "") -> "zmq.Socket[bytes]":
+    def open_stranger(key: JobKey | None, server_key: str = "", events: int = 0) -> "zmq.Socket[bytes]":
         socket = context.socket(zmq.DEALER)
         sockets.append(socket)
+        if events:  # Before it connects: what fails at once does not fail again.
+            socket.get_monitor_socket(events)
         if key is not None:
             socket.curve_serverkey = (server_key or key.public).encode()
             socket.curve_publickey = key.public.encode()
@@ -211,9 +213,9 @@ def test_a_client_that_does_not_speak_the_job_s_curve_never_gets_through(
     hear: Hear,
     disguise: Callable[[JobKey], JobKey | None],
 ) -> None:
-    stranger = strangers(disguise(server.address.key))
     events = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_DISCONNECTED
-    with stranger.get_monitor_socket(events) as failures:
+    stranger = strangers(disguise(server.address.key), events=events)
+    with stranger.get_monitor_socket() as failures:
         stranger.send(b'{"kind": "terminate", "rank": 0}')
         assert failures.poll(20_000), "its handshake failed"
         stranger.disable_monitor()
