@@ -101,7 +101,8 @@ def main() -> None:
     print(f"{'documents':20} {len(pages):8} pages, {words:,} words")
     short = [str(one.path) for one in found if one.lines < SHORT and one.path.name != "__init__.py"]
     print(f"\n{len(short)} files under {SHORT} lines: {', '.join(short)}")
-    print(f"over {LONG} lines: {', '.join(f'{one.path} ({one.lines})' for one in found if one.lines > LONG)}")
+    long = [f"{one.path} ({one.lines})" for one in found if one.lines > LONG]
+    print(f"over {LONG} lines: {', '.join(long) or 'none'}")
     folders = Counter(one.path.parent for one in found if one.path.name != "__init__.py")
     crowded = [f"{folder} ({count})" for folder, count in folders.items() if count > MOST_MODULES]
     print(f"folders of more than {MOST_MODULES} modules: {', '.join(crowded) or 'none'}")

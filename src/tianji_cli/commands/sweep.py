@@ -147,9 +147,10 @@ def _shared_by(directory: SweepDirectory) -> dict[str, Any]:
 
 
 def _but_trials(config: dict[str, Any]) -> dict[str, Any]:
-    """Leave out how many trials there are to be, which may change."""
-    table = config.get(SWEEP)
-    return config | {SWEEP: {**table, "trials": None}} if isinstance(table, dict) else config
+    """Leave out what may change: how many trials there are to be, and what draws them if no grid does."""
+    if not isinstance(table := config.get(SWEEP), dict):
+        return config
+    return config | {SWEEP: {**table, "trials": None, "sampler": table.get("sampler") == "grid"}}
 
 
 def begin(plan: Plan, out: Path | None) -> SweepDirectory:

@@ -168,13 +168,18 @@ class EventFile:
         self._crc = pywrap_tensorflow.masked_crc32c
         now = time.time()
         # TensorBoard reads files in the order of their names and takes those with "tfevents" in them.
-        self._file = AppendOnlyFile(directory / f"events.out.tfevents.{now:017.6f}.{socket.gethostname()}")
-        self._write(self._event(wall_time=now, file_version="brain.Event:2"))
-        if hyperparameters:
-            self._write(self._event(wall_time=now, summary=hparams_pb(dict(hyperparameters))))
-        if resumed_at is not None:
-            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self._write(self._event(wall_time=now, step=resumed_at, session_log=start))
+        path = directory / f"events.out.tfevents.{now:017.6f}.{socket.gethostname()}"
+        self._file = AppendOnlyFile(path)
+        try:
+            self._write(self._event(wall_time=now, file_version="brain.Event:2"))
+            if hyperparameters:
+                self._write(self._event(wall_time=now, summary=hparams_pb(dict(hyperparameters))))
+            if resumed_at is not None:
+                start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+                self._write(self._event(wall_time=now, step=resumed_at, session_log=start))
+        except OSError:
+            path.unlink()
+            raise
 
     def append(self, snapshot: Snapshot) -> None:
         """Append the scalars of one snapshot, over environment steps.
@@ -284,15 +289,15 @@ class MetricsWriter:
             self.begin()
 
     def begin(self) -> None:
-        """Cut off a torn row, and open TensorBoard's file if it gets anything: once a session begins.
+        """Open TensorBoard's file if it gets anything, then cut off a torn row: once a session begins.
 
         Raises:
             RunDirectoryError: they cannot be written.
         """
         with os_errors_as(RunDirectoryError, f"cannot write metrics to {self._run.path}"):
-            self._rows.cut(self.position)
             if self._hyperparameters is not None:
                 self._events = EventFile(self._run.path, self._hyperparameters, self._resumed_at)
+            self._rows.cut(self.position)
 
     def write(self, snapshot: Snapshot) -> None:
         """Write one snapshot to both files, or count it as lost.

@@ -15,6 +15,7 @@ from tianji_algos.rollout_observations import Observations
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_envs.errors import BrokenEnvironmentError
+from tianji_envs.results import UnfitError
 
 OpenStage = Callable[..., Any]
 ANY_FILM = {
@@ -137,6 +138,39 @@ def test_returns_and_lengths_are_those_of_whole_games_where_an_episode_is_less(s
             games += int(np.count_nonzero(twin.games.over))
             episodes += int(np.count_nonzero(terminated | truncated))
     assert episodes > 2 * games > 20
+
+
+class Unfit(Film):
+    """Its second copy gives what does not fit in a step that is counted from 1."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(3, 2, 0.4, games=True)
+        self._left = at
+
+    def step(self, actions: Any, observation: Any, reward: Any, terminated: Any, truncated: Any) -> None:
+        self._left -= 1
+        if not self._left:
+            raise UnfitError("it does not fit", 1)
+        super().step(actions, observation, reward, terminated, truncated)
+
+
+@pytest.mark.parametrize("at", range(1, 41))
+def test_the_step_of_a_game_is_said_where_an_episode_is_less(stage: OpenStage, at: int) -> None:
+    one, twin = stage(steps=5, film=Unfit(at)), Film(3, 2, 0.4, games=True)
+    assert twin.games is not None
+    shown, reward = np.zeros((3, *FRAME.shape), np.uint8), np.zeros(3, np.float32)
+    terminated, truncated = np.zeros(3, np.bool_), np.zeros(3, np.bool_)
+    twin.reset(11, shown)
+    played, is_step = 0, True
+    for _ in range(1, at):
+        twin.step(np.zeros(3), shown, reward, terminated, truncated)
+        played = 0 if twin.games.over[1] else played + is_step
+        is_step = not (terminated[1] or truncated[1])
+    played += is_step
+    one.publish(0)
+    said = f"in step {played} of its episode" if played else "when it was reset"
+    with pytest.raises(BrokenEnvironmentError, match=rf"environment 1 of actor 0 {said}"):
+        one.play(30)
 
 
 class Broken(Film):

@@ -353,6 +353,10 @@ def test_another_config_does_not_take_part_and_what_is_damaged_is_named(workplac
     other = again(workplace, workplace.config(SWEEP, {"training": {"gamma": 0.5}}))
     other.command.wait(2)
     assert "differs in [training]" in other.command.stderr
+    kept = (swept.path / "sweep.toml").read_text()
+    (swept.path / "sweep.toml").write_text(kept.replace("[sweep]", '[sweep]\nsampler = "cmaes"', 1))
+    more = ("--trials", "2", "--set", "sweep.sampler=random")
+    again(workplace, workplace.config(SWEEP), *more).command.wait(0)  # An earlier version began it.
     with (swept.path / "journal.log").open("a") as journal:
         journal.write("[1, 2]\n")
     damaged = again(workplace, workplace.config(SWEEP))

@@ -221,7 +221,7 @@ class Actor(Role):
         """Say in which step of its episode an environment was at a row, as its author counts."""
         assert self._fragment is not None
         ends = np.flatnonzero(~np.isnan(self._fragment.fields["episode_return"][: max(row, 0), number]))
-        began, before = (ends[-1] + 1, 0) if len(ends) else (0, max(0, self._lengths_before[number]))
+        began, before = (ends[-1] + 1, 0) if len(ends) else (0, self._lengths_before[number])
         steps = before + np.count_nonzero(self._fragment.fields["mask"][began : row + 1, number])
         return f"in step {steps} of its episode" if steps else "when it was reset"
 
@@ -353,7 +353,7 @@ class Actor(Role):
         self._stack.write(fields["observation"][: self._environment.stack])
         fields["episode_return"].fill(np.nan)
         fields[EPISODE_STEPS].fill(0)
-        np.negative(self._began, out=self._lengths_before)
+        np.subtract(self._ended, self._began, out=self._lengths_before)  # What shows a reset is no step.
         if self._environment.won is not None:
             fields["won"].fill(False)
         if self._environment.metrics is not None:

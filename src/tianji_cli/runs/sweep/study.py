@@ -18,12 +18,6 @@ from typing import Any, Final, cast
 
 import numpy as np
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
@@ -247,28 +241,18 @@ class SweepStudy:
                 self._lock.release()
 
 
-def distribution(dimension: Dimension) -> BaseDistribution:
-    """Describe a parameter to Optuna."""
-    parameter = dimension.parameter
-    if parameter.choices is not None:
-        return CategoricalDistribution([dimension.label(choice) for choice in parameter.choices])
-    assert parameter.low is not None
-    assert parameter.high is not None
-    if dimension.whole:
-        return IntDistribution(
-            int(parameter.low), int(parameter.high), log=parameter.log, step=int(parameter.step or 1)
-        )
-    return FloatDistribution(parameter.low, parameter.high, log=parameter.log, step=parameter.step)
-
-
 def _drawn(trial: optuna.Trial, dimension: Dimension) -> Any:
-    of = distribution(dimension)
-    if isinstance(of, CategoricalDistribution):
-        return dimension.choice(trial.suggest_categorical(dimension.key, of.choices))
-    if isinstance(of, IntDistribution):
-        return trial.suggest_int(dimension.key, of.low, of.high, step=of.step, log=of.log)
-    assert isinstance(of, FloatDistribution)
-    return trial.suggest_float(dimension.key, of.low, of.high, step=of.step, log=of.log)
+    """Draw the value of a parameter in a trial."""
+    key, parameter = dimension.key, dimension.parameter
+    if parameter.choices is not None:
+        labels = [dimension.label(choice) for choice in parameter.choices]
+        return dimension.choice(trial.suggest_categorical(key, labels))
+    low, high, step = parameter.low, parameter.high, parameter.step
+    assert low is not None
+    assert high is not None
+    if dimension.whole:
+        return trial.suggest_int(key, int(low), int(high), step=int(step or 1), log=parameter.log)
+    return trial.suggest_float(key, low, high, step=step, log=parameter.log)
 
 
 def _pruner(sweep: Sweep, points: int | None) -> BasePruner:
