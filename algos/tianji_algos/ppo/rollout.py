@@ -341,7 +341,7 @@ class SequenceRollout(PPORollout):
     """Columns of each learner, ``[learners]``."""
     _is_sample: npt.NDArray[np.bool_]
     _sample: Indices
-    """Number of each step's sample, ``[fragments * T * N]``; what it says of the others means nothing."""
+    """Number of each step's sample, ``[fragments * T * N]``; meaningless where a step is no sample."""
     _minibatches: list[tuple[Indices, Indices]]
     """Columns of each minibatch of this epoch, and which of the network's outputs are samples."""
 

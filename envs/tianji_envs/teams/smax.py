@@ -42,7 +42,7 @@ SCENARIOS: Final = (
 """Maps of JaxMARL; importing it to ask for them would take seconds."""
 
 MAX_STEPS: Final = 100
-"""Of a battle, unless a config says otherwise."""
+"""Maximum steps of a battle, unless a config says otherwise."""
 
 _ONE_THREAD: Final = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
@@ -118,7 +118,7 @@ def _smax_alone() -> Iterator[None]:
     try:
         yield
     finally:
-        for package in left_out:  # Whoever imports JaxMARL later gets the whole of it.
+        for package in left_out:  # A later import of JaxMARL gets the whole of it.
             del sys.modules[package]
 
 

@@ -127,7 +127,7 @@ def _check_same(directory: SweepDirectory, plan: Plan) -> None:
         UsageError: it is another config's.
     """
     check_trusted(directory.config)  # It names modules that will run.
-    theirs, ours = _but_trials(_shared_by(directory)), _but_trials(tomllib.loads(plan.toml()))
+    theirs, ours = _fixed_part(_shared_by(directory)), _fixed_part(tomllib.loads(plan.toml()))
     if theirs != ours:
         key = next(key for key in (*theirs, *ours) if theirs.get(key) != ours.get(key))
         raise UsageError(
@@ -146,7 +146,7 @@ def _shared_by(directory: SweepDirectory) -> dict[str, Any]:
         return tomllib.loads(directory.config.read_text(encoding="utf-8"))
 
 
-def _but_trials(config: dict[str, Any]) -> dict[str, Any]:
+def _fixed_part(config: dict[str, Any]) -> dict[str, Any]:
     """Leave out what may change: how many trials there are to be, and what draws them if no grid does."""
     if not isinstance(table := config.get(SWEEP), dict):
         return config

@@ -49,7 +49,7 @@ class RunDirectoryError(UsageError):
 
 
 class NoSuchRunError(RunDirectoryError):
-    """What the user named is no run; the message lists what is there."""
+    """A name that the user gave belongs to no run; the message lists the runs there are."""
 
 
 class NoSuchCheckpointError(RunDirectoryError):
@@ -210,7 +210,7 @@ class RunDirectory:
 
     @property
     def checkpoint_names(self) -> tuple[str, ...]:
-        """What ``checkpoint`` finds: ``best`` and ``last``, and the env steps of all that are kept."""
+        """Names that ``checkpoint`` finds: ``best``, ``last``, and the env steps of all that are kept."""
         kept = [path.name for path in sorted(self.checkpoints.glob("*")) if path.name.isdecimal()]
         links = [name for name in ("best", "last") if (self.checkpoints / name).is_dir()]
         return (*links, *(name.lstrip("0") or "0" for name in kept))
@@ -234,7 +234,7 @@ class RunDirectory:
     """One JSON object a line, one line a session: when it began, on what machine, with which versions."""
 
     summary = Within("summary.json")
-    """What the run came to; there once it is over."""
+    """Result of the run; there once it is over."""
 
     checkpoints = Within("checkpoints")
     """Checkpoints, by name or step."""

@@ -187,7 +187,7 @@ RULES: Final[Mapping[Rule, Callable[[Sequence[Any], Sequence[float]], Any]]] = {
     "earliest": lambda values, _uses: _earliest(values),
     "spread": _spread,
 }
-"""How values of several groups become one, given the uses of samples in each group."""
+"""Functions that make one value of those of several groups, given the uses of samples in each group."""
 RULE_OF: Final[Mapping[str, Rule]] = {
     name: hint.__metadata__[-1]
     for name, hint in get_type_hints(LearnerReport, include_extras=True).items()

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from tianji_algos.core import Agent, Embryo, Model, RolloutEmbryo
 from tianji_algos.fields import ACTION_MASK, leaves_choices
 from tianji_cli.config.population import config_with
-from tianji_cli.config.schema import BATCHES_AHEAD
+from tianji_cli.config.schema import BATCHES_AHEAD, Environment
 from tianji_cli.errors import UsageError, describe
 from tianji_cli.files.checkpoint import BestWriter, CheckpointWriter, load_parameters
 from tianji_cli.files.counters import ProductionFile, ProductionPage
@@ -451,7 +451,7 @@ def _films(builder: Builder, model: Model, seed: int, limits: EvaluationLimits) 
     return Films(place, pace.keep_videos, build, begin, overlay=pace.overlay, max_s=pace.max_s)
 
 
-def check_first_observation(builder: Builder) -> None:
+def check_first_observation(section: Environment, environment: VectorEnvironment) -> None:
     """Make sure that an environment begins an episode, and that one can be acted in: a wrapper may lie.
 
     Only gymnasium's are looked at: to begin an episode may mean to start a game, or a compiler, elsewhere.
@@ -463,30 +463,25 @@ def check_first_observation(builder: Builder) -> None:
         BrokenEnvironmentError: an observation of another shape or type than its space's, one that is not
             finite, or one that forbids every action; a reward that is no single number.
     """
-    section = builder.config.environment
     if not environments.find(section.type).takes_wrappers:
         return
-    environment = builder.environment(1)
     shown, called = environment.new_observations(), section.id or section.type
-    try:
-        sys.stderr.write(f"beginning an episode in {called}\n")  # Told if a signal ends it here.
-        sys.stderr.flush()
-        environment.reset(0, shown)
-        if fault := first_fault(shown[None], bounds_of(environment.observation_space, 1)):
-            raise BrokenEnvironmentError(f"{called} {fault.gave} when it was reset: {fault.wanted}")
-        masks = shown[ACTION_MASK] if ACTION_MASK in (shown.dtype.names or ()) else None
-        if masks is not None and not leaves_choices(masks, environment.action_space).all():
-            raise BrokenEnvironmentError(
-                f"{called} gave an {ACTION_MASK} that forbids all actions when it was reset; one at least "
-                "would be right"
-            )
-        single = environment.first_of_gymnasium if isinstance(environment, SerialVectorEnvironment) else None
-        is_masked = masks is not None or ACTION_MASK in environment.info_keys
-        if getattr(getattr(single, "reward_space", None), "shape", ()) and not is_masked:
-            action = np.asarray(environment.action_space.sample())[None]
-            environment.step(action, shown, np.zeros(1, np.float32), *np.zeros((2, 1), np.bool_))
-    finally:
-        environment.close()
+    sys.stderr.write(f"beginning an episode in {called}\n")  # Told if a signal ends it here.
+    sys.stderr.flush()
+    environment.reset(0, shown)
+    if fault := first_fault(shown[None], bounds_of(environment.observation_space, 1)):
+        raise BrokenEnvironmentError(f"{called} {fault.gave} when it was reset: {fault.wanted}")
+    masks = shown[ACTION_MASK] if ACTION_MASK in (shown.dtype.names or ()) else None
+    if masks is not None and not leaves_choices(masks, environment.action_space).all():
+        raise BrokenEnvironmentError(
+            f"{called} gave an {ACTION_MASK} that forbids all actions when it was reset; one at least "
+            "would be right"
+        )
+    single = environment.first_of_gymnasium if isinstance(environment, SerialVectorEnvironment) else None
+    is_masked = masks is not None or ACTION_MASK in environment.info_keys
+    if getattr(getattr(single, "reward_space", None), "shape", ()) and not is_masked:
+        action = np.asarray(environment.action_space.sample())[None]
+        environment.step(action, shown, np.zeros(1, np.float32), *np.zeros((2, 1), np.bool_))
 
 
 def check_pictures(builder: Builder) -> None:

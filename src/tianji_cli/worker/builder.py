@@ -345,6 +345,10 @@ class Builder:
         with contextlib.closing(self.environment(1)) as environment:
             return self._look_at(environment)
 
+    def look_at(self, environment: VectorEnvironment) -> None:
+        """Take the spaces from an environment that is there already; raises as ``_look_at`` does."""
+        self._shown = self._look_at(environment)
+
     def _look_at(self, environment: VectorEnvironment) -> _Shown:
         """Find out what an environment shows.
 

@@ -472,14 +472,16 @@ def _build(job: JobSpec) -> dict[str, Any] | None:
     config = parse_config(job.config)
     builder = Builder(job, config, process, 0)
     with start_limit(config.environment):
-        model = builder.model()
-        builder.agent(model, 1, seed=0)
-        embryo, init = builder.begun_embryo(model)
-        for learner in plan.carrying("learner"):
-            if learner.group and (saved := Builder(job, config, learner, 0).saved) is not None:
-                saved.restore(embryo)  # Of each group that goes on, what it has saved has to fit.
-        _ = builder.layout  # It refuses a model that does not go with the update rule.
-        check_first_observation(builder)
+        with contextlib.closing(builder.environment(1)) as environment:
+            builder.look_at(environment)
+            model = builder.model()
+            builder.agent(model, 1, seed=0)
+            embryo, init = builder.begun_embryo(model)
+            for learner in plan.carrying("learner"):
+                if learner.group and (saved := Builder(job, config, learner, 0).saved) is not None:
+                    saved.restore(embryo)  # Of each group that goes on, what it has saved has to fit.
+            _ = builder.layout  # It refuses a model that does not go with the update rule.
+            check_first_observation(config.environment, environment)
         if config.experiment.evaluation is not None and config.experiment.evaluation.video:
             check_pictures(builder)
     if config.learns_from_replay:

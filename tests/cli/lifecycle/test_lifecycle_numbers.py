@@ -24,6 +24,6 @@ def test_each_copy_has_a_number_and_what_is_only_looked_at_has_others(workplace:
         (4 * actor + copy, actor, copy) for actor in (0, 1) for copy in range(4)
     ]
     looked_at = [one for one in built if one not in acting]
-    assert len(looked_at) == 3, "two before there is a run, one after the other, and the learner's"
+    assert len(looked_at) == 2, "one before there is a run, and the learner's"
     assert all(index >= 8 for index, *_ in looked_at)
     assert len({port for *_, port in built}) == len(acting) + 1

@@ -161,7 +161,7 @@ class Actor(Role):
     def _note_ends(self, row: Fields) -> None:
         """Write returns and lengths of episodes that end here, or scores of the games, wins and metrics."""
         np.logical_or(row["terminated"], row["truncated"], out=self._ended)
-        ends = self._ended.nonzero()[0]  # Of many, few end in a step: their numbers are faster than flags.
+        ends = self._ended.nonzero()[0]  # Few of many end in a step: indices are faster than flags.
         self._num_ended = len(ends)
         games, won, metrics = self._environment.games, self._environment.won, self._environment.metrics
         if won is not None and self._num_ended:
@@ -353,7 +353,7 @@ class Actor(Role):
         self._stack.write(fields["observation"][: self._environment.stack])
         fields["episode_return"].fill(np.nan)
         fields[EPISODE_STEPS].fill(0)
-        np.subtract(self._ended, self._began, out=self._lengths_before)  # What shows a reset is no step.
+        np.subtract(self._ended, self._began, out=self._lengths_before)  # A reset row is no step.
         if self._environment.won is not None:
             fields["won"].fill(False)
         if self._environment.metrics is not None:

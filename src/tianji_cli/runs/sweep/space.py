@@ -22,7 +22,7 @@ from tianji_cli.quantities import exact
 from tianji_cli.runs.sweep.metrics import BUILT_IN, TIME_TO
 
 MOST_POINTS: Final = 10_000
-"""Of a grid."""
+"""Maximum size of a grid, in trials."""
 USUAL_TRIALS: Final = 40
 NOT_SEARCHED: Final = {
     "experiment.seed": "set sweep.seeds, how many a trial has",
@@ -32,7 +32,7 @@ NOT_SEARCHED: Final = {
 """Keys that a sweep sets itself in every trial, and what would be right."""
 
 Values = dict[str, Any]
-"""Of a trial: by the keys of its parameters."""
+"""Values of a trial, by the keys of its parameters."""
 
 
 @dataclass(frozen=True)

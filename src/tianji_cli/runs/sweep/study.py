@@ -30,7 +30,7 @@ from tianji_cli.runs.sweep.space import Dimension, Space, Values
 from tianji_cli.signals import held_back
 
 NAME: Final = "sweep"
-"""Of the one study in a journal."""
+"""Name of the one study in a journal."""
 WORKER: Final = "worker"
 """Attribute of a trial: the process that runs it."""
 REASON: Final = "reason"
