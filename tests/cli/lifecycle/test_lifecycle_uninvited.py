@@ -10,20 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import zmq
+from cli.lifecycle.conftest import ENDLESS
 from cli.sessions import in_session
 from ports import free_ports
-
-from tianji_cli.files.rundir import RunDirectory
-from tianji_cli.main import main
-from tianji_cli.root import session
-from tianji_transports.zmq.door import borrowed, listening
-
-ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
 
 def test_strangers_at_the_control_channel_disturb_nothing_and_are_counted(workplace: Any) -> None:
@@ -85,17 +79,12 @@ sys.stdin.read()
 
 def ports_of(pids: Iterable[int]) -> list[int]:
     """The TCP ports that processes listen on."""
-    listening = {}
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        words = line.split()
-        if words[3] == "0A":
-            listening[f"socket:[{words[9]}]"] = int(words[1].rpartition(":")[2], 16)
     found = set()
     for pid in pids:
-        for place in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):
-                found.add(listening.get(os.readlink(place), 0))
-    return sorted(found - {0})
+        with contextlib.suppress(psutil.NoSuchProcess):
+            sockets = psutil.Process(pid).net_connections("tcp4")
+            found |= {one.laddr.port for one in sockets if one.status == psutil.CONN_LISTEN}
+    return sorted(found)
 
 
 @contextlib.contextmanager
@@ -147,20 +136,3 @@ def test_the_root_of_several_groups_outlives_them_too(workplace: Any) -> None:
         summary = run.finish(130)
     assert summary["rejected_frames"] > 256, "more than it has descriptors"
     assert summary["status"] == "stopped"
-
-
-def test_nobody_can_connect_to_a_root_that_tidies_up(workplace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(workplace.place / "tmp"))
-    refused = []
-    of_others = listening()  # What this process has from other tests, or from its parent.
-
-    def tidy_up(run: RunDirectory) -> None:
-        for descriptor in listening() - of_others:
-            with borrowed(descriptor) as listener, pytest.raises(TimeoutError):
-                socket.create_connection(listener.getsockname(), 0.2)
-            refused.append(run)
-
-    monkeypatch.setattr(session, "_remove_lockstep_stores", tidy_up)
-    with pytest.raises(SystemExit, match="0"):
-        main(["train", str(workplace.config()), "--out", str(workplace.place / "out"), "--quiet"])
-    assert len(refused) == 1, "the control channel listens"

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,14 @@ from tianji_cli.errors import RunFailed
 from tianji_cli.files.directories import replace_link
 from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.files.saved import BEST, EVALUATED, LAST
+from tianji_cli.main import main
 from tianji_cli.plan.plan import Host, make_plan
+from tianji_cli.root import session
 from tianji_cli.root.session import RunRequest, _begin, _key_file, _production_file
 from tianji_cli.root.trackers import TrackerProcesses
 from tianji_cli.telemetry.machine import last_session, note_session
 from tianji_cli.telemetry.telemetry import Display, Telemetry
+from tianji_transports.zmq.door import borrowed, listening
 
 EVALUATION = "experiment.evaluation={every_s=10, episodes=2}"
 CHANGES_FILES = {"os.rename", "os.symlink", "os.mkdir", "os.remove", "os.truncate"}
@@ -117,3 +121,24 @@ def test_files_that_cannot_be_removed_hide_no_cause(tmp_path: Path, monkeypatch:
     with pytest.raises(PermissionError) as refused:
         write_whole(tmp_path / "file", b"")
     assert refused.value.__context__ is None
+
+
+def test_nobody_can_connect_to_a_root_that_tidies_up(
+    config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "tmp"
+    place.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    refused = []
+    of_others = listening()  # What this process has from other tests, or from its parent.
+
+    def tidy_up(run: RunDirectory) -> None:
+        for descriptor in listening() - of_others:
+            with borrowed(descriptor) as listener, pytest.raises(TimeoutError):
+                socket.create_connection(listener.getsockname(), 0.2)
+            refused.append(run)
+
+    monkeypatch.setattr(session, "_remove_lockstep_stores", tidy_up)
+    with pytest.raises(SystemExit, match="0"):
+        main(["train", config, "--out", str(tmp_path / "out"), "--quiet"])
+    assert len(refused) == 1, "the control channel listens"

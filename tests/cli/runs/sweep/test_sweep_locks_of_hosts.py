@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
 from beds.unavailable import BedUnavailableError, attempt, require_programs, require_root
 
 NO_LOCKS = """
