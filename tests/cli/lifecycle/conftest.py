@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -45,6 +46,14 @@ class Goal(gymnasium.Wrapper):
         return observation, reward + 1e5 * (self.trains and os.path.exists("goal")), *others
 """
 """It pays enough for a run to end, in order, once a file is there; evaluations see nothing of it."""
+
+LIMITS = {
+    "deaf_s": "tianji_cli.signals:DEAF_S",
+    "evaluator_start_s": "tianji_cli.root.shutdown:START_S",
+    "late_s": "tianji_cli.root.announcements:LATE_S",
+    "examiner_hangs_s": "tianji_cli.root.announcements:HANGS_S",
+}
+"""Limits that no config sets, and where the command has them."""
 
 Config = dict[str, Any]
 
@@ -119,6 +128,11 @@ class Command:
 
     def signal_all(self, number: signal.Signals) -> None:
         os.killpg(self.pid, number)
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C, and wait until another one counts as another, also where a busy root heard late."""
+        self.signal_all(signal.SIGINT)
+        time.sleep(2.0)
 
     def wait_for_handlers(self) -> None:
         """Wait until it minds signals; what comes before that is the interpreter's to handle."""
@@ -264,6 +278,17 @@ class Workplace:
     def module(self, source: str) -> None:
         """Write my_env.py beside the config."""
         (self.place / "my_env.py").write_text(source)
+
+    def customize(self, source: str) -> None:
+        """Have every interpreter of later commands run code before anything else."""
+        (self.place / "sitecustomize.py").write_text(source)
+        places = str(self.place), os.environ.get("PYTHONPATH")
+        self.environment["PYTHONPATH"] = os.pathsep.join(filter(None, places))
+
+    def shorten(self, **limits_s: float) -> None:
+        """Set limits of `LIMITS`, in seconds, in later commands: no test could wait for theirs."""
+        moved = ((*LIMITS[name].split(":"), limit_s) for name, limit_s in limits_s.items())
+        self.customize("".join(f"import {module}\n{module}.{name} = {s}\n" for module, name, s in moved))
 
     def with_goal(self) -> Config:
         """Changes for a run that is finished once its test lets it `reach_goal`, and not before."""

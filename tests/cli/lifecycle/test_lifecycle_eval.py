@@ -127,18 +127,14 @@ def test_eval_films_all_episodes_one_after_the_other(workplace: Any) -> None:
 def test_eval_names_the_library_that_a_film_needs_before_it_plays(workplace: Any) -> None:
     run = workplace.train()
     run.finish()
-    place = workplace.place / "without"
-    place.mkdir()
-    (place / "sitecustomize.py").write_text(
-        "import os, sys\nsys.modules |= dict.fromkeys(os.environ['ABSENT'].split())\n"
-    )
+    workplace.customize("import os, sys\nsys.modules |= dict.fromkeys(os.environ['ABSENT'].split())\n")
     for absent, name, options, words in (
         ("av", "play.mp4", (), "--render: a film as .mp4 needs PyAV: pip install 'tianji[video]'"),
         ("PIL", "play.gif", (), "--render: a film as .gif needs Pillow: pip install 'tianji[video]'"),
         ("PIL", "play.mp4", ("--overlay",), "needs Pillow: pip install 'tianji[video]'"),
         ("pygame", "play.gif", (), "needs pygame: pip install 'gymnasium[classic-control]'"),
     ):
-        workplace.environment = {"PYTHONPATH": str(place), "ABSENT": absent}
+        workplace.environment["ABSENT"] = absent
         command = workplace.command("eval", str(run.path), "--episodes", "1", "--render", name, *options)
         command.wait(2)
         assert words in command.last_words
@@ -298,11 +294,7 @@ def test_code_in_c_that_does_not_return_ends_the_command_and_says_where(workplac
     run.finish()
     deaf = ENDLESS_ENV.replace("def render(self):", "def render(self):\n        sum(itertools.repeat(0))")
     workplace.module(deaf.replace("import time", "import itertools, time"))
-    (workplace.place / "sitecustomize.py").write_text(
-        "from tianji_cli import signals\nfrom tianji_cli.root import shutdown\n"
-        "signals.DEAF_S, shutdown.START_S = 0.5, 0.5\n"
-    )
-    workplace.environment = {"PYTHONPATH": str(workplace.place)}
+    workplace.shorten(deaf_s=0.5, evaluator_start_s=0.5)
     stuck = workplace.command("eval", str(run.path), "--max-s", "0.5", "--render", "stuck.gif")
     stuck.wait(1)
     assert "Timeout (0:00:01" in stuck.stderr
@@ -314,10 +306,7 @@ def test_building_and_closing_do_not_keep_an_evaluation_for_ever(workplace: Any)
     workplace.module(ENDLESS_ENV)
     run = workplace.train(endless(1.0, hangs="step", first=5))
     run.finish()
-    (workplace.place / "sitecustomize.py").write_text(
-        "from tianji_cli.root import shutdown\nshutdown.START_S = 0.5\n"
-    )
-    workplace.environment = {"PYTHONPATH": str(workplace.place)}
+    workplace.shorten(evaluator_start_s=0.5)
     config = run.path / "config.toml"
     text = config.read_text()
     config.write_text(text.replace('hangs = "step"', 'hangs = "reset"'))

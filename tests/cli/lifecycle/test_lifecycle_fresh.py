@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.lifecycle.conftest import ENDLESS
 from cli.sessions import in_session
 from ports import free_address
-
-ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
 ORIGINS = """
 import os, pathlib, sys
@@ -29,7 +28,7 @@ class Fresh(Forked):
 
 BROKEN_PYTHON = """
 import sys
-if "tianji_cli.launch.fresh_worker" in sys.orig_argv:
+if any("fresh_worker" in word for word in sys.orig_argv):
     sys.modules["pydantic"] = None
 """
 
@@ -108,10 +107,7 @@ def test_nobody_started_anew_outlives_a_killed_root_and_the_learner_saves_first(
 def test_what_keeps_a_process_from_being_started_anew_is_said_before_there_is_a_run(
     workplace: Any, origins: Callable[[], dict[int, str]]
 ) -> None:
-    site: Path = workplace.place / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(BROKEN_PYTHON)
-    workplace.environment["PYTHONPATH"] = str(site)
+    workplace.customize(BROKEN_PYTHON)
     run = workplace.train(of_class("Fresh"), ENDLESS)
     run.command.wait(2)
     assert "exited with status 1" in run.command.last_words

@@ -5,17 +5,14 @@ import signal
 import time
 from typing import Any
 
-from tianji_cli.signals import SAME_S
-
-ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
+from cli.lifecycle.conftest import ENDLESS
 
 
 def test_a_suspended_actor_is_reported_and_goes_on_when_it_is_continued(workplace: Any) -> None:
     run = workplace.train(ENDLESS)
     run.train_until(1000)
     actor = run.command.kill("actor 0", signal.SIGSTOP)
-    while "nothing heard of actor 0" not in (run.log if (run.path / "logs/root-0.log").exists() else ""):
-        time.sleep(0.1)
+    workplace.until(lambda: "nothing heard of actor 0" in run.log, "it is missed")
     steps = run.env_steps
     os.kill(actor, signal.SIGCONT)
     run.train_until(steps + 1000)
@@ -90,8 +87,7 @@ def test_with_a_suspended_fork_server_a_second_signal_ends_a_run_that_does_not_s
     run.train_until(1000)
     run.command.kill("fork server", signal.SIGSTOP)
     run.command.kill("buffer and learner", signal.SIGSTOP)
-    run.command.signal_all(signal.SIGINT)
-    time.sleep(4 * SAME_S)  # Those that come at once count as one, and a busy root hears of the first late.
+    run.command.interrupt()
     run.command.signal_all(signal.SIGINT)
     assert run.finish(130)["status"] == "stopped"
 
