@@ -9,15 +9,9 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from pydantic import TypeAdapter
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import tianji
-from tianji_cli.config.loader import load_config
-from tianji_cli.errors import ConfigError
-from tianji_cli.roles.examiner import REPORTED
-from tianji_cli.telemetry.metrics import read_history
-from tianji_cli.wire.reports import Evaluation, EvaluatorReport, Examined, ExaminerReport
 
 EVERY = {"every_env_steps": 2000, "episodes": 8}
 ENDLESS = {"env_steps": 10**9}
@@ -78,10 +72,12 @@ def test_the_best_policy_goes_by_evaluations_and_plays_as_it_was_evaluated(workp
     assert [scalar.step for scalar in scalars] == steps
     assert [scalar.value for scalar in scalars] == pytest.approx(means)
     assert (run.path / "plots/return_over_steps.png").is_file()
-    columns = tianji.Run(run.path).evaluations
+    left = tianji.Run(run.path)
+    columns = left.evaluations
     assert list(columns["mean"]) == means
     assert list(columns["is_best"]) == [row["is_best"] for row in rows]
-    assert all("kind" not in row for row in read_history(run.path / "metrics.jsonl")[0])
+    assert "kind" not in left.metrics
+    assert len(left.metrics["env_steps"]) == len(run.rows) - len(rows)
 
 
 def test_a_run_stops_by_an_evaluation_and_has_reached_its_goal_then(workplace: Any) -> None:
@@ -224,14 +220,6 @@ def test_a_reward_that_is_no_number_ends_the_run_and_is_never_the_best(workplace
     assert "evaluation" not in json.loads((run.path / "checkpoints/best/state.json").read_text())
 
 
-def test_a_report_of_evaluations_is_as_long_however_many_episodes_they_have() -> None:
-    returns = np.random.default_rng(1).random(20_000).tolist()
-    evaluation = Evaluation.of(EvaluatorReport(returns=returns), 20_000)
-    newest = tuple(Examined(n, 0, n, n, evaluation, False) for n in range(REPORTED))
-    said = TypeAdapter(ExaminerReport).dump_json(ExaminerReport(newest=newest))
-    assert len(said) < 4096  # Of the mebibyte that a message may have, five times a second.
-
-
 def test_a_study_leaves_evaluations_out(workplace: Any) -> None:
     config = str(workplace.config(evaluated(ENDLESS)))
     quick = ("--actors", "1", "--repeats", "1", "--seconds", "2", "--no-simulation", "--quiet")
@@ -242,10 +230,12 @@ def test_a_study_leaves_evaluations_out(workplace: Any) -> None:
     assert not any("[experiment.evaluation]" in plan for plan in plans)
 
 
-def test_an_inherited_evaluation_can_be_taken_back() -> None:
-    evaluated_too = "experiment.evaluation={ every_s = 3.0 }"
-    job = load_config("configs/ppo_cartpole.toml", [evaluated_too, "experiment.evaluation=false"])
-    assert job.experiment.evaluation is None
+def test_an_inherited_evaluation_can_be_taken_back(workplace: Any) -> None:
+    words = ["config", "show", str(workplace.config(evaluated(ENDLESS)))]
+    for more, wanted in (([], True), (["--set", "experiment.evaluation=false"], False)):
+        shown = workplace.command(*words, *more)
+        shown.wait(0)
+        assert ("every_env_steps" in shown.stdout) == wanted
 
 
 def test_policies_may_be_evaluated_as_they_train(workplace: Any) -> None:
@@ -269,10 +259,11 @@ def test_policies_may_be_evaluated_as_they_train(workplace: Any) -> None:
         (["experiment.evaluation={ every_s = 0.0 }"], "experiment.evaluation.every_s"),
     ],
 )
-def test_what_says_no_evaluation_is_refused(overrides: list[str], said: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        load_config("configs/ppo_cartpole.toml", overrides)
-    assert said in str(refused.value)
+def test_what_says_no_evaluation_is_refused(workplace: Any, overrides: list[str], said: str) -> None:
+    words = [word for override in overrides for word in ("--set", override)]
+    refused = workplace.command("train", "ppo_cartpole", *words)
+    refused.wait(2)
+    assert said in refused.stderr
 
 
 def films_of(run: Any) -> list[str]:
@@ -371,21 +362,8 @@ def test_a_renderer_that_hangs_costs_its_film_and_nothing_else(workplace: Any) -
     assert films_of(run) == []
 
 
-SOON = """
-from tianji_cli.root import announcements
-
-announcements.LATE_S, announcements.HANGS_S = 1.0, 4.0
-"""
-
-
-def make_impatient(workplace: Any) -> None:
-    (workplace.place / "sitecustomize.py").write_text(SOON)
-    places = str(workplace.place), os.environ.get("PYTHONPATH")
-    workplace.environment = {"PYTHONPATH": os.pathsep.join(filter(None, places))}
-
-
 def test_a_renderer_that_hangs_in_c_costs_the_films_and_nothing_else(workplace: Any) -> None:
-    make_impatient(workplace)
+    workplace.shorten(late_s=1.0, examiner_hangs_s=4.0)
     run = stopped_after(workplace, 3, "sum(itertools.repeat(0))", max_s=2.0)
     assert restarts_of_examiner(run) == 1
     assert films_of(run) == []
@@ -396,7 +374,7 @@ def test_a_renderer_that_hangs_in_c_costs_the_films_and_nothing_else(workplace: 
 
 
 def test_a_suspended_examiner_is_left_alone(workplace: Any) -> None:
-    make_impatient(workplace)
+    workplace.shorten(late_s=1.0, examiner_hangs_s=4.0)
     run = workplace.train(evaluated(ENDLESS, max_s=0.5))
     wait_for(run, workplace)
     examiner = run.command.kill("examiner", signal.SIGSTOP)
@@ -436,8 +414,7 @@ def test_what_cannot_be_drawn_is_refused_before_anything_starts(
 
 
 def test_films_without_their_library_are_refused_with_the_command_that_installs_it(workplace: Any) -> None:
-    (workplace.place / "sitecustomize.py").write_text("import sys\nsys.modules['av'] = None\n")
-    workplace.environment = {"PYTHONPATH": str(workplace.place)}
+    workplace.customize("import sys\nsys.modules['av'] = None\n")
     run = workplace.train(evaluated(ENDLESS, video=1))
     run.command.wait(2)
     said = "experiment.evaluation.video: a film as .mp4 needs PyAV: pip install 'tianji[video]'"

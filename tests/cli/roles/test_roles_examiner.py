@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
 from tianji_cli.config.schema import PeriodicEvaluation, Stop
 from tianji_cli.roles import examiner
-from tianji_cli.roles.examiner import Examiner
+from tianji_cli.roles.examiner import REPORTED, Examiner
 from tianji_cli.wire.parameters import PublishedPolicy, policy_layout
-from tianji_cli.wire.reports import EvaluatorReport
+from tianji_cli.wire.reports import Evaluation, EvaluatorReport, Examined, ExaminerReport
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Slot, Wiring
 
@@ -56,3 +57,11 @@ def test_a_group_at_half_speed_has_its_turns(monkeypatch: pytest.MonkeyPatch) ->
     role.close()
     for endpoint in (writer, reader):
         endpoint.close()
+
+
+def test_a_report_of_evaluations_is_as_long_however_many_episodes_they_have() -> None:
+    returns = np.random.default_rng(1).random(20_000).tolist()
+    evaluation = Evaluation.of(EvaluatorReport(returns=returns), 20_000)
+    newest = tuple(Examined(n, 0, n, n, evaluation, False) for n in range(REPORTED))
+    said = TypeAdapter(ExaminerReport).dump_json(ExaminerReport(newest=newest))
+    assert len(said) < 4096  # Of the mebibyte that a message may have, five times a second.
