@@ -10,16 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 from cli.hangs import HANGS, hanging
+from cli.lifecycle.conftest import ENDLESS
 from cli.sessions import until
 from ports import free_address
 
-from tianji_cli.wire.address import write_new_key
-
 TWO_HOSTS: dict[str, Any] = {"distribution": {"transport": "zmq", "hosts": 2, "actor": {"num": 2}}}
-ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
 Start = Callable[..., tuple[Any, Any]]
+
+
+def write_strange_key(path: Path) -> None:
+    """Write the key of a job that nobody has begun."""
+    public, secret = zmq.curve_keypair()
+    path.touch(0o600)
+    path.write_text(json.dumps({"public": public.decode(), "secret": secret.decode()}))
 
 
 @pytest.fixture
@@ -41,7 +47,7 @@ def start(workplace: Any) -> Start:
         if not shared:
             # What lies under the run directory's path there is something else.
             key = key.rename(workplace.place / f"{len(workplace.commands)}.key")
-            write_new_key(run.path / "job.key")
+            write_strange_key(run.path / "job.key")
         return run, workplace.command("join", address, "--key", str(key))
 
     return both
@@ -324,7 +330,7 @@ def test_a_key_of_another_job_opens_nothing(workplace: Any) -> None:
     address = free_address()
     run = workplace.train(TWO_HOSTS, options=("--listen", address))
     workplace.until((run.path / "job.key").exists, "the key is written")
-    write_new_key(workplace.place / "other.key")
+    write_strange_key(workplace.place / "other.key")
     host = workplace.command("join", address, "--key", str(workplace.place / "other.key"))
     host.wait(2)
     assert "does not know this key" in host.last_words

@@ -10,17 +10,17 @@ from typing import Any
 import psutil
 import pytest
 from cli.boom import BOOM
+from cli.lifecycle.conftest import ENDLESS, TIANJI
 
 MPI: dict[str, Any] = {"distribution": {"transport": "mpi", "actor": {"num": 2}}}
 ONE_ACTOR = {"distribution": {"actor": {"num": 1}}}
-ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))
 
 
 def under_mpiexec(workplace: Any, ranks: int, *changes: dict[str, Any]) -> "subprocess.CompletedProcess[str]":
     """Start ranks by hand, as a user does, and wait for their end."""
-    command = [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "tianji_cli"]
-    command += ["train", str(workplace.config(MPI, *changes)), "--out", "out", "--quiet"]
+    command = [MPIEXEC, "-n", str(ranks), str(TIANJI), "train", str(workplace.config(MPI, *changes))]
+    command += ["--out", "out", "--quiet"]
     return subprocess.run(
         command, cwd=workplace.place, capture_output=True, text=True, timeout=120, check=False
     )

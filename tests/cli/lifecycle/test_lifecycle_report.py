@@ -1,10 +1,9 @@
 """The page on a real run, that was resumed."""
 
-from cli.lifecycle.conftest import Workplace
-from cli.runs.report.pages import read_page
+import json
 
-from tianji_cli.files.rundir import RunDirectory
-from tianji_cli.telemetry.machine import read_sessions
+from cli.lifecycle.conftest import ACCOUNTS, Workplace
+from cli.runs.report.pages import read_page
 
 
 def test_a_resumed_run_has_a_page_with_both_sessions_and_the_account_of_the_last(
@@ -16,12 +15,12 @@ def test_a_resumed_run_has_a_page_with_both_sessions_and_the_account_of_the_last
     summary = resumed.finish()
     workplace.command("report", str(run.path), "--out", "page.html").wait(0)
     page = read_page(workplace.place / "page.html")
-    assert [one.env_steps for one in read_sessions(RunDirectory(run.path))] == [0, first["env_steps"]]
+    sessions = [json.loads(line) for line in (run.path / "sessions.jsonl").read_text().splitlines()]
+    assert [session["env_steps"] for session in sessions] == [0, first["env_steps"]]
     assert page.texts("h2")[-2:] == ["Machine and versions", "Config"]
     assert sum(text.startswith("Session begun") for text in page.texts("p")) == 2
-    assert [int(page.rows[name][0]) for name in ("produced", "received", "in flight", "lost", "dropped")] == [
-        summary[name] for name in ("produced", "received", "in_flight", "lost", "dropped")
-    ]
+    for name in ("produced", *ACCOUNTS):
+        assert int(page.rows[name.replace("_", " ")][0]) == summary[name]
     assert page.rows["busy"][0].startswith("buffer ")
     assert f"tianji eval {run.path}" in page.commands
     assert "Throughput" in page.texts("h3")

@@ -1,5 +1,6 @@
 """`tianji train --seeds`: runs side by side, what they come to together, and what a killed one does."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -7,14 +8,11 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-
-from tianji_cli.files.rundir import RunDirectory
-from tianji_cli.telemetry.metrics import writer_here
-from tianji_cli.telemetry.run_state import read_state
+from cli.lifecycle.conftest import ENDLESS, Run
 
 ONE_CORE = {"distribution": {"transport": "inproc"}}
-ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
 
 def several(workplace: Any, seeds: str, *changes: dict[str, Any]) -> tuple[Path, Any]:
@@ -23,8 +21,13 @@ def several(workplace: Any, seeds: str, *changes: dict[str, Any]) -> tuple[Path,
     return place, workplace.command("train", str(config), "--seeds", seeds, "--out", "out")
 
 
-def trained(place: Path, seed: int) -> bool:
-    return bool(read_state(RunDirectory(place / str(seed))).env_steps)
+def writer_of(path: Path, command: Any) -> int:
+    """The process of a command that has a file open for appending."""
+    for process in psutil.Process(command.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if any(file.path == str(path) and file.mode.startswith("a") for file in process.open_files()):
+                return process.pid
+    pytest.fail(f"nobody writes {path}")
 
 
 def test_seeds_count_from_the_configs_own_and_have_one_summary(workplace: Any) -> None:
@@ -48,7 +51,8 @@ def test_seeds_count_from_the_configs_own_and_have_one_summary(workplace: Any) -
 
 def test_each_of_two_seeds_at_once_has_a_core_of_its_own(workplace: Any) -> None:
     place, command = several(workplace, "3,11", ONE_CORE, ENDLESS)
-    workplace.until(lambda: trained(place, 3) and trained(place, 11), "both train")
+    for seed in (3, 11):
+        Run(place / str(seed), command).train_until()
     processes = command.pids("actor, buffer and learner")
     assert len(processes) == 2
     first, other = (os.sched_getaffinity(pid) for pid in processes)
@@ -63,12 +67,12 @@ def test_each_of_two_seeds_at_once_has_a_core_of_its_own(workplace: Any) -> None
 
 def test_a_killed_seed_ends_no_other_and_all_go_on_with_resume(workplace: Any) -> None:
     place, command = several(workplace, "3,11,12", ONE_CORE, ENDLESS)
-    workplace.until(lambda: trained(place, 3) and trained(place, 11), "two train")
-    killed = writer_here(place / "3/metrics.jsonl")
-    assert killed is not None
-    os.kill(killed, signal.SIGKILL)
-    workplace.until(lambda: trained(place, 12), "the next one has taken its place")
-    assert trained(place, 11)
+    for seed in (3, 11):
+        Run(place / str(seed), command).train_until()
+    os.kill(writer_of(place / "3/metrics.jsonl", command), signal.SIGKILL)
+    Run(place / "12", command).train_until()  # It has taken the killed one's place.
+    other = Run(place / "11", command)
+    other.train_until(other.env_steps + 1000)
     os.kill(command.pid, signal.SIGTERM)
     command.wait(1)
     assert command.last_words == "tianji: error: 1 seed failed: 3"

@@ -12,11 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli.lifecycle.conftest import Run
 from cli.sessions import fill_disk, kill_session
-
-from tianji_cli.files.rundir import RunDirectory
-from tianji_cli.quantities import number
-from tianji_cli.telemetry.run_state import read_state
 
 SOURCE = """
 import errno
@@ -103,7 +100,7 @@ class Swept:
         )
 
     def trained(self, trial: int) -> bool:
-        return bool(read_state(RunDirectory(self.path / f"trials/{trial}/1")).env_steps)
+        return Run(self.path / f"trials/{trial}/1", self.command).env_steps > 0
 
 
 @pytest.fixture(autouse=True)
@@ -174,7 +171,8 @@ def test_of_a_killed_sweep_no_trial_is_lost_or_counted_twice(workplace: Any, wit
     assert not list((swept.path / "workers").iterdir()), "what the killed one left is cleared"
     assert not list((swept.path / "trials").glob("3*"))
     assert "trial 0" not in resumed.command.stderr, "it is not run once more"
-    assert f"trial 2 finished: {number(float(resumed.rows[2]['value']))} (" in resumed.command.stderr
+    (value,) = re.findall(r"trial 2 finished: (\S+) \(", resumed.command.stderr)
+    assert float(value) == pytest.approx(float(resumed.rows[2]["value"]), abs=0.005)
     assert resumed.command.stderr.count("(3/3 done)") == 1
 
 

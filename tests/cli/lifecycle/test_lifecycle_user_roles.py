@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.sessions import until
+from cli.lifecycle.conftest import ENDLESS
 from ports import free_address
 
-from tianji_cli.files.counters import ProductionFile
-
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
-ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 RECORDER: dict[str, Any] = {
     "experiment": {"extensions": [str(EXAMPLES), "."]},
     "roles": {"recorder": {"type": "recorder:Recorder", "receives": ["fragments"]}},
 }
+BEHIND = "actors wait for recorder (group 0), which claims its fragments too slowly or not at all"
 DQN: dict[str, Any] = {
     "agent": {"type": "dqn", "epsilon_steps": 2000},
     "model": {"type": "mlp_q", "hidden": [16]},
@@ -157,8 +155,7 @@ def test_what_was_copied_before_the_end_is_claimed_after_it(
     late = {"roles": {"recorder": {"type": "my_roles:Late"}}, "distribution": {"transport": transport}}
     run = workplace.train(RECORDER, ENDLESS, late)
     run.produce_until(1)
-    pages = ProductionFile(run.path / "production.bin")
-    until(lambda: pages.read(0).pushed == 2, "as many fragments are pushed as may be unclaimed")
+    workplace.until(lambda: BEHIND in run.log, "as many fragments are pushed as may be unclaimed")
     run.command.signal_all(signal.SIGINT)
     summary = run.finish(130)
     headers = read(run)
@@ -255,12 +252,11 @@ def test_a_report_that_cannot_be_sent_ends_the_run_with_the_role_s_name(
 def test_a_role_that_claims_nothing_is_named_as_what_holds_the_run_back(workplace: Any) -> None:
     (workplace.place / "my_roles.py").write_text(ROLES)
     run = workplace.train(RECORDER, ENDLESS, {"roles": {"recorder": {"type": "my_roles:Late"}}})
-    said = "actors wait for recorder (group 0), which claims its fragments too slowly or not at all"
     run.produce_until(100)
-    workplace.until(lambda: said in run.log, "it is named")
+    workplace.until(lambda: BEHIND in run.log, "it is named")
     run.command.signal_all(signal.SIGINT)
     summary = run.finish(130)
-    assert run.log.count(said) == 1
+    assert run.log.count(BEHIND) == 1
     words = [row["bottleneck"]["words"] for row in run.rows if row["bottleneck"]]
     assert words
     assert all("the role recorder (group 0)" in named for named in words)
