@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
+from cli.lifecycle.conftest import ENDLESS
 
 BROKEN = """
 import atexit, os, signal, time

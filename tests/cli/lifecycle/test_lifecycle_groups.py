@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.lifecycle.conftest import ENDLESS
 
 GROUPS = {"distribution": {"groups": 2, "sync_interval": 8}}
-ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
 
 def averaged(run: Any, rounds: int) -> Any:

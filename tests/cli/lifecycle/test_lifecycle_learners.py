@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 import pytest
+from cli.lifecycle.conftest import ENDLESS
 
-ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 OFTEN = {"experiment": {"checkpoint_every_s": 0.2}}
 TWO: dict[str, Any] = {
     "training": {"rollout_steps": 1024, "minibatch_size": 128, "epochs": 2},

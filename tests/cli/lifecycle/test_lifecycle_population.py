@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.lifecycle.conftest import ENDLESS
 
 POPULATION: dict[str, Any] = {
     "distribution": {"groups": 2},
@@ -17,7 +18,6 @@ POPULATION: dict[str, Any] = {
 }
 FRAGMENT = 16 * 8
 """Env steps of a fragment."""
-ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 OF_DQN = {
     "agent": {"type": "dqn"},
     "model": {"type": "mlp_q", "hidden": [16]},

@@ -6,9 +6,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from cli.lifecycle.conftest import ENDLESS
 from cli.sessions import fill_disk
-
-ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
 
 def test_resume_says_what_is_wrong_and_leaves_a_run_alone_that_is_still_going(workplace: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from cli import signalling, skirmish
+from cli.lifecycle.conftest import ENDLESS
 from PIL import Image
 
 BASE: dict[str, Any] = {
@@ -23,7 +24,6 @@ BASE: dict[str, Any] = {
 }
 LIMITS = ("left_out", "cut_off", "length")
 SKIRMISH = {"environment": {"type": "my_env:SkirmishFactory", "id": ""}}
-ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
 
 @pytest.fixture(autouse=True)
