@@ -7,17 +7,15 @@ import fcntl
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.warm import WarmCommand, WarmCommands
+from cli.warm import TIANJI, WarmCommand, WarmCommands
 
 SHM = Path("/dev/shm")
-TIANJI = Path(sys.executable).with_name("tianji")
 PATIENCE_S = 120.0
 """No claim is about speed: this only keeps a test that fails from taking forever."""
 POLL_S = 0.03

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,10 +11,8 @@ from typing import IO, Any
 
 import pytest
 import tomli_w
-from cli.sessions import PATIENCE_S, in_session, kill_session, stale_shared_memory, until
+from cli.sessions import PATIENCE_S, TIANJI, in_session, kill_session, stale_shared_memory, until
 from cli.warm import WarmCommands
-
-TIANJI = Path(sys.executable).with_name("tianji")
 
 ACCOUNTS = ("received", "in_flight", "lost", "dropped")
 
