@@ -1,4 +1,4 @@
-"""Experiment trackers that a run is logged to beside its own files: Weights & Biases, MLflow, Trackio.
+"""Experiment trackers that a run is logged to beside its own files: Weights & Biases, MLflow.
 
 ``experiment.track`` names them; packages bring others by the entry-point group ``tianji.trackers``, and a
 user's own is ``module:Class``. Each has a process of its own (``tracking.py``), so it may take its time, and
@@ -138,33 +138,13 @@ class MlflowTracker(Tracker):
         self._mlflow.end_run(ends[summary["status"]])
 
 
-class TrackioTracker(Tracker):
-    """Trackio, whose database is local; ``TRACKIO_DIR`` and ``TRACKIO_PROJECT`` say where."""
-
-    library = "trackio"
-
-    def __init__(self, run: TrackedRun) -> None:
-        import trackio  # noqa: PLC0415 - only this process has it
-
-        self._trackio = trackio
-        self.id = run.earlier or run.name
-        project = os.environ.get("TRACKIO_PROJECT", PROJECT)
-        trackio.init(project=project, name=self.id, config=dict(run.config), resume="allow")
-
-    def log(self, env_steps: int, values: Mapping[str, float]) -> None:
-        """Log over ``env_steps``."""
-        self._trackio.log(dict(values), step=env_steps)
-
-    def finish(self, summary: Mapping[str, Any], files: Sequence[Path]) -> None:
-        """Log the numbers of the summary, plots as images, and videos as such."""
-        kinds = {".png": self._trackio.Image, ".gif": self._trackio.Video, ".mp4": self._trackio.Video}
-        numbers = {name: said for name, said in summary.items() if isinstance(said, int | float)}
-        media = {path.stem: kinds[path.suffix](str(path)) for path in files if path.suffix in kinds}
-        self._trackio.log({f"summary/{name}": said for name, said in numbers.items()} | media)
-        self._trackio.finish()
-
-
 TRACKERS: Final = Plugins("tracker", "tianji.trackers", UsageError, UsageError)
+REMOVED: Final = {
+    "trackio": "'trackio' is no tracker of tianji's any more; it takes wandb's calls, so one of your own, "
+    "'module:Class', logs to it after `import trackio as wandb`; a package brings it to all of its users by "
+    "the entry-point group 'tianji.trackers'"
+}
+"""Names that once were trackers, and how their users go on."""
 
 
 def check_trackers(names: Sequence[str]) -> None:
@@ -179,7 +159,8 @@ def check_trackers(names: Sequence[str]) -> None:
     for name in names:
         if name not in known and ":" not in name:
             hint = did_you_mean(name, known, "trackers")
-            raise UsageError(f"experiment.track: no tracker {name!r}; {hint} (your own: 'module:Class')")
+            hint = REMOVED.get(name, f"no tracker {name!r}; {hint} (your own: 'module:Class')")
+            raise UsageError(f"experiment.track: {hint}")
         if name != TENSORBOARD:
             try:
                 find_tracker(name)
