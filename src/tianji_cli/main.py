@@ -119,7 +119,7 @@ _add("new", "new:new", "Make a project to start from: an environment, a config, 
 _add("train", "train:train", "Train from a config, or go on with an earlier run.")
 _add("sweep", "sweep:sweep", "Search for good values of a config's keys, by training.")
 _add("eval", "eval:evaluate", "Play greedy episodes with a policy that a run has saved.")
-_add("export", "export:export", "Write a policy into a file that acts without tianji: ONNX or TorchScript.")
+_add("export", "export:export", "Write a policy into a file that acts without tianji, as ONNX.")
 _add("watch", "watch:watch", "Show a run that is going on, until it is over, and then its result.")
 _add("trace", "trace:trace", "Trace a run that is going on: a timeline of all its roles.")
 _add("join", "join:join", "Take part in a job of another host, until it is over.")

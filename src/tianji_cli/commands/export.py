@@ -1,4 +1,4 @@
-"""`tianji export`: writes what a run has learnt into one file that acts without tianji, and checks it."""
+"""`tianji export`: writes what a run has learnt into an ONNX file that acts without tianji, and checks it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from tianji_cli.commands.options import Json, Run
 from tianji_cli.config.loader import load_run_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe, os_errors_as
-from tianji_cli.files.exported import CHECKED, FORMATS, ExportFormat, port_document, require
+from tianji_cli.files.exported import CHECKED, SUFFIX, load, port_document, require, written
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, write_whole
 from tianji_cli.quantities import memory
 from tianji_cli.telemetry.progress import Progress, say, status
 from tianji_cli.telemetry.report import print_lines
 from tianji_cli.telemetry.table import write_json
-from tianji_plugins import did_you_mean
 
 if TYPE_CHECKING:
     from tianji_algos.rules import ActionRule, Port
@@ -34,10 +33,8 @@ ALLOWED: Final = 1e-4
 def export(
     run: Run,
     *,
-    kind: Annotated[
-        str, typer.Option("--format", metavar="onnx|torchscript", help="What the file is to be.")
-    ],
-    out: Annotated[Path, typer.Option(metavar="PATH", help="The file: X.onnx, or X.pt for torchscript.")],
+    kind: Annotated[str, typer.Option("--format", metavar="onnx", help="What the file is to be.")],
+    out: Annotated[Path, typer.Option(metavar="X.onnx", help="The file.")],
     checkpoint: Annotated[
         str | None,
         typer.Option(metavar="best|last|STEP", help="Which one to write; as the config says by default."),
@@ -62,16 +59,16 @@ def export(
     directory = RunDirectory.find(run, DEFAULT_OUT)
     for warning in directory.check():  # Its config names modules that will run.
         say(f"warning: {warning}")
-    file_format = _find_format(kind, out)
-    require(file_format.writes_with, f"--format {kind}")
+    _check_file(kind, out)
+    require("onnx", f"--format {kind}")
     if check:
-        require(file_format.acts_with, "--check")
+        require("onnxruntime", "--check")
     config = load_run_config(str(directory.config))
     name = directory.checkpoint(checkpoint or config.experiment.eval_checkpoint)
     try:
         with status("importing torch", quiet=json_to == "-") as progress:
             content, document, differences = _export(
-                directory, config, name, file_format, check=check, sampled=sampled, progress=progress
+                directory, config, name, check=check, sampled=sampled, progress=progress
             )
     except NotExportableError as cause:
         raise UsageError(str(cause)) from cause
@@ -88,29 +85,28 @@ def export(
     return 0
 
 
-def _find_format(kind: str, out: Path) -> ExportFormat:
+def _check_file(kind: str, out: Path) -> None:
     """Check what is to be written, and where.
 
     Raises:
         UsageError: there is no such format, or the file cannot be one.
     """
-    if kind not in FORMATS:
-        raise UsageError(f"--format: no format {kind!r}; {did_you_mean(kind, FORMATS, 'formats')}")
-    suffix = FORMATS[kind].suffix
+    if kind == "torchscript":
+        raise UsageError("--format: torchscript is no format any more, since torch deprecates it; onnx is")
+    if kind != "onnx":
+        raise UsageError(f"--format: no format {kind!r}; onnx would be right")
     is_directory = os.path.isdir(out)  # Unlike Path's own, it raises nothing for a long name.
     if is_directory or not os.path.isdir(out.parent):
         what = "it is a directory" if is_directory else f"there is no directory {out.parent}"
-        raise UsageError(f"--out: cannot write {out}: {what}; a file such as policy{suffix} would be right")
-    if out.suffix != suffix:
-        raise UsageError(f"--out: {out} is no name for {kind}; {out.with_suffix(suffix)} would be right")
-    return FORMATS[kind]
+        raise UsageError(f"--out: cannot write {out}: {what}; a file such as policy{SUFFIX} would be right")
+    if out.suffix != SUFFIX:
+        raise UsageError(f"--out: {out} is no name for {kind}; {out.with_suffix(SUFFIX)} would be right")
 
 
 def _export(
     directory: RunDirectory,
     config: JobConfig,
     checkpoint: str,
-    file_format: ExportFormat,
     *,
     check: bool,
     sampled: bool,
@@ -150,12 +146,12 @@ def _export(
         "inputs": [_describe(port) for port in policy.inputs],
         "outputs": [_describe(port) for port in policy.outputs],
     }
-    progress.begin(f"writing {config.experiment.name} as {file_format.suffix.removeprefix('.')}")
-    content = file_format.content(traced, policy.made_up(2, seed=0), document)
+    progress.begin(f"writing {config.experiment.name} as onnx")
+    content = written(traced, policy.made_up(2, seed=0), document)
     if not check:
         return content, document, {}
     progress.begin(f"comparing {CHECKED:,} observations")
-    return content, document, compare(builder, policy, file_format.load(content))
+    return content, document, compare(builder, policy, load(content))
 
 
 def _describe(port: Port) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Policies in files that act without tianji, ONNX and TorchScript, and what such a file says of itself.
+"""Policies in ONNX files, which act without tianji, and what such a file says of itself.
 
-What a policy computes comes traced from ``tianji_algos.export``. The metadata are one JSON document: in ONNX
-the property ``tianji`` of the model, in TorchScript the extra file ``tianji.json``.
+What a policy computes comes traced from ``tianji_algos.export``. The metadata are one JSON document, the
+property ``tianji`` of the model.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ import io
 import json
 import os
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,100 +26,73 @@ Document = Mapping[str, Any]
 """Metadata; of each of its ``inputs`` and ``outputs`` there is a ``name`` and a ``meaning``."""
 
 METADATA: Final = "tianji"
+SUFFIX: Final = ".onnx"
 BATCH: Final = "batch"
 CHECKED: Final = 1000
 """Observations that a file is compared by, where that is asked for."""
 OPSET: Final = 17
-"""Of ONNX, which onnxruntime reads from 1.13 on."""
+"""Of the operators, which onnxruntime reads from 1.13 on."""
 
 
-class ExportFormat(ABC):
-    """One kind of file.
+def written(traced: Any, example: Sequence[Array], document: Document) -> bytes:
+    """Translate a traced policy, and return the file.
 
-    Attributes:
-        suffix: of its name.
-        writes_with: libraries that writing one takes.
-        acts_with: libraries that acting with one takes, beside torch.
+    Torch's newer translation, through ``torch.export``, cannot follow a network that reads on the host where
+    episodes begin, as those that remember may.
+
+    Args:
+        example: the inputs of some observations.
+
+    Raises:
+        UsageError: ONNX has not what the network computes.
     """
+    import onnx  # noqa: PLC0415 - of an extra
+    import torch  # noqa: PLC0415 - is slow to import
 
-    suffix: ClassVar[str]
-    writes_with: ClassVar[tuple[str, ...]] = ()
-    acts_with: ClassVar[tuple[str, ...]] = ()
+    names = [[port["name"] for port in document[side]] for side in ("inputs", "outputs")]
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            torch.onnx.export(
+                traced,
+                tuple(map(torch.from_numpy, example)),
+                buffer,  # type: ignore[arg-type]  # This way of translating takes it.
+                input_names=names[0],
+                output_names=names[1],
+                dynamic_axes={name: {0: BATCH} for side in names for name in side},
+                opset_version=OPSET,
+                dynamo=False,
+            )
+        except Exception as cause:  # It has many kinds, and none in common.
+            raise UsageError(
+                f"the network cannot be written as ONNX: {describe(cause)}; a network of what ONNX computes "
+                "would be right"
+            ) from cause
+    model = onnx.load_model_from_string(buffer.getvalue())
+    for ports, values in (("inputs", model.graph.input), ("outputs", model.graph.output)):
+        del values[:]  # Among them is no input that the network does not look at.
+        values.extend(map(_value_info, document[ports]))
+    onnx.helper.set_model_props(model, {METADATA: json.dumps(document)})
+    onnx.checker.check_model(model)
+    content: bytes = model.SerializeToString()
+    return content
 
-    @abstractmethod
-    def content(self, traced: Any, example: Sequence[Array], document: Document) -> bytes:
-        """Return the file of a traced policy.
 
-        Args:
-            example: the inputs of some observations.
+def load(content: bytes) -> Act:
+    """Return what acts with a file as its users do, in onnxruntime on one core."""
+    import onnxruntime  # noqa: PLC0415 - of an extra
 
-        Raises:
-            UsageError: the format has not what the network computes.
-        """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    names = [one.name for one in session.get_inputs()]
 
-    @abstractmethod
-    def load(self, content: bytes) -> Act:
-        """Return what acts with a file as its users do, on one core."""
+    def act(inputs: Sequence[Array]) -> list[Array]:
+        found: list[Array] = session.run(None, dict(zip(names, inputs, strict=True)))
+        return found
 
-
-class Onnx(ExportFormat):
-    """Acts in onnxruntime, and in whatever else reads ONNX."""
-
-    suffix = ".onnx"
-    writes_with = ("onnx",)
-    acts_with = ("onnxruntime",)
-
-    def content(self, traced: Any, example: Sequence[Array], document: Document) -> bytes:
-        """Translate what was traced.
-
-        Torch's newer translation, through ``torch.export``, cannot follow a network that reads on the host
-        where episodes begin, as those that remember may.
-        """
-        import onnx  # noqa: PLC0415 - of an extra
-        import torch  # noqa: PLC0415 - is slow to import
-
-        names = [[port["name"] for port in document[side]] for side in ("inputs", "outputs")]
-        buffer = io.BytesIO()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                torch.onnx.export(
-                    traced,
-                    tuple(map(torch.from_numpy, example)),
-                    buffer,  # type: ignore[arg-type]  # This way of translating takes it.
-                    input_names=names[0],
-                    output_names=names[1],
-                    dynamic_axes={name: {0: BATCH} for side in names for name in side},
-                    opset_version=OPSET,
-                    dynamo=False,
-                )
-            except Exception as cause:  # It has many kinds, and none in common.
-                raise UsageError(
-                    f"the network cannot be written as ONNX: {describe(cause)}; --format torchscript may do"
-                ) from cause
-        model = onnx.load_model_from_string(buffer.getvalue())
-        for ports, values in (("inputs", model.graph.input), ("outputs", model.graph.output)):
-            del values[:]  # Among them is no input that the network does not look at.
-            values.extend(map(_value_info, document[ports]))
-        onnx.helper.set_model_props(model, {METADATA: json.dumps(document)})
-        onnx.checker.check_model(model)
-        written: bytes = model.SerializeToString()
-        return written
-
-    def load(self, content: bytes) -> Act:
-        """Act in onnxruntime."""
-        import onnxruntime  # noqa: PLC0415 - of an extra
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        names = [one.name for one in session.get_inputs()]
-
-        def act(inputs: Sequence[Array]) -> list[Array]:
-            found: list[Array] = session.run(None, dict(zip(names, inputs, strict=True)))
-            return found
-
-        return act
+    return act
 
 
 def _value_info(port: Mapping[str, Any]) -> Any:
@@ -131,48 +102,19 @@ def _value_info(port: Mapping[str, Any]) -> Any:
     return onnx.helper.make_tensor_value_info(port["name"], kind, port["shape"], port["meaning"])
 
 
-class TorchScript(ExportFormat):
-    """Acts in torch, from Python or C++."""
-
-    suffix = ".pt"
-
-    def content(self, traced: Any, example: Sequence[Array], document: Document) -> bytes:  # noqa: ARG002
-        """Write what was traced as it is."""
-        written: bytes = traced.save_to_buffer(_extra_files={f"{METADATA}.json": json.dumps(document)})
-        return written
-
-    def load(self, content: bytes) -> Act:
-        """Act in torch."""
-        import torch  # noqa: PLC0415 - is slow to import
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # It is deprecated, and what its users have.
-            policy = torch.jit.load(io.BytesIO(content))  # type: ignore[no-untyped-call]
-
-        def act(inputs: Sequence[Array]) -> list[Array]:
-            with torch.inference_mode():
-                return [output.numpy() for output in policy(*map(torch.from_numpy, inputs))]
-
-        return act
-
-
-FORMATS: Final[Mapping[str, ExportFormat]] = MappingProxyType({"onnx": Onnx(), "torchscript": TorchScript()})
-
-
-def require(libraries: Sequence[str], what: str) -> None:
-    """Refuse what takes libraries that are not there.
+def require(library: str, what: str) -> None:
+    """Refuse what takes a library that is not there.
 
     Raises:
         UsageError: the message is the pip command.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # onnxruntime would tell its maker of each use.
-    for library in libraries:
-        try:
-            importlib.import_module(library)
-        except ModuleNotFoundError as cause:
-            raise UsageError(
-                f"{what} needs {library}, which is not installed: pip install 'tianji[export]'"
-            ) from cause
+    try:
+        importlib.import_module(library)
+    except ModuleNotFoundError as cause:
+        raise UsageError(
+            f"{what} needs {library}, which is not installed: pip install 'tianji[export]'"
+        ) from cause
 
 
 def port_document(name: str, dtype: np.dtype[Any], shape: Sequence[int], meaning: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`tianji export`: files act in onnxruntime and torch as the policy itself does, and say what they take."""
+"""`tianji export`: files act in onnxruntime as the policy itself does, and say what they take."""
 
 import copy
 import json
@@ -14,7 +14,6 @@ import numpy as np
 import onnx
 import pytest
 import tomli_w
-import torch
 from cli.lifecycle.conftest import BASE
 from cli.lifecycle.test_lifecycle_python import MODEL, trained
 
@@ -38,9 +37,9 @@ def modules_of_a_test_are_not_the_next_one_s(monkeypatch: pytest.MonkeyPatch) ->
 class Exported:
     """What `tianji export --check` wrote and said of it."""
 
-    def __init__(self, workplace: Any, run: Path, kind: str = "onnx", *options: str) -> None:
-        self.path = workplace.place / ("policy.onnx" if kind == "onnx" else "policy.pt")
-        options = ("--format", kind, "--out", str(self.path), "--check", "--json", "-", *options)
+    def __init__(self, workplace: Any, run: Path, *options: str) -> None:
+        self.path = workplace.place / "policy.onnx"
+        options = ("--format", "onnx", "--out", str(self.path), "--check", "--json", "-", *options)
         command = workplace.command("export", str(run), *options)
         command.wait(0)
         self.document: dict[str, Any] = json.loads(command.stdout)
@@ -49,13 +48,12 @@ class Exported:
         assert max(differences.values()) <= 1e-4
         assert set(differences) == {port["name"] for port in self.document["outputs"]} - {"next_state"}
         self.outputs = [port["name"] for port in self.document["outputs"]]
-        self._session = onnxruntime.InferenceSession(self.path) if kind == "onnx" else None
+        self._session = onnxruntime.InferenceSession(self.path)
 
     def shapes(self, side: str) -> dict[str, tuple[Any, ...]]:
         return {port["name"]: (port["dtype"], *port["shape"]) for port in self.document[side]}
 
     def __call__(self, **inputs: Any) -> dict[str, Any]:
-        assert self._session is not None
         return dict(zip(self.outputs, self._session.run(None, inputs), strict=True))
 
 
@@ -67,7 +65,7 @@ def noise_of(policy: str, shape: tuple[int, ...], seed: int = 0) -> Any:
 
 def test_a_file_normalises_samples_and_says_what_it_takes(workplace: Any) -> None:
     run = trained(workplace, {"training": {"normalize_observations": True}})
-    file = Exported(workplace, run, "onnx", "--checkpoint", "last", "--sampled")
+    file = Exported(workplace, run, "--checkpoint", "last", "--sampled")
     assert file.shapes("inputs") == {"observation": ("float32", "batch", 4), "noise": ("float32", "batch")}
     assert file.shapes("outputs") == {
         "action": ("int64", "batch"),
@@ -93,22 +91,14 @@ def test_a_file_normalises_samples_and_says_what_it_takes(workplace: Any) -> Non
     assert [value.doc_string for value in (*model.graph.input, *model.graph.output)] == meanings
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
-def test_torchscript_has_the_same_metadata_and_acts_alike_and_the_page_s_example_plays(
+def test_without_noise_nothing_is_drawn_and_the_page_s_example_plays(
     workplace: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = trained(workplace)
-    script, file = Exported(workplace, run, "torchscript"), Exported(workplace, run)
+    file = Exported(workplace, run)
     assert file.outputs == ["action", "logits"], "without --sampled nothing is drawn"
-    extra = {"tianji.json": ""}
-    policy = torch.jit.load(script.path, _extra_files=extra)  # type: ignore[no-untyped-call]
-    document = json.loads(extra["tianji.json"])
-    assert document == {name: file.document[name] for name in document}
     seen = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
-    wanted = file(observation=seen)
-    np.testing.assert_array_equal(wanted["action"], tianji.load(run).act(seen))
-    for name, output in zip(file.outputs, policy(torch.tensor(seen)), strict=True):
-        np.testing.assert_allclose(output.numpy(), wanted[name], atol=1e-5)
+    np.testing.assert_array_equal(file(observation=seen)["action"], tianji.load(run).act(seen))
 
     (example, *_) = re.findall(r"```python\n(.*?)```", (DOCS / "export.md").read_text(), re.DOTALL)
     (workplace.place / "example.py").write_text(example)
@@ -128,7 +118,7 @@ def test_continuous_actions_are_scaled_and_clipped(workplace: Any, agent: str) -
         workplace.base["training"] = {"warmup_steps": 512, "batch_size": 64}
         workplace.base["distribution"]["actor"]["send_size"] = 4
     run = trained(workplace)
-    file, policy = Exported(workplace, run, "onnx", "--sampled"), tianji.load(run)
+    file, policy = Exported(workplace, run, "--sampled"), tianji.load(run)
     seen = np.random.default_rng(1).normal(size=(200, 3)).astype(np.float32)
     found = file(observation=seen, noise=noise_of("normal", (200, 1)))
     np.testing.assert_allclose(found["action"], policy.act(seen), atol=1e-4)
@@ -362,11 +352,12 @@ def untrained(workplace: Any) -> str:
 @pytest.mark.parametrize(
     ("kind", "out", "said"),
     [
-        ("onxx", "x.onnx", "--format: no format 'onxx'; did you mean 'onnx'?"),
+        ("onxx", "x.onnx", "--format: no format 'onxx'; onnx would be right"),
+        ("torchscript", "x.pt", "torchscript is no format any more, since torch deprecates it; onnx is"),
         ("onnx", "x.pt", "--out: x.pt is no name for onnx; x.onnx would be right"),
-        ("torchscript", "x", "--out: x is no name for torchscript; x.pt would be right"),
+        ("onnx", "x", "--out: x is no name for onnx; x.onnx would be right"),
         ("onnx", "out", "--out: cannot write out: it is a directory; a file such as policy.onnx"),
-        ("torchscript", "nowhere/x.pt", "there is no directory nowhere; a file such as policy.pt"),
+        ("onnx", "nowhere/x.onnx", "there is no directory nowhere; a file such as policy.onnx"),
         ("onnx", "x.onnx", "has no checkpoints yet"),
     ],
 )

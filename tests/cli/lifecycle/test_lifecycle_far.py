@@ -87,7 +87,7 @@ def test_actions_between_bounds_far_from_one_are_learnt_and_leave_in_the_spaces_
     run.finish()
     assert greedy_return(workplace, run.path) > 19, "of 20; 7 where the policy plays a bound for ever"
     policy, seen = tianji.load(run.path, "last"), np.zeros((50, 1), np.float32)
-    file = Exported(workplace, run.path, "onnx", "--checkpoint", "last", "--sampled")
+    file = Exported(workplace, run.path, "--checkpoint", "last", "--sampled")
     found = file(observation=seen, noise=noise_of("normal", (50, 1)))
     for name, acts_greedily in (("action", True), ("sampled_action", False)):
         wanted = policy.act(seen, deterministic=acts_greedily)
@@ -192,7 +192,7 @@ def test_observations_far_from_zero_and_close_together_are_learnt(
     parts = {"still": np.full((50, 1), 3, np.float32), "time": time}
     chosen = policy.act(parts if environment == "Parts" else time)
     assert (chosen == (np.linspace(0, 1, 50) > 0.5)).mean() > 0.9
-    file = Exported(workplace, run.path, "onnx", "--checkpoint", "last")
+    file = Exported(workplace, run.path, "--checkpoint", "last")
     inputs = {f"observation.{name}": part for name, part in parts.items()}
     inputs = inputs if environment == "Parts" else {"observation": time}
     np.testing.assert_array_equal(file(**inputs)["action"], chosen)

@@ -103,7 +103,7 @@ def test_a_policy_of_images_acts_alike_in_training_evaluation_file_and_program(
     policy = tianji.load(run, "last")
     assert policy._model.encoder.first.weight.shape[1] == channels
     seen = drawn(policy, 50)
-    found = Exported(workplace, run, "onnx", "--checkpoint", "last")(observation=seen)
+    found = Exported(workplace, run, "--checkpoint", "last")(observation=seen)
     np.testing.assert_array_equal(found["action"], policy.act(seen))
     assert len(returns_of_eval(workplace, run, 4)) == 4
 
@@ -157,5 +157,5 @@ def test_actions_between_bounds_are_learnt_from_images_without_a_file(agent: str
     assert summary["evaluation"]["mean"] > 6.0, summary["evaluation"]
     policy = tianji.load(run.path, "last")
     seen = drawn(policy, 50)
-    found = Exported(workplace, run.path, "onnx", "--checkpoint", "last")(observation=seen)
+    found = Exported(workplace, run.path, "--checkpoint", "last")(observation=seen)
     np.testing.assert_allclose(found["action"], policy.act(seen), rtol=1e-4, atol=1e-5)
