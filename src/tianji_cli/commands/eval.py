@@ -22,7 +22,7 @@ from tianji_cli.commands.options import Json, Run, Runs
 from tianji_cli.config.loader import load_run_config
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe, errors_as
 from tianji_cli.files.directories import remove_stale
-from tianji_cli.files.film import Film, FilmError, check_film, check_library
+from tianji_cli.files.film import Film, FilmError, check_film
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.quantities import count, finite, number, several
 from tianji_cli.roles.evaluator import BASELINES, POLICIES, EvaluationLimits, PolicyName
@@ -79,9 +79,7 @@ MaxSteps = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="Most env steps; the config's eval_max_steps by default."),
 ]
-Render = Annotated[
-    Path | None, typer.Option(metavar="X.mp4|X.gif", help="Film the episodes, one after the other.")
-]
+Render = Annotated[Path | None, typer.Option(metavar="X.mp4", help="Film the episodes, one after the other.")]
 Overlay = Annotated[
     bool, typer.Option("--overlay", help="With --render: episode, step, reward and return below it.")
 ]
@@ -162,8 +160,6 @@ def _check_film(path: Path | None, *, overlay: bool) -> None:
         return
     try:
         check_film(path)
-        if overlay:
-            check_library(".gif")  # Its numbers are drawn by Pillow, too.
     except FilmError as cause:
         raise UsageError(f"--render: {cause}") from cause
 

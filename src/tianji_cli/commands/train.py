@@ -24,7 +24,7 @@ from tianji_cli.config.loader import load_config, load_run_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError, RunFailed, TianjiError, UsageError
 from tianji_cli.files.directories import is_occupied, remove_stale
-from tianji_cli.files.film import MP4, FilmError, check_library
+from tianji_cli.files.film import FilmError, check_library
 from tianji_cli.files.initial import Source, described
 from tianji_cli.files.modules import digests
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
@@ -300,7 +300,7 @@ def _check_needs(job: JobConfig) -> None:
     evaluation = job.experiment.evaluation
     if evaluation is not None and evaluation.video:
         try:
-            check_library(MP4)
+            check_library()
         except FilmError as cause:
             raise UsageError(f"experiment.evaluation.video: {cause}") from cause
 

@@ -1,4 +1,4 @@
-"""Films of what an environment draws: animated GIFs by Pillow, and MP4 (H.264) by PyAV.
+"""Films of what an environment draws: MP4 (H.264) by PyAV.
 
 A game of Atari may have 27,000 pictures, too many to keep: each is written as it comes. Until a film is
 finished it has a temporary name, so that a file of its own name is always a whole one, and is locked: a file
@@ -12,12 +12,11 @@ import fcntl
 import glob
 import os
 import secrets
-import struct
-from collections.abc import Mapping
+import shlex
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
 Picture = npt.NDArray[np.uint8]
 
+MP4: Final = ".mp4"
 PICTURES_PER_S: Final = 30.0
 """Where an environment does not say how many it draws."""
 
@@ -38,67 +38,8 @@ class FilmError(UsageError):
     """A film cannot be written; the message says which and why, or what would be right."""
 
 
-class _Writer(Protocol):
-    """Writes pictures of one size into a file that is there and empty.
-
-    Attributes:
-        library: what it imports.
-        package: what that is called.
-    """
-
-    library: ClassVar[str]
-    package: ClassVar[str]
-
-    def __init__(self, path: Path, picture: Picture, fps: float) -> None: ...
-
-    def write(self, picture: Picture) -> None:
-        """Append a picture."""
-
-    def close(self) -> None:
-        """Write what is left, and close the file."""
-
-
-class _Gif:
-    """A GIF without end, which shows its pictures over and over.
-
-    Its clock has hundredths of a second, and viewers slow down what takes less than two of them.
-    """
-
-    library: ClassVar[str] = "PIL"
-    package: ClassVar[str] = "Pillow"
-
-    FOR_EVER: Final = b"!\xff\x0bNETSCAPE2.0\x03\x01\x00\x00\x00"
-    END: Final = b";"
-
-    def __init__(self, path: Path, picture: Picture, fps: float) -> None:
-        self._file: IO[bytes] = path.open("wb")
-        self._fps = min(fps, 50.0)
-        self._number = 0
-        height, width, _ = picture.shape
-        # Each picture brings a colour table of its own, so the file as a whole has none.
-        self._file.write(b"GIF89a" + struct.pack("<HHBBB", width, height, 0, 0, 0) + self.FOR_EVER)
-
-    def write(self, picture: Picture) -> None:
-        """Append a picture, in at most 256 colours of its own."""
-        from PIL import GifImagePlugin, Image  # noqa: PLC0415 - only films need it
-
-        begins, ends = (round(100 * n / self._fps) for n in (self._number, self._number + 1))
-        self._number += 1
-        image = Image.fromarray(picture).quantize()
-        shown: dict[str, Any] = {"duration": 10 * (ends - begins), "include_color_table": True}
-        self._file.write(b"".join(GifImagePlugin.getdata(image, **shown)))
-
-    def close(self) -> None:
-        """Write the end, and close the file."""
-        with self._file:
-            self._file.write(self.END)
-
-
 class _Mp4:
     """H.264 in the colours that every player knows, which halve the resolution of colour: sides are even."""
-
-    library: ClassVar[str] = "av"
-    package: ClassVar[str] = "PyAV"
 
     def __init__(self, path: Path, picture: Picture, fps: float) -> None:
         import av  # noqa: PLC0415 - only films need it
@@ -129,19 +70,14 @@ class _Mp4:
             self._container.close()
 
 
-_WRITERS: Final[Mapping[str, type[_Writer]]] = {".mp4": _Mp4, ".gif": _Gif}
-MP4: Final = ".mp4"
-
-
-def check_library(suffix: str) -> None:
-    """Refuse a kind of films whose library is missing, without importing it.
+def check_library() -> None:
+    """Refuse films if their library is missing, without importing it.
 
     Raises:
         FilmError: the message has the command that installs it.
     """
-    writer = _WRITERS[suffix]
-    if find_spec(writer.library) is None:
-        raise FilmError(f"a film as {suffix} needs {writer.package}: pip install 'tianji[video]'")
+    if find_spec("av") is None:
+        raise FilmError("a film as .mp4 needs PyAV: pip install 'tianji[video]'")
 
 
 def check_film(path: Path) -> None:
@@ -151,11 +87,13 @@ def check_film(path: Path) -> None:
         FilmError: its name promises another format, the library is missing, or there is no place for it.
     """
     suffix = path.suffix.lower()
-    if suffix not in _WRITERS:
-        name = path if path.name else Path("play")
-        known = " or ".join(str(name.with_suffix(one)) for one in _WRITERS)
-        raise FilmError(f"{path} names no film that can be written; {known} would be right")
-    check_library(suffix)
+    if suffix != MP4:
+        right = str((path if path.name else Path("play")).with_suffix(MP4))
+        hint = f"{right} would be right"
+        if suffix == ".gif":
+            hint += f", and `{shlex.join(('ffmpeg', '-i', right, str(path)))}` converts it"
+        raise FilmError(f"{path} names no film that can be written; {hint}")
+    check_library()
     try:
         wrong = (path.exists() or path.is_symlink()) and not path.is_file()
         has_place = path.parent.is_dir()
@@ -179,7 +117,7 @@ class Film(contextlib.AbstractContextManager["Film"]):
     As a context it is discarded if that was not called within.
 
     Args:
-        path: ends in ``.mp4`` or ``.gif``; see ``check_film``.
+        path: ends in ``.mp4``; see ``check_film``.
         fps: pictures a second.
 
     Attributes:
@@ -193,7 +131,7 @@ class Film(contextlib.AbstractContextManager["Film"]):
         self._temporary = path.with_name(f".{path.name}.{secrets.randbelow(10**9)}")
         self._lock: int | None = None
         self._shape: tuple[int, ...] = ()
-        self._writer: _Writer | None = None
+        self._writer: _Mp4 | None = None
 
     def add(self, picture: Picture) -> None:
         """Write one picture, ``[height, width, 3]``, each time of the same size.
@@ -251,7 +189,7 @@ class Film(contextlib.AbstractContextManager["Film"]):
         remove_leftovers(self.path.parent, self.path.name)
         try:
             self._lock = _make_locked(self._temporary)
-            self._writer = _WRITERS[self.path.suffix.lower()](self._temporary, picture, self.fps)
+            self._writer = _Mp4(self._temporary, picture, self.fps)
         except BaseException:
             self._remove_temporary()
             raise
@@ -281,7 +219,7 @@ def remove_leftovers(directory: Path, name: str = "") -> None:
     """
     for left in directory.glob(f".{glob.escape(name) or '*'}.*"):
         suffix, number = left.with_suffix("").suffix.lower(), left.suffix[1:]
-        if suffix in _WRITERS and number.isdecimal():
+        if suffix == MP4 and number.isdecimal():
             with contextlib.suppress(OSError):
                 descriptor = open_regular(left, os.O_RDWR)
                 try:

@@ -102,7 +102,7 @@ class WandbTracker(Tracker):
     def finish(self, summary: Mapping[str, Any], files: Sequence[Path]) -> None:
         """Fill the summary, and bring plots as images and videos as such."""
         self._run.summary.update(dict(summary))
-        kinds = {".png": self._wandb.Image, ".gif": self._wandb.Video, ".mp4": self._wandb.Video}
+        kinds = {".png": self._wandb.Image, ".mp4": self._wandb.Video}
         media = {path.stem: kinds[path.suffix](str(path)) for path in files if path.suffix in kinds}
         if media:
             self._run.log(media)

@@ -5,10 +5,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import av
 import pytest
 from cli import signalling, skirmish
 from cli.lifecycle.conftest import ENDLESS
-from PIL import Image
 
 BASE: dict[str, Any] = {
     "experiment": {"name": "run", "stop": {"env_steps": 4096}, "eval_episodes": 8},
@@ -67,9 +67,9 @@ def test_a_team_is_evaluated_by_agent_and_beside_its_baselines(workplace: Any) -
         **played["random"],
     }
 
-    figures(workplace, run, "--policy", "heuristic", "--episodes", "1", "--render", "play.gif")
-    with Image.open(workplace.place / "play.gif") as gif:
-        assert gif.n_frames == 1 + 25  # type: ignore[attr-defined]
+    figures(workplace, run, "--policy", "heuristic", "--episodes", "1", "--render", "play.mp4")
+    with av.open(str(workplace.place / "play.mp4")) as container:
+        assert container.streams.video[0].frames == 1 + 25
 
 
 @pytest.mark.timeout(300)  # Many commands in a row.
