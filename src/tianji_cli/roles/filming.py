@@ -10,9 +10,8 @@ import contextlib
 import math
 import traceback
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +26,7 @@ Floats = npt.NDArray[np.float32]
 
 LEAST_WIDTH: Final = 256
 """Pixels of a film: MinAtar's pictures have ten, and numbers need some. Smaller ones are enlarged."""
-STRIP: Final = 48
+STRIP: Final = (48, 48, 48)
 """Grey of the strip: no picture's black."""
 MOST_HEIGHT: Final = 1024
 """Of an enlarged picture."""
@@ -88,37 +87,21 @@ def enlarged(picture: Picture) -> Picture:
 
 def with_numbers(picture: Picture, moment: Moment) -> Picture:
     """Draw where an episode is in a strip below a picture, ``[height, width, 3]``."""
-    from PIL import Image, ImageDraw  # noqa: PLC0415 - only films need it
+    from PIL import Image, ImageDraw, ImageFont  # noqa: PLC0415 - only films need it
 
     height, drawn, _ = picture.shape
     width = max(drawn, LEAST_WIDTH)
     font_size = min(max(width // 24, 13), 32)
-    line, margin = round(1.3 * font_size), font_size // 2
-    canvas = np.full((height + 2 * line + margin, width, 3), STRIP, np.uint8)
-    left = (width - drawn) // 2
-    canvas[:height, left : left + drawn] = picture
-    strip = Image.fromarray(canvas[height:])
-    draw = ImageDraw.Draw(strip)
+    canvas = Image.new("RGB", (width, height + 3 * font_size), STRIP)
+    canvas.paste(Image.fromarray(picture), ((width - drawn) // 2, 0))
+    draw, font = ImageDraw.Draw(canvas), ImageFont.load_default(font_size)
     columns = (
-        (f"episode {moment.episode}", f"step {moment.step}"),
-        (
-            f"reward {moment.reward:.5g}",
-            f"return {moment.score:.6g}",
-        ),
+        f"episode {moment.episode}\nstep {moment.step}",
+        f"reward {moment.reward:.5g}\nreturn {moment.score:.6g}",
     )
-    for number, lines in enumerate(columns):
-        for row, text in enumerate(lines):
-            place = margin + number * width // 2, margin // 2 + row * line
-            draw.text(place, text, fill="white", font=_font(font_size))
-    canvas[height:] = np.asarray(strip)
-    return canvas
-
-
-@cache
-def _font(size: int) -> Any:
-    from PIL import ImageFont  # noqa: PLC0415 - only films need it
-
-    return ImageFont.load_default(size)
+    for number, text in enumerate(columns):
+        draw.text((font_size // 2 + number * width // 2, height + font_size // 4), text, "white", font)
+    return np.asarray(canvas)
 
 
 class Films:
