@@ -10,7 +10,7 @@ same algorithm: with its own settings (``peers/sb3_locomotion.py`` says which), 
 over seeds with 95 % bootstrap intervals. Each training stays in ``--out`` and is not repeated: what was
 interrupted goes on. Leave the machine alone meanwhile.
 
-How near does production come to what the cores can make? `tianji profile` measures the parts alone: seconds
+How near does production come to what the cores can make? `tianji profile` measures the parts: seconds
 to step, to choose an action and to learn, each for one env step. M cores that are never idle make
 ``M / (t_step + t_act + t_learn)`` env steps a second; the last lines have this bound, and what the trainings
 made of it.
@@ -38,7 +38,7 @@ from tianji_cli.launch.children import python_command
 from tianji_cli.runs.comparison.statistics import estimate
 from tianji_cli.telemetry.machine import cpu_model
 from tianji_lab.environment import busy_share
-from tianji_lab.profile.measurements import Measurements
+from tianji_lab.profile.parts import Measurements
 from tianji_lab.training import read_summary, train_once
 
 PEER = Path(__file__).parent / "peers" / "sb3_locomotion.py"
@@ -125,21 +125,11 @@ def measure_bound(options: argparse.Namespace) -> dict[str, float]:
         subprocess.run(python_command("tianji_cli", *command), check=True)
         path.with_suffix(".part").rename(path)
     measured = Measurements.model_validate_json(json.dumps(json.loads(path.read_text())["measurements"]))
-    num_envs = load_config(options.config, options.set).environment.num_envs
-    acting = next(
-        each
-        for each in measured.actors
-        if each.num_envs == num_envs and each.side_by_side == 1 and not each.crowded
-    )
-    learning = next(
-        each
-        for each in measured.learners
-        if each.num_envs == num_envs and each.cores == each.share == 1 and not each.crowded
-    )
+    part = measured.parts[0]
     costs = {
-        "t_step": acting.step_s.median / acting.samples,
-        "t_act": acting.act_s.median / acting.samples,
-        "t_learn": measured.rho * learning.update_s.median / learning.uses_per_update,
+        "t_step": part.step_s / part.samples,
+        "t_act": part.act_s / part.samples,
+        "t_learn": measured.rho * part.update_s / part.uses_per_update,
     }
     return costs | {"bound": measured.cores / sum(costs.values())}
 

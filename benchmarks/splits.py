@@ -1,4 +1,4 @@
-"""Is the recommended split the best one? `tianji profile --verify` of many configs, beside its targets.
+"""Is the split that won the race the best one? `tianji profile --verify` of many configs, beside its targets.
 
 python benchmarks/splits.py --out profiles                         # about five minutes a config
 python benchmarks/splits.py --out profiles --config ppo_hopper ppo_lunarlander

@@ -139,8 +139,6 @@ OF_CLEANRL = {"cleanrl/dqn.py", "cleanrl/ppo.py", "cleanrl/cleanrl/ppo.py"}
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_document_names_modules_that_exist(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
-    if document.name == "moved.md":
-        text = re.sub(r"\|[^|]*\|$", "", text, flags=re.MULTILINE)  # Where they were is the last column.
     folders = [*FOLDERS.values(), *(ROOT / other for other in ("benchmarks", "docs", "tests"))]
     paths = [f"/{path.relative_to(ROOT)}" for folder in folders for path in folder.rglob("*.py")]
     files = set(re.findall(r"\w[\w/]*\.py\b", text)) - WRITTEN_BY_READERS - OF_CLEANRL

@@ -50,7 +50,6 @@ PRELOAD: Final = (
     "onnx",
     "tianji_lab.bench.run",
     "tianji_lab.profile.run",
-    "tianji_lab.profile.probe.probe",
     "tianji_lab.scaling.study",
     "tianji_lab.scaling.plots",
     "tianji_lab.staleness.plots",

@@ -196,7 +196,7 @@ REPEATS: Final = 3
 NODE_CORES: Final = 40
 """Cores of a node of the paper's cluster."""
 LINK_MB_PER_S: Final = 1250.0
-"""Speed of a simulated node's link: 10 Gbit/s."""
+"""Speed of a predicted node's link: 10 Gbit/s."""
 
 
 ScalingFigure = Annotated[
@@ -218,23 +218,23 @@ Seconds = Annotated[float, typer.Option(metavar="S", help="That each training la
 Earlier = Annotated[
     Path | None,
     typer.Option(
-        "--from", metavar="JSON", help="Simulate from what `tianji profile --json` or this has measured."
+        "--from", metavar="JSON", help="Predict from what `tianji profile --json` or this has measured."
     ),
 ]
-NoSimulation = Annotated[bool, typer.Option("--no-simulation", help="Train only.")]
+NoPrediction = Annotated[bool, typer.Option("--no-prediction", help="Train only.")]
 Nodes = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Simulated at most; what is needed by default.")
+    int | None, typer.Option(metavar="N", min=1, help="Predicted at most; what is needed by default.")
 ]
 NodeCores = Annotated[
-    int | None, typer.Option(metavar="M", min=1, help=f"Of a simulated node; {NODE_CORES} by default.")
+    int | None, typer.Option(metavar="M", min=1, help=f"Of a predicted node; {NODE_CORES} by default.")
 ]
-SimulatedLink = Annotated[
+NodeLink = Annotated[
     float | None,
     typer.Option(
         "--link-mb",
         metavar="MB/S",
         min=0.001,
-        help=f"What the link of a simulated node carries; {LINK_MB_PER_S:g} by default.",
+        help=f"What the link of a predicted node carries; {LINK_MB_PER_S:g} by default.",
     ),
 ]
 Hosts = Annotated[
@@ -266,10 +266,10 @@ def scaling(  # noqa: PLR0913 - the options of a command are its parameters
     seconds: Seconds = SECONDS,
     set_: Override = None,
     earlier: Earlier = None,
-    no_simulation: NoSimulation = False,
+    no_prediction: NoPrediction = False,
     nodes: Nodes = None,
     node_cores: NodeCores = None,
-    link_mb: SimulatedLink = None,
+    link_mb: NodeLink = None,
     hosts: Hosts = None,
     join_with: JoinWith = None,
     listen: Listen = None,
@@ -280,16 +280,16 @@ def scaling(  # noqa: PLR0913 - the options of a command are its parameters
     """How throughput and time change with actors, learners and groups: Figures 4(c), 6, 12(b) and Table 1."""
     from tianji_cli.errors import UsageError  # noqa: PLC0415
     from tianji_lab.scaling.hosts import others_of  # noqa: PLC0415
+    from tianji_lab.scaling.prediction import Machines  # noqa: PLC0415
     from tianji_lab.scaling.report import compare  # noqa: PLC0415
-    from tianji_lab.scaling.simulation import Machines  # noqa: PLC0415
     from tianji_lab.scaling.study import Request, plan_study  # noqa: PLC0415
     from tianji_lab.training import lasting_config  # noqa: PLC0415
 
-    simulated = {"--nodes": nodes, "--node-cores": node_cores, "--link-mb": link_mb, "--from": earlier}
-    for option, value in simulated.items():
-        if no_simulation and value is not None:
-            raise UsageError(f"{option} is of the simulation, and --no-simulation wants none")
-    machines = None if no_simulation else Machines(nodes, node_cores or NODE_CORES, link_mb or LINK_MB_PER_S)
+    predicted = {"--nodes": nodes, "--node-cores": node_cores, "--link-mb": link_mb, "--from": earlier}
+    for option, value in predicted.items():
+        if no_prediction and value is not None:
+            raise UsageError(f"{option} is of the prediction, and --no-prediction wants none")
+    machines = None if no_prediction else Machines(nodes, node_cores or NODE_CORES, link_mb or LINK_MB_PER_S)
     request = Request(
         figure=figure,
         actors=tuple(actors or ()),

@@ -27,8 +27,11 @@ def profile(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
         float | None,
         typer.Option(metavar="MB/S", help="What the link between nodes carries; else no limit."),
     ] = None,
+    race_s: Annotated[
+        float, typer.Option("--race-s", metavar="S", min=1, help="How long candidates are trained with.")
+    ] = 60.0,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Train for some seconds with the choice and with others.")
+        bool, typer.Option("--verify", help="A longer race: five trainings with each of the candidates.")
     ] = False,
     write: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Write the config with the recommended split.")
@@ -44,12 +47,12 @@ def profile(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
     json: Json = None,
     quiet: Quiet = False,
 ) -> None:
-    """Measure what a config's parts cost here, and recommend how to split the cores among them.
+    """Find how to split the cores between learners and actors: measure, predict, and race the best splits.
 
     Example: tianji profile ppo_cartpole --write split.toml
 
-    Measured is this machine, in most of a minute; nothing with --from.
-    What cannot be measured on it, as other --cores, --nodes and --gpus, is reckoned.
+    Splits are trained with on this machine, for about a minute and a half in all.
+    Those of other machines (--cores, --nodes, --gpus) are predicted; so is everything with --from.
     """
     from tianji_lab.profile.run import Options  # noqa: PLC0415
     from tianji_lab.profile.run import profile as run  # noqa: PLC0415
@@ -63,6 +66,7 @@ def profile(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
             nodes=nodes,
             gpus=gpus,
             link_mb_per_s=link_mb,
+            race_s=race_s,
             verify=verify,
             write=write,
             out=out,

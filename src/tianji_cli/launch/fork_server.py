@@ -64,7 +64,7 @@ class Build(BaseModel):
 
 
 class Job(BaseModel):
-    """What all workers are told from now on."""
+    """The job of all workers that are started from now on."""
 
     kind: Literal["job"] = "job"
     spec: JobSpec
@@ -77,7 +77,13 @@ class Start(BaseModel):
     spec: ProcessSpec
 
 
-Request = Build | Job | Start
+class Finish(BaseModel):
+    """Start nothing more of this job; ``Finished`` answers once nothing is left of its workers."""
+
+    kind: Literal["finish"] = "finish"
+
+
+Request = Build | Job | Start | Finish
 REQUEST: Final[TypeAdapter[Request]] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])
 
 
@@ -104,7 +110,13 @@ class Exited(BaseModel):
     exit: ProcessExit
 
 
-Notice = Built | Started | Exited
+class Finished(BaseModel):
+    """Nothing is left of the job's workers, nor of what they started."""
+
+    kind: Literal["finished"] = "finished"
+
+
+Notice = Built | Started | Exited | Finished
 NOTICE: Final[TypeAdapter[Notice]] = TypeAdapter(Annotated[Notice, Field(discriminator="kind")])
 
 Work = Callable[[int], None]
@@ -117,8 +129,9 @@ class ForkServer:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._received = b""
-        self._requests: deque[bytes] = deque()
+        self._requests: deque[Request] = deque()
         self._job: JobSpec | None = None
+        self._is_finishing = False
         self._started = 0
         self._children: dict[int, tuple[int, Callable[[ProcessExit], Notice]]] = {}
         self._orphans: dict[int, float] = {}
@@ -138,9 +151,12 @@ class ForkServer:
         while self._is_asked or self._children or self._orphans:
             self._wait()
             while self._requests:
-                work = self._serve(REQUEST.validate_json(self._requests.popleft()))
+                work = self._serve(self._requests.popleft())
                 if work is not None:
                     return work
+            if self._is_finishing and not (self._children or self._orphans):
+                self._is_finishing = False
+                self._send(Finished())
         return None
 
     def _wait(self) -> None:
@@ -157,22 +173,24 @@ class ForkServer:
                 self._is_asked = False
                 self._poller.unregister(self._channel)
             *lines, self._received = (self._received + data).split(b"\n")
-            self._requests.extend(lines)
+            self._requests.extend(map(REQUEST.validate_json, lines))
         if self._building is not None:
             self._building.bound()
         end_orphans({pid for pid, _ in self._children.values()}, self._orphans)
 
     def _serve(self, request: Request) -> Work | None:
-        if not isinstance(request, Start) and not request.spec.fresh:
+        if isinstance(request, Build | Job) and not request.spec.fresh:
             preload()
         match request:
             case Job(spec=job):
                 self._job = job
-                return None
             case Build(spec=job):
                 return self._build(job)
             case Start(spec=own):
                 return self._start(own)
+            case Finish():
+                self._is_finishing = True
+        return None
 
     def _build(self, job: JobSpec) -> Work | None:
         from tianji_cli.worker.worker import check_build  # noqa: PLC0415 - the root imports this module, too
@@ -201,6 +219,8 @@ class ForkServer:
         job = self._job
         assert job is not None, "a launcher says what the job is before it asks for a worker"
         number, self._started = self._started, self._started + 1
+        if Finish() in self._requests:
+            return None
         gate: tuple[int, ...] = ()
         try:
             gate = os.pipe()

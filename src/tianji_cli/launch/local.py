@@ -25,6 +25,8 @@ from tianji_cli.launch.fork_server import (
     Build,
     Built,
     Exited,
+    Finish,
+    Finished,
     Job,
     Notice,
     Request,
@@ -102,11 +104,12 @@ class WorkerProcess:
 class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
     """Owns the fork server of a job, and the pipe whose end tells workers that their root is dead.
 
-    Nothing here waits for the server to read: what it does not take at once is kept until it does.
+    One job may follow another: each goes from ``begin`` to ``start_no_more``. Nothing here waits for the
+    server to read: what it does not take at once is kept until it does.
 
     Attributes:
         lost: the fork server is gone. Workers live on; how they end is then not known any more.
-        dismissed: it is gone because it was to start no more.
+        dismissed: it starts no more of this job.
         built: what came of the last ``build_once``.
 
     Raises:
@@ -116,6 +119,7 @@ class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
     def __init__(self) -> None:
         self.lost = False
         self.dismissed = False
+        self._is_finished = False
         self.exited: list[WorkerProcess] = []
         self._outgoing = bytearray()
         self._received = b""
@@ -196,7 +200,8 @@ class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
             raise error
 
     def begin(self, job: JobSpec) -> None:
-        """Describe what all workers from now on are told."""
+        """Begin a job: describe it to all workers that are started from now on."""
+        self.dismissed = self._is_finished = False
         self._ask(Job(spec=job))
 
     def start(self, own: ProcessSpec) -> WorkerProcess:
@@ -243,7 +248,7 @@ class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
             worker.send_kill()
 
     def start_no_more(self) -> None:
-        """Have the server begin nothing that it has not begun; it goes on telling how workers end.
+        """Have the server start no more of this job; it goes on telling how workers end.
 
         A server that is suspended is ended: it would do neither.
         """
@@ -255,20 +260,16 @@ class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
             self._lose_server()
         elif not (self.lost or self.dismissed):
             self.dismissed = True
-            self._outgoing.clear()
-            self._events.modify(self._channel, select.EPOLLIN)
-            self._channel.shutdown(socket.SHUT_WR)
+            del self._outgoing[self._outgoing.find(b"\n") + 1 :]  # The first may have gone in part.
+            self._ask(Finish())
 
     def wait(self, timeout_s: float) -> None:
         """Wait until ``check`` has something to do."""
         self._events.poll(timeout_s)
 
     def wait_for_server(self) -> None:
-        """Wait until nothing is left of the workers, and the server, which starts no more, has said so."""
-        deadline = time.monotonic() + CLOSE_LIMIT_S
-        while not self.lost and time.monotonic() < deadline:
-            self.wait(0.1)
-            self.check()
+        """Wait until the server, which starts no more, has said that nothing is left of the workers."""
+        self._wait_until(lambda: self.lost or self._is_finished)
 
     def cause_of_loss(self) -> str:
         """Describe how the server ended, and what it wrote last."""
@@ -280,12 +281,20 @@ class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
         os.close(self._parent_alive)
         self.start_no_more()
         self.wait_for_server()
+        self._channel.shutdown(socket.SHUT_WR)
+        self._wait_until(lambda: self.lost)
         self._server.kill()
         self._server.wait()
         self._free()
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
+
+    def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + CLOSE_LIMIT_S
+        while not is_so() and time.monotonic() < deadline:
+            self.wait(0.1)
+            self.check()
 
     def _ask(self, request: Request) -> None:
         self._outgoing += request.model_dump_json().encode() + b"\n"
@@ -315,6 +324,10 @@ class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
                     worker.send_kill()
             case Exited():
                 self._workers[notice.number].end(notice.exit)
+            case Finished():
+                self._is_finished = True
+                for worker in self._workers:
+                    worker.end(ProcessExit())  # Those that were taken back.
 
     def _lose_server(self) -> None:
         if self.lost:

@@ -31,7 +31,7 @@ from tianji_cli.root.population import Standings
 from tianji_cli.root.shutdown import EvaluationWatch, Outcome, Phase, Shutdown
 from tianji_cli.root.tracing import Tracing
 from tianji_cli.signals import StopSignals
-from tianji_cli.telemetry.snapshot import Status, Summary
+from tianji_cli.telemetry.snapshot import Snapshot, Status, Summary
 from tianji_cli.telemetry.telemetry import Telemetry
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import (
@@ -73,6 +73,7 @@ class Root:
 
     Args:
         begins: called when all that training needs are there, before any of them hears so.
+        enough: asked at every tick; a reason ends training as a stop rule does.
     """
 
     def __init__(  # noqa: PLR0913 - the root is where everything meets
@@ -92,6 +93,7 @@ class Root:
         tracing: Tracing,
         checkpoints: Path,
         begins: Callable[[], None],
+        enough: Callable[[Snapshot], str | None],
     ) -> None:
         self._config = config
         self._job = job
@@ -109,6 +111,7 @@ class Root:
         self._tracing = tracing
         self._checkpoints = checkpoints
         self._begins = begins
+        self._enough = enough
         self._phase = Phase.STARTING
         self._outcome: Outcome | None = None
         self._members = Membership(plan, graph_of(config), control)
@@ -485,7 +488,7 @@ class Root:
         if reached is not None and stuck is not None and self._outcome is None:
             hangs = " hangs, and nothing was made or learnt since"
             self._end("failed", f"{_cause(self._job.process(stuck), hangs)}: {reached}")
-        self._finish_if(reached)
+        self._finish_if(reached or self._enough(snapshot))
 
     def _note_groups(self) -> None:
         """Note in the overview how far it is with the groups, and which are lost."""

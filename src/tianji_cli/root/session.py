@@ -7,7 +7,7 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -49,7 +49,7 @@ from tianji_cli.signals import Interruption, StopSignals
 from tianji_cli.telemetry.chart import Course, read_course
 from tianji_cli.telemetry.machine import last_session, note_session
 from tianji_cli.telemetry.run_state import last_row
-from tianji_cli.telemetry.snapshot import Summary
+from tianji_cli.telemetry.snapshot import Snapshot, Summary
 from tianji_cli.telemetry.telemetry import Telemetry, choose_display, unwaited
 from tianji_cli.telemetry.trackers import TENSORBOARD
 from tianji_cli.telemetry.tracking import told
@@ -82,6 +82,7 @@ class RunRequest:
         launcher: starts processes on this host; None if an MPI launcher has started them.
         files: of the user's, for hosts that join.
         code: digests of the user's modules, by name.
+        enough: asked at every tick; a reason ends the session as a stop rule does.
     """
 
     job: JobConfig
@@ -94,6 +95,7 @@ class RunRequest:
     launcher: LocalLauncher | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
     code: Mapping[str, str] = field(default_factory=dict)
+    enough: Callable[[Snapshot], str | None] = lambda _snapshot: None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -180,6 +182,7 @@ def run_session(request: RunRequest) -> Result:
             tracing=Tracing(plan, control, run, telemetry.event),
             checkpoints=run.checkpoints,
             begins=partial(_begin, request, number, earlier_env_steps, telemetry, trackers),
+            enough=request.enough,
         )
         summary = replace(root.run(), init=initial, session=number)
         with control.undisturbed():

@@ -49,11 +49,6 @@ BOUND_BY_LINK: Final = Bottleneck(
     "the network to the learner's host is full; actors on the learner's own host, or a group on each host, "
     "would help, more actors elsewhere will not",
 )
-BOUND_BY_ROOT: Final = Bottleneck(
-    "communication-bound",
-    "the root cannot average the parameters of more groups; fewer and larger groups, "
-    "or averaging less often, would help",
-)
 IN_BALANCE: Final = Bottleneck(
     "balanced",
     "actors make samples about as fast as the learner uses them; only more of both would help",

@@ -483,6 +483,7 @@ class BuildReport(Message):
         imported: modules of TianJi's that it took and the fork server had not imported: algorithms, mostly.
         modules: the user's that it took, by name.
         init: what a new run takes of another one; None if it begins by itself.
+        fragment_bytes: size of a fragment.
     """
 
     error: str = ""
@@ -490,6 +491,7 @@ class BuildReport(Message):
     imported: tuple[str, ...] = ()
     modules: dict[str, KeptModule] = {}
     init: dict[str, Any] | None = None
+    fragment_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -446,18 +446,20 @@ def check_build(job: JobSpec, output: BuildOutput, parent_pipe: int) -> None:
     sys.path[:] = job.path
     before = set(sys.modules)
     try:
-        init = _build(job)
+        init, fragment_bytes = _build(job)
         new = sorted(sys.modules.keys() - before)
         imported = tuple(name for name in new if name.startswith(FORKABLE))
-        report = BuildReport(imported=imported, modules=read_modules(new), init=init)
+        report = BuildReport(
+            imported=imported, modules=read_modules(new), init=init, fragment_bytes=fragment_bytes
+        )
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's modules raise
         report = BuildReport(error=text(explained(error)), traceback=text(traceback.format_exc()))
     os.write(output.report, report.model_dump_json().encode())
     sys.exit(1 if report.error else 0)
 
 
-def _build(job: JobSpec) -> dict[str, Any] | None:
-    """Build the parts of a job once; returns what a new run takes of another one."""
+def _build(job: JobSpec) -> tuple[dict[str, Any] | None, int]:
+    """Build the parts of a job once; returns what a new run takes of another one, and a fragment's bytes."""
     # Imported here: a process started anew has its title and its output before the first slow import.
     from tianji_cli.worker.build import (  # noqa: PLC0415
         check_first_observation,
@@ -486,4 +488,4 @@ def _build(job: JobSpec) -> dict[str, Any] | None:
             check_pictures(builder)
     if config.learns_from_replay:
         check_replay_memory(builder, sum(plan.is_local(process.rank) for process in plan.carrying("buffer")))
-    return init
+    return init, builder.layout.nbytes

@@ -6,6 +6,7 @@ the sweep: there are no figures of a machine on which a message was lost.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,6 @@ from tianji_lab.bench.raw.loop import LOOPS
 from tianji_lab.bench.record import KB, MB, Record
 from tianji_lab.bench.request import Case, Request
 from tianji_lab.bench.workers import BenchWorker, BenchWorkers, Session
-from tianji_lab.model.prediction import Terms
 from tianji_transports.errors import TransportError
 
 WARM_MESSAGES: Final = 100
@@ -38,6 +38,43 @@ MOST_TERM_MESSAGES: Final = 2000
 """... but no fewer messages than the one and no more than the other."""
 BLOCKED: Final = 1.25
 """An actor whose messages take this many times what they cost it has waited for the receiving side."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Costs of a message on each side, in seconds: Equation 1 (section 3.2) as it must be meant.
+
+    The paper's first case, ``T_c = (T_sp + T_sd) N_s``, lacks the division by ``N_A`` that its own condition
+    has; with it both cases are one formula: ``T_c = N_s max((T_sp + T_sd) / N_A, T_rv)``.
+
+    Attributes:
+        sample_s: T_sp, to make it.
+        send_s: T_sd, to push it, without waits for credit.
+        receive_s: T_rv, to receive and store it.
+    """
+
+    sample_s: float
+    send_s: float
+    receive_s: float
+
+    def collection_s(self, samples: int, actors: int) -> float:
+        """T_c: the time to collect ``samples`` (N_s) from ``actors`` (N_A) that have a core each.
+
+        >>> Terms(0.01, 0.0, 0.001).collection_s(1000, actors=2)
+        5.0
+        >>> Terms(0.01, 0.0, 0.001).collection_s(1000, actors=20)
+        1.0
+        """
+        return samples * max((self.sample_s + self.send_s) / actors, self.receive_s)
+
+    @property
+    def crossing(self) -> int:
+        """The fewest actors with which the critical path is the buffer's.
+
+        >>> Terms(0.01, 0.0, 0.001).crossing
+        10
+        """
+        return max(1, math.ceil((self.sample_s + self.send_s) / self.receive_s))
 
 
 @dataclass

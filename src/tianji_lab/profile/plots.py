@@ -1,6 +1,6 @@
 """The paper's Figure 6(a) for a config and a machine: where production meets consumption.
 
-Lines are the model's: solid as far as the cores of this machine go, dashed beyond. Markers are measurements.
+Lines are the model's: solid as far as the cores of this machine go, dashed beyond. Squares are trainings.
 Buffers may receive a hundred times as fast as learners learn: then a word stands for the line of reception.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 from matplotlib.axes import Axes
@@ -21,10 +20,9 @@ from tianji_cli.quantities import count, several
 from tianji_cli.runs.figure import write_figure
 from tianji_cli.telemetry.bottleneck import BALANCED
 from tianji_cli.telemetry.palette import AMBER, BLACK, BLUE, GREEN, GREY
-from tianji_lab.model.prediction import Prediction
-from tianji_lab.profile.report import consumption, production
-from tianji_lab.profile.result import ProfileResult
-from tianji_lab.profile.verify import Verified
+from tianji_lab.profile.model import Cluster, Model, Prediction
+from tianji_lab.profile.race import Contender
+from tianji_lab.profile.result import Profile
 
 HEIGHT: Final = 2.9
 """Inches."""
@@ -53,31 +51,31 @@ At = Callable[[int], Prediction]
 
 @dataclass(frozen=True)
 class Point:
-    """Something that was measured.
+    """A split that was trained with.
 
     Attributes:
-        actors: of a group that were at work.
-        uses_per_s: over all groups; production times uses of each sample.
-        reach: how far repeats went below and above it.
+        actors: of a group.
+        uses_per_s: over all groups.
+        reach: how far trainings went below and above it.
         is_other: learners or environments were not those of the lines.
     """
 
-    quantity: str
     actors: int
     uses_per_s: float
     reach: tuple[float, float] = (0.0, 0.0)
     is_other: bool = False
 
 
-def draw(at: At, recommended: Prediction, cores: int, points: Sequence[Point], path: Path) -> None:
-    """Draw production, reception, consumption and throughput against actors into a PNG file.
-
-    Args:
-        cores: of this machine; what needs more was not measured.
+def draw(found: Profile, path: Path) -> None:
+    """Draw production, reception, consumption and throughput against actors into a file.
 
     Raises:
         OSError: the file cannot be written.
     """
+    recommended, cores = found.recommended.prediction, found.measured.measurements.cores
+    at = _predictor(found)
+    trained = found.verified or ([] if found.race is None else found.race.contenders)
+    points = [_point(contender, recommended) for contender in trained]
     balance = balance_point(at)
     curve = [at(actors) for actors in shown_actors(recommended.split.actors, balance, points)]
 
@@ -97,44 +95,22 @@ def draw(at: At, recommended: Prediction, cores: int, points: Sequence[Point], p
     write_figure(draw_into, HEIGHT, path)
 
 
-def measured_points(found: ProfileResult) -> list[Point]:
-    """Take what was measured of the roles that were chosen; of several groups or learners nothing was."""
+def _predictor(found: Profile) -> At:
+    """Predict the recommended split with other actors, as if there were cores for all that are pinned."""
     split = found.recommended.split
-    if split.groups > 1 or split.learners > 1:
-        return []
-    measured, workload = found.subject.measurements, found.subject.workload(split)
-    costs = found.table.at(split)
-    points = []
-    for actor in measured.actors:
-        if actor.num_envs == split.num_envs:
-            rates = [production(actor, seconds, workload, costs) for seconds in actor.fragment_s.values]
-            points.append(_point("production", actor.side_by_side, rates))
-    for learner in measured.learners:
-        if (learner.cores, learner.share, learner.num_envs) == (split.learner_cores, 1, split.num_envs):
-            # Updates are what takes long, and what varies.
-            rates = [consumption(learner, seconds, workload, costs) for seconds in learner.update_s.values]
-            beside = measured.at_work - learner.cores if learner.crowded else 0
-            points.append(_point("consumption", beside, rates))
-    return points
+    cluster = Cluster(MOST) if split.pinned else found.cluster
+    model = Model(found.job, found.measured.measurements, cluster)
+    return lambda actors: model.predict(replace(split, actors=actors))
 
 
-def verified_points(checks: Sequence[Verified], choice: Prediction) -> list[Point]:
-    """Take what trainings came to, beside what was chosen."""
-    return [
-        Point(
-            "throughput",
-            check.split.actors,
-            check.measured,
-            (check.measured - min(check.uses_per_s.values), max(check.uses_per_s.values) - check.measured),
-            is_other=replace(check.split, actors=choice.split.actors) != choice.split,
-        )
-        for check in checks
-    ]
-
-
-def _point(quantity: str, actors: int, rates: Sequence[float]) -> Point:
-    middle = median(rates)
-    return Point(quantity, actors, middle, (middle - min(rates), max(rates) - middle))
+def _point(contender: Contender, recommended: Prediction) -> Point:
+    split, measured, runs = contender.candidate.split, contender.measured, contender.uses_per_s
+    return Point(
+        split.actors,
+        measured,
+        (max(0.0, measured - min(runs)), max(0.0, max(runs) - measured)),
+        is_other=replace(split, actors=recommended.split.actors) != recommended.split,
+    )
 
 
 def balance_point(at: At) -> int | None:
@@ -191,11 +167,11 @@ def _plot_points(axes: Axes, points: Sequence[Point]) -> None:
             point.actors,
             point.uses_per_s,
             [[below], [above]],
-            color=COLORS[point.quantity],
-            marker="s" if point.quantity == "throughput" else "o",
+            color=BLACK,
+            marker="s",
             markersize=4,
-            markerfacecolor="white" if point.is_other else COLORS[point.quantity],
-            markeredgecolor=COLORS[point.quantity] if point.is_other else "white",
+            markerfacecolor="white" if point.is_other else BLACK,
+            markeredgecolor=BLACK if point.is_other else "white",
             markeredgewidth=0.7 if point.is_other else 0.5,
             linestyle="",
             clip_on=False,
@@ -279,7 +255,7 @@ def _marks(curve: Sequence[Prediction], cores: int, points: Sequence[Point]) -> 
     if not _is_here(curve[-1], cores):
         yield Line2D([], [], color=GREY, linestyle=DASHES, label="beyond this machine")
     if points:
-        yield Line2D([], [], color=GREY, marker="o", linestyle="", markersize=4, label="measured")
+        yield Line2D([], [], color=GREY, marker="s", linestyle="", markersize=4, label="trained")
     if any(point.is_other for point in points):
         hollow: dict[str, Any] = {"marker": "s", "markerfacecolor": "white", "markeredgewidth": 0.7}
         yield Line2D([], [], color=BLACK, linestyle="", markersize=4, label="other splits", **hollow)

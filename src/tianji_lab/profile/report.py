@@ -1,13 +1,13 @@
-"""What `tianji profile` tells people, on stdout: what was measured, what to change, and what that gives.
+"""What `tianji profile` prints: times of the parts, the race, what to change, and what that gives.
 
 Lines are made for 80 columns; commands and TOML are never broken, so that they can be copied.
 """
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from textwrap import wrap
@@ -16,29 +16,19 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from tianji_cli.quantities import count, duration, several, share, size
+from tianji_cli.quantities import count, duration, several, share
 from tianji_cli.telemetry.bottleneck import naming_network
 from tianji_cli.telemetry.styles import GOOD, LABEL, WARNING
 from tianji_cli.telemetry.table import print_table
-from tianji_lab.model.costs import ActorCosts, Cost, Costs, Split, Workload
-from tianji_lab.model.prediction import Prediction
-from tianji_lab.model.rates import NO_CONTENTION, PerRole, rates_at
-from tianji_lab.model.simulation import JITTER, Simulation
-from tianji_lab.profile.measurements import (
-    ActorFigures,
-    LearnerFigures,
-    Measurements,
-    figures_of,
-    middle_half,
-)
-from tianji_lab.profile.result import ProfileResult
-from tianji_lab.profile.search import SHOWN, Candidate
-from tianji_lab.profile.settings import GROUPS
-from tianji_lab.profile.verify import Verified
+from tianji_lab.profile.candidates import Candidate
+from tianji_lab.profile.parts import Part
+from tianji_lab.profile.race import ROUNDS, Contender, Race
+from tianji_lab.profile.result import Profile
+from tianji_lab.profile.split import GROUPS, Split
 
 WIDTH: Final = 80
 BEST_WITHIN: Final = 0.05
-"""A first choice that is no further behind the best was well chosen."""
+"""A winner that is no further behind the best was well chosen."""
 SAME: Final = 0.005
 """A gain below this is none."""
 OWN_SAMPLES: Final = (
@@ -46,135 +36,166 @@ OWN_SAMPLES: Final = (
     "steps is not what one group would."
 )
 UNPINNED: Final = "~"
-"""Marks splits in which the scheduler deals cores out."""
+"""Marks splits whose roles share all cores."""
 IN_HEADER: Final = ("CPU", "cores", "measured")
-"""What people are shown of the environment."""
+"""Subjects of the environment that the header shows."""
+
+Fact = tuple[str, str | Text]
 
 
-def print_result(found: ProfileResult, *, verifies: bool = False, writes: bool = False) -> None:
-    """Print everything but what ``--verify`` finds.
+def print_profile(found: Profile, *, writes: bool = False) -> None:
+    """Print a profile.
 
     Args:
-        verifies: trainings follow; how to ask for them is not said then.
-        writes: the config is written; likewise.
+        writes: the config is written; how to do that is left out.
     """
     console = Console(highlight=False)
     _print_header(console, found)
     _title(console, "measured")
-    _print_facts(console, measured_facts(found))
+    _print_facts(console, _measured_facts(found))
     _print_candidates(console, found)
+    if found.race is not None:
+        _print_race(console, found.race)
+    if found.verified:
+        _print_verified(console, found.verified)
     _title(console, "recommended")
     _print_recommendation(console, found)
-    if found.extrapolated:
-        _print_extrapolation(console, found)
     _title(console, "what to do next")
-    _print_facts(console, _next_steps(found, verifies=verifies, writes=writes))
+    _print_facts(console, _next_steps(found, writes=writes))
 
 
-def print_to_try(candidates: Sequence[Candidate]) -> None:
-    """Print which splits will be trained with, before they are."""
+def print_written(to: Path, candidate: Candidate) -> None:
+    """Print what was written, and how to use it."""
     console = Console(highlight=False)
-    _title(console, "to be trained with")
-    rows = [[*_split_cells(one.split), count(one.prediction.throughput)] for one in candidates]
-    print_table(["learners", "actors", "predicted"], rows, "to be trained with", right=range(3))
-
-
-def print_verified(checks: Sequence[Verified]) -> None:
-    """Print what trainings came to, beside what was predicted."""
-    console = Console(highlight=False)
-    _title(console, "predicted beside measured")
-    runs = several(len(checks[0].uses_per_s.values), "short training")
-    console.print(f"sample uses a second; medians of {runs} of each, in turns", soft_wrap=True)
-    rows = [
-        [
-            *_split_cells(check.split),
-            count(check.predicted),
-            count(check.measured),
-            f"{100 * check.error:+.0f} %",
-            share(check.uses_per_s.spread),
-        ]
-        for check in checks
-    ]
-    headings = ["learners", "actors", "predicted", "measured", "off", "runs apart"]
-    print_table(headings, rows, "predicted beside measured", right=range(len(headings)))
-    _print_verdict(console, checks)
-
-
-def print_written(to: Path, candidate: Candidate, *, is_best: bool) -> None:
-    """Describe what was written, and how to use it."""
-    console = Console(highlight=False)
-    which = "" if is_best else ", the best that can be run"
     console.print()
-    console.print(Text(f"{to} is written: {_roles(candidate.split)}{which}"), soft_wrap=True)
+    console.print(Text(f"{to} is written: {_roles(candidate.split)}"), soft_wrap=True)
     _print_facts(console, [_command("train with it", f"tianji train {shlex.quote(str(to))}")])
 
 
-def _print_verdict(console: Console, checks: Sequence[Verified]) -> None:
-    first, best = checks[0], max(checks, key=lambda check: check.measured)
-    if best is first:
-        said, style = f"The first choice was measured to be the best of {len(checks)}.", GOOD
-    else:
-        behind = 1 - first.measured / best.measured
-        is_well_chosen = behind <= BEST_WITHIN
-        which = "as good as the best" if is_well_chosen else "another split is better"
-        said = f"The first choice is {share(behind)} behind {_roles(best.split)}: {which}."
-        style = GOOD if is_well_chosen else WARNING
-    _print_wrapped(console, said, style)
+# -- header and tables ---------------------------------------------------------------------------------
 
 
-# -- header and table ----------------------------------------------------------------------------------
-
-
-def _print_header(console: Console, found: ProfileResult) -> None:
-    subject = found.subject
-    measured, environment = subject.measurements, subject.environment
+def _print_header(console: Console, found: Profile) -> None:
+    measured, environment = found.measured.measurements, found.measured.environment
     where = f" on {_cores(measured.cores)}, measured in {duration(measured.seconds, decimals=0)}"
-    console.print(Text.assemble((subject.config, "bold"), where), soft_wrap=True)
-    facts = [(name, environment[name]) for name in IN_HEADER if name in environment]
+    console.print(Text.assemble((found.config, "bold"), where), soft_wrap=True)
+    facts: list[Fact] = [(name, environment[name]) for name in IN_HEADER if name in environment]
     facts.append(("config", _roles(found.as_it_is.split)))
     facts.append(("rho", f"{measured.rho:g} uses of each sample"))
-    if subject.overrides:
-        facts.append(("settings", ", ".join(subject.overrides)))
+    if found.overrides:
+        facts.append(("settings", ", ".join(found.overrides)))
     _print_facts(console, facts)
-    for warning in subject.warnings:
+    for warning in found.warnings:
         _print_wrapped(console, f"WARNING: {warning}", WARNING)
 
 
-def _print_candidates(console: Console, found: ProfileResult) -> None:
-    shown = list(found.candidates[:SHOWN])
-    if found.runnable is not None and found.runnable not in shown:
-        shown.append(found.runnable)
-    if (own := found.like_the_config) is not None and own not in shown:
-        shown.append(own)
+def _measured_facts(found: Profile) -> Iterator[Fact]:
+    first, *others = found.measured.measurements.parts
+    act, step = first.act_s / first.sample_s, first.step_s / first.sample_s
+    rest = share(max(0.0, 1 - act - step))
+    yield "one actor", f"{_rate(first)} env steps/s with {first.num_envs} environments:"
+    yield "", f"inference {share(act)}, environments {share(step)}, rest {rest}"
+    sizes = [part for part in others if part.num_envs != first.num_envs]
+    if sizes:
+        yield "", ", ".join(f"{_rate(part)} with {part.num_envs}" for part in sizes)
+    push, receive = _brief(first.push_s), _brief(first.receive_s)
+    yield "transport", f"{push} to push a fragment (T_sd), {receive} to receive it (T_rv)"
+    uses = f"{first.uses_per_update:.0f} sample uses"
+    yield "learner", f"{_brief(first.learn_s)} an update of {uses}: {_parts_of_update(first)}"
+    for part in others:
+        if part.num_envs == first.num_envs:
+            learners = f"{several(part.learners, 'learner')} with {_cores(part.learner_cores)}"
+            yield "", f"{_brief(part.learn_s)} with {learners}"
+
+
+def _rate(part: Part) -> str:
+    return count(part.samples / part.sample_s)
+
+
+def _parts_of_update(part: Part) -> str:
+    named = {"gradients": part.update_s, "sampling": part.draw_s, "rest": part.other_s}
+    return ", ".join(f"{name} {share(seconds / part.learn_s)}" for name, seconds in named.items())
+
+
+def _print_candidates(console: Console, found: Profile) -> None:
     of_node, nodes = _cores(found.cluster.cores_per_node), found.cluster.nodes
     there = f"{of_node} of each of {nodes} nodes" if nodes > 1 else of_node
-    _title(console, f"best ways to split {there}{', extrapolated' if found.extrapolated else ''}")
+    extrapolated = list(found.extrapolated)
+    _title(console, f"splits of {there}{', extrapolated' if extrapolated else ''}")
     _print_wrapped(
         console,
         "Learners x cores of each, actors x environments of each; pinned to cores of their own, or, with a "
         f"{UNPINNED}, sharing all cores. Rates are in sample uses a second: an env step counts as "
-        f"{found.subject.measurements.rho:g}, the times it is learned from. What comes of them is uses/s.",
+        f"{found.measured.measurements.rho:g}, the times it is learned from. Predicted is uses/s.",
     )
-    groups = any(candidate.split.groups > 1 for candidate in shown)
+    groups = any(candidate.split.groups > 1 for candidate in found.listed)
     headings = ["learners", "actors", *(["groups"] if groups else []), "production", "reception"]
     headings += ["consumption", "uses/s", "bottleneck"]
-    rows = [_row(candidate, groups=groups) for candidate in shown]
+    rows = [_row(candidate, groups=groups) for candidate in found.listed]
     print_table(headings, rows, "predicted", right=range(len(headings) - 1))
-    for why_not in dict.fromkeys(candidate.why_not for candidate in shown if candidate.why_not):
-        _print_wrapped(console, f"* cannot be run: {why_not}", WARNING, indent="  ")
+    for why_not in dict.fromkeys(candidate.why_not for candidate in found.listed if candidate.why_not):
+        _print_wrapped(console, f"* not recommended: {why_not}", WARNING, indent="  ")
+    for beyond in extrapolated:
+        _print_wrapped(console, f"- {beyond}", indent="  ")
 
 
 def _row(candidate: Candidate, *, groups: bool) -> list[str]:
-    split, predicted, limits = candidate.split, candidate.prediction, candidate.prediction.limits
+    split, limits = candidate.split, candidate.prediction.limits
     learners, actors = _split_cells(split)
     return [
-        learners if candidate.runnable else f"* {learners}",
+        learners if candidate.why_not is None else f"* {learners}",
         actors,
         *([str(split.groups)] if groups else []),
-        *(count(limits[of]) for of in ("production", "reception", "consumption")),
-        count(predicted.throughput),
-        predicted.bottleneck.kind,
+        *(_limit(limits[of]) for of in ("production", "reception", "consumption")),
+        count(candidate.prediction.throughput),
+        candidate.prediction.bottleneck.kind,
     ]
+
+
+def _limit(limit: float) -> str:
+    return count(limit) if math.isfinite(limit) else "-"
+
+
+def _print_race(console: Console, race: Race) -> None:
+    _title(console, f"trained with, in {duration(race.seconds, decimals=0)}")
+    _print_contenders(race.contenders)
+    if race.is_clear:
+        _print_wrapped(console, "The first is the best.", GOOD)
+        return
+    remedy = f"--race-s gives it longer, --verify trains {ROUNDS} times with each"
+    _print_wrapped(console, f"The race is not clear: the next may be as good; {remedy}.", WARNING)
+
+
+def _print_contenders(contenders: Sequence[Contender]) -> None:
+    rows = [
+        [
+            *_split_cells(contender.candidate.split),
+            count(contender.candidate.prediction.throughput),
+            count(contender.measured),
+            f"{100 * (contender.candidate.prediction.throughput / contender.measured - 1):+.0f} %",
+            str(len(contender.uses_per_s)),
+            share(contender.spread),
+        ]
+        for contender in contenders
+    ]
+    headings = ["learners", "actors", "predicted", "measured", "off", "runs", "runs apart"]
+    print_table(headings, rows, "predicted beside measured", right=range(len(headings)))
+
+
+def _print_verified(console: Console, verified: Sequence[Contender]) -> None:
+    _title(console, "verified")
+    _print_contenders(verified)
+    first, best = verified[0], max(verified, key=lambda one: one.median)
+    behind = 1 - first.median / best.median
+    if best is first:
+        _print_wrapped(console, f"The first was measured to be the best of {len(verified)}.", GOOD)
+    elif behind <= BEST_WITHIN:
+        _print_wrapped(
+            console, f"The first is {share(behind)} behind {_roles(best.candidate.split)}: as good.", GOOD
+        )
+    else:
+        said = f"The first is {share(behind)} behind {_roles(best.candidate.split)}: that one is better."
+        _print_wrapped(console, said, WARNING)
 
 
 def _split_cells(split: Split) -> tuple[str, str]:
@@ -185,61 +206,66 @@ def _split_cells(split: Split) -> tuple[str, str]:
 # -- recommendation ------------------------------------------------------------------------------------
 
 
-def _print_recommendation(console: Console, found: ProfileResult) -> None:
-    best, choice = found.recommended, found.runnable
-    _print_prediction(console, found, best.prediction)
-    if choice is None:
-        _print_wrapped(console, f"No split of these cores can be run: {best.why_not}", WARNING)
+def _print_recommendation(console: Console, found: Profile) -> None:
+    best = found.recommended
+    console.print(Text(_roles(best.split), style=f"bold {GOOD}"), soft_wrap=True)
+    _print_wrapped(console, _rates(found))
+    named = naming_network(best.prediction.bottleneck, found.job.model.settings)
+    _print_wrapped(console, f"{named}.")
+    _print_wrapped(console, _equation_4(found))
+    if best.why_not is not None:
+        _print_wrapped(console, f"No split of these cores is recommended: {best.why_not}", WARNING)
         return
-    if choice is not best:
-        console.print(Text("This cannot be run. The best that can:", style=WARNING), soft_wrap=True)
-        _print_prediction(console, found, choice.prediction)
-    if GROUPS in choice.changes and choice.split.groups > 1:
+    if GROUPS in best.changes and best.split.groups > 1:
         _print_wrapped(console, OWN_SAMPLES)
-    changed = changed_settings(choice)
+    changed = _changed_settings(best)
     if not changed:
         console.print("There is nothing to change in the config.", soft_wrap=True)
         return
-    beside = ", beside the settings above" if found.subject.overrides else ""
-    console.print(f"To change in {found.subject.config}{beside}:", soft_wrap=True)
+    beside = ", beside the settings above" if found.overrides else ""
+    console.print(f"To change in {found.config}{beside}:", soft_wrap=True)
     for line in _toml(changed):
         console.print(Text(f"  {line}", style="bold"), soft_wrap=True)
 
 
-def _print_prediction(console: Console, found: ProfileResult, predicted: Prediction) -> None:
-    """Describe what a split gives, what limits it, and what it leaves."""
-    split, there = predicted.split, found.cluster.cores
-    console.print(Text(_roles(split), style=f"bold {GOOD}"), soft_wrap=True)
-    uses, steps = count(predicted.throughput), count(predicted.throughput / predicted.rho)
-    rates = f"Predicted: {uses} sample uses a second, from {steps} env steps a second"
-    _print_wrapped(console, f"{rates}{_gain(found, predicted)}.")
-    best = found.recommended.prediction
-    if predicted is best or predicted.bottleneck != best.bottleneck:
-        named = naming_network(predicted.bottleneck, found.subject.job.model.settings)
-        _print_wrapped(console, f"{named}.")
-    if (free := there - split.cores) > 0:
-        stay = "stays" if free == 1 else "stay"
-        said = f"{free} of the {_cores(there)} {stay} free: more actors would only wait, and more cores would"
-        _print_wrapped(console, f"{said} hardly make a learner faster.")
+def _rates(found: Profile) -> str:
+    """Say what the recommended split gives, predicted and measured, and how that lies to the config's own."""
+    rho, predicted = found.measured.measurements.rho, found.recommended.prediction.throughput
+    before, after = found.as_it_is.throughput, predicted
+    words = f"Predicted: {count(predicted)} sample uses a second"
+    if found.race is not None:
+        after = found.race.winner.measured
+        own = [one for one in found.race.contenders if one.candidate.split == found.as_it_is.split]
+        before = own[0].measured if own else before
+        words = f"Measured: {count(after)} sample uses a second (predicted {count(predicted)})"
+    gain = "" if found.as_it_is.split == found.recommended.split else _gain(before, after)
+    return f"{words}, from {count(after / rho)} env steps a second{gain}."
 
 
-def _gain(found: ProfileResult, predicted: Prediction) -> str:
-    """Describe how that lies to the config as it is."""
-    before, here = found.as_it_is, found.subject.hosts
-    if before.split == predicted.split and found.cluster.nodes == here.nodes:
-        return ", which is what the config gives as it is"
-    times = predicted.throughput / before.throughput
+def _gain(before: float, after: float) -> str:
+    times = after / before
     if abs(times - 1) < SAME:
         how = "no more than"
     elif times < 1:
         how = f"{share(1 - times)} less than"
     else:
         how = f"{share(times - 1)} more than" if times < 2 else f"{times:.{1 if times < 10 else 0}f} times"
-    return f": {how} the {count(before.throughput)} of the config as it is"
+    return f": {how} the {count(before)} of the config as it is"
 
 
-def changed_settings(candidate: Candidate) -> list[str]:
-    """Take of a candidate's settings those that say something else than the config."""
+def _equation_4(found: Profile) -> str:
+    """Show how the recommended split meets Equation 4."""
+    split, prediction = found.recommended.split, found.recommended.prediction
+    cores = f"M_L + M_A = {split.cores_of_learners} + {split.cores_of_actors}"
+    shared = "shared" if split.cores > found.cluster.cores else "used"
+    rates = f"rho T_RA = {_limit(prediction.limits['production'])}, T_RL = {count(prediction.consumption)}"
+    return (
+        f"Equation 4: {cores} on {_cores(found.cluster.cores)}, {shared}; {rates}; "
+        f"P = {found.batch_share:.2g}, as configured."
+    )
+
+
+def _changed_settings(candidate: Candidate) -> list[str]:
     return [setting for setting in candidate.settings if setting.partition("=")[0] in candidate.changes]
 
 
@@ -251,24 +277,24 @@ def _toml(settings: Iterable[str]) -> Iterator[str]:
         yield from (line.replace("=", " = ", 1) for _, _, line in lines)
 
 
-def _next_steps(found: ProfileResult, *, verifies: bool, writes: bool) -> Iterator[tuple[str, Text]]:
-    subject, choice = found.subject, found.runnable
-    given = f"{shlex.quote(subject.config)}{_set_words(subject.overrides)}"
-    if choice is None:
+def _next_steps(found: Profile, *, writes: bool) -> Iterator[Fact]:
+    given = f"{shlex.quote(found.config)}{_set_words(found.overrides)}"
+    best, is_here = found.recommended, found.cluster == found.hosts
+    if best.why_not is not None:
         yield _command("on this machine", f"tianji profile {given}")
         return
-    changed = _set_words(changed_settings(choice))
+    changed = _set_words(_changed_settings(best))
     yield _command("train with it", f"tianji train {given}{changed}")
     if changed and not writes:
-        file = shlex.quote(f"{subject.job.experiment.name}_tuned.toml")
+        file = shlex.quote(f"{found.job.experiment.name}_tuned.toml")
         yield _command("write it down", f"tianji profile {given}{_cluster_words(found)} --write {file}")
-    if found.cluster == subject.hosts and subject.hosts.nodes == 1 and not verifies:
+    if is_here and found.hosts.nodes == 1 and not found.verified:
         yield _command("prove it", f"tianji profile {given} --verify")
 
 
-def _cluster_words(found: ProfileResult) -> str:
+def _cluster_words(found: Profile) -> str:
     """Name the cluster as the command line does, where it is not the config's hosts."""
-    cluster, hosts = found.cluster, found.subject.hosts
+    cluster, hosts = found.cluster, found.hosts
     words = ""
     if cluster.cores_per_node != hosts.cores_per_node:
         words += f" --cores {cluster.cores_per_node}"
@@ -281,41 +307,11 @@ def _set_words(settings: Iterable[str]) -> str:
     return "".join(f" --set {shlex.quote(setting)}" for setting in settings)
 
 
-# -- extrapolation -------------------------------------------------------------------------------------
-
-
-def _print_extrapolation(console: Console, found: ProfileResult) -> None:
-    _title(console, "extrapolated: reckoned, not measured", f"bold {WARNING}")
-    measured = (
-        f"Measured was one machine with {_cores(found.subject.measurements.cores)}. Reckoned from that:"
-    )
-    _print_wrapped(console, measured)
-    for what in found.extrapolated:
-        _print_wrapped(console, f"- {what}", indent="  ")
-    if found.cluster.nodes > 1 and found.cluster.link_bytes_per_s is None:
-        unlimited = "- links between nodes: no limit; --link-mb MB/S names what they carry"
-        _print_wrapped(console, unlimited, indent="  ")
-    if found.simulated is not None:
-        _print_wrapped(console, _simulated(found.simulated, found.recommended.prediction))
-    if found.breaks_first is not None:
-        _print_wrapped(console, f"What breaks first: {found.breaks_first.words}.", WARNING)
-
-
-def _simulated(simulated: Simulation, predicted: Prediction) -> str:
-    off = 100 * (simulated.throughput / predicted.throughput - 1)
-    return (
-        f"A simulation, fragment by fragment, comes to {count(simulated.throughput)} sample uses a second "
-        f"where the time of each piece of work varies by {share(JITTER)}, the model to "
-        f"{count(predicted.throughput)} ({round(off):+d} %). Policies are {simulated.policy_lag:.1f} "
-        "versions old when their samples are used."
-    )
-
-
 # -- words ---------------------------------------------------------------------------------------------
 
 
 def _roles(split: Split) -> str:
-    """Say a split in words."""
+    """Name a split: 1 learner with 2 cores and 3 actors of 16 environments."""
     learners = f"{several(split.learners, 'learner')} with {_cores(split.learner_cores)}"
     each = " each" if split.learners > 1 else ""
     actors = f"{several(split.actors, 'actor')} of {several(split.num_envs, 'environment')}"
@@ -326,6 +322,13 @@ def _roles(split: Split) -> str:
 
 def _cores(number: int) -> str:
     return several(number, "core")
+
+
+def _brief(seconds: float) -> str:
+    """Write a short time: 61 us, 1.2 ms, 0.4 s."""
+    if seconds < 0.9995e-3:
+        return f"{1e6 * seconds:.0f} us"
+    return f"{1e3 * seconds:.1f} ms" if seconds < 0.09995 else f"{seconds:.2f} s"
 
 
 def _command(label: str, words: str) -> tuple[str, Text]:
@@ -356,149 +359,3 @@ def _print_wrapped(console: Console, words: str, style: str = "", indent: str = 
 def _lines(words: str, width: int, indent: str = "") -> list[str]:
     """Break words into lines; what can be copied, such as a path, stays whole."""
     return wrap(words, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-Fact = tuple[str, str]
-
-FULL_CONTENTION: Final = PerRole(1.0, 1.0, 1.0)
-SMALLEST: Final = 0.005
-"""Share of an update's time below which nothing is said of a part of it."""
-
-
-def measured_facts(found: ProfileResult) -> Iterator[Fact]:
-    """Describe what was measured with as many environments as configured."""
-    measured, costs = found.subject.measurements, found.costs
-    num_envs = found.as_it_is.split.num_envs
-    alone = one_actor(measured, num_envs)
-    yield from _actor(alone)
-    yield from _sizes(measured, num_envs)
-    yield from _side_by_side(measured, alone)
-    for learner in _learners(measured, num_envs):
-        yield f"learner, {several(learner.cores, 'core')}", _learner(learner, found)
-    if measured.transport:
-        engine, nbytes = measured.transport[0].engine, measured.fragment_bytes[num_envs]
-        receive_s, stored_s = costs.buffer.receive_s, _learners(measured, num_envs)[0].store_s.cost
-        yield (
-            "transport",
-            f"{engine}, {size(round(nbytes / 1024) * 1024)} a fragment: "
-            f"{brief(costs.actor.send_s)} to push (T_sd),",
-        )
-        received_s = receive_s + stored_s
-        yield "", f"{brief(receive_s)} to receive, {brief(received_s)} with checking and storing it (T_rv)"
-    if measured.weights:
-        reached = ", ".join(
-            f"{brief(of.seconds)} to {several(of.actors, 'actor')}" for of in measured.weights
-        )
-        yield "weights", f"{size(round(measured.policy_bytes / 1024) * 1024)} a policy: {reached}"
-    if measured.averaging:
-        said = (f"{of.learners} in {brief(of.seconds.cost)}" for of in measured.averaging)
-        yield "averaging", f"{count(measured.parameters)} gradients over learners: {', '.join(said)}"
-    yield "start-up", f"{duration(measured.startup_s)} until a process has built its roles"
-    yield "repeats", _spread(measured)
-    of_one, of_all = measured.slowdown(crowded=False), measured.slowdown(crowded=True)
-    yield "", f"on average one took {of_one:.2f} times its cost, {of_all:.2f} times with all cores at work"
-
-
-def one_actor(measured: Measurements, num_envs: int) -> ActorFigures:
-    """Find what one actor was measured to do while nothing else was at work, as far as that was measured."""
-    of_size = [figures for figures in measured.actors if figures.num_envs == num_envs]
-    return min(of_size, key=lambda figures: (figures.side_by_side, figures.crowded))
-
-
-def production(figures: ActorFigures, fragment_s: float, workload: Workload, costs: Costs) -> float:
-    """Reckon the sample uses a second for which actors make the samples, as the model does.
-
-    Args:
-        fragment_s: of the repeats that were measured, one or their cost.
-    """
-    actor = ActorCosts(figures.samples, Cost.fixed(fragment_s), costs.actor.send_s)
-    split = Split(learners=1, learner_cores=1, actors=figures.side_by_side, num_envs=figures.num_envs)
-    return rates_at(split, workload, replace(costs, actor=actor), NO_CONTENTION).actors
-
-
-def consumption(figures: LearnerFigures, update_s: float, workload: Workload, costs: Costs) -> float:
-    """Reckon the sample uses a second that a learner makes, as the model does.
-
-    Args:
-        update_s: of the repeats that were measured, one or their cost.
-        costs: of everything else, with as many cores.
-    """
-    learner = replace(costs.learner, update=Cost.fixed(update_s))
-    draw, store = Cost.fixed(figures.draw_s.cost), Cost.fixed(figures.store_s.cost)
-    as_measured = replace(costs, learner=learner, buffer=replace(costs.buffer, draw=draw, store=store))
-    split = Split(learners=1, learner_cores=figures.cores, actors=1, num_envs=figures.num_envs)
-    contention = FULL_CONTENTION if figures.crowded else NO_CONTENTION
-    return rates_at(split, workload, as_measured, contention).learners
-
-
-def brief(seconds: float) -> str:
-    """Write a short time: 61 us, 1.2 ms, 0.4 s."""
-    if seconds < 0.9995e-3:
-        return f"{1e6 * seconds:.0f} us"
-    return f"{1e3 * seconds:.1f} ms" if seconds < 0.09995 else f"{seconds:.2f} s"
-
-
-# -- actors --------------------------------------------------------------------------------------------
-
-
-def _actor(figures: ActorFigures) -> Iterator[Fact]:
-    whole = figures.fragment_s.cost
-    act, step = figures.act_s.cost / whole, figures.step_s.cost / whole
-    yield "one actor core", f"{_rate(figures)} env steps/s with {figures.num_envs} environments:"
-    rest = share(max(1 - act - step, 0))
-    yield "", f"inference {share(act)}, environments {share(step)}, rest {rest}"
-
-
-def _rate(figures: ActorFigures) -> str:
-    return count(figures.samples / figures.fragment_s.cost)
-
-
-def _sizes(measured: Measurements, num_envs: int) -> Iterator[Fact]:
-    others = sorted({figures.num_envs for figures in measured.actors} - {num_envs})
-    if others:
-        said = (f"{_rate(one_actor(measured, number))} with {number}" for number in others)
-        yield "", ", ".join(said)
-
-
-def _side_by_side(measured: Measurements, alone: ActorFigures) -> Iterator[Fact]:
-    found = {
-        figures.side_by_side: alone.fragment_s.cost / figures.fragment_s.cost
-        for figures in measured.actors
-        if figures.num_envs == alone.num_envs and figures.side_by_side > 1
-    }
-    if found:
-        said = (f"{number} at {share(speed)}" for number, speed in sorted(found.items()))
-        yield "side by side", f"{', '.join(said)} of the speed of one alone"
-
-
-# -- learners ------------------------------------------------------------------------------------------
-
-
-def _learners(measured: Measurements, num_envs: int) -> list[LearnerFigures]:
-    alone = (
-        figures
-        for figures in measured.learners
-        if figures.num_envs == num_envs and figures.share == 1 and not figures.crowded
-    )
-    return sorted(alone, key=lambda figures: figures.cores)
-
-
-def _learner(figures: LearnerFigures, found: ProfileResult) -> str:
-    own = replace(found.as_it_is.split, learners=1, groups=1, learner_cores=figures.cores)
-    workload, costs = found.subject.workload(own), found.subject.costs_here.at(own)
-    uses_per_s = consumption(figures, figures.update_s.cost, workload, costs)
-    whole_s = workload.uses_per_update / uses_per_s
-    parts = {
-        "updates": figures.update_s.cost / whole_s,
-        "sampling": figures.draw_s.cost / whole_s if workload.beside_learner else 0.0,
-        "publishing": costs.learner.publish.alone_s / workload.updates_per_version / whole_s,
-    }
-    parts["receiving"] = 1 - sum(parts.values())
-    said = (f"{name} {share(part)}" for name, part in parts.items() if part >= SMALLEST)
-    return f"{count(uses_per_s)} uses/s: {', '.join(said)}"
-
-
-def _spread(measured: Measurements) -> str:
-    apart = sorted((middle_half(repeated), what) for what, repeated in figures_of(measured))
-    (middle, _), (widest, what) = apart[len(apart) // 2], apart[-1]
-    return f"the middle half of them {share(middle)} apart as a rule, {share(widest)} at most: {what}"

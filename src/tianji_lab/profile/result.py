@@ -1,297 +1,227 @@
-"""What follows from what was measured: predictions, candidates, and where their assumptions end.
+"""Result of a profile: what was measured, what was predicted, who won the race; and all of it as JSON.
 
-A split for more cores than were measured takes for granted that what all actors, learners or groups share
-keeps up: the root, a buffer, a link, the averaging of gradients; and that samples are still young.
+Rates are in sample uses a second (env steps times ``rho``), over all groups; null is no limit. The object has
+``schema`` (1), ``config``, ``overrides``, ``environment`` (descriptions by subject), ``warnings``
+(sentences), ``measurements`` (see ``Measurements``; `tianji profile --from` reads them), ``cluster`` (whose
+cores are split), ``as_it_is`` (the config's own split on its own hosts), ``candidates`` (best prediction
+first), ``race`` (null where nothing was trained; ``rows`` best first), ``recommended``, ``writable`` (it, if
+it can be run, else null), ``equation_4``, ``bottleneck``, ``extrapolated`` (what goes beyond what was
+measured) and ``verify`` (rows; the winner of the race first).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Final, Literal, Self
+from pathlib import Path
+from typing import Any
 
-from tianji_cli.quantities import several
-from tianji_lab.model.costs import Costs, Split, Workload
-from tianji_lab.model.prediction import Prediction, predict
-from tianji_lab.model.simulation import Simulation, simulate
-from tianji_lab.profile.building import Subject
-from tianji_lab.profile.measurements import Measured, Measurements, warnings
-from tianji_lab.profile.scaling import Cluster, MeasuredCosts
-from tianji_lab.profile.search import Candidate, Search
-from tianji_lab.profile.settings import averaging_of, remote_engine, split_of, workload_of
+from pydantic import ValidationError
 
-Name = Literal["root", "reception", "link", "gradients", "staleness", "rollout"]
-
-_SHARED: Final[tuple[Name, ...]] = ("root", "reception", "link")
-"""Those that are limits of a throughput; ``Prediction.limits`` has them by the same names."""
-
-
-@dataclass(frozen=True)
-class Limit:
-    """An assumption that ends with growth.
-
-    Attributes:
-        words: what happens, from which size on, and what would help.
-        at: that size, in groups ("root"), learners of a group ("gradients") or actors of a group.
-        headroom: how many times as large as now that is; below 1 the assumption does not hold now.
-    """
-
-    name: Name
-    words: str
-    at: int
-    headroom: float
-
-
-def breaks_first(prediction: Prediction, workload: Workload, costs: Costs) -> Limit | None:
-    """Name the assumption that breaks first as a job grows.
-
-    The limit of the throughput comes before all others; then the closest.
-
-    Returns:
-        None if nothing is shared that takes any time.
-    """
-    found = growth_limits(prediction, workload, costs)
-    return found[0] if found else None
-
-
-def growth_limits(prediction: Prediction, workload: Workload, costs: Costs) -> list[Limit]:
-    """List all assumptions that end with growth, those that break first at the head."""
-    found = [
-        _of_what_is_shared(name, prediction)
-        for name in _SHARED
-        if math.isfinite(prediction.limits.get(name, math.inf))
-    ]
-    if costs.exchange.gradients_s > 0:
-        found.append(_of_gradients(prediction, workload, costs))
-    if costs.exchange.root_s > 0 and not costs.exchange.waits:
-        found.append(_of_averaging(prediction, workload, costs))
-    if workload.in_step:
-        found.append(_of_turns(prediction, workload))
-    elif workload.rollout_steps is not None and (aged := _of_ages(prediction, workload)).headroom < 1:
-        found.append(aged)  # Old samples end no growth, and are worth a word where there are some.
-    limiting = min(prediction.limits, key=lambda name: prediction.limits[name])
-    return sorted(found, key=lambda limit: (limit.name != limiting, limit.headroom))
-
-
-def _of_what_is_shared(name: Name, prediction: Prediction) -> Limit:
-    """A part that serves all groups, or all actors of a group, and is busy all the time at some size."""
-    otherwise = min(limit for other, limit in prediction.limits.items() if other != name)
-    headroom = prediction.limits[name] / otherwise
-    now = prediction.split.groups if name == "root" else prediction.split.actors
-    at = max(1, round(now * headroom))
-    what, busy, remedy = {
-        "root": (
-            f"one root averages the parameters of all groups: from about {at} groups (here {now})",
-            "it is busy all the time, and more groups add nothing",
-            "averaging less often, or fewer and larger groups, would help",
-        ),
-        "reception": (
-            f"one buffer receives all fragments of a group: from about {at} actors in it (here {now})",
-            "it is busy all the time, and more actors add nothing",
-            "larger fragments, or more groups, would help",
-        ),
-        "link": (
-            f"fragments share the link of the learner's host: from about {at} actors in a group (here {now})",
-            "it is full, and more actors elsewhere add nothing",
-            "actors on that host, or a group on each host, would help",
-        ),
-    }[name]
-    words = f"{what} {busy}; {remedy}"
-    return Limit(name, words, at, headroom)
-
-
-def _of_gradients(prediction: Prediction, workload: Workload, costs: Costs) -> Limit:
-    """More learners shorten an update, but not the averaging after it."""
-    split, gradients_s = prediction.split, costs.exchange.gradients_s
-    update_s = split.groups * workload.uses_per_update / prediction.consumption
-    headroom = (update_s - gradients_s) / gradients_s
-    at = max(1, round(split.learners * headroom))
-    words = (
-        f"learners average their gradients after every update: from about {at} learners in a group (here "
-        f"{split.learners}) that takes longer than the rest of an update, and more learners add little; "
-        "more groups would help"
-    )
-    return Limit("gradients", words, at, headroom)
-
-
-def _of_averaging(prediction: Prediction, workload: Workload, costs: Costs) -> Limit:
-    """A root that is not waited for delays no group; it averages less often than it was to."""
-    exchange, now = costs.exchange, prediction.split.groups
-    most = workload.uses_per_update * exchange.sync_interval / exchange.root_s
-    headroom = most / prediction.throughput
-    at = max(1, round(now * headroom))
-    words = (
-        f"one root averages the parameters of all groups: from about {at} groups (here {now}) it is busy all "
-        f"the time, and a group's parameters are averaged less often than every {exchange.sync_interval} "
-        "updates; a larger distribution.sync_interval, or fewer and larger groups, would help"
-    )
-    return Limit("root", words, at, headroom)
-
-
-def _of_turns(prediction: Prediction, workload: Workload) -> Limit:
-    """In step, with more actors than fragments in a rollout, some have no part in it."""
-    split = prediction.split
-    at, now = workload.fragments_per_rollout(split.num_envs), split.actors
-    words = (
-        f"a rollout has {several(at, 'fragment')}: more actors than that in a group (here {now}) "
-        "find nothing to do"
-    )
-    return Limit("rollout", words, at, at / now)
-
-
-def _of_ages(prediction: Prediction, workload: Workload) -> Limit:
-    """With more actors than fragments in a rollout, some of them have to wait for a later one."""
-    split = prediction.split
-    at, now = workload.fragments_per_rollout(split.num_envs), split.actors
-    words = (
-        f"a rollout has {several(at, 'fragment')}, and a group {several(now, 'actor')}: "
-        f"samples are up to {math.ceil(now / at)} versions old when used, which can cost learning "
-        "what it gains in speed; more groups would help"
-    )
-    return Limit("staleness", words, at, at / now)
+from tianji_cli.config.schema import JobConfig, OnPolicySettings
+from tianji_cli.errors import UsageError
+from tianji_cli.quantities import finite
+from tianji_cli.runs.results import document_head
+from tianji_lab.environment import warnings
+from tianji_lab.profile.candidates import Candidate
+from tianji_lab.profile.model import Cluster, Model, Prediction
+from tianji_lab.profile.parts import SCHEMA, Measured, Measurements
+from tianji_lab.profile.race import Contender, Race
+from tianji_lab.profile.split import Split, fingerprint, split_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredJob(Subject):
-    """A job, and what was measured of it on the machine that ``environment`` describes."""
-
-    measurements: Measurements
-    environment: Mapping[str, str]
-
-    @classmethod
-    def of(cls, subject: Subject, measured: Measured) -> Self:
-        """Join a job and what was measured of it."""
-        return cls(
-            config=subject.config,
-            overrides=subject.overrides,
-            job=subject.job,
-            measurements=measured.measurements,
-            environment=measured.environment,
-        )
-
-    @cached_property
-    def warnings(self) -> list[str]:
-        """What speaks against the figures."""
-        return warnings(self.measurements)
-
-    @property
-    def hosts(self) -> Cluster:
-        """As many machines as the config's hosts, each like the one that was measured."""
-        return Cluster(self.measurements.cores, self.job.distribution.hosts)
-
-    def costs(self, cluster: Cluster) -> MeasuredCosts:
-        """What splits of a cluster cost."""
-        return MeasuredCosts(
-            self.measurements,
-            cluster,
-            local=self.job.distribution.transport.local,
-            remote=remote_engine(self.job),
-            colocated=self.job.distribution.buffer.colocate,
-            averaging=averaging_of(self.job),
-        )
-
-    @cached_property
-    def costs_here(self) -> MeasuredCosts:
-        """What splits of the config's own hosts cost."""
-        return self.costs(self.hosts)
-
-    def workload(self, split: Split) -> Workload:
-        """What the job asks of the machine."""
-        here = self.costs_here
-        uses, updates = here.uses_per_update(split.num_envs), here.updates_per_version(split.num_envs)
-        return workload_of(self.job, self.measurements.rho, uses, updates, split)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProfileResult:
-    """What was measured, and what follows from it.
+class Profile:
+    """Result of a profile.
 
     Attributes:
-        as_it_is: what the config gives with its own split, on its own hosts.
-        costs: of that split there.
-        simulated: what the simulation says of the best one, if something of it was not measured.
-        breaks_first: the assumption of the best one that breaks first, if something of it was not measured.
+        hosts: as many machines as the config has hosts, each like this one.
+        listed: candidates with the best predictions, best first.
+        race: None where nothing was trained.
+        verified: of each candidate of the race; empty without ``--verify``.
     """
 
-    subject: MeasuredJob
+    config: str
+    overrides: Sequence[str]
+    job: JobConfig
+    measured: Measured
+    hosts: Cluster
     cluster: Cluster
-    as_it_is: Prediction
-    costs: Costs
-    candidates: Sequence[Candidate]
-    table: MeasuredCosts = field(repr=False)
-    search: Search = field(repr=False)
-    simulated: Simulation | None = None
-    breaks_first: Limit | None = None
+    model: Model
+    listed: Sequence[Candidate]
+    race: Race | None = None
+    verified: list[Contender] = field(default_factory=list)
 
     @property
     def recommended(self) -> Candidate:
-        """The best."""
-        return self.candidates[0]
+        """The winner of the race, or the best prediction."""
+        return self.listed[0] if self.race is None else self.race.winner.candidate
 
     @property
-    def runnable(self) -> Candidate | None:
-        """The best of those that can be run."""
-        return next((candidate for candidate in self.candidates if candidate.runnable), None)
+    def racers(self) -> list[Candidate]:
+        """Candidates of the race, its winner first; none where there was no race."""
+        if self.race is None:
+            return []
+        winner = self.race.winner
+        others = (one for one in self.race.contenders if one is not winner)
+        return [one.candidate for one in (winner, *others)]
 
-    @property
-    def like_the_config(self) -> Candidate | None:
-        """The best with the config's own numbers of groups and learners, if it is none of the candidates."""
-        own = self.search.like_the_config()
-        return None if own in self.candidates else own
+    @cached_property
+    def as_it_is(self) -> Prediction:
+        """Prediction of the config's own split on its own hosts."""
+        return Model(self.job, self.measured.measurements, self.hosts).predict(split_of(self.job))
 
     @property
     def extrapolated(self) -> tuple[str, ...]:
-        """What of the best was reckoned and not measured."""
-        return self.table.at(self.recommended.split).extrapolated
+        """Sentences that say what of the recommended split goes beyond what was measured."""
+        return tuple(self.model.extrapolated(self.recommended.split)) if self.race is None else ()
 
-    def with_actors(self, actors: int) -> Prediction:
-        """Reckon what the best gives with other actors, as if there were cores for all that are pinned."""
-        split = replace(self.recommended.split, actors=actors)
-        cores = None if split.pinned else self.cluster.cores
-        return predict(split, self.subject.workload(split), self.table.at(split), cores)
+    @property
+    def warnings(self) -> list[str]:
+        """Sentences that speak against the figures."""
+        mpi = "trained over shm in place of mpi, whose ranks mpiexec would have to start for each training"
+        is_mpi = self.job.distribution.transport.local == "mpi"
+        return [*warnings(self.measured.measurements.busy), *([mpi] if is_mpi else [])]
+
+    @property
+    def batch_share(self) -> float:
+        """P = B_s / N_s, a batch's share of what it is drawn from (Equation 2): the same in every split."""
+        if self.job.learns_from_replay:
+            return self.job.replay_settings.batch_size / self.job.distribution.buffer.capacity
+        settings = self.job.training.settings
+        assert isinstance(settings, OnPolicySettings), "no other is valid"
+        rollout = settings.rollout_steps
+        return (getattr(settings, "minibatch_size", None) or rollout) / rollout
+
+    def document(self) -> dict[str, Any]:
+        """Put everything into one JSON object, see the head of this module."""
+        best = self.recommended
+        split = best.split
+        return {
+            **document_head(self.measured.environment, self.warnings),
+            "config": self.config,
+            "overrides": list(self.overrides),
+            "measurements": self.measured.measurements.model_dump(mode="json"),
+            "cluster": asdict(self.cluster),
+            "as_it_is": _prediction(self.as_it_is),
+            "candidates": [self._candidate(candidate) for candidate in self.listed],
+            "race": None
+            if self.race is None
+            else {
+                "seconds": self.race.seconds,
+                "is_clear": self.race.is_clear,
+                "rows": [_contender(contender) for contender in self.race.contenders],
+            },
+            "recommended": _split(split),
+            "writable": _split(split) if best.why_not is None else None,
+            "equation_4": {
+                "learner_cores": split.cores_of_learners,
+                "actor_cores": split.cores_of_actors,
+                "cores": self.cluster.cores,
+                "production": finite(best.prediction.limits["production"]),
+                "consumption": finite(best.prediction.consumption),
+                "batch_share": self.batch_share,
+            },
+            "bottleneck": asdict(best.prediction.bottleneck),
+            "extrapolated": list(self.extrapolated),
+            "verify": [_contender(contender) for contender in self.verified],
+        }
+
+    def _candidate(self, candidate: Candidate) -> dict[str, Any]:
+        return {
+            **_prediction(candidate.prediction),
+            "settings": list(candidate.settings),
+            "changes": list(candidate.changes),
+            "runnable": candidate.why_not is None,
+            "why_not": candidate.why_not,
+            "extrapolated": list(self.model.extrapolated(candidate.split)),
+        }
 
 
-def find(subject: MeasuredJob, cluster: Cluster, *, anywhere: bool) -> ProfileResult:
-    """Look for the best split of a cluster's cores.
+def _split(split: Split) -> dict[str, int | bool]:
+    return {
+        "learners": split.learners,
+        "learner_cores": split.learner_cores,
+        "actors": split.actors,
+        "num_envs": split.num_envs,
+        "groups": split.groups,
+        "pinned": split.pinned,
+    }
 
-    Args:
-        anywhere: show the best even if it cannot be run, such as several groups over ``inproc``.
+
+def _prediction(prediction: Prediction) -> dict[str, Any]:
+    return {
+        **_split(prediction.split),
+        "actor_cores": prediction.split.actor_cores,
+        "buffer_cores": prediction.split.buffer_cores,
+        "cores": prediction.split.cores,
+        "production": finite(prediction.production * prediction.rho),
+        "reception": finite(prediction.reception * prediction.rho),
+        "consumption": finite(prediction.consumption),
+        "throughput": finite(prediction.throughput),
+        "env_steps_per_s": finite(prediction.throughput / prediction.rho),
+        "limits": {name: finite(limit) for name, limit in prediction.limits.items()},
+        "bottleneck": asdict(prediction.bottleneck),
+    }
+
+
+def _contender(contender: Contender) -> dict[str, Any]:
+    predicted = contender.candidate.prediction.throughput
+    return {
+        **_split(contender.candidate.split),
+        "predicted": predicted,
+        "measured": contender.measured,
+        "measured_runs": list(contender.uses_per_s),
+        "spread": contender.spread,
+        "measured_steps_per_s": contender.measured_steps,
+        "error": predicted / contender.measured - 1,
+    }
+
+
+def read_earlier(path: Path, job: JobConfig) -> Measured:
+    """Take measurements of a config out of what an earlier `tianji profile --json` wrote.
 
     Raises:
-        UsageError: no split uses all of the cores, or GPUs are to be used and the config says otherwise.
+        UsageError: there are none, or they are of no use for this config.
     """
-    hosts = replace(subject.hosts, link_bytes_per_s=cluster.link_bytes_per_s)
-    table, here = subject.costs(cluster), subject.costs(hosts)
-    search = Search(
-        subject.config,
-        subject.overrides,
-        cluster=cluster,
-        num_envs=subject.measurements.sizes,
-        workload=subject.workload,
-        costs=table,
-    )
-    own = split_of(subject.job)
-    found = ProfileResult(
-        subject=subject,
-        cluster=cluster,
-        as_it_is=predict(own, subject.workload(own), here.at(own), hosts.cores),
-        costs=here.at(own),
-        candidates=(search.best() if anywhere else search.runnable()) or search.best(),
-        table=table,
-        search=search,
-    )
-    return _with_limits(found) if anywhere or found.extrapolated else found
-
-
-def _with_limits(found: ProfileResult) -> ProfileResult:
-    best = found.recommended.prediction
-    workload, costs = found.subject.workload(best.split), found.table.at(best.split)
-    simulated = None
-    if not workload.one_process:
-        # How much roles slow one another down is the model's to say: the simulation knows no caches.
-        simulated = simulate(
-            best.split, workload, costs, cores=found.cluster.cores, contention=best.contention
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        schema = document["measurements"].get("schema_number", SCHEMA)
+        if schema != SCHEMA:
+            raise UsageError(
+                f"{path} has measurements of schema {schema} and this version reads {SCHEMA}; "
+                "measure anew, without --from"
+            )
+        measurements = Measurements.model_validate_json(json.dumps(document["measurements"]))
+    except OSError as cause:
+        raise UsageError(f"cannot read {path}: {cause.strerror}; --from takes another file") from cause
+    except (ValueError, KeyError, TypeError, AttributeError) as cause:
+        raise UsageError(
+            f"{path} holds no measurements: {_reason(cause)}; "
+            "--from takes what `tianji profile --json PATH` has written"
+        ) from cause
+    if measurements.fingerprint != fingerprint(job) or not measurements.parts:
+        raise UsageError(
+            f"{path} was measured for other settings of {measurements.config}; measure anew, without --from"
         )
-    return replace(found, simulated=simulated, breaks_first=breaks_first(best, workload, costs))
+    if job.environment.num_envs != measurements.parts[0].num_envs:
+        raise UsageError(
+            f"{path} was measured with {measurements.parts[0].num_envs} environments an actor, and "
+            f"environment.num_envs is {job.environment.num_envs}; measure anew, without --from"
+        )
+    environment = document.get("environment", {})
+    return Measured(measurements, {str(key): str(value) for key, value in environment.items()})
+
+
+def _reason(cause: Exception) -> str:
+    if isinstance(cause, ValidationError):
+        first = cause.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        return f"measurements.{where}: {first['msg'].lower()}"
+    if isinstance(cause, KeyError):
+        return f"no {cause}"
+    if isinstance(cause, json.JSONDecodeError):
+        return f"not JSON, line {cause.lineno}"
+    return "another kind of file"

@@ -16,7 +16,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.source import SECTIONS, KeyPath, Tree, find_config, read, shown
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.files.rundir import write_whole
-from tianji_lab.profile.settings import ACTORS, PINNED
+from tianji_lab.profile.split import ACTORS, PINNED
 
 EXTENDS: Final = "extends"
 PLACES: Final = ("extensions", "files")

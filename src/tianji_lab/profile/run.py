@@ -1,9 +1,10 @@
-"""`tianji profile`: measures the parts of a job, predicts what splits of the cores give, recommends one."""
+"""`tianji profile`: measures the parts of a job, lists splits of the cores, and has the best of them race."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,31 +22,33 @@ from tianji_cli.quantities import several
 from tianji_cli.runs.results import Result, check_places
 from tianji_cli.runs.timeline.timeline import Timeline
 from tianji_cli.telemetry.progress import Progress
+from tianji_lab.environment import busy_share, describe
 from tianji_lab.profile import rewrite
-from tianji_lab.profile.building import Subject
-from tianji_lab.profile.document import document, read_earlier
-from tianji_lab.profile.measure import measure_here
-from tianji_lab.profile.measurements import Measured
-from tianji_lab.profile.report import print_result, print_to_try, print_verified, print_written
-from tianji_lab.profile.result import MeasuredJob, ProfileResult, find
-from tianji_lab.profile.scaling import Cluster
-from tianji_lab.profile.search import Candidate, check_gpus
-from tianji_lab.profile.settings import as_settings, num_envs_options, split_of, split_values
-from tianji_lab.profile.verify import ROUNDS, Verified, trace_once, verify
+from tianji_lab.profile.candidates import Candidates, check_gpus
+from tianji_lab.profile.model import Cluster, Model
+from tianji_lab.profile.parts import Measured, measure_parts
+from tianji_lab.profile.race import RACE_S, VERIFIED_S, race, verify
+from tianji_lab.profile.report import print_profile, print_written
+from tianji_lab.profile.result import Profile, read_earlier
+from tianji_lab.profile.split import as_settings, num_envs_options, split_of, split_values
+from tianji_lab.profile.trainer import Trainer
 
 MB: Final = 1e6
 NAME: Final = "profile"
-"""Of the files that --out has."""
+"""File name stem of the results."""
+SHOWN: Final = 6
+"""Candidates that a user is shown."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says.
+    """The command line.
 
     Attributes:
         cores: of each node; None for as many as were measured.
-        nodes: how many; None for as many as the config has hosts.
-        gpus: of each node; None for what this machine has.
+        nodes: number of them; None for as many as the config has hosts.
+        gpus: of each node; None for those of this machine.
+        race_s: seconds of the race.
     """
 
     config: str
@@ -54,6 +57,7 @@ class Options:
     nodes: int | None = None
     gpus: int | None = None
     link_mb_per_s: float | None = None
+    race_s: float = RACE_S
     verify: bool = False
     write: Path | None = None
     out: Path | None = None
@@ -63,11 +67,11 @@ class Options:
 
     @property
     def names_cluster(self) -> bool:
-        """The user has said what the cores are that are to be split."""
+        """Whether the user names the cores that are split."""
         return not (self.cores is None and self.nodes is None and self.gpus is None)
 
     def cluster(self, measured_cores: int, hosts: int) -> Cluster:
-        """Describe the machines whose cores are to be split: by default those measured, as many as hosts."""
+        """Describe the machines whose cores are split: by default those measured, as many as hosts."""
         return Cluster(
             cores_per_node=self.cores or measured_cores,
             nodes=self.nodes or hosts,
@@ -77,14 +81,14 @@ class Options:
 
 
 def profile(options: Options) -> int:
-    """Measure, recommend, and prove it if asked to.
+    """Measure, list, race and recommend.
 
     Returns:
         The exit status, 0.
 
     Raises:
         UsageError: the command does not fit together; ConfigError: the config cannot be run.
-        TianjiError: something could not be measured or written. What was found before that is shown.
+        TianjiError: something could not be measured or written.
     """
     _refuse_launchers()
     job = load_config(options.config, options.overrides)
@@ -96,21 +100,32 @@ def profile(options: Options) -> int:
     earlier = None if options.earlier is None else read_earlier(options.earlier, job)
     _check_cluster(options, job, earlier)
     remove_stale()
-    subject = _subject(options, job, earlier)
-    cluster = options.cluster(subject.measurements.cores, job.distribution.hosts)
-    found = find(subject, cluster, anywhere=options.names_cluster)
-    checks: list[Verified] = []
-    timelines: dict[str, Timeline] = {}
-    try:
-        if options.json_to != "-":
-            print_result(found, verifies=options.verify, writes=options.write is not None)
-        if options.verify:
-            checks += _verify(options, found)
-            if options.out is not None:
-                title, timeline = _trace(options, found)
-                timelines[title] = timeline
-    finally:  # What was found is no less true if a training fails, or nobody reads what is printed.
-        _hand_over(options, found, checks, timelines)
+    with ExitStack() as stack:
+        progress = stack.enter_context(Progress(0, options.quiet, ticks=True))
+        if earlier is not None and not options.verify:
+            found, candidates = _profile(options, job, _as_earlier(options, earlier))
+            racers = []
+        else:
+            trainer, measured = _measured(options, job, progress, stack)
+            found, candidates = _profile(options, job, measured)
+            is_here = found.cluster.nodes == 1 and found.cluster.cores == found.hosts.cores_per_node
+            racers = candidates.to_race() if is_here else []
+        timeline = None
+        try:
+            if racers:
+                found = replace(found, race=race(trainer, racers, options.race_s, progress))
+            if racers and options.verify:
+                found = replace(found, verified=verify(trainer, found.racers, progress))
+                if options.out is not None:
+                    progress.begin("tracing a training with the recommended split")
+                    timeline = trainer.train(found.recommended.settings, VERIFIED_S, traced=True).timeline
+        finally:  # What was found is no less true if a training fails, or nobody reads what is printed.
+            stack.close()
+            try:
+                if options.json_to != "-":
+                    print_profile(found, writes=options.write is not None)
+            finally:
+                _hand_over(options, found, timeline)
     return 0
 
 
@@ -167,70 +182,82 @@ def _check_cluster(options: Options, job: JobConfig, earlier: Measured | None) -
 # -- steps ---------------------------------------------------------------------------------------------
 
 
-def _subject(options: Options, job: JobConfig, earlier: Measured | None) -> MeasuredJob:
-    """Measure this machine, or take what was measured earlier."""
-    subject = Subject(options.config, tuple(options.overrides), job)
-    if earlier is None:
-        sizes = num_envs_options(options.config, options.overrides)
-        return MeasuredJob.of(subject, measure_here(subject, sizes, quiet=options.quiet))
-    when = {"measured": f"earlier, and taken from {options.earlier}"}
-    return MeasuredJob.of(subject, replace(earlier, environment={**earlier.environment, **when}))
+def _as_earlier(options: Options, earlier: Measured) -> Measured:
+    words = {"measured": f"earlier, and taken from {options.earlier}"}
+    return replace(earlier, environment={**earlier.environment, **words})
 
 
-def _verify(options: Options, found: ProfileResult) -> list[Verified]:
-    """Train with the best split that can be run, and with others."""
-    candidates = found.search.to_try(_runnable(found, "--verify").split)
-    if options.json_to != "-":
-        print_to_try(candidates)
-    with Progress(ROUNDS * len(candidates), options.quiet, ticks=True) as progress:
-        checks = verify(options.config, options.overrides, candidates, progress=progress)
-    if options.json_to != "-":
-        print_verified(checks)
-    return checks
+def _measured(
+    options: Options, job: JobConfig, progress: Progress, stack: ExitStack
+) -> tuple[Trainer, Measured]:
+    """Measure this machine; the trainer stays for a race."""
+    busy = busy_share()
+    progress.begin("importing torch, building environment and model once")
+    trainer = stack.enter_context(Trainer(options.config, options.overrides))
+    measurements = measure_parts(
+        trainer,
+        job,
+        options.config,
+        options.overrides,
+        cores=len(usable_cores()),
+        sizes=num_envs_options(options.config, options.overrides),
+        busy=busy,
+        progress=progress,
+    )
+    engine = job.distribution.transport.local
+    # MPI's version is MPI's to tell, and it would have to be initialised here for that.
+    environment = describe([] if engine == "mpi" else [engine], ["here"], None, busy)
+    return trainer, Measured(measurements, environment)
 
 
-def _trace(options: Options, found: ProfileResult) -> tuple[str, Timeline]:
-    """Train with the choice once more, and trace it."""
-    with Progress(1, options.quiet, ticks=True) as progress:
-        progress.begin("tracing a training with the recommended split")
-        return trace_once(options.config, options.overrides, _runnable(found, "--verify"))
+def _profile(options: Options, job: JobConfig, measured: Measured) -> tuple[Profile, Candidates]:
+    """Predict all splits of the cluster."""
+    measurements = measured.measurements
+    cluster = options.cluster(measurements.cores, job.distribution.hosts)
+    hosts = Cluster(measurements.cores, job.distribution.hosts, link_bytes_per_s=cluster.link_bytes_per_s)
+    model = Model(job, measurements, cluster)
+    sizes = [size for size in num_envs_options(options.config, options.overrides) if model.knows(size)]
+    elsewhere = options.names_cluster and cluster != hosts
+    candidates = Candidates(options.config, options.overrides, model, cluster, sizes, elsewhere=elsewhere)
+    found = Profile(
+        config=options.config,
+        overrides=options.overrides,
+        job=job,
+        measured=measured,
+        hosts=hosts,
+        cluster=cluster,
+        model=model,
+        listed=candidates.best(SHOWN),
+    )
+    return found, candidates
 
 
-def _runnable(found: ProfileResult, wanted_by: str) -> Candidate:
-    if found.runnable is None:
-        why_not = found.recommended.why_not
-        raise TianjiError(f"{wanted_by}: none of these splits can be run by this tianji: {why_not}")
-    return found.runnable
-
-
-# -- files ---------------------------------------------------------------------------------------------
-
-
-def _hand_over(
-    options: Options, found: ProfileResult, checks: Sequence[Verified], timelines: Mapping[str, Timeline]
-) -> None:
+def _hand_over(options: Options, found: Profile, timeline: Timeline | None) -> None:
     """Write every file that was asked for."""
-    _result(found, checks, timelines).hand_over(out=options.out, json_to=options.json_to)
-    if options.write is not None:
-        choice = _runnable(found, "--write")
-        rewrite.write(options.config, options.overrides, choice.settings, options.write)
-        if options.json_to != "-":
-            print_written(options.write, choice, is_best=choice is found.recommended)
+    _result(found, timeline).hand_over(out=options.out, json_to=options.json_to)
+    if options.write is None:
+        return
+    best = found.recommended
+    if best.why_not is not None:
+        raise TianjiError(f"--write: no split of these cores is recommended: {best.why_not}")
+    rewrite.write(options.config, options.overrides, best.settings, options.write)
+    if options.json_to != "-":
+        print_written(options.write, best)
 
 
-def _result(found: ProfileResult, checks: Sequence[Verified], timelines: Mapping[str, Timeline]) -> Result:
+def _result(found: Profile, timeline: Timeline | None) -> Result:
     def draw(path: Path) -> None:
-        from tianji_lab.profile import plots  # noqa: PLC0415 - imports matplotlib, a second
+        from tianji_lab.profile.plots import draw  # noqa: PLC0415 - imports matplotlib, a second
 
-        choice, measured = found.recommended.prediction, found.subject.measurements
-        points = [*plots.measured_points(found), *plots.verified_points(checks, choice)]
-        plots.draw(found.with_actors, choice, measured.cores, points, path)
+        draw(found, path)
 
     def draw_traced(path: Path) -> None:
         from tianji_cli.runs.figure import write_figure  # noqa: PLC0415 - likewise
         from tianji_cli.runs.timeline.figure import draw_timelines  # noqa: PLC0415
 
+        assert timeline is not None
+        timelines = {found.recommended.split.name: timeline}
         write_figure(partial(draw_timelines, timelines=timelines), 1.0, path)
 
-    figures = {NAME: draw, "timeline": draw_traced} if timelines else {NAME: draw}
-    return Result(name=NAME, document=document(found, checks), figures=figures)
+    figures = {NAME: draw, "timeline": draw_traced} if timeline is not None else {NAME: draw}
+    return Result(name=NAME, document=found.document(), figures=figures)

@@ -1,1 +1,1 @@
-"""`tianji bench scaling`: the paper's scaling experiments, trained here and simulated beyond this machine."""
+"""`tianji bench scaling`: the paper's scaling experiments, trained here and predicted beyond this machine."""

@@ -1,7 +1,7 @@
 """The scaling experiments as PNG: throughput and time against actors or groups, and learning curves.
 
 Markers are medians of trainings with bars from the least to the most, hollow where roles take turns on too
-few cores. Dashed lines are simulated. Sample uses are divided by ``rho``, the uses that each sample is to
+few cores. The dashed line is predicted. Sample uses are divided by ``rho``, the uses that each sample is to
 get, so that production and training meet where they are in balance.
 """
 
@@ -18,9 +18,9 @@ from matplotlib.lines import Line2D
 from tianji_cli.quantities import exact
 from tianji_cli.runs.figure import draw_curve, logarithmic, panels_of, powers_axis, write_figure
 from tianji_cli.telemetry.palette import AMBER, BLACK, BLUE, COLORS, GREEN, GREY
-from tianji_lab.model.costs import Split
+from tianji_lab.profile.split import Split
+from tianji_lab.scaling.prediction import Predictions
 from tianji_lab.scaling.report import Range, Row
-from tianji_lab.scaling.simulation import Simulated, Simulations
 from tianji_lab.scaling.study import Study
 
 PRODUCTION: Final = ("production", BLUE, "o")
@@ -28,37 +28,35 @@ RECEPTION: Final = ("reception", AMBER, "s")
 TRAINING: Final = ("training", GREEN, "^")
 """Name, colour and marker of each throughput."""
 DASHES: Final = (0, (4, 2))
-THICK: Final = {"production": 2.2, "reception": 1.3, "training": 1.3}
-"""Reception runs along production as long as nothing holds it up: thin on thick, both are seen."""
 ROOM: Final = 1.1
 """An axis of times goes so many times as far as the longest."""
-SIMULATED: Final = "simulated, a core for every role"
+PREDICTED: Final = "predicted, a core for every role"
 RECKONED: Final = "extrapolated"
-"""Simulated points, some of whose costs were reckoned and not measured."""
+"""Label of predicted points that go beyond what was measured."""
 
 
-def draw(study: Study, rows: Sequence[Row], simulations: Simulations, path: Path) -> None:
+def draw(study: Study, rows: Sequence[Row], predictions: Predictions, path: Path) -> None:
     """Draw throughputs, and below them the times to the threshold if one was waited for.
 
     Raises:
         OSError: the file cannot be written.
     """
     height = 3.1 if study.threshold is None else 4.2
-    write_figure(lambda figure: draw_into(figure, study, rows, simulations), height, path)
+    write_figure(lambda figure: draw_into(figure, study, rows, predictions), height, path)
 
 
-def draw_into(figure: Figure, study: Study, rows: Sequence[Row], simulations: Simulations) -> None:
+def draw_into(figure: Figure, study: Study, rows: Sequence[Row], predictions: Predictions) -> None:
     """Draw throughputs and times into a figure."""
     has_times = study.threshold is not None
     panels = panels_of(figure, 2 if has_times else 1)
-    draw_throughput(panels[0], study, rows, simulations)
+    draw_throughput(panels[0], study, rows, predictions)
     if has_times:
         _draw_times(panels[1], study, rows)
-    _axis(panels[-1], study, rows, simulations)
-    _legend(figure, rows, simulations, has_times=has_times)
+    _axis(panels[-1], study, rows, predictions)
+    _legend(figure, rows, predictions, has_times=has_times)
 
 
-def draw_learning(study: Study, rows: Sequence[Row], simulations: Simulations, path: Path) -> None:
+def draw_learning(study: Study, rows: Sequence[Row], predictions: Predictions, path: Path) -> None:
     """Draw Figure 12(b), learning curves of all settings, and below them the throughputs of Table 1.
 
     Raises:
@@ -73,9 +71,9 @@ def draw_learning(study: Study, rows: Sequence[Row], simulations: Simulations, p
         above.set_ylabel("Mean return")
         above.set_xlabel("Time since the first environment step (s)")
         above.legend(loc="lower right", ncols=2, fontsize=6)
-        draw_throughput(below, study, rows, simulations)
-        _axis(below, study, rows, simulations)
-        _legend(figure, rows, simulations, has_times=False)
+        draw_throughput(below, study, rows, predictions)
+        _axis(below, study, rows, predictions)
+        _legend(figure, rows, predictions, has_times=False)
 
     write_figure(draw_both, 4.8, path)
 
@@ -83,29 +81,15 @@ def draw_learning(study: Study, rows: Sequence[Row], simulations: Simulations, p
 # -- throughput ----------------------------------------------------------------------------------------
 
 
-def draw_throughput(axes: Axes, study: Study, rows: Sequence[Row], simulations: Simulations) -> None:
+def draw_throughput(axes: Axes, study: Study, rows: Sequence[Row], predictions: Predictions) -> None:
     """Draw production, reception and training against actors or groups."""
-    for quantity in (PRODUCTION, RECEPTION, TRAINING):
-        name, color, marker = quantity
-        simulated = [point for point in simulations.points if point.came is not None]
-        axes.plot(
-            [x_of(study, point.split) for point in simulated],
-            [_simulated(name, point, simulations.rho) for point in simulated],
-            color=color,
-            linestyle=DASHES,
-            linewidth=THICK[name],
-            alpha=0.6,
-        )
-        reckoned = [point for point in simulated if point.extrapolated]
-        axes.plot(
-            [x_of(study, point.split) for point in reckoned],
-            [_simulated(name, point, simulations.rho) for point in reckoned],
-            color=color,
-            linestyle="",
-            marker="x",
-            markersize=3,
-            alpha=0.6,
-        )
+    points = predictions.points
+    places, rates = [x_of(study, point.split) for point in points], [point.steps_per_s for point in points]
+    axes.plot(places, rates, color=GREY, linestyle=DASHES, linewidth=1.3)
+    beyond = [(x, y) for x, y, point in zip(places, rates, points, strict=True) if point.extrapolated]
+    if beyond:
+        axes.plot(*zip(*beyond, strict=True), color=GREY, linestyle="", marker="x", markersize=3)
+    for name, color, marker in (PRODUCTION, RECEPTION, TRAINING):
         found = [(row, x_of(study, row.split), _measured(name, row)) for row in rows]
         measured = [(row, x, ends) for row, x, ends in found if ends is not None]
         axes.plot([x for _, x, _ in measured], [ends[0] for _, _, ends in measured], color=color)
@@ -129,16 +113,6 @@ def _measured(name: str, row: Row) -> tuple[float, float, float] | None:
         return None
     scale = row.rho if name == "training" and row.rho else 1.0
     return of.median / scale, of.min / scale, of.max / scale
-
-
-def _simulated(name: str, point: Simulated, rho: float) -> float:
-    assert point.came is not None
-    rates = {
-        "production": point.came.production,
-        "reception": point.came.reception,
-        "training": point.came.consumption / rho,
-    }
-    return rates[name]
 
 
 def _mark(
@@ -213,24 +187,24 @@ def _draw_curves(axes: Axes, rows: Sequence[Row], seconds: float) -> None:
 # -- axes ----------------------------------------------------------------------------------------------
 
 
-def _axis(axes: Axes, study: Study, rows: Sequence[Row], simulations: Simulations) -> None:
+def _axis(axes: Axes, study: Study, rows: Sequence[Row], predictions: Predictions) -> None:
     values = {x_of(study, row.split) for row in rows} | {
-        x_of(study, point.split) for point in simulations.points
+        x_of(study, point.split) for point in predictions.points
     }
     powers_axis(axes, sorted(values), str)
     axes.set_xlabel("Groups" if study.of.axis == "groups" else "Actors")
 
 
-def _legend(figure: Figure, rows: Sequence[Row], simulations: Simulations, *, has_times: bool) -> None:
-    rho = next((row.rho for row in rows if row.rho), simulations.rho)
+def _legend(figure: Figure, rows: Sequence[Row], predictions: Predictions, *, has_times: bool) -> None:
+    rho = next((row.rho for row in rows if row.rho), predictions.rho)
     marks = []
     for name, color, marker in (PRODUCTION, RECEPTION, TRAINING):
         label = f"training (uses / {rho:g})" if name == "training" else name
         marks.append(Line2D([], [], color=color, marker=marker, markersize=4, label=label))
-    if simulations.points:
-        marks.append(Line2D([], [], color=GREY, linestyle=DASHES, label=SIMULATED))
+    if predictions.points:
+        marks.append(Line2D([], [], color=GREY, linestyle=DASHES, label=PREDICTED))
     small: dict[str, Any] = {"linestyle": "", "markersize": 4}
-    if any(point.extrapolated for point in simulations.points):
+    if any(point.extrapolated for point in predictions.points):
         marks.append(Line2D([], [], color=GREY, marker="x", label=RECKONED, **small))
     if any(row.setting.oversubscribed for row in rows):
         hollow = Line2D(

@@ -2,8 +2,8 @@
 
 The JSON has ``schema`` (1), ``environment``, ``warnings``, ``figure``, ``config``, ``overrides``,
 ``threshold``, ``seconds``, ``cores``, ``rows`` (a ``Row`` for each setting with its ``trainings`` and what
-``failed``), ``refused`` (settings that the config does not allow), ``simulated`` (points of the simulation),
-``simulation`` (what that assumes, and of which machine) and ``measurements`` (that ``--from`` reads).
+``failed``), ``refused`` (settings that the config does not allow), ``predicted`` (points of the prediction),
+``prediction`` (what that assumes, and of which machine) and ``measurements`` (that ``--from`` reads).
 Times to the threshold are those of the first of the groups to reach it.
 """
 
@@ -20,12 +20,12 @@ from typing import Any, Final
 
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.files.directories import temporary_directory
-from tianji_cli.quantities import count, exact, number, several
+from tianji_cli.quantities import count, exact, finite, number, several
 from tianji_cli.runs.results import Result, Table, check_places, document_head, print_header
 from tianji_cli.telemetry.table import print_table
 from tianji_lab.environment import busy_share, describe, warnings
-from tianji_lab.model.costs import Split
-from tianji_lab.scaling.simulation import Machines, Simulated, Simulations, read_profile, simulate_study
+from tianji_lab.profile.split import Split
+from tianji_lab.scaling.prediction import Machines, Predicted, Predictions, predict_study, read_profile
 from tianji_lab.scaling.study import Failed, Found, Outcome, Setting, Study, Trained, measure
 
 SAME_TRAININGS: Final = frozenset({"table1", "12b"})
@@ -162,24 +162,18 @@ def _never_averaged(row: Row) -> bool:
     return any(averaging is None or not averaging["rounds"] for averaging in averagings)
 
 
-def ratios(row: Row, simulations: Simulations) -> dict[str, float] | None:
-    """Divide what was measured by what was simulated of the same split.
+def ratio(row: Row, predictions: Predictions) -> float | None:
+    """Divide the sample uses that were measured by those predicted of the same split.
 
     Returns:
-        Ratios of ``produced_per_s``, ``received_per_s`` and ``consumed_per_s``; None where there is nothing
-        to compare: a point that was not simulated, has no figures, or wants more cores than there are, which
-        the simulation gives it.
+        None where there is nothing to compare: a point that was not predicted, has no figures, or wants more
+        cores than there are, which the prediction gives it.
     """
-    came = next((one.came for one in simulations.points if one.split == row.split), None)
-    if came is None or row.setting.oversubscribed:
+    predicted = next((one.uses_per_s for one in predictions.points if one.split == row.split), None)
+    if predicted is None or row.setting.oversubscribed or row.consumed_per_s is None:
         return None
-    pairs = {
-        "produced_per_s": (row.produced_per_s, came.production),
-        "received_per_s": (row.received_per_s, came.reception),
-        "consumed_per_s": (row.consumed_per_s, came.consumption),
-    }
-    known = {name: (of.median, by) for name, (of, by) in pairs.items() if of is not None}
-    return {name: median / by for name, (median, by) in known.items() if median is not None and by} or None
+    median = row.consumed_per_s.median
+    return None if median is None else median / predicted
 
 
 def result_of(
@@ -187,7 +181,7 @@ def result_of(
     environment: Mapping[str, str],
     warnings: Sequence[str],
     rows: Sequence[Row],
-    simulations: Simulations,
+    predictions: Predictions,
 ) -> Result:
     """Put everything into files, ``figure-6a`` or ``table-1`` and ``figure-12b``; see the module's head."""
     document = {
@@ -198,22 +192,22 @@ def result_of(
         "threshold": study.threshold,
         "seconds": study.seconds,
         "cores": study.cores,
-        "rows": [{**row.document(), "over_simulated": ratios(row, simulations)} for row in rows],
+        "rows": [{**row.document(), "over_predicted": ratio(row, predictions)} for row in rows],
         "refused": [{**_split(refused.split), "why": refused.why} for refused in study.refused],
-        "simulated": [_point(point) for point in simulations.points],
-        "simulation": {
-            "assumes": list(simulations.assumes),
-            "rho": simulations.rho,
-            "environment": dict(simulations.environment),
+        "predicted": [_point(point) for point in predictions.points],
+        "prediction": {
+            "assumes": list(predictions.assumes),
+            "rho": predictions.rho,
+            "environment": dict(predictions.environment),
         },
-        "measurements": simulations.measurements,
+        "measurements": predictions.measurements,
     }
     is_table = study.figure in SAME_TRAININGS
 
     def draw(path: Path) -> None:
         from tianji_lab.scaling import plots  # noqa: PLC0415 - imports matplotlib, a second
 
-        (plots.draw_learning if is_table else plots.draw)(study, rows, simulations, path)
+        (plots.draw_learning if is_table else plots.draw)(study, rows, predictions, path)
 
     figure = f"figure-{study.figure}"
     name = "table-1" if is_table else figure
@@ -237,16 +231,16 @@ def _split(split: Split) -> dict[str, Any]:
     }
 
 
-def _point(point: Simulated) -> dict[str, Any]:
-    came = point.came
+def _point(point: Predicted) -> dict[str, Any]:
+    prediction = point.prediction
     return {
         **_split(point.split),
         "nodes": point.nodes,
-        "produced_per_s": came and came.production,
-        "received_per_s": came and came.reception,
-        "consumed_per_s": came and came.consumption,
-        "policy_lag": came and came.policy_lag,
-        "why_not": point.why_not,
+        "produced_per_s": point.steps_per_s,
+        "received_per_s": point.steps_per_s,
+        "consumed_per_s": point.uses_per_s,
+        "limits": {name: finite(limit) for name, limit in prediction.limits.items()},
+        "bottleneck": prediction.bottleneck.kind,
         "extrapolated": list(point.extrapolated),
     }
 
@@ -258,9 +252,9 @@ def _csv_rows(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         for name, value in ranges.items():
             flat |= {name: value["median"], f"{name}_min": value["min"], f"{name}_max": value["max"]}
         yield flat
-    rho = document["simulation"]["rho"]
-    for point in document["simulated"]:
-        yield {**point, "kind": "simulated", "rho": rho}
+    rho = document["prediction"]["rho"]
+    for point in document["predicted"]:
+        yield {**point, "kind": "predicted", "rho": rho}
 
 
 RECEIVED: Final = (
@@ -270,11 +264,11 @@ RECEIVED: Final = (
 MARK: Final = "*"
 """Behind the name of a setting that wants more cores than there are."""
 EXTRAPOLATED: Final = "~"
-"""Behind the name of a simulated point some of whose costs were reckoned."""
+"""Behind the name of a predicted point some of whose costs were reckoned."""
 NUMBERS: Final = re.compile(r"\d+")
 
 
-def print_all(study: Study, rows: Sequence[Row], simulations: Simulations) -> None:
+def print_all(study: Study, rows: Sequence[Row], predictions: Predictions) -> None:
     """Print what was found, on stdout."""
     seeds = study.seeds
     which = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
@@ -283,8 +277,8 @@ def print_all(study: Study, rows: Sequence[Row], simulations: Simulations) -> No
         _print_table_1(study, rows)
     else:
         _print_rows(study, rows)
-    _print_simulated(simulations)
-    _print_beside(rows, simulations)
+    _print_predicted(predictions)
+    _print_beside(rows, predictions)
 
 
 def _print_rows(study: Study, rows: Sequence[Row]) -> None:
@@ -344,49 +338,46 @@ def _print_table_1(study: Study, rows: Sequence[Row]) -> None:
     print_table(headings, cells, f"table 1: {study.of.title}", right=range(1, 4))
 
 
-def _print_simulated(simulations: Simulations) -> None:
-    if not simulations.points:
+def _print_predicted(predictions: Predictions) -> None:
+    if not predictions.points:
         return
-    sys.stdout.write("\n# SIMULATED, from what was measured on this machine:\n")
-    for assumption in simulations.assumes:
+    sys.stdout.write("\n# PREDICTED, from what was measured on this machine:\n")
+    for assumption in predictions.assumes:
         sys.stdout.write(f"# - {assumption}\n")
-    cells = []
-    for point in simulations.points:
-        came = point.came
-        rates = (came.production, came.reception, came.consumption) if came else None
-        cells.append(
-            [
-                point.split.name + EXTRAPOLATED * bool(point.extrapolated),
-                str(point.split.learner_cores),
-                str(point.split.cores),
-                str(point.nodes),
-                *(map(count, rates) if rates else (point.why_not, "", "")),
-            ]
-        )
-    headings = ["simulated", "learner cores", "cores", "nodes", "produced/s", "received/s", "uses/s"]
-    print_table(headings, cells, "simulated, a core for every role", right=range(1, len(headings)))
-    if reckoned := _reckoned(simulations.points):
+    cells = [
+        [
+            point.split.name + EXTRAPOLATED * bool(point.extrapolated),
+            str(point.split.learner_cores),
+            str(point.split.cores),
+            str(point.nodes),
+            count(point.steps_per_s),
+            count(point.uses_per_s),
+            point.prediction.bottleneck.kind,
+        ]
+        for point in predictions.points
+    ]
+    headings = ["predicted", "learner cores", "cores", "nodes", "env steps/s", "uses/s", "bottleneck"]
+    print_table(headings, cells, "predicted, a core for every role", right=range(1, len(headings) - 1))
+    if reckoned := _reckoned(predictions.points):
         sys.stdout.write(
             f"# {EXTRAPOLATED} extrapolated: some of its costs were reckoned and not measured:\n"
         )
         sys.stdout.writelines(f"#   - {what}\n" for what in reckoned)
 
 
-def _reckoned(points: Sequence[Simulated]) -> list[str]:
+def _reckoned(points: Sequence[Predicted]) -> list[str]:
     """List what was reckoned at any point, each once; where its numbers differ, those of the largest."""
     said = {NUMBERS.sub("", what): what for point in points for what in point.extrapolated}
     return list(said.values())
 
 
-def _print_beside(rows: Sequence[Row], simulations: Simulations) -> None:
-    """Print by how much measured rates differ from simulated ones, where a core was there for every role."""
-    compared = {row.setting.name: found for row in rows if (found := ratios(row, simulations)) is not None}
-    if not compared:
-        return
-    cells = [[name, *(f"{ratio:.2f}" for ratio in found.values())] for name, found in compared.items()]
-    headings = ["measured / simulated", "produced", "received", "uses"]
-    sys.stdout.write("\n")
-    print_table(headings, cells, "measured over simulated", right=range(1, len(headings)))
+def _print_beside(rows: Sequence[Row], predictions: Predictions) -> None:
+    """Print by how much measured rates differ from predicted ones, where a core was there for every role."""
+    compared = {row.setting.name: found for row in rows if (found := ratio(row, predictions)) is not None}
+    if compared:
+        sys.stdout.write("\n")
+        cells = [[name, f"{found:.2f}"] for name, found in compared.items()]
+        print_table(["measured / predicted", "uses"], cells, "measured over predicted", right=(1,))
 
 
 def time_cell(row: Row, seconds: float) -> str:
@@ -420,11 +411,11 @@ def compare(
     json_to: str | None,
     quiet: bool,
 ) -> None:
-    """Simulate, train, and show what was found; what cannot be simulated is known before anything is trained.
+    """Predict, train, and show what was found; what cannot be predicted is known before anything is trained.
 
     Args:
-        machines: that are simulated; None for none.
-        earlier: file that the measurements for the simulation are taken from; None measures.
+        machines: that are predicted; None for none.
+        earlier: file that the measurements for the prediction are taken from; None measures.
 
     Raises:
         UsageError: other hosts could not see the runs, or there is nothing in the file to simulate from.
@@ -438,20 +429,20 @@ def compare(
         )
     check_places(out, json_to)
     busy = busy_share()
-    simulations = Simulations()
+    predictions = Predictions()
     if machines is not None:
         measured = None if earlier is None else read_profile(earlier, study)
-        simulations = simulate_study(study, machines, measured, quiet=quiet)
+        predictions = predict_study(study, machines, measured, quiet=quiet)
     with temporary_directory() as temporary:
         found = measure(study, temporary if out is None else out / "runs", quiet=quiet)
     rows = rows_of(found, study.threshold)
     transport = study.job.distribution.transport
     engines = [transport.local, *([transport.remote] if others else [])]
     environment = describe(engines, ["here", *others], None, busy)
-    said = [*warnings(busy), *cautions(study, rows), *simulations.warnings]
-    result_of(study, environment, said, rows, simulations).hand_over(out=out, json_to=json_to)
+    said = [*warnings(busy), *cautions(study, rows), *predictions.warnings]
+    result_of(study, environment, said, rows, predictions).hand_over(out=out, json_to=json_to)
     if json_to != "-":
         print_header(environment, said)
-        print_all(study, rows, simulations)
+        print_all(study, rows, predictions)
     if missing := [f"{row.setting.name}, seed {one.seed}: {one.why}" for row in rows for one in row.failed]:
         raise RunFailed(f"no figures of {several(len(missing), 'training')}:\n" + "\n".join(missing))

@@ -25,14 +25,15 @@ from tianji_cli.quantities import duration, exact, rate
 from tianji_cli.runs.comparison.curves import Curve, read_curve
 from tianji_cli.telemetry.metrics import read_metrics
 from tianji_cli.telemetry.progress import Progress
-from tianji_lab.model.costs import Split, powers_of_two
-from tianji_lab.profile.settings import (
+from tianji_lab.profile.split import (
     ACTORS,
     GROUPS,
     HOSTS,
     LEARNERS,
+    Split,
     as_settings,
     host_values,
+    powers_of_two,
     split_of,
     split_values,
 )
@@ -331,7 +332,7 @@ def _check(request: Request, figure: Figure) -> None:
 
 SETTLES: Final = 0.25
 """Share of a training's time, from its first update on, that its throughput is not taken of: the pipeline has
-to fill, as in the simulation."""
+to fill, as in a longer training."""
 COUNTED: Final = ("elapsed_s", "train_s", "env_steps", "produced", "consumed")
 """Of a report."""
 

@@ -12,9 +12,8 @@ from tianji_cli.errors import UsageError
 from tianji_cli.telemetry.progress import Progress
 from tianji_lab.bench.experiment import ReadClock, TrialFailed
 from tianji_lab.bench.request import FIGURES, Request, default_backends, figure_named, message_bytes
-from tianji_lab.bench.sweep import Sweep
+from tianji_lab.bench.sweep import Sweep, Terms
 from tianji_lab.bench.workers import local_workers
-from tianji_lab.model.prediction import Terms
 from tianji_transports import registry
 from tianji_transports.core import Capabilities
 from tianji_transports.errors import TransportError

@@ -1,52 +1,63 @@
-"""What follows from measurements nobody has made, and a file that holds them."""
+"""Profiles of made-up measurements, and a file that holds one."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
-from lab.profile.made_up_measurements import PPO, Job, made_up
+from lab.profile.made_up_measurements import PPO, made_up
 
 from tianji_cli.config.loader import load_config
-from tianji_lab.profile.document import document
-from tianji_lab.profile.result import MeasuredJob, ProfileResult, find
-from tianji_lab.profile.scaling import Cluster
+from tianji_lab.profile.candidates import Candidates
+from tianji_lab.profile.model import Cluster, Model
+from tianji_lab.profile.parts import Measured, Measurements
+from tianji_lab.profile.result import Profile
+from tianji_lab.profile.split import num_envs_options
 
-Find = Callable[..., ProfileResult]
+Find = Callable[..., Profile]
 
 
-@cache
 def of(
-    job: Job = PPO,
+    config: str = PPO,
     cores: int = 2,
     cluster: Cluster | None = None,
-    noise: float = 0.04,
     overrides: tuple[str, ...] = (),
-) -> ProfileResult:
-    """What is found of a config, on so many cores, for this machine or a cluster."""
-    measurements = made_up(job, cores, noise)
-    subject = MeasuredJob(
-        config=job.config,
-        overrides=overrides,
-        job=load_config(job.config, overrides),
-        measurements=measurements,
-        environment={"CPU": "an abacus", "cores": f"{cores} usable of {cores}"},
+    measurements: Measurements | None = None,
+) -> Profile:
+    """Profile a config on so many cores, for this machine or for a cluster, without a race."""
+    job, measured = (
+        load_config(config, overrides),
+        measurements or made_up(config, cores, overrides=overrides),
     )
-    return find(subject, cluster or Cluster(cores), anywhere=cluster is not None)
+    hosts = Cluster(cores)
+    model = Model(job, measured, cluster or hosts)
+    sizes = num_envs_options(config, overrides)
+    candidates = Candidates(
+        config, overrides, model, cluster or hosts, sizes, elsewhere=cluster not in {None, hosts}
+    )
+    return Profile(
+        config=config,
+        overrides=overrides,
+        job=job,
+        measured=Measured(measured, {"CPU": "an abacus", "cores": f"{cores} usable of {cores}"}),
+        hosts=hosts,
+        cluster=cluster or hosts,
+        model=model,
+        listed=candidates.best(6),
+    )
 
 
 @pytest.fixture
 def found() -> Find:
-    """Makes findings, each once."""
+    """Makes profiles."""
     return of
 
 
 @pytest.fixture
-def earlier(found: Find, tmp_path: Path) -> Path:
-    """What `tianji profile --json` writes, on two cores."""
+def earlier(tmp_path: Path) -> Path:
+    """A file that `tianji profile --json` writes, on two cores."""
     path = tmp_path / "earlier.json"
-    path.write_text(json.dumps(document(found())))
+    path.write_text(json.dumps(of().document()))
     return path

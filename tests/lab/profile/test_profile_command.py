@@ -1,4 +1,4 @@
-"""Claims about `tianji profile`, as a user runs it. What it measures is made up, except in the last test."""
+"""Claims about `tianji profile`, as a user runs it. Its trainings are made up, except in the last tests."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ import subprocess
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from cli.quick import PNG
 from cli.sessions import kill_session
 from cli.warm import WarmCommands
 from lab.profile.conftest import Find
-from lab.profile.made_up_measurements import DQN, PPO, Job, made_up, repeated
+from lab.profile.made_up_measurements import DQN, PPO, made_up
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import RunFailed
+from tianji_cli.files.traces import SPAN, WHAT, TracedProcess
 from tianji_cli.main import main
-from tianji_lab.profile import measure as measuring
+from tianji_cli.runs.timeline.timeline import Lane, Timeline
+from tianji_cli.wire.reports import LearnerReport
 from tianji_lab.profile import run as command
-from tianji_lab.profile.building import Subject
-from tianji_lab.profile.measurements import Measurements
-from tianji_lab.profile.scaling import Cluster
-from tianji_lab.profile.search import Candidate, Search
-from tianji_lab.profile.settings import split_of
-from tianji_lab.profile.verify import Verified
+from tianji_lab.profile.candidates import Candidates
+from tianji_lab.profile.model import Cluster
+from tianji_lab.profile.parts import Measurements
+from tianji_lab.profile.split import split_of
+from tianji_lab.profile.trainer import Trained
 
 ROOT = Path(__file__).parents[3]
 KEYS = {
     *("schema", "config", "overrides", "environment", "warnings", "measurements", "cluster", "as_it_is"),
-    *("candidates", "recommended", "writable", "bottleneck", "extrapolated", "simulated", "breaks_first"),
-    "verify",
+    *("candidates", "race", "recommended", "writable", "equation_4", "bottleneck", "extrapolated", "verify"),
 }
 SPLIT = {"learners", "learner_cores", "actors", "num_envs", "groups", "pinned"}
 
@@ -53,18 +53,66 @@ class Ended:
 Run = Callable[..., Ended]
 
 
+class MadeUpTrainer:
+    """Trainings that take no time, and give more with more environments.
+
+    Attributes:
+        trained: settings of all trainings of a test.
+        fails_after: trainings, after which one fails.
+    """
+
+    trained: ClassVar[list[tuple[str, ...]]] = []
+    fails_after: ClassVar[int] = 1000
+
+    def __init__(self, config: str, overrides: Sequence[str]) -> None:
+        load_config(config, overrides)  # As often as it likes, from wherever: short trainings do.
+        assert not config.startswith("/dev")
+
+    def __enter__(self) -> MadeUpTrainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def train(self, settings: Sequence[str], seconds: float, *, traced: bool = False) -> Trained:
+        assert seconds >= 3.0
+        if len(self.trained) >= self.fails_after:
+            raise RunFailed("a training failed")
+        self.trained.append(tuple(settings))
+        size = next(int(one.partition("=")[2]) for one in settings if one.startswith("environment.num_envs="))
+        return Trained(1e3 * size, 4e3 * size, LearnerReport(), made_up_timeline() if traced else None)
+
+
+def made_up_timeline() -> Timeline:
+    """An actor that steps for a second."""
+    process = TracedProcess(rank=1, title="actor", roles=("actor 0",), host="here", cores=(0,))
+    spans = np.array([(0.0, 1.0, 0, WHAT.index("step"))], SPAN)
+    return Timeline("made up", 1.0, (process,), (Lane("actor 0", process, spans, 1.0),))
+
+
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs `tianji profile` in this process, on a machine of two cores that is not measured in truth."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """Settings of all trainings."""
+    monkeypatch.setattr(MadeUpTrainer, "trained", [])
+    return MadeUpTrainer.trained
 
-    def ends(*arguments: str, job: Job = PPO, cores: int = 2) -> Ended:
-        def measure(subject: Subject, *_: object) -> Measurements:
-            load_config(subject.config)  # As often as it likes, from wherever: probes do.
-            assert not subject.config.startswith("/dev")
-            return made_up(job, cores).model_copy(update={"config": subject.config})
 
-        monkeypatch.setattr(measuring, "measure", measure)
+@pytest.fixture
+def run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, trained: list[tuple[str, ...]]
+) -> Run:
+    """Runs `tianji profile` in this process, on a machine of so many cores that is not measured in truth."""
+    monkeypatch.setattr(command, "Trainer", MadeUpTrainer)
+
+    def ends(*arguments: str, cores: int = 2) -> Ended:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+
+        def measure(
+            _: object, __: object, config: str, overrides: Sequence[str], **___: object
+        ) -> Measurements:
+            return made_up(config, cores, overrides=overrides)
+
+        monkeypatch.setattr(command, "measure_parts", measure)
         with pytest.raises(SystemExit) as ended:
             main(["profile", *arguments])
         said = capsys.readouterr()
@@ -72,26 +120,6 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         return Ended(ended.value.code, said.out, said.err)
 
     return ends
-
-
-@pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> list[Candidate]:
-    """Trainings come to 5 % less than predicted; who was trained with is written down."""
-    seen: list[Candidate] = []
-
-    def verify(_: str, __: Sequence[str], candidates: Sequence[Candidate], **___: object) -> list[Verified]:
-        seen.extend(candidates)
-        return [
-            Verified(
-                candidate.prediction,
-                uses_per_s=repeated(0.95 * candidate.prediction.throughput, 0.06),
-                steps_per_s=repeated(candidate.prediction.throughput / candidate.prediction.rho, 0.06),
-            )
-            for candidate in candidates
-        ]
-
-    monkeypatch.setattr(command, "verify", verify)
-    return seen
 
 
 def numbers(value: object) -> Iterator[float]:
@@ -127,13 +155,13 @@ def test_without_arguments_the_shipped_ppo_cartpole_is_profiled(run: Run) -> Non
 
 
 @pytest.mark.parametrize(
-    ("job", "cores", "options"),
+    ("config", "cores", "options"),
     [(PPO, 1, []), (PPO, 2, []), (DQN, 16, []), (DQN, 16, ["--cores", "40", "--nodes", "8"])],
 )
 def test_the_document_has_every_key_and_finite_numbers(
-    run: Run, tmp_path: Path, job: Job, cores: int, options: list[str]
+    run: Run, tmp_path: Path, trained: list[Any], config: str, cores: int, options: list[str]
 ) -> None:
-    ended = run(job.config, *options, "--json", str(tmp_path / "x.json"), job=job, cores=cores)
+    ended = run(config, *options, "--json", str(tmp_path / "x.json"), cores=cores)
     assert ended.status == 0, ended.err
     document = json.loads((tmp_path / "x.json").read_text())
     assert document.keys() == KEYS
@@ -142,39 +170,49 @@ def test_the_document_has_every_key_and_finite_numbers(
     assert document["bottleneck"].keys() == {"kind", "words"}
     assert document["measurements"]["cores"] == cores
     best = document["candidates"][0]
-    assert {key: best[key] for key in SPLIT} == document["recommended"]
     rates = [best[name] for name in ("production", "reception", "consumption")]
     assert best["throughput"] <= min(rates) * (1 + 1e-9)
     assert best["env_steps_per_s"] == pytest.approx(best["throughput"] / document["measurements"]["rho"])
-    # How groups average is not measured anywhere, nor was what roles do that share a core.
-    extrapolates = bool(options) or document["recommended"]["groups"] > 1 or cores == 1
-    assert bool(document["extrapolated"]) is extrapolates
-    assert (document["simulated"] is not None) is extrapolates
-    assert (document["breaks_first"] is not None) is extrapolates
     assert document["verify"] == []
+    # Other machines are predicted; on this one the best have raced.
+    assert {bool(document["extrapolated"]), document["race"] is None, not trained} == {bool(options)}
 
 
-def test_an_earlier_document_gives_the_same_answer_without_measuring(run: Run, tmp_path: Path) -> None:
-    first = run(DQN.config, "--json", str(tmp_path / "a.json"), job=DQN, cores=16)
+def test_the_recommended_split_has_won_the_race_whatever_was_predicted(run: Run, tmp_path: Path) -> None:
+    ended = run(DQN, "--json", str(tmp_path / "x.json"))
+    assert ended.status == 0, ended.err
+    document = json.loads((tmp_path / "x.json").read_text())
+    rows = document["race"]["rows"]
+    assert len(rows) <= 6
+    assert document["recommended"]["num_envs"] == 128, "that is the fastest in these trainings"
+    assert {key: rows[0][key] for key in SPLIT} == document["recommended"]
+    assert [row["measured"] for row in rows] == sorted((row["measured"] for row in rows), reverse=True)
+    for row in rows:
+        assert row["measured"] == pytest.approx(4e3 * row["num_envs"])
+        assert row["measured_steps_per_s"] == pytest.approx(1e3 * row["num_envs"])
+        assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
+    own = split_of(load_config(DQN))
+    assert any(all(row[key] == getattr(own, key) for key in SPLIT) for row in rows)
+
+
+def test_an_earlier_document_is_predicted_from_without_measuring_or_training(
+    run: Run, tmp_path: Path, trained: list[Any]
+) -> None:
+    first = run(DQN, "--json", str(tmp_path / "a.json"), cores=16)
     assert first.status == 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measuring, "measure", never)
-        second = run(
-            DQN.config, "--from", str(tmp_path / "a.json"), "--json", str(tmp_path / "b.json"), job=PPO
-        )
-    assert second.status == 0, second.err
-    assert second.err == ""
+    trained.clear()
+    second = run(DQN, "--from", str(tmp_path / "a.json"), "--json", str(tmp_path / "b.json"), cores=16)
+    assert (second.status, second.err, trained) == (0, "", [])
     a, b = (json.loads((tmp_path / name).read_text()) for name in ("a.json", "b.json"))
     assert b["environment"].pop("measured") == f"earlier, and taken from {tmp_path / 'a.json'}"
-    assert a == b
+    assert b["race"] is None
+    assert all(a[key] == b[key] for key in ("measurements", "environment", "candidates", "as_it_is"))
     assert f"earlier, and taken from {tmp_path / 'a.json'}" in flat(second.out)
 
 
-def test_an_earlier_document_is_of_use_with_another_split_and_its_picture_is_drawn(
-    run: Run, earlier: Path, tmp_path: Path
-) -> None:
+def test_its_picture_is_drawn(run: Run, earlier: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    ended = run("--from", str(earlier), "--set", "environment.num_envs=32", "--out", str(out))
+    ended = run("--from", str(earlier), "--out", str(out))
     assert ended.status == 0, ended.err
     assert json.loads((out / "profile.json").read_text()).keys() == KEYS
     assert (out / "profile.png").read_bytes().startswith(PNG)
@@ -182,40 +220,28 @@ def test_an_earlier_document_is_of_use_with_another_split_and_its_picture_is_dra
 
 def test_the_written_config_runs_with_the_recommended_split(run: Run, tmp_path: Path) -> None:
     to = tmp_path / "tuned.toml"
-    ended = run(DQN.config, "--write", str(to), "--json", str(tmp_path / "x.json"), job=DQN, cores=16)
+    ended = run(DQN, "--write", str(to), "--json", str(tmp_path / "x.json"), cores=16)
     assert ended.status == 0, ended.err
     assert f"{to} is written: " in ended.out
     document = json.loads((tmp_path / "x.json").read_text())
     split = split_of(load_config(str(to)))
     assert {key: getattr(split, key) for key in SPLIT} == document["recommended"] == document["writable"]
-    before, after = (tomllib.loads(Path(path).read_text()) for path in (ROOT / DQN.config, to))
+    before, after = (tomllib.loads(Path(path).read_text()) for path in (ROOT / DQN, to))
     before["distribution"], before["environment"]["num_envs"] = after["distribution"], split.num_envs
     assert before == after
 
 
-def test_what_cannot_be_run_is_not_written_but_the_best_that_can(run: Run, tmp_path: Path) -> None:
-    to = tmp_path / "tuned.toml"
-    # Actors with many environments would have more in flight than this replay holds.
-    small = ("--set", "distribution.buffer.capacity=2048", "--set", "training.warmup_steps=1000")
-    ended = run(DQN.config, *small, "--cores", "4", "--write", str(to), job=DQN)
-    assert ended.status == 0, ended.err
-    assert "the best that can be run" in ended.out
-    written = split_of(load_config(str(to)))
-    assert (written.groups, written.num_envs) == (2, 32)
-
-
-def test_where_nothing_can_be_run_nothing_is_written_and_everything_else_is(
+def test_where_nothing_is_recommended_nothing_is_written_and_everything_else_is(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # There is a split for every config that is known to be valid; one that says no to all is made up.
-    monkeypatch.setattr(Search, "_refusal", lambda *_: "distribution.actor.num: no actors today")
+    monkeypatch.setattr(Candidates, "_why_not", lambda *_: "distribution.actor.num: no actors today")
     ended = run(
         *("--cores", "40", "--nodes", "8"),
         *("--write", str(tmp_path / "x.toml"), "--json", str(tmp_path / "x.json")),
     )
     assert json.loads((tmp_path / "x.json").read_text())["writable"] is None
     assert ended.status == 1
-    assert "--write: none of these splits can be run" in ended.err
+    assert "--write: no split of these cores is recommended" in ended.err
     assert not (tmp_path / "x.toml").exists()
     assert "RECOMMENDED" in ended.out
 
@@ -247,84 +273,36 @@ def test_the_config_as_it_is_has_its_own_hosts(run: Run, found: Find, tmp_path: 
     assert two["as_it_is"] == one["as_it_is"]
     assert two["as_it_is"]["cores"] == 4
     assert "cores" not in two["as_it_is"]["limits"]
+    assert (two["race"], one["cluster"]["nodes"]) == (None, 1)
+    assert one["race"] is not None
     there = found(overrides=TWO_HOSTS[1::2], cluster=Cluster(2, nodes=2, link_bytes_per_s=1e6))
-    assert there.as_it_is == there.search.predict(there.as_it_is.split)
-    assert there.as_it_is.limits.keys() >= {"link"}
-    assert one["cluster"]["nodes"] == 1
-    assert "distribution.hosts" in one["candidates"][0]["changes"]
-
-
-def test_what_was_not_measured_for_lack_of_time_is_not_searched(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = made_up(PPO, 2)
-    in_part = whole.model_copy(
-        update={
-            "actors": tuple(each for each in whole.actors if each.num_envs == 64 or not each.crowded),
-            "learners": tuple(each for each in whole.learners if each.num_envs != 16),
-            "averaging": (),
-        }
-    )
-    path = tmp_path / "in_part.json"
-    run("--json", str(path))
-    path.write_text(damaged(json.loads(path.read_text()), **in_part.model_dump(mode="json")))
-    document = json.loads(run("--from", str(path), "--cores", "40", "--nodes", "2", "--json", "-").out)
-    assert {candidate["num_envs"] for candidate in document["candidates"]} == {64}
-
-
-@pytest.mark.parametrize(
-    "options", [["--cores", "1"], ["--cores", "4", "--set", "distribution.transport=inproc"]]
-)
-def test_roles_that_share_cores_are_simulated_unless_they_share_a_process(
-    run: Run, options: list[str]
-) -> None:
-    document = json.loads(run(*options, "--json", "-").out)
-    assert "cores" in document["candidates"][0]["limits"]
-    assert (document["simulated"] is None) is ("distribution.transport=inproc" in options)
-    assert document["breaks_first"] is not None
+    assert there.model.predict(split_of(there.job)).limits.keys() >= {"link"}
 
 
 # -- what it proves --------------------------------------------------------------------------------------
 
 
-def test_verify_trains_with_the_choice_and_four_others_which_are_listed_beforehand(
-    run: Run, trained: list[Candidate], tmp_path: Path
+def test_verify_trains_five_times_with_each_that_raced_the_winner_first(
+    run: Run, trained: list[tuple[str, ...]], tmp_path: Path
 ) -> None:
-    ended = run("--verify", "--json", str(tmp_path / "x.json"))
+    ended = run("--verify", "--out", str(tmp_path / "out"), "--json", str(tmp_path / "x.json"))
     assert ended.status == 0, ended.err
-    assert "PREDICTED BESIDE MEASURED" in ended.out
+    assert "VERIFIED" in ended.out
     document = json.loads((tmp_path / "x.json").read_text())
-    checks = document["verify"]
-    assert len(checks) == len(trained) == 5
-    assert {check["pinned"] for check in checks} == {True, False}
-    listed = ended.out.partition("TO BE TRAINED WITH")[2].partition("PREDICTED BESIDE MEASURED")[0]
-    assert len([line for line in listed.splitlines() if " x " in line]) == 5
+    checks, rows = document["verify"], document["race"]["rows"]
+    assert len(checks) == len(rows)
     assert {key: checks[0][key] for key in SPLIT} == document["recommended"]
-    for check in checks:
-        assert check.keys() >= {*SPLIT, "predicted", "measured", "measured_runs"}
-        assert check["measured"] == pytest.approx(0.95 * check["predicted"])
-        assert len(check["measured_runs"]) == 6
+    assert all(len(check["measured_runs"]) == 5 for check in checks)
+    raced = sum(len(row["measured_runs"]) for row in rows)
+    assert len(trained) == raced + 5 * len(checks) + 1, "the last one is traced, and none of those measured"
+    assert (tmp_path / "out" / "timeline.png").read_bytes().startswith(PNG)
 
 
-@pytest.mark.usefixtures("warm_children")
-def test_the_choice_is_trained_with_once_more_and_its_timeline_is_left(
-    run: Run, trained: list[Candidate], tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    ended = run("--verify", "--out", str(out), "--json", str(tmp_path / "x.json"))
-    assert ended.status == 0, ended.err
-    assert (out / "timeline.png").read_bytes().startswith(PNG)
-    checks = json.loads((tmp_path / "x.json").read_text())["verify"]
-    assert len(checks) == len(trained), "what is traced is none of what was measured"
-
-
+@pytest.mark.parametrize("fails_after", [3, 20])
 def test_what_was_found_is_there_even_if_a_training_fails(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_after: int
 ) -> None:
-    def fails(*_: object, **__: object) -> list[Verified]:
-        raise RunFailed("a training failed")
-
-    monkeypatch.setattr(command, "verify", fails)
+    monkeypatch.setattr(MadeUpTrainer, "fails_after", fails_after)
     files = {name: tmp_path / name for name in ("x.json", "x.toml")}
     ended = run(
         *("--verify", "--json", str(files["x.json"]), "--write", str(files["x.toml"])),
@@ -333,8 +311,10 @@ def test_what_was_found_is_there_even_if_a_training_fails(
     assert ended.status == 1
     assert ended.err.splitlines()[-1] == "tianji: error: a training failed"
     assert "RECOMMENDED" in ended.out
-    assert json.loads(files["x.json"].read_text())["verify"] == []
-    assert load_config(str(files["x.toml"])).distribution.actor.num == 1
+    document = json.loads(files["x.json"].read_text())
+    assert document["verify"] == []
+    assert (document["race"] is None) is (fails_after == 3)
+    assert load_config(str(files["x.toml"])).distribution.learner.num == 1
     assert {place.name for place in (tmp_path / "out").iterdir()} == {"profile.json", "profile.png"}
 
 
@@ -344,7 +324,7 @@ def test_it_is_there_even_if_nobody_reads_what_is_printed(
     def gone(*_: object, **__: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr(command, "print_result", gone)
+    monkeypatch.setattr(command, "print_profile", gone)
     run("--quiet", "--json", str(tmp_path / "x.json"), "--write", str(tmp_path / "x.toml"))
     assert json.loads((tmp_path / "x.json").read_text()).keys() == KEYS
     assert load_config(str(tmp_path / "x.toml")).distribution.actor.num == 1
@@ -352,14 +332,14 @@ def test_it_is_there_even_if_nobody_reads_what_is_printed(
 
 def test_a_config_from_a_pipe_is_profiled_and_written(run: Run, tmp_path: Path) -> None:
     reads, writes = os.pipe()
-    os.write(writes, (ROOT / DQN.config).read_bytes())
+    os.write(writes, (ROOT / DQN).read_bytes())
     os.close(writes)
     to = tmp_path / "tuned.toml"
-    ended = run(f"/dev/fd/{reads}", "--write", str(to), job=DQN)
+    ended = run(f"/dev/fd/{reads}", "--write", str(to))
     os.close(reads)
     assert ended.status == 0, ended.err
-    assert to.read_text().startswith((ROOT / DQN.config).read_text().partition("\n")[0])
-    assert load_config(str(to)).training == load_config(DQN.config).training
+    assert to.read_text().startswith((ROOT / DQN).read_text().partition("\n")[0])
+    assert load_config(str(to)).training == load_config(DQN).training
 
 
 # -- mistakes --------------------------------------------------------------------------------------------
@@ -399,7 +379,7 @@ def test_a_config_from_a_pipe_is_profiled_and_written(run: Run, tmp_path: Path) 
 def test_a_mistake_is_told_in_a_few_lines_before_anything_is_measured(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: list[str], said: str
 ) -> None:
-    monkeypatch.setattr(measuring, "measure", never)
+    monkeypatch.setattr(command, "busy_share", never)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "child.toml").write_text('extends = "configs/ppo_cartpole.toml"')
     ended = run(*options)
@@ -410,14 +390,13 @@ def test_a_mistake_is_told_in_a_few_lines_before_anything_is_measured(
     assert ended.out == ""
 
 
-def test_nothing_is_trained_for_another_machine(run: Run, tmp_path: Path, trained: list[Candidate]) -> None:
+def test_nothing_is_trained_for_another_machine(run: Run, tmp_path: Path, trained: list[Any]) -> None:
     path = str(tmp_path / "elsewhere.json")
-    assert run(DQN.config, "--json", path, job=DQN, cores=16).status == 0
-    ended = run(DQN.config, "--from", path, "--verify")
-    assert ended.status == 2
+    assert run(DQN, "--json", path, cores=16).status == 0
+    trained.clear()
+    ended = run(DQN, "--from", path, "--verify")
+    assert (ended.status, trained) == (2, [])
     assert "2 usable cores, and 16 are to be split: measure here, without --from" in ended.err
-    assert run(DQN.config, "--from", path, "--verify", "--cores", "2").status == 0
-    assert all(candidate.split.cores == 2 for candidate in trained if candidate.split.pinned)
 
 
 @pytest.mark.parametrize(
@@ -430,7 +409,7 @@ def test_nothing_is_trained_for_another_machine(run: Run, tmp_path: Path, traine
         ('{"measurements": 3}', "measurements"),
         ({"schema_number": 99}, "schema 99"),
         ({"fingerprint": "x"}, "other settings"),
-        ({"actors": []}, "lacks some"),
+        ({"parts": []}, "other settings"),
     ],
 )
 def test_what_is_no_earlier_profile_of_this_work_is_refused(
@@ -449,7 +428,7 @@ def test_what_is_no_earlier_profile_of_this_work_is_refused(
     ("setting", "said"),
     [
         ("training.gamma=0.5", "other settings"),
-        ("environment.num_envs=8", "16, 32, 64 environments an actor, and environment.num_envs is 8"),
+        ("environment.num_envs=32", "with 64 environments an actor, and environment.num_envs is 32"),
     ],
 )
 def test_measurements_of_other_work_or_sizes_are_refused(
@@ -508,34 +487,41 @@ def test_ten_thousand_cores_are_answered_from_a_file(earlier: Path, tianji: Tian
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["extrapolated"]
-    assert document["breaks_first"]["words"]
     helped = tianji("profile", "--help").stdout
-    options = ("--cores", "--nodes", "--gpus", "--link-mb", "--verify", "--write", "--from", "--set", "--out")
+    options = (
+        "--cores",
+        "--nodes",
+        "--gpus",
+        "--link-mb",
+        "--race-s",
+        "--verify",
+        "--write",
+        "--from",
+        "--set",
+        "--out",
+    )
     assert all(option in helped for option in (*options, "--json", "--quiet"))
 
 
 # -- with what is measured in truth ----------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("warm_children")
 def test_a_real_machine_is_measured_and_what_is_written_trains(
-    config: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tianji: Tianji,
+    config: str, tmp_path: Path, tianji: Tianji
 ) -> None:
-    monkeypatch.setattr(command, "measure_here", partial(measuring.measure_here, budget_s=5.0))
     measured, tuned = tmp_path / "measured.json", tmp_path / "tuned.toml"
-    with pytest.raises(SystemExit) as ended:
-        main(["profile", config, "--quiet", "--json", str(measured), "--write", str(tuned)])
-    said = capsys.readouterr()
-    assert ended.value.code == 0, said.err
-    assert said.err == ""
+    done = tianji(
+        *("profile", config, "--quiet", "--race-s", "1"), *("--json", str(measured), "--write", str(tuned))
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
     document = json.loads(measured.read_text())
     assert document["measurements"]["cores"] == len(os.sched_getaffinity(0))
     assert all(math.isfinite(number) for number in numbers(document))
-    assert document["candidates"][0]["throughput"] > 0
+    assert all(row["measured"] > 0 for row in document["race"]["rows"])
+    assert len(document["race"]["rows"]) >= 2
+    times = ("act_s", "step_s", "push_s", "receive_s", "update_s", "draw_s")
+    for part in document["measurements"]["parts"]:
+        assert all(part[name] > 0 for name in times)
     trained = tianji("train", str(tuned), "--out", str(tmp_path / "runs"), "--quiet", "--json", "-")
     assert trained.returncode == 0, trained.stderr
     assert json.loads(trained.stdout)["status"] == "finished"

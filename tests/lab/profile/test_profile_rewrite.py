@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.profile.probing import leaves
+from lab.profile.made_up_measurements import leaves
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.source import read, shipped_configs
 from tianji_cli.errors import UsageError
-from tianji_lab.model.costs import Split
 from tianji_lab.profile.rewrite import rewritten, write
-from tianji_lab.profile.settings import ACTORS, PINNED, as_settings, split_of, split_values
+from tianji_lab.profile.split import ACTORS, PINNED, Split, as_settings, split_of, split_values
 
 DQN = "configs/dqn_cartpole.toml"
 PPO = "configs/ppo_cartpole.toml"

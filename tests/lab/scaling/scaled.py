@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from tianji_cli.runs.comparison.curves import Curve
-from tianji_lab.model.costs import Split
-from tianji_lab.scaling.simulation import Machines
+from tianji_lab.profile.split import Split
+from tianji_lab.scaling.prediction import Machines
 from tianji_lab.scaling.study import Failed, Outcome, Request, Setting, Study, Trained, plan_study
 
 

@@ -21,7 +21,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.main import main
-from tianji_lab.profile.settings import split_of
+from tianji_lab.profile.split import split_of
 from tianji_lab.scaling.hosts import Others
 from tianji_lab.scaling.study import Study, batch_settings
 
@@ -53,7 +53,7 @@ def test_points_are_trained_in_turns_and_their_figures_written(
 ) -> None:
     out, to = tmp_path / "out", tmp_path / "found.json"
     options = ["--actors", "2", "--actors", "1", "--actors", "3", "--repeats", "2", "--seconds", "4"]
-    options += ["--no-simulation", "--set", "distribution.mode='sync'", "--out", str(out), "--json", str(to)]
+    options += ["--no-prediction", "--set", "distribution.mode='sync'", "--out", str(out), "--json", str(to)]
     process = start(config, *options)
     said, errors = process.communicate(timeout=110)
     assert process.returncode == 0, errors
@@ -97,7 +97,7 @@ def test_a_training_that_fails_costs_its_own_figures_and_the_exit_status(
     changed = {**CONFIG, "environment": {"type": "boom_env:Boom", "num_envs": 8}}
     (tmp_path / "boom.toml").write_text(tomli_w.dumps(changed))
     process = start(
-        "boom.toml", "--actors", "1", "--repeats", "1", "--seconds", "5", "--no-simulation", "--out", "out"
+        "boom.toml", "--actors", "1", "--repeats", "1", "--seconds", "5", "--no-prediction", "--out", "out"
     )
     said, errors = process.communicate(timeout=120)
     assert process.returncode == 1
@@ -252,16 +252,16 @@ def test_without_a_threshold_throughput_alone_is_measured(config: str) -> None:
     "arguments",
     [
         ["--actors", "0"],
-        ["--seconds", "0", "--no-simulation"],
+        ["--seconds", "0", "--no-prediction"],
         ["--from", "none.json"],
-        ["--from", "none.json", "--no-simulation"],
+        ["--from", "none.json", "--no-prediction"],
         ["--join-with", "ssh {host}"],
         ["--hosts", "b", "--join-with", "ssh 'b"],
-        ["--nodes", "2", "--no-simulation"],
-        ["--node-cores", "40", "--no-simulation"],
-        ["--link-mb", "125", "--no-simulation"],
-        ["--threshold", "nan", "--no-simulation"],
-        ["--hosts", "b", "--listen", "127.0.0.1", "--no-simulation"],
+        ["--nodes", "2", "--no-prediction"],
+        ["--node-cores", "40", "--no-prediction"],
+        ["--link-mb", "125", "--no-prediction"],
+        ["--threshold", "nan", "--no-prediction"],
+        ["--hosts", "b", "--listen", "127.0.0.1", "--no-prediction"],
     ],
 )
 def test_the_command_line_refuses_before_anything_runs(

@@ -17,29 +17,26 @@ from matplotlib.figure import Figure
 
 from tianji_cli.errors import RunFailed
 from tianji_cli.files.rundir import RunDirectory
-from tianji_lab.model.costs import Split
-from tianji_lab.model.simulation import Simulation
+from tianji_cli.telemetry.bottleneck import SAMPLE_BOUND
+from tianji_lab.profile.model import Prediction
+from tianji_lab.profile.split import Split
 from tianji_lab.scaling.plots import draw_into
+from tianji_lab.scaling.prediction import Predicted, Predictions
 from tianji_lab.scaling.report import Range, cautions, print_all, result_of, rows_of
-from tianji_lab.scaling.simulation import Simulated, Simulations
 from tianji_lab.scaling.study import Outcome, Setting, read_trained, settled_rates
 
 ENVIRONMENT = {"cores": "2 usable of 2"}
 
 
-def simulated(actors: int, rate: float, *extrapolated: str) -> Simulated:
+def predicted(actors: int, rate: float, *extrapolated: str) -> Predicted:
     split = replace(A1.split, actors=actors)
-    came = Simulation(split, rate, rate, 4 * rate, 4 * rate, 1.0, 1000)
-    return Simulated(split, 1, came, extrapolated=extrapolated)
+    limits = {"production": 4 * rate, "reception": 40 * rate, "consumption": 8 * rate}
+    found = Prediction(split, 4.0, rate, 10 * rate, 8 * rate, limits, SAMPLE_BOUND, 100.0)
+    return Predicted(split, 1, found, extrapolated)
 
 
-SIMULATIONS = Simulations(
-    (
-        simulated(1, 900.0),
-        simulated(2, 1500.0),
-        simulated(64, 5000.0, "40 cores of a node at work: as 2 did"),
-        Simulated(replace(A1.split, actors=128), 4, None, "no room"),
-    ),
+PREDICTIONS = Predictions(
+    (predicted(1, 900.0), predicted(2, 1500.0), predicted(64, 5000.0, "40 cores at work: as 2 did")),
     4.0,
     ("every role has a core of its own",),
 )
@@ -65,7 +62,7 @@ def test_table_1_has_the_columns_of_the_paper_and_a_line_for_each_training(
     capsys: pytest.CaptureFixture[str], config: str
 ) -> None:
     study = replace(study_of(config, figure="table1"), threshold=300.0)
-    print_all(study, rows_of(FOUND, 300.0), Simulations())
+    print_all(study, rows_of(FOUND, 300.0), Predictions())
     said = capsys.readouterr().out.splitlines()
     heading = next(line for line in said if line.startswith("Setting"))
     assert heading.split("  ", 1)[1].split() == (
@@ -77,25 +74,25 @@ def test_table_1_has_the_columns_of_the_paper_and_a_line_for_each_training(
     assert [line for line in said if line.startswith("L1A2*") and "not in 10 s" in line]
 
 
-def test_the_table_keeps_what_was_simulated_apart_and_says_what_was_not_reached_or_extrapolated(
+def test_the_table_keeps_what_was_predicted_apart_and_says_what_was_not_reached_or_extrapolated(
     capsys: pytest.CaptureFixture[str], config: str
 ) -> None:
-    print_all(replace(study_of(config), threshold=300.0), rows_of(FOUND, 300.0), SIMULATIONS)
+    print_all(replace(study_of(config), threshold=300.0), rows_of(FOUND, 300.0), PREDICTIONS)
     said = capsys.readouterr().out
-    measured, _, below = said.partition("SIMULATED")
+    measured, _, below = said.partition("PREDICTED")
     lines = {line.split()[0]: line for line in measured.splitlines() if line.startswith("L1")}
     assert "4.00 [3.00, 5.00]" in measured
     assert lines["L1A2*"].endswith("not in 10 s (1 of 3 in 4.00)")
     assert lines["L1A4*"].count("no figures") == 3
-    assert not {"L1A64", "L1A64~", "L1A128"} & lines.keys()
+    assert not {"L1A64", "L1A64~"} & lines.keys()
     names = [line.split()[0] for line in below.splitlines() if line.startswith("L1")]
-    assert names[:4] == ["L1A1", "L1A2", "L1A64~", "L1A128"]
-    beside = said.partition("measured / simulated")[2].splitlines()[1:]
-    assert [line.split() for line in beside] == [["L1A1", "2.22", "2.00", "2.00"]], "L1A2 was oversubscribed"
+    assert names[:3] == ["L1A1", "L1A2", "L1A64~"]
+    beside = said.partition("measured / predicted")[2].splitlines()[1:]
+    assert [line.split() for line in beside] == [["L1A1", "2.00"]], "L1A2 was oversubscribed"
     for words in (
         "every role has a core of its own",
-        "no room",
-        "#   - 40 cores of a node at work: as 2 did",
+        "sample-bound",
+        "#   - 40 cores at work: as 2 did",
     ):
         assert words in below
     assert "# received: a rollout's steps count as its first update begins" in measured
@@ -114,9 +111,9 @@ def test_of_several_groups_the_time_is_the_firsts_and_it_is_said_if_they_were_ne
     found = {GROUPS: Outcome([trained(1, 1000.0, 4.0, averaged(3))])}
     study = replace(study_of(config, figure="6c"), threshold=1234567.5)
     rows = rows_of(found, 1234567.5)
-    print_all(study, rows, Simulations())
+    print_all(study, rows, Predictions())
     assert "s to 1234567.5 (first of G groups)" in capsys.readouterr().out
-    written = result_of(study, ENVIRONMENT, [], rows, Simulations()).document
+    written = result_of(study, ENVIRONMENT, [], rows, Predictions()).document
     assert written["rows"][0]["trainings"][0]["averaging"] == averaged(3)
     assert cautions(study, rows) == []
     found[GROUPS].trainings.append(trained(2, 1000.0, 4.0, averaged(0)))
@@ -141,45 +138,44 @@ def test_warnings_name_crowded_refused_and_failed_points(config: str) -> None:
         ("12b", ["figure-12b.png", "table-1.csv", "table-1.json"]),
     ],
 )
-def test_files_hold_what_was_measured_and_what_was_simulated_apart(
+def test_files_hold_what_was_measured_and_what_was_predicted_apart(
     config: str, tmp_path: Path, figure: str, files: list[str]
 ) -> None:
     study = replace(study_of(config, figure=figure), threshold=300.0)
     rows = rows_of(FOUND, 300.0)
     out = tmp_path / "out"
-    result_of(study, ENVIRONMENT, [], rows, SIMULATIONS).write(out)
+    result_of(study, ENVIRONMENT, [], rows, PREDICTIONS).write(out)
     assert sorted(path.name for path in out.iterdir()) == files
     table = next(out.glob("*.csv")).read_text()
     kinds = [(row["kind"], row["setting"]) for row in csv.DictReader(table.splitlines())]
     assert kinds == [
         *(("measured", f"L1A{actors}") for actors in (1, 2, 4)),
-        *(("simulated", f"L1A{actors}") for actors in (1, 2, 64, 128)),
+        *(("predicted", f"L1A{actors}") for actors in (1, 2, 64)),
     ]
     written = json.loads(next(out.glob("*.json")).read_text())
     assert written["rows"][1]["time_to_s"] == {"median": None, "min": 4.0, "max": None}
     assert written["rows"][2]["failed"][0]["why"] == "misses 3 samples"
-    assert written["simulated"][2]["consumed_per_s"] == 20_000.0
-    assert written["simulated"][2]["extrapolated"] == ["40 cores of a node at work: as 2 did"]
-    assert written["simulated"][3]["why_not"] == "no room"
-    assert written["rows"][0]["over_simulated"]["received_per_s"] == 2.0
-    assert written["rows"][1]["over_simulated"] is None, "it wanted more cores than there are"
+    assert written["predicted"][2]["consumed_per_s"] == 20_000.0
+    assert written["predicted"][2]["extrapolated"] == ["40 cores at work: as 2 did"]
+    assert written["rows"][0]["over_predicted"] == 2.0
+    assert written["rows"][1]["over_predicted"] is None, "it wanted more cores than there are"
     assert next(out.glob("*.png")).read_bytes().startswith(PNG)
 
 
-def test_plots_say_which_bars_end_at_no_time_and_what_was_simulated_or_took_turns(config: str) -> None:
+def test_plots_say_which_bars_end_at_no_time_and_what_was_predicted_or_took_turns(config: str) -> None:
     some = [trained(1, 1000.0, 4.0), trained(2, 1000.0, 5.0), trained(3, 1000.0, None)]
     most = [trained(1, 2000.0, 4.0), trained(2, 2000.0, None), trained(3, 2000.0, None)]
     figure = Figure()
     study = replace(study_of(config), threshold=300.0)
-    draw_into(figure, study, rows_of({A1: Outcome(some), A2: Outcome(most)}, 300.0), SIMULATIONS)
+    draw_into(figure, study, rows_of({A1: Outcome(some), A2: Outcome(most)}, 300.0), PREDICTIONS)
     (legend,) = figure.legends
     labels = {text.get_text() for text in legend.get_texts()}
     assert {"so many did not reach it", "extrapolated", "too few cores"} <= labels
     throughput, times = figure.axes
     assert [text.get_text() for text in times.texts] == ["1 of 3", "2 of 3\nnot in\n10 s"]
     marked = [(np.asarray(line.get_xdata()).tolist(), line) for line in throughput.get_lines()]
-    assert [line.get_linestyle() for xs, line in marked if xs == [1, 2, 64]] == ["--"] * 3
-    assert [xs for xs, line in marked if line.get_marker() == "x"] == [[64]] * 3
+    assert [line.get_linestyle() for xs, line in marked if xs == [1, 2, 64]] == ["--"]
+    assert [xs for xs, line in marked if line.get_marker() == "x"] == [[64]]
     for actors, hollow in ((1, False), (2, True)):
         faces = {line.get_markerfacecolor() for xs, line in marked if xs[:1] == [actors] and xs == [actors]}
         assert ("white" in faces) is hollow

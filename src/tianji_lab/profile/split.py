@@ -1,10 +1,11 @@
-"""Settings that a split stands for, and what of a config no split changes."""
+"""A split of the cores between learners and actors, and the settings that give a config this split."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
@@ -12,8 +13,6 @@ from tianji_cli.config.checks import crosses_hosts
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError
-from tianji_lab.model.costs import Split, Workload
-from tianji_lab.profile.scaling import GroupAveraging
 
 GROUPS: Final = "distribution.groups"
 HOSTS: Final = "distribution.hosts"
@@ -27,7 +26,69 @@ TRANSPORT: Final = "distribution.transport"
 _OF_AVERAGING: Final = tuple(f"distribution.sync_{key}" for key in ("interval", "wait_s", "optimizer"))
 
 ENVS_TRIED: Final = (Fraction(1, 4), Fraction(1, 2), Fraction(1), Fraction(2), Fraction(4))
-"""Environments of an actor that are compared, in parts of the configured number."""
+"""Numbers of environments of an actor that are compared, as multiples of the configured one."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Numbers of learners, actors and cores (M_L + M_A = M in Equation 4).
+
+    Attributes:
+        learners: L of a group.
+        actors: A of a group.
+        num_envs: N environments of each actor.
+        groups: G learner sets with their own buffers and actors.
+        buffer_cores: cores of each group's buffer; 0 where it takes turns with a learner.
+        pinned: each process is tied to cores of its own, as far as there are enough; else all processes
+            share all cores.
+    """
+
+    learners: int
+    learner_cores: int
+    actors: int
+    num_envs: int
+    groups: int = 1
+    actor_cores: int = 1
+    buffer_cores: int = 0
+    pinned: bool = True
+
+    @property
+    def cores_of_learners(self) -> int:
+        """M_L, cores of all learners and of buffers in processes of their own.
+
+        >>> Split(learners=2, learner_cores=4, actors=8, num_envs=1).cores_of_learners
+        8
+        """
+        return self.groups * (self.learners * self.learner_cores + self.buffer_cores)
+
+    @property
+    def cores_of_actors(self) -> int:
+        """M_A, cores of all actors."""
+        return self.groups * self.actors * self.actor_cores
+
+    @property
+    def cores(self) -> int:
+        """M_L + M_A, as if no role shared a core."""
+        return self.cores_of_learners + self.cores_of_actors
+
+    @property
+    def name(self) -> str:
+        """Name in the paper's notation, after the number of groups if there are several.
+
+        >>> Split(2, 4, 8, 64).name, Split(1, 1, 3, 64, groups=4).name
+        ('L2A8', '4 x L1A3')
+        """
+        of_group = f"L{self.learners}A{self.actors}"
+        return of_group if self.groups == 1 else f"{self.groups} x {of_group}"
+
+
+def powers_of_two(most: int) -> list[int]:
+    """List the powers of two up to a number.
+
+    >>> powers_of_two(6), powers_of_two(1), powers_of_two(0)
+    ([1, 2, 4], [1], [])
+    """
+    return [1 << exponent for exponent in range(most.bit_length())]
 
 
 def split_of(job: JobConfig) -> Split:
@@ -95,48 +156,6 @@ def remote_engine(job: JobConfig) -> str:
     """Name the engine between hosts: zmq, which is always there, where the config's does not reach them."""
     remote = job.distribution.transport.remote
     return remote if crosses_hosts(remote) else "zmq"
-
-
-def averaging_of(job: JobConfig) -> GroupAveraging:
-    """How a job's groups average their parameters, if it has several."""
-    distribution = job.distribution
-    moments = 1 if getattr(job.training.settings, "optimizer", "adam") == "rmsprop" else 2
-    return GroupAveraging(
-        interval=distribution.sync_interval,
-        waits=distribution.mode == "sync",
-        values=1 + moments if distribution.sync_optimizer else 1,
-    )
-
-
-def workload_of(
-    job: JobConfig,
-    rho: float,
-    uses_per_update: float,
-    updates_per_version: float,
-    split: Split | None = None,
-) -> Workload:
-    """What a job asks of the machine; the figures are measured, since only the embryo knows them.
-
-    Args:
-        uses_per_update: sample uses of an update, over all learners of a group.
-        updates_per_version: updates between two published policies.
-        split: with which the job is run; the config's own by default. How far production may be ahead
-            depends on it.
-    """
-    job = job if split is None else with_split(job, split)
-    distribution, from_replay = job.distribution, job.learns_from_replay
-    return Workload(
-        rho=rho,
-        uses_per_update=uses_per_update,
-        updates_per_version=updates_per_version,
-        send_size=distribution.actor.send_size,
-        rollout_steps=None if from_replay else job.fragments_per_rollout * job.fragment_steps,
-        in_step=distribution.mode == "sync",
-        colocated=distribution.buffer.colocate,
-        one_process=distribution.one_process,
-        window=job.window,
-        tolerance=job.tolerance if from_replay else None,
-    )
 
 
 def fingerprint(job: JobConfig) -> str:

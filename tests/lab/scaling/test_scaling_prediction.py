@@ -1,4 +1,4 @@
-"""Claims about the simulation beside the scaling experiments: which points, of what, and what it assumes."""
+"""Claims about the predictions beside the scaling experiments: which points, from what, what they assume."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from lab.profile.made_up_measurements import made_up
 from lab.scaling.scaled import machines, study_of
 
 from tianji_cli.errors import UsageError
-from tianji_lab.profile.measurements import Measured
-from tianji_lab.scaling.simulation import Machines, Simulations, read_profile, simulate_study, splits
+from tianji_lab.profile.parts import Measured
+from tianji_lab.scaling.prediction import Machines, Predictions, predict_study, read_profile, splits
 from tianji_lab.scaling.study import Study
 
 CONFIG = "configs/ppo_cartpole.toml"
@@ -19,11 +19,11 @@ CONFIG = "configs/ppo_cartpole.toml"
 
 @pytest.fixture
 def earlier() -> Measured:
-    return Measured(made_up(), {"CPU": "made up"})
+    return Measured(made_up(step_s=1e-5), {"CPU": "made up"})
 
 
-def simulated(study: Study, machines: Machines, earlier: Measured) -> Simulations:
-    return simulate_study(study, machines, earlier, quiet=True)
+def predicted(study: Study, machines: Machines, earlier: Measured) -> Predictions:
+    return predict_study(study, machines, earlier, quiet=True)
 
 
 def test_actors_go_up_to_a_thousand_and_include_what_is_trained() -> None:
@@ -47,38 +47,37 @@ def test_groups_fill_eight_nodes_of_forty_cores_and_none_is_on_two() -> None:
 
 
 def test_more_actors_help_until_the_learner_is_busy(earlier: Measured) -> None:
-    found = simulated(study_of(CONFIG, actors=(1,)), machines(), earlier)
-    rates = [point.came.consumption for point in found.points if point.came is not None]
+    found = predicted(study_of(CONFIG, actors=(1,)), machines(), earlier)
+    rates = [point.uses_per_s for point in found.points]
     assert len(rates) == 11
     assert rates[1] > rates[0]
-    assert rates[-1] == pytest.approx(rates[-2], rel=0.05)
+    assert rates[-1] == rates[-2]
+    assert [point.steps_per_s for point in found.points] == [rate / 4.0 for rate in rates]
     assert found.points[-1].nodes == 26
     assert found.rho == 4.0
 
 
 def test_groups_multiply_what_one_of_them_does(earlier: Measured) -> None:
-    found = simulated(study_of(CONFIG, figure="6c", actors=(2,)), machines(), earlier)
-    came = [point.came for point in found.points if point.came is not None]
-    one, most = came[0], came[-1]
+    found = predicted(study_of(CONFIG, figure="6c", actors=(2,)), machines(), earlier)
+    one, most = found.points[0], found.points[-1]
     assert most.split.groups == 104
-    of_a_group = [each.consumption / (each.split.groups * one.consumption) for each in came]
-    assert of_a_group[1:] == pytest.approx([1.0] * (len(came) - 1), abs=0.05), "less what averaging takes"
-    said = "\n".join(found.assumes)
-    assert "groups are alike: one is simulated and its rates are multiplied" in said
+    of_a_group = [point.uses_per_s / (point.split.groups * one.uses_per_s) for point in found.points]
+    assert of_a_group == pytest.approx([1.0] * len(found.points))
+    assert "groups are alike, and averaging their parameters holds none of them up" in found.assumes
 
 
 def test_it_says_what_it_takes_for_granted(earlier: Measured) -> None:
     machines = Machines(nodes=1, node_cores=16, link_mb_per_s=125.0)
-    found = simulated(study_of(CONFIG, actors=(1,)), machines, earlier)
+    found = predicted(study_of(CONFIG, actors=(1,)), machines, earlier)
     said = "\n".join(found.assumes)
-    whats = ("a core of its own", "this machine, of 2 cores", "16 cores each", "125 MB/s", "not simulated")
+    whats = ("a core of its own", "this machine, of 2 cores", "16 cores each", "125 MB/s", "not predicted")
     assert all(what in said for what in whats), said
     assert "groups" not in said, "there is one"
 
 
-def test_roles_that_share_a_thread_are_not_simulated(earlier: Measured) -> None:
+def test_roles_that_share_a_thread_are_not_predicted(earlier: Measured) -> None:
     study = study_of(CONFIG, actors=(1,), overrides=("distribution.transport='inproc'",))
-    found = simulated(study, machines(), earlier)
+    found = predicted(study, machines(), earlier)
     assert found.points == ()
     assert "inproc" in found.warnings[0]
 

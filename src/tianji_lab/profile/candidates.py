@@ -1,0 +1,241 @@
+"""Lists the splits of a cluster's cores that are worth a training (M_L + M_A = M in Equation 4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tianji_cli.config.loader import load_config
+from tianji_cli.config.schema import JobConfig, OnPolicySettings
+from tianji_cli.config.source import read
+from tianji_cli.errors import ConfigError, UsageError
+from tianji_cli.telemetry.bottleneck import BALANCED
+from tianji_lab.profile.model import LEAST_UPDATES, Cluster, Model, Prediction
+from tianji_lab.profile.split import (
+    ACTORS,
+    HOSTS,
+    PINNED,
+    Split,
+    as_settings,
+    host_values,
+    powers_of_two,
+    split_of,
+    split_values,
+    with_split,
+)
+
+EVERY_CORE: Final = 8
+"""Up to so many cores of a learner every number is tried; beyond, powers of two."""
+RACED: Final = 6
+"""Candidates that are trained with, at most."""
+COMPARED: Final = 64
+"""Candidates from which these are taken."""
+TIE: Final = 0.01
+"""Throughputs no further apart than this share are the same: the fewest changes come first."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A split, and the settings that give the config this split.
+
+    Attributes:
+        settings: as ``SECTION.KEY=VALUE``.
+        changes: keys of those that differ from the config.
+        why_not: why it is not recommended: it cannot be run, or ends before it has learnt; None if it may be.
+    """
+
+    prediction: Prediction
+    settings: tuple[str, ...]
+    changes: tuple[str, ...]
+    why_not: str | None
+
+    @property
+    def split(self) -> Split:
+        """The split."""
+        return self.prediction.split
+
+
+class Candidates:
+    """All splits of a cluster, with what the model predicts of them.
+
+    Numbers of groups are the config's on its own hosts: others learn otherwise. On other machines they share
+    the nodes, or the cores of a node, evenly.
+
+    Args:
+        sizes: numbers of environments of an actor to choose from.
+        elsewhere: the cluster is none that the config names.
+
+    Raises:
+        UsageError: there are GPUs for learners that use none, or nodes too small for a learner.
+    """
+
+    def __init__(
+        self,
+        config: str,
+        overrides: Sequence[str],
+        model: Model,
+        cluster: Cluster,
+        sizes: Sequence[int],
+        *,
+        elsewhere: bool,
+    ) -> None:
+        self._config, self._overrides = config, tuple(overrides)
+        self._job = load_config(config, overrides)
+        self._cluster, self._model = cluster, model
+        check_gpus(cluster, self._job.distribution.device)
+        self._own = split_of(self._job)
+        self._configured = split_values(self._own) | {HOSTS: str(self._job.distribution.hosts)}
+        self._of_hosts = host_values(self._job, cluster.nodes)
+        origins = read(config, overrides).origins
+        self._unset = [key for key in (ACTORS, PINNED) if tuple(key.split(".")) not in origins]
+        # A config that ends earlier by itself is to end no earlier by its split.
+        self._least_versions = min(LEAST_UPDATES, model.predict(self._own).versions)
+        splits = [*_splits(self._job, cluster, sizes, model.learners, elsewhere=elsewhere)]
+        if not elsewhere:
+            splits.append(self._own)
+        if not splits:
+            raise UsageError("a learner and its buffer find no room on one node: --cores should be more")
+        predictions = {split: model.predict(split) for split in splits}
+        for split in [self._without_idle_actors(found) for found in predictions.values()]:
+            predictions[split] = model.predict(split)
+        self._ranked = sorted(predictions.values(), key=self._rank)
+
+    def best(self, most: int) -> list[Candidate]:
+        """List the best predictions, those that may be recommended before others."""
+        found, refused = list[Candidate](), list[Candidate]()
+        for prediction in self._ranked:
+            candidate = self._candidate(prediction)
+            (refused if candidate.why_not else found).append(candidate)
+            if len(found) == most:
+                break
+        return [*found, *refused][:most]
+
+    def to_race(self) -> list[Candidate]:
+        """List the splits worth a training: the best, the config's own, the best of the other kind of cores.
+
+        The others are the next best, first of all those with other numbers of environments or of cores of a
+        learner than those before.
+        """
+        may = self.best(COMPARED)
+        own = self._candidate(self._model.predict(self._own))
+        wanted = [may[0], own]
+        wanted += [one for one in may if one.split.pinned != may[0].split.pinned][:1]
+        seen: set[tuple[int, int, bool]] = set()
+        for one in may:
+            kind = one.split.num_envs, one.split.learner_cores, one.split.pinned
+            if kind not in seen:
+                wanted.append(one)
+                seen.add(kind)
+        found = {one.split: one for one in (*wanted, *may) if one.why_not is None or one is own}
+        return list(found.values())[:RACED]
+
+    def _candidate(self, prediction: Prediction) -> Candidate:
+        split = prediction.split
+        values = split_values(split) | self._of_hosts
+        changed = [key for key, value in values.items() if value != self._configured.get(key)]
+        # Where anything changes, what the config left to the machine has to be set, too.
+        changes = tuple(dict.fromkeys([*changed, *self._unset])) if changed else ()
+        settings = tuple(as_settings(values))
+        return Candidate(prediction, settings, changes, self._why_not(prediction, settings))
+
+    def _why_not(self, prediction: Prediction, settings: Sequence[str]) -> str | None:
+        if prediction.versions < self._least_versions:
+            return f"the job ends when a policy has had {prediction.versions:.0f} updates"
+        try:
+            load_config(self._config, [*self._overrides, *settings])
+        except ConfigError as error:
+            return str(replace(error.problems[0], where=""))
+        return None
+
+    def _rank(self, prediction: Prediction) -> tuple[float, int, int]:
+        """Order by throughput; what is the same has fewer changes, then fewer environments, first."""
+        split = prediction.split
+        values = split_values(split).items()
+        changes = sum(value != self._configured.get(key) for key, value in values)
+        throughput = round(math.log(prediction.throughput) / TIE)
+        return -throughput, changes, split.groups * split.actors * split.num_envs
+
+    def _without_idle_actors(self, found: Prediction) -> Split:
+        """Take away actors that would only wait, and make samples older."""
+        if found.bottleneck.kind != "training-bound":
+            return found.split
+        of_each = found.rho * found.production / found.split.actors
+        enough = math.ceil((1 + BALANCED) * found.consumption / of_each)
+        fewer = replace(found.split, actors=min(enough, found.split.actors))
+        return replace(fewer, pinned=fewer.pinned or fewer.cores <= self._cluster.cores)
+
+
+def _splits(
+    job: JobConfig, cluster: Cluster, sizes: Sequence[int], learners: Sequence[int], *, elsewhere: bool
+) -> Iterator[Split]:
+    """Yield the splits that use all cores of a cluster."""
+    own = split_of(job)
+    for size in sizes:
+        for groups in _numbers_of_groups(cluster) if elsewhere else (own.groups,):
+            like = replace(own, num_envs=size, groups=groups)
+            for split in _of_group(job, like, cluster.cores // groups, learners):
+                if _can_share(job, split) and _has_room(job, cluster, split):
+                    yield split
+
+
+def _numbers_of_groups(cluster: Cluster) -> Iterator[int]:
+    nodes, cores = cluster.nodes, cluster.cores_per_node
+    yield from (groups for groups in range(1, nodes) if nodes % groups == 0)
+    yield from (nodes * times for times in range(1, cores + 1) if cores % times == 0)
+
+
+def _of_group(job: JobConfig, like: Split, cores: int, numbers: Sequence[int]) -> Iterator[Split]:
+    """Yield the splits of a group's cores: with cores of their own for all roles, and with shared ones."""
+    if job.distribution.one_process:  # More actors, or more cores of a learner, would only take turns.
+        yield like
+        return
+    rest = cores - like.buffer_cores
+    for learners in numbers:
+        for each in sorted({*range(1, EVERY_CORE + 1), *powers_of_two(rest)}):
+            left = rest - learners * each
+            for actors in {left // like.actor_cores, max(1, cores // like.actor_cores)}:
+                if actors < 1 or learners * each > max(1, rest) or not _in_step(job, like, actors):
+                    continue
+                split = replace(like, learners=learners, learner_cores=each, actors=actors)
+                yield replace(split, pinned=split.cores <= like.groups * cores)
+
+
+def _in_step(job: JobConfig, like: Split, actors: int) -> bool:
+    """Whether actors that wait for each version share a rollout evenly; else any number will do."""
+    return job.distribution.mode == "async" or with_split(job, like).fragments_per_rollout % actors == 0
+
+
+def _can_share(job: JobConfig, split: Split) -> bool:
+    """Whether learners can divide among themselves what they learn from."""
+    if split.learners == 1:
+        return True
+    if job.learns_from_replay:  # One of them deals it out, with the replay beside it.
+        return job.distribution.buffer.colocate and job.replay_settings.batch_size % split.learners == 0
+    settings = job.training.settings
+    assert isinstance(settings, OnPolicySettings), "no other is valid"
+    fragment_steps = job.distribution.actor.send_size * split.num_envs
+    return settings.rollout_steps // fragment_steps % split.learners == 0
+
+
+def _has_room(job: JobConfig, cluster: Cluster, split: Split) -> bool:
+    """Whether a group's buffer and learners find room on one node, and GPUs if they use any."""
+    groups_of_node = max(1, split.groups // cluster.nodes)
+    if groups_of_node * (split.learners * split.learner_cores + split.buffer_cores) > cluster.cores_per_node:
+        return not split.pinned and cluster.nodes == 1
+    gpus = max(1, cluster.gpus_per_node)  # The config's own is there, whatever is said of others.
+    return not job.distribution.device.startswith("cuda") or groups_of_node * split.learners <= gpus
+
+
+def check_gpus(cluster: Cluster, device: str) -> None:
+    """Refuse GPUs that no role would use.
+
+    Raises:
+        UsageError: there are GPUs, and learners do not compute on one.
+    """
+    if cluster.gpus_per_node and not device.startswith("cuda"):
+        raise UsageError(
+            f"--gpus {cluster.gpus_per_node}: the config's learners compute on {device!r}; "
+            "--set distribution.device=cuda gives each a GPU"
+        )

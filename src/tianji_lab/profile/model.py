@@ -1,0 +1,233 @@
+"""Predicts what a split gives: Equations 1, 3 and 4 of the paper over the times of a job's parts.
+
+Equation 1 as it must be meant: the paper's first case, ``T_c = (T_sp + T_sd) N_s``, lacks the division by
+``N_A`` that its own condition has. With it both cases are ``T_c = N_s max((T_sp + T_sd) / N_A, T_rv)``.
+
+Contention is as plain as can be: parts were measured with all cores at work, and roles that share cores take
+turns on them without a loss. A race of trainings decides between splits; this only lists them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.telemetry.bottleneck import (
+    BOUND_BY_LINK,
+    MORE_CORES,
+    OWN_CORES,
+    Bottleneck,
+    bottleneck,
+    in_step,
+    on_shared_cores,
+)
+from tianji_lab.profile.parts import Measurements, Part
+from tianji_lab.profile.split import Split
+
+LEAST_UPDATES: Final = 50
+"""Policy updates without which a split has not learnt: it is not recommended."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The machines whose cores are split.
+
+    Attributes:
+        link_bytes_per_s: of each node's link; None if it is no limit.
+    """
+
+    cores_per_node: int
+    nodes: int = 1
+    gpus_per_node: int = 0
+    link_bytes_per_s: float | None = None
+
+    @property
+    def cores(self) -> int:
+        """Cores of all nodes."""
+        return self.cores_per_node * self.nodes
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Rates of a split, over all groups.
+
+    Attributes:
+        rho: uses of each sample.
+        production: T_RA, env steps a second that the actors make if they never wait.
+        reception: env steps a second that the buffers can receive.
+        consumption: T_RL, sample uses a second that the learners make if they never wait.
+        limits: every limit of the throughput in uses a second, by name: "production", "reception",
+            "consumption" and, where they exist, "turns" (actors and learners in step), "cores" (shared) and
+            "link".
+        versions: policies that a group publishes before the job ends by its steps or its time; infinite where
+            neither ends it.
+    """
+
+    split: Split
+    rho: float
+    production: float
+    reception: float
+    consumption: float
+    limits: Mapping[str, float]
+    bottleneck: Bottleneck
+    versions: float
+
+    @property
+    def throughput(self) -> float:
+        """Sample uses a second (Equation 3)."""
+        return min(self.limits.values())
+
+
+class Model:
+    """Predicts splits of a cluster from the parts of a job.
+
+    Args:
+        job: gives what no split changes.
+    """
+
+    def __init__(self, job: JobConfig, measurements: Measurements, cluster: Cluster) -> None:
+        self._job = job
+        self._rho = measurements.rho
+        self._cluster = cluster
+        self._measured_cores = measurements.cores
+        self._fragment_bytes = measurements.fragment_bytes
+        self._parts = measurements.parts
+        base = self._parts[0]
+        self._by_size = {part.num_envs: part for part in self._parts if _is_like(part, base)}
+        alike = [part for part in self._parts if part.num_envs == base.num_envs]
+        self._by_cores = {part.learner_cores: part for part in alike if part.learners == base.learners}
+        self._by_learners = {
+            part.learners: part for part in alike if part.learner_cores == base.learner_cores
+        }
+
+    @property
+    def learners(self) -> list[int]:
+        """Numbers of learners for which there is something to go by."""
+        if len(self._by_learners) < 2:
+            return list(self._by_learners)
+        return sorted({*self._by_learners, *(1 << n for n in range(self._cluster.cores.bit_length()))})
+
+    def knows(self, num_envs: int) -> bool:
+        """Whether times were measured with fewer and with more environments of an actor, or with as many."""
+        return min(self._by_size) <= num_envs <= max(self._by_size)
+
+    def predict(self, split: Split) -> Prediction:
+        """Predict the rates of a split."""
+        rho, samples = self._rho, self._at(split.num_envs, "samples")
+        fragment_s = self._at(split.num_envs, "sample_s") + self._at(split.num_envs, "push_s")
+        receive_s, update_s = self._at(split.num_envs, "receive_s"), self._update_s(split)
+        uses = self._parts[0].uses_per_update
+        if self._takes_turns:
+            update_s += uses / rho / samples * receive_s
+        production = _per_s(split.groups * split.actors * samples, fragment_s)
+        reception = _per_s(split.groups * samples, receive_s)
+        consumption = _per_s(split.groups * uses, update_s)
+        limits = {"production": rho * production, "reception": rho * reception, "consumption": consumption}
+        # Core seconds of a sample use.
+        actor_s = split.actor_cores * fragment_s / samples / rho
+        learner_s = split.learners * split.learner_cores * update_s / uses
+        if self._job.distribution.one_process:
+            limits["cores"] = split.groups / (actor_s + learner_s)
+        elif split.cores > self._cluster.cores:
+            limits["cores"] = self._cluster.cores / (actor_s + learner_s)
+        if self._job.distribution.mode == "sync":
+            limits["turns"] = 1 / (1 / limits["production"] + 1 / consumption)
+        if (link := self._link(split)) is not None:
+            limits["link"] = link
+        return Prediction(
+            split=split,
+            rho=rho,
+            production=production,
+            reception=reception,
+            consumption=consumption,
+            limits=limits,
+            bottleneck=self._bottleneck(split, limits, actor_s, learner_s),
+            versions=self._versions(split, min(limits.values())),
+        )
+
+    def extrapolated(self, split: Split) -> Iterator[str]:
+        """Say what of a prediction goes beyond what was measured."""
+        if split.cores > self._measured_cores and self._cluster.cores > self._measured_cores:
+            yield f"more cores at work: they hinder one another no more than {self._measured_cores} did"
+        if self._cluster.nodes > 1:
+            yield "other nodes: as fast as this one; fragments between them cost no more than inside"
+        if split.learner_cores > (most := max(self._by_cores)):
+            yield f"a learner with {split.learner_cores} cores: no faster than with {most}, the most measured"
+        if split.learners not in self._by_learners:
+            yield f"{split.learners} learners: from {', '.join(map(str, sorted(self._by_learners)))} measured"
+        if split.groups > 1:
+            yield f"{split.groups} groups: averaging their parameters holds none of them up"
+
+    def _at(self, num_envs: int, what: str) -> float:
+        """Interpolate a time of a fragment between the measured numbers of environments."""
+        sizes = sorted(self._by_size)
+        return float(np.interp(num_envs, sizes, [getattr(self._by_size[size], what) for size in sizes]))
+
+    def _update_s(self, split: Split) -> float:
+        """Seconds of one learner for an update; cores and learners beyond those measured add nothing new."""
+        cores = max((c for c in self._by_cores if c <= split.learner_cores), default=min(self._by_cores))
+        base = self._parts[0].learn_s
+        return base * (self._by_cores[cores].learn_s / base) * (self._of_learners(split.learners) / base)
+
+    def _of_learners(self, learners: int) -> float:
+        """Seconds of an update of several learners: ``a + b / L`` through the two measured numbers."""
+        known = self._by_learners
+        if learners in known or len(known) < 2:
+            return known.get(learners, self._parts[0]).learn_s
+        (one, one_s), (more, more_s) = [(number, part.learn_s) for number, part in sorted(known.items())][:2]
+        slope = max(0.0, (one_s - more_s) / (1 / one - 1 / more))
+        return one_s - slope * (1 / one - 1 / learners)
+
+    @property
+    def _takes_turns(self) -> bool:
+        """Whether the buffer takes turns with a learner."""
+        return self._job.distribution.buffer.colocate or self._job.distribution.one_process
+
+    def _link(self, split: Split) -> float | None:
+        """Uses a second that the link of each learner's host allows; None where no fragment needs one."""
+        nodes = self._cluster.nodes / split.groups
+        if nodes <= 1 or self._cluster.link_bytes_per_s is None:
+            return None
+        at_home = max(self._cluster.cores_per_node - split.cores_of_learners // split.groups, 0)
+        away = (nodes - 1) * self._cluster.cores_per_node
+        nbytes = self._fragment_bytes * split.num_envs / self._job.environment.num_envs
+        nbytes *= away / (at_home + away)
+        samples = self._at(split.num_envs, "samples")
+        return split.groups * self._cluster.link_bytes_per_s / nbytes * samples * self._rho
+
+    def _bottleneck(
+        self, split: Split, limits: Mapping[str, float], actor_s: float, learner_s: float
+    ) -> Bottleneck:
+        match min(limits, key=lambda name: limits[name]):
+            case "link":
+                return BOUND_BY_LINK
+            case "cores":
+                meant = not (split.pinned or self._job.distribution.one_process)
+                return on_shared_cores(MORE_CORES if meant else OWN_CORES, actor_s, 0.0, learner_s)
+            case "turns":
+                return in_step(limits["production"], limits["consumption"])
+            case _:
+                return bottleneck(*(limits[name] for name in ("production", "reception", "consumption")))
+
+    def _versions(self, split: Split, throughput: float) -> float:
+        """Policies that a group publishes before the job's steps or time are up."""
+        stop = self._job.experiment.stop
+        uses = min(
+            math.inf if stop.env_steps is None else stop.env_steps * self._rho,
+            math.inf if stop.wall_s is None else stop.wall_s * throughput,
+        )
+        base = self._parts[0]
+        return uses / split.groups / base.uses_per_update / base.updates_per_version
+
+
+def _is_like(part: Part, base: Part) -> bool:
+    return (part.learners, part.learner_cores) == (base.learners, base.learner_cores)
+
+
+def _per_s(amount: float, seconds: float) -> float:
+    return amount / seconds if seconds else math.inf

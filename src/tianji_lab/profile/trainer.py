@@ -1,0 +1,196 @@
+"""Short trainings of one config with different splits, all from one warm fork server.
+
+A training goes on until it has learnt for some seconds, whatever its stop rules say. Its root runs in this
+process, so nothing is imported twice: it takes about a second until it learns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final, Self
+
+from tianji_cli.config.loader import load_config
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.errors import RunFailed
+from tianji_cli.files.directories import temporary_directory
+from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.files.traces import TracePlace, asked_for
+from tianji_cli.launch.local import LocalLauncher
+from tianji_cli.plan.plan import make_plan
+from tianji_cli.root.session import RunRequest, build_spec, run_session
+from tianji_cli.runs.timeline.timeline import Timeline, read_timeline
+from tianji_cli.signals import Interruption
+from tianji_cli.telemetry.progress import say
+from tianji_cli.telemetry.snapshot import Snapshot
+from tianji_cli.wire.reports import LearnerReport
+
+SETTLES_S: Final = 0.6
+"""Seconds after the first update that do not count: queues fill."""
+LEAST_CYCLES: Final = 3
+"""Rollouts, or fragments of a replay, that a measurement spans at least, ..."""
+MOST_S: Final = 30.0
+"""... unless it takes longer than this."""
+PATIENCE_S: Final = 120.0
+"""How long a training may take to its first update: an environment is built, a replay warms up."""
+TO_MEASURE: Final = (
+    "distribution.hosts=1",
+    "experiment.stop={ wall_s = 1e6 }",
+    "experiment.thresholds=[]",
+    "experiment.track=[]",
+    "experiment.eval_episodes=0",
+    "experiment.evaluation=false",
+    "experiment.plots=false",
+    "experiment.checkpoint_every_s=1e9",
+)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Figures of a short training.
+
+    Attributes:
+        steps_per_s: env steps received a second, over all groups.
+        uses_per_s: sample uses a second for which steps were received.
+        learner: what the learners had counted at its end.
+        timeline: what its roles did; None if it was not traced.
+    """
+
+    steps_per_s: float
+    uses_per_s: float
+    learner: LearnerReport
+    timeline: Timeline | None = None
+
+
+class Trainer:
+    """Owns the fork server, and a directory for what the trainings leave behind.
+
+    Args:
+        overrides: ``SECTION.KEY=VALUE`` settings of the user's.
+
+    Attributes:
+        fragment_bytes: size of a fragment.
+
+    Raises:
+        UsageError: environment or model cannot be built.
+    """
+
+    def __init__(self, config: str, overrides: Sequence[str]) -> None:
+        self._config = config
+        self._overrides = (*overrides, *TO_MEASURE, *_in_place_of_mpi(load_config(config, overrides)))
+        with ExitStack() as stack:
+            self._place = stack.enter_context(temporary_directory())
+            self._launcher = stack.enter_context(LocalLauncher())
+            job = load_config(config, self._overrides)
+            self._launcher.build_once(build_spec(job, make_plan(job), self._place), say)
+            self.fragment_bytes = self._launcher.built.fragment_bytes
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._stack.close()
+
+    def train(self, settings: Sequence[str], seconds: float, *, traced: bool = False) -> Trained:
+        """Train with a split until it has learnt for some seconds.
+
+        Args:
+            settings: give the config the split.
+            seconds: that count.
+            traced: for so long its roles are traced, too, which costs a few per cent of their speed.
+
+        Raises:
+            RunFailed: it failed, or was too slow to be measured.
+            Interruption: the user wants no more.
+        """
+        job = load_config(self._config, [*self._overrides, *settings])
+        run = RunDirectory.create(job.experiment.name, self._place)
+        with ExitStack() as stack:
+            window = _Window(run, seconds, stack if traced else None)
+            request = RunRequest(job, run, quiet=True, launcher=self._launcher, enough=window.look)
+            summary = run_session(request).summary
+            if summary.status == "stopped":
+                raise Interruption
+            if summary.status == "failed":
+                raise RunFailed(f"a short training failed, so there are no figures: {summary.reason}")
+            if summary.lost or summary.unaccounted:
+                raise RunFailed("a short training lost samples, so there are no figures")
+            steps_per_s, uses_per_s = window.rates()
+            if is_held(
+                job
+            ):  # Uses between two reports depend on the moment; steps are counted with the time.
+                uses_per_s = steps_per_s * summary.learner.rho
+            return Trained(steps_per_s, uses_per_s, summary.learner, window.read_timeline())
+
+
+def is_held(job: JobConfig) -> bool:
+    """Whether uses are held at so many for each env step."""
+    return not job.learns_from_replay or job.distribution.balance == "held"
+
+
+def _in_place_of_mpi(job: JobConfig) -> tuple[str, ...]:
+    """Settings that replace mpi, whose ranks only mpiexec can start."""
+    return ("distribution.transport=shm",) if job.distribution.transport.local == "mpi" else ()
+
+
+class _Window:
+    """The part of a training that counts.
+
+    Args:
+        trace: closes the trace; None traces nothing.
+    """
+
+    def __init__(self, run: RunDirectory, seconds: float, trace: ExitStack | None) -> None:
+        self._run, self._seconds, self._trace = run, seconds, trace
+        self._place: TracePlace | None = None
+        self._began_s = time.monotonic()
+        self._learnt_s: float | None = None
+        self._points: list[tuple[float, int, int]] = []
+
+    def look(self, snapshot: Snapshot) -> str | None:
+        """Note the newest counts; returns a reason to end once there are enough."""
+        now, learner = time.monotonic(), snapshot.learner
+        if not learner.updates:
+            return "not one update within its time" if now > self._began_s + PATIENCE_S else None
+        self._learnt_s = self._learnt_s or now
+        if now < self._learnt_s + SETTLES_S:
+            return None
+        if self._trace is not None and self._place is None:
+            self._place = self._trace.enter_context(asked_for(self._run, self._seconds))
+        # The learner notes the time when it counts steps: both are exact together.
+        if not self._points or learner.env_steps > self._points[-1][1]:
+            self._points.append((learner.train_s, learner.env_steps, learner.consumed))
+        waits_for_trace = self._place is not None and self._place.read_result() is None
+        is_whole = len(self._points) > LEAST_CYCLES or now > self._learnt_s + MOST_S
+        return "measured" if is_whole and self._lasted_s >= self._seconds and not waits_for_trace else None
+
+    @property
+    def _lasted_s(self) -> float:
+        return self._points[-1][0] - self._points[0][0]
+
+    def rates(self) -> tuple[float, float]:
+        """Env steps received and sample uses made, a second.
+
+        Raises:
+            RunFailed: too few were.
+        """
+        if len(self._points) < 2:
+            raise RunFailed("a short training was too slow to be measured, so there are no figures")
+        (_, steps_before, uses_before), (_, steps, uses) = self._points[0], self._points[-1]
+        return (steps - steps_before) / self._lasted_s, (uses - uses_before) / self._lasted_s
+
+    def read_timeline(self) -> Timeline | None:
+        """Read the trace, if there was to be one.
+
+        Raises:
+            RunFailed: nothing came of it.
+        """
+        if self._trace is None:
+            return None
+        result = None if self._place is None else self._place.read_result()
+        if self._place is None or result is None:
+            raise RunFailed("nothing came of the trace of a short training, so there are no figures")
+        return read_timeline(str(self._run.path), self._place, result)
