@@ -23,7 +23,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from tianji_cli.errors import RunFailed
-from tianji_cli.runs.figure import draw_curve
+from tianji_cli.runs.comparison.figures import draw_curve
 from tianji_lab.training import Training, read_training, train_once
 
 ALIKE: Final = (

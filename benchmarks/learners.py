@@ -67,8 +67,8 @@ def draw(grid: Array, bands: dict[int, Estimate], path: Path) -> None:
     from matplotlib.figure import Figure  # noqa: PLC0415 - a second
     from matplotlib.ticker import EngFormatter  # noqa: PLC0415
 
-    from tianji_cli.runs.figure import HEIGHT, draw_band, write_figure  # noqa: PLC0415
-    from tianji_cli.telemetry.palette import COLORS  # noqa: PLC0415
+    from tianji_cli.runs.comparison.figures import draw_band  # noqa: PLC0415
+    from tianji_cli.telemetry.figures import COLORS, HEIGHT, write_figure  # noqa: PLC0415
 
     def into(figure: Figure) -> None:
         axes = figure.add_subplot()

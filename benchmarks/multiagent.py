@@ -34,10 +34,10 @@ from tianji_cli.errors import RunFailed
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.children import python_command, run_child
 from tianji_cli.runs.comparison.curves import Curve, read_curve
+from tianji_cli.runs.comparison.figures import draw_curve
 from tianji_cli.runs.comparison.statistics import estimate
-from tianji_cli.runs.figure import draw_curve, write_figure
+from tianji_cli.telemetry.figures import BLACK, COLORS, GREY, write_figure
 from tianji_cli.telemetry.metrics import read_metrics
-from tianji_cli.telemetry.palette import BLACK, COLORS, GREY
 from tianji_lab.environment import busy_share
 from tianji_lab.training import END_S, read_summary, refuse_cut_off, train_once
 

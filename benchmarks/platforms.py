@@ -28,10 +28,10 @@ from matplotlib.ticker import EngFormatter
 
 from tianji_cli.errors import RunFailed
 from tianji_cli.runs.comparison.curves import Curve, read_curve, stretch, values_on
+from tianji_cli.runs.comparison.figures import draw_curve
 from tianji_cli.runs.comparison.statistics import Estimate, estimate
-from tianji_cli.runs.figure import draw_curve, write_figure
+from tianji_cli.telemetry.figures import COLORS, write_figure
 from tianji_cli.telemetry.metrics import read_metrics
-from tianji_cli.telemetry.palette import COLORS
 from tianji_lab.environment import busy_share
 from tianji_lab.training import read_summary, train_once
 

@@ -38,8 +38,7 @@ from matplotlib.figure import Figure
 
 from tianji_cli.errors import RunFailed
 from tianji_cli.runs.comparison.statistics import Estimate, estimate
-from tianji_cli.runs.figure import write_figure
-from tianji_cli.telemetry.palette import COLORS, GREY
+from tianji_cli.telemetry.figures import COLORS, GREY, write_figure
 from tianji_lab.environment import busy_share
 from tianji_lab.training import read_summary, train_once
 

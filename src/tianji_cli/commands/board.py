@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tianji_cli.errors import one_line, printable
 from tianji_cli.quantities import duration, several
 from tianji_cli.telemetry.progress import is_live
-from tianji_cli.telemetry.table import plain_table
+from tianji_cli.telemetry.tables import plain_table
 
 if TYPE_CHECKING:
     from rich.live import Live

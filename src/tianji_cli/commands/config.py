@@ -16,7 +16,7 @@ from tianji_cli.config.loader import dump_config, fill_in_later_keys, resolve
 from tianji_cli.config.source import KeyPath, Tree, differing, find_config, read, shown
 from tianji_cli.errors import printable
 from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
-from tianji_cli.telemetry.table import print_table, write_json
+from tianji_cli.telemetry.tables import print_table, write_json
 
 ConfigOrRun = Annotated[
     str,

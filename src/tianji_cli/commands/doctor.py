@@ -23,7 +23,7 @@ from tianji_cli.launch.mpi import LEFT_OVER, left_over
 from tianji_cli.limits import cores_granted
 from tianji_cli.telemetry.machine import cores
 from tianji_cli.telemetry.progress import Progress
-from tianji_cli.telemetry.table import print_table, write_json
+from tianji_cli.telemetry.tables import print_table, write_json
 from tianji_transports import registry as transports
 from tianji_transports.errors import TransportError
 

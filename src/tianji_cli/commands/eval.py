@@ -32,7 +32,7 @@ from tianji_cli.telemetry.machine import changed_code
 from tianji_cli.telemetry.progress import Progress, say
 from tianji_cli.telemetry.report import print_lines
 from tianji_cli.telemetry.snapshot import of_names
-from tianji_cli.telemetry.table import write_json
+from tianji_cli.telemetry.tables import write_json
 from tianji_cli.wire.reports import Evaluating, Evaluation
 from tianji_plugins import did_you_mean
 

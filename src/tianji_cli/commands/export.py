@@ -20,7 +20,7 @@ from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, write_whole
 from tianji_cli.quantities import memory
 from tianji_cli.telemetry.progress import Progress, say, status
 from tianji_cli.telemetry.report import print_lines
-from tianji_cli.telemetry.table import write_json
+from tianji_cli.telemetry.tables import write_json
 
 if TYPE_CHECKING:
     from tianji_algos.rules import ActionRule, Port

@@ -21,7 +21,7 @@ from tianji_cli.config.source import read, shipped_configs
 from tianji_cli.errors import UsageError
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.rundir import DEFAULT_OUT
-from tianji_cli.telemetry.table import print_table, write_json
+from tianji_cli.telemetry.tables import print_table, write_json
 from tianji_envs import registry as environments
 from tianji_plugins import Plugins, did_you_mean
 from tianji_transports import registry as transports

@@ -33,7 +33,7 @@ from tianji_cli.telemetry.metrics import AppendOnlyFile, InUseError, read_summar
 from tianji_cli.telemetry.progress import status
 from tianji_cli.telemetry.report import document_of, print_lines, print_result
 from tianji_cli.telemetry.run_state import RunState, in_short, is_running, read_state, root_host
-from tianji_cli.telemetry.table import print_table, write_json
+from tianji_cli.telemetry.tables import print_facts, print_table, write_json
 
 LOOK_S: Final = 0.5
 """Seconds between two looks at what grows: no event says so for files that another host writes."""
@@ -167,8 +167,8 @@ def show(run: Run, *, out: Runs = None, json_to: Json = None) -> int:
     facts |= {"size": memory(state.nbytes)}
     if state.begun_s is not None:
         facts |= {"begun": f"{datetime.fromtimestamp(state.begun_s):%Y-%m-%d %H:%M:%S}"}
-    width = max(map(len, facts))
-    print_lines(["", *(f"{label.ljust(width)}  {one_line(fact)}" for label, fact in facts.items())])
+    print_lines([""])
+    print_facts((label, one_line(fact)) for label, fact in facts.items())
     return 0
 
 

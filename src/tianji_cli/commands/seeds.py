@@ -16,7 +16,7 @@ from tianji_cli.quantities import count, duration, number, several
 from tianji_cli.signals import INTERRUPTED, Interruption
 from tianji_cli.telemetry.report import print_lines
 from tianji_cli.telemetry.run_state import read_state
-from tianji_cli.telemetry.table import print_table, write_json
+from tianji_cli.telemetry.tables import print_table, write_json
 
 if TYPE_CHECKING:
     from tianji_cli.runs.seeds import Seed, Seeds

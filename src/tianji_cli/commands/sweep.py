@@ -23,7 +23,7 @@ from tianji_cli.files.sweeps import SweepDirectory
 from tianji_cli.quantities import number, several
 from tianji_cli.signals import INTERRUPTED, Interruption
 from tianji_cli.telemetry.report import print_lines
-from tianji_cli.telemetry.table import print_table, write_json
+from tianji_cli.telemetry.tables import print_table, write_json
 from tianji_cli.telemetry.trackers import check_trackers
 
 if TYPE_CHECKING:

@@ -62,7 +62,7 @@ from tianji_cli.telemetry.metrics import read_summary
 from tianji_cli.telemetry.progress import say, status
 from tianji_cli.telemetry.report import document_of, print_lines, print_result
 from tianji_cli.telemetry.snapshot import Summary
-from tianji_cli.telemetry.table import write_json
+from tianji_cli.telemetry.tables import print_table, write_json
 from tianji_cli.telemetry.trackers import check_trackers
 from tianji_cli.wire.address import parse_address, resolve
 
@@ -506,16 +506,10 @@ def print_plan(
     ]
     if not write_json({"transport": plan.transport, "processes": rows, **asdict(graph)}, json_to):
         return
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table(title=f"{len(rows)} processes, transport {plan.transport}", title_justify="left")
-    for heading in ("rank", "roles", "group", "host", "cores", "device"):
-        table.add_column(heading)
-    for alike in _alike(plan.processes):
-        table.add_row(*_cells(alike))
-    Console().print(table)
-    print_lines([*_below_table(plan, graph, roles), *more])
+    headings = ("rank", "roles", "group", "host", "cores", "device")
+    cells = [_cells(alike) for alike in _alike(plan.processes)]
+    print_table(headings, cells, f"{len(rows)} processes")
+    print_lines([f"transport {plan.transport}", *_below_table(plan, graph, roles), *more])
 
 
 def _below_table(plan: Plan, graph: RoleGraph, roles: Collection[str]) -> Iterator[str]:

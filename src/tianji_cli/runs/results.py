@@ -14,7 +14,7 @@ from typing import Any
 
 from tianji_cli.errors import TianjiError, os_errors_as
 from tianji_cli.files.rundir import write_whole
-from tianji_cli.telemetry.table import write_json
+from tianji_cli.telemetry.tables import write_json
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,12 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from tianji_cli.files.lineage import REPLACED, ROUND
-from tianji_cli.telemetry.palette import COLORS
+from tianji_cli.files.lineage import REPLACED, ROUND, Lineage
+from tianji_cli.telemetry.figures import COLORS, WIDTH
 
 MOST_PANELS: Final = 4
 """Of hyperparameters that are numbers."""
-WIDTH: Final = 3.5
 PANEL_HEIGHT: Final = 1.4
 FIRST_HEIGHT: Final = 2.2
 """In inches."""
@@ -27,8 +26,8 @@ WIDE: Final = 20.0
 
 
 @dataclass
-class Course:
-    """What became of one member: at its env steps, score and hyperparameters."""
+class MemberHistory:
+    """Scores and hyperparameters of a member, by its env steps."""
 
     env_steps: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
@@ -37,13 +36,13 @@ class Course:
     """Env steps, the score of the other member then, and which that was."""
 
 
-def courses(entries: Iterable[Mapping[str, Any]]) -> dict[int, Course]:
+def histories(entries: Iterable[Mapping[str, Any]]) -> dict[int, MemberHistory]:
     """Follow each member, by its group, through a lineage."""
-    found: dict[int, Course] = {}
+    found: dict[int, MemberHistory] = {}
     for entry in entries:
         scores = {one["group"]: one.get("score") for one in entry.get("members", ())}
         for one in entry["members"] if entry["kind"] != REPLACED else [entry]:
-            course = found.setdefault(one["group"], Course())
+            course = found.setdefault(one["group"], MemberHistory())
             at = one.get("env_steps", course.env_steps[-1] if course.env_steps else 0)
             if entry["kind"] == ROUND:
                 course.env_steps.append(at)
@@ -54,23 +53,22 @@ def courses(entries: Iterable[Mapping[str, Any]]) -> dict[int, Course]:
     return found
 
 
-def lineage_figure(entries: Sequence[Mapping[str, Any]], metric: str) -> Figure:
-    """Draw the lineage: scores in the first panel, and a panel for each hyperparameter that is a number."""
-    found = courses(entries)
+def draw_lineage(figure: Figure, lineage: Lineage) -> None:
+    """Draw a lineage: scores in the first panel, and a panel for each hyperparameter that is a number."""
+    found = histories(lineage.entries)
     last = {key: value for course in found.values() for key, value in course.hyperparameters[-1][1].items()}
     numbers = [key for key, value in last.items() if isinstance(value, int | float)][:MOST_PANELS]
     heights = [FIRST_HEIGHT, *[PANEL_HEIGHT] * len(numbers)]
-    figure = Figure(figsize=(WIDTH, sum(heights)))
+    figure.set_size_inches(WIDTH, sum(heights))
     panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    _draw_scores(panels[0], found, metric)
+    _draw_scores(panels[0], found, lineage.metric)
     for axes, key in zip(panels[1:], numbers, strict=True):
         _draw_hyperparameter(axes, found, key)
     panels[-1].set_xlabel("Environment steps of a member")
     panels[-1].xaxis.set_major_formatter(EngFormatter())
-    return figure
 
 
-def _draw_scores(axes: Axes, found: Mapping[int, Course], metric: str) -> None:
+def _draw_scores(axes: Axes, found: Mapping[int, MemberHistory], metric: str) -> None:
     for group, course in sorted(found.items()):
         color = _color(group)
         axes.plot(course.env_steps, course.scores, color=color, marker="o", label=f"{group}")
@@ -84,7 +82,7 @@ def _draw_scores(axes: Axes, found: Mapping[int, Course], metric: str) -> None:
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, ncols=MOST_IN_ROW, handlelength=1)
 
 
-def _draw_hyperparameter(axes: Axes, found: Mapping[int, Course], key: str) -> None:
+def _draw_hyperparameter(axes: Axes, found: Mapping[int, MemberHistory], key: str) -> None:
     values = [
         value for course in found.values() for _, of in course.hyperparameters if (value := of.get(key))
     ]

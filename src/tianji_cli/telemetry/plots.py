@@ -5,7 +5,6 @@ They can be drawn again at any time, as PNG or in a report: everything in them c
 
 from __future__ import annotations
 
-import io
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -13,16 +12,15 @@ from functools import partial
 from itertools import product
 from typing import Any, Final
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from tianji_cli.files.lineage import Lineage
-from tianji_cli.files.rundir import RunDirectory, write_whole
-from tianji_cli.telemetry.lineage import lineage_figure
+from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.telemetry.figures import BLUE, GREEN, GREY, HEIGHT, ORANGE, write_figure
+from tianji_cli.telemetry.lineage import draw_lineage
 from tianji_cli.telemetry.metrics import read_history
-from tianji_cli.telemetry.palette import BLUE, GREEN, GREY, ORANGE
 
 Rows = Sequence[Mapping[str, Any]]
 Across = Callable[[Axes, Rows], list[float]]
@@ -41,28 +39,6 @@ MOST_LOSSES: Final = 16
 WINS: Final = "win_rate"
 """A column, a stop rule and a plot have this name."""
 
-STYLE: Final = {
-    "font.size": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.5,
-    "lines.linewidth": 1.3,
-    "lines.markersize": 3,
-    "legend.frameon": False,
-    "legend.fontsize": 7,
-    "legend.columnspacing": 1.2,
-    "figure.figsize": (3.5, 2.4),  # inches: one column of a two-column page
-    "figure.dpi": 300,
-    "figure.constrained_layout.use": True,
-    # Text stays text, which can be searched and edited; the same figure has the same bytes.
-    "svg.fonttype": "none",
-    "svg.hashsalt": "tianji",
-    "pdf.fonttype": 42,
-}
-
-
 Drawing = Callable[[Axes], None]
 """Draws one plot, its labels included."""
 
@@ -75,20 +51,16 @@ def draw_plots(run: RunDirectory) -> None:
         ValueError: the metrics are damaged.
     """
     found = drawings(*read_history(run.metrics))
-    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
-        for name, draw in found.items():
-            # A figure of its own, not pyplot's: pyplot keeps global state and may look for a display.
-            figure, png = Figure(), io.BytesIO()
-            draw(figure.add_subplot())
-            figure.savefig(png, format="png")
-            write_whole(run.plots / f"{name}.png", png.getvalue())
-        lineage = Lineage.of_run(run.path)
-        if lineage.rounds:
-            figure = lineage_figure(lineage.entries, lineage.metric)
-            for kind in ("png", "svg"):  # The latter for a page on the run.
-                picture = io.BytesIO()
-                figure.savefig(picture, format=kind)
-                write_whole(run.plots / f"lineage.{kind}", picture.getvalue())
+    for name, draw in found.items():
+        write_figure(partial(_draw_alone, draw), HEIGHT, run.plots / f"{name}.png")
+    lineage = Lineage.of_run(run.path)
+    if lineage.rounds:
+        for kind in ("png", "svg"):  # The latter for a page on the run.
+            write_figure(partial(draw_lineage, lineage=lineage), HEIGHT, run.plots / f"lineage.{kind}")
+
+
+def _draw_alone(draw: Drawing, figure: Figure) -> None:
+    draw(figure.add_subplot())
 
 
 def drawings(

@@ -8,7 +8,6 @@ from operator import attrgetter
 from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from tianji_cli.errors import printable
@@ -26,8 +25,8 @@ from tianji_cli.telemetry.snapshot import (
     lines,
     of_names,
 )
-from tianji_cli.telemetry.styles import FAILURE, GOOD, LABEL, WARNING
-from tianji_cli.telemetry.table import write_json
+from tianji_cli.telemetry.styles import FAILURE, GOOD, WARNING
+from tianji_cli.telemetry.tables import print_facts, write_json
 
 STATUS_STYLES: Final = {
     "finished": f"bold {GOOD}",
@@ -63,19 +62,7 @@ def print_result(
         (label, Text(printable(command), style="bold"))
         for label, command in _next_steps(summary, run, goes_on=goes_on)
     ]
-    width = max(len(label) for label, _ in [*facts, *to_copy])
-    if whole:
-        for label, fact in facts:
-            console.print(Text.assemble((label.ljust(width), LABEL), "  ", fact), soft_wrap=True)
-    else:
-        table = Table.grid(padding=(0, 2, 0, 0))
-        table.add_column(style=LABEL, width=width)
-        table.add_column(overflow="fold")
-        for row in facts:
-            table.add_row(*row)
-        console.print(table)
-    for label, text in to_copy:  # A line that the terminal wraps is still one line.
-        console.print(Text.assemble((label.ljust(width), LABEL), "  ", text), soft_wrap=True)
+    print_facts(facts, to_copy)
 
 
 def document_of(summary: Summary, run: RunDirectory) -> dict[str, Any]:

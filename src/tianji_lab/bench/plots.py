@@ -17,8 +17,22 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from tianji_cli.quantities import several, size
-from tianji_cli.runs.figure import HEIGHT, LINES, logarithmic, panels_of, powers_axis, write_figure
-from tianji_cli.telemetry.palette import AMBER, BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY
+from tianji_cli.telemetry.figures import (
+    AMBER,
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    HEIGHT,
+    LINES,
+    ORANGE,
+    PURPLE,
+    SKY,
+    logarithmic,
+    panels_of,
+    powers_axis,
+    write_figure,
+)
 from tianji_lab.bench.record import KB, MB, Record
 
 ENGINES: Final = {"shm": (BLUE, "o"), "zmq": (ORANGE, "s"), "mpi": (GREEN, "^"), "ucx": (PURPLE, "D")}

@@ -15,7 +15,7 @@ from typing import Final
 
 from tianji_cli.quantities import number, several, share, size
 from tianji_cli.runs.results import Result, Table, document_head
-from tianji_cli.telemetry.table import print_table
+from tianji_cli.telemetry.tables import print_table
 from tianji_lab.bench.record import KB, ExperimentName, Record
 from tianji_lab.environment import warnings_of_noise
 

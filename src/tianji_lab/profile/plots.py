@@ -17,9 +17,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from tianji_cli.quantities import count, several
-from tianji_cli.runs.figure import write_figure
 from tianji_cli.telemetry.bottleneck import BALANCED
-from tianji_cli.telemetry.palette import AMBER, BLACK, BLUE, GREEN, GREY
+from tianji_cli.telemetry.figures import AMBER, BLACK, BLUE, GREEN, GREY, write_figure
 from tianji_lab.profile.model import Cluster, Model, Prediction
 from tianji_lab.profile.race import Contender
 from tianji_lab.profile.result import Profile

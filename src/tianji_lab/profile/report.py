@@ -19,7 +19,7 @@ from rich.text import Text
 from tianji_cli.quantities import count, duration, several, share
 from tianji_cli.telemetry.bottleneck import naming_network
 from tianji_cli.telemetry.styles import GOOD, LABEL, WARNING
-from tianji_cli.telemetry.table import print_table
+from tianji_cli.telemetry.tables import print_table
 from tianji_lab.profile.candidates import Candidate
 from tianji_lab.profile.parts import Part
 from tianji_lab.profile.race import ROUNDS, Contender, Race

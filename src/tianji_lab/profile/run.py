@@ -252,8 +252,8 @@ def _result(found: Profile, timeline: Timeline | None) -> Result:
         draw(found, path)
 
     def draw_traced(path: Path) -> None:
-        from tianji_cli.runs.figure import write_figure  # noqa: PLC0415 - likewise
         from tianji_cli.runs.timeline.figure import draw_timelines  # noqa: PLC0415
+        from tianji_cli.telemetry.figures import write_figure  # noqa: PLC0415
 
         assert timeline is not None
         timelines = {found.recommended.split.name: timeline}

@@ -16,8 +16,19 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from tianji_cli.quantities import exact
-from tianji_cli.runs.figure import draw_curve, logarithmic, panels_of, powers_axis, write_figure
-from tianji_cli.telemetry.palette import AMBER, BLACK, BLUE, COLORS, GREEN, GREY
+from tianji_cli.runs.comparison.figures import draw_curve
+from tianji_cli.telemetry.figures import (
+    AMBER,
+    BLACK,
+    BLUE,
+    COLORS,
+    GREEN,
+    GREY,
+    logarithmic,
+    panels_of,
+    powers_axis,
+    write_figure,
+)
 from tianji_lab.profile.split import Split
 from tianji_lab.scaling.prediction import Predictions
 from tianji_lab.scaling.report import Range, Row

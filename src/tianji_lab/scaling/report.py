@@ -22,7 +22,7 @@ from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.files.directories import temporary_directory
 from tianji_cli.quantities import count, exact, finite, number, several
 from tianji_cli.runs.results import Result, Table, check_places, document_head, print_header
-from tianji_cli.telemetry.table import print_table
+from tianji_cli.telemetry.tables import print_table
 from tianji_lab.environment import busy_share, describe, warnings
 from tianji_lab.profile.split import Split
 from tianji_lab.scaling.prediction import Machines, Predicted, Predictions, predict_study, read_profile

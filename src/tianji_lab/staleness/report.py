@@ -18,7 +18,7 @@ from tianji_cli.files.directories import temporary_directory
 from tianji_cli.quantities import count, number
 from tianji_cli.runs.comparison.statistics import LEAST_FOR_VERDICT, estimate
 from tianji_cli.runs.results import Result, check_places, document_head, print_header
-from tianji_cli.telemetry.table import print_table
+from tianji_cli.telemetry.tables import print_table
 from tianji_lab.environment import busy_share, describe, warnings
 from tianji_lab.staleness.study import Comparison, Setting, measure
 from tianji_lab.training import Training

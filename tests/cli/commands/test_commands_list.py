@@ -13,7 +13,7 @@ import pytest
 
 import tianji_plugins
 from tianji_cli.commands import list as listing
-from tianji_cli.telemetry.table import plain_table, print_table
+from tianji_cli.telemetry.tables import plain_table, print_table
 
 
 @pytest.fixture

@@ -19,10 +19,13 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from tianji_cli.quantities import exact
 from tianji_cli.runs.comparison.compare import Comparison, GroupCurve, Row
-from tianji_cli.runs.comparison.curves import Over
-from tianji_cli.runs.comparison.statistics import Estimate, Interval
-from tianji_cli.runs.figure import HEIGHT, LINES, draw_band, write_figure
-from tianji_cli.telemetry.palette import COLORS, GREY
+from tianji_cli.runs.comparison.curves import Curve, Over, values_on
+from tianji_cli.runs.comparison.statistics import Array, Estimate, Interval, estimate
+from tianji_cli.telemetry.figures import COLORS, GREY, HEIGHT, LINES, write_figure
+
+POINTS: Final = 200
+"""Points of a learning curve, from 0 to its end."""
+RESAMPLES: Final = 2000
 
 LEGEND: Final = 66
 """Characters of a line of the legend, as wide as the figure."""
@@ -253,3 +256,24 @@ _FIGURES: Final[Mapping[str, Callable[[Comparison], Drawing]]] = {
     "performance_profile": _profiles,
     "intervals": _intervals,
 }
+
+
+def draw_curve(
+    axes: Axes, curves: Sequence[Curve], *, over: Over, end: float, color: str, dashes: Any = "-", label: str
+) -> None:
+    """Draw the interquartile mean over trainings, and the band of its interval.
+
+    A training that is over keeps its last return; nothing is drawn of the time before each of them has one.
+    """
+    x = np.linspace(0, end, POINTS)
+    values = np.stack([values_on(x, one, over, held=True) for one in curves])
+    shown = ~np.isnan(values).any(axis=0)
+    draw_band(axes, x[shown], estimate(values[:, shown], resamples=RESAMPLES), color, dashes, label)
+
+
+def draw_band(
+    axes: Axes, x: Array, of: Estimate, color: str, dashes: Any = "-", label: str = "", *, alpha: float = 1.0
+) -> None:
+    """Draw interquartile means as a line, and their intervals as a band around it; paler with ``alpha``."""
+    axes.plot(x, of.iqm, color=color, linestyle=dashes, label=label, alpha=alpha)
+    axes.fill_between(x, of.low, of.high, color=color, alpha=0.2 * alpha, linewidth=0)

@@ -14,7 +14,7 @@ from tianji_cli.runs.comparison.curves import Over
 from tianji_cli.runs.comparison.runs import find_runs, read_runs
 from tianji_cli.runs.comparison.statistics import LEAST_FOR_INTERVAL, Interval
 from tianji_cli.runs.results import Result, Table, check_places, print_header
-from tianji_cli.telemetry.table import print_table
+from tianji_cli.telemetry.tables import print_table
 
 FORMATS: Final = ("png", "svg", "pdf")
 FIGURES: Final = ("return_over_steps", "return_over_time", "performance_profile", "intervals")

@@ -22,9 +22,9 @@ from tianji_cli.quantities import count, exact, memory, number, several
 from tianji_cli.runs.comparison.compare import Comparison, Row
 from tianji_cli.runs.comparison.figures import drawing
 from tianji_cli.runs.comparison.runs import strange_rows
-from tianji_cli.runs.figure import HEIGHT, render_figure
 from tianji_cli.runs.report.reading import ReportedRun, Rows
 from tianji_cli.runs.report.svg import NoPictureError, inline
+from tianji_cli.telemetry.figures import HEIGHT, render_figure
 from tianji_cli.telemetry.plots import LOSS, Drawing, drawings
 
 MOST_ROWS: Final = 400

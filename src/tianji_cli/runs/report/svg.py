@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from xml.etree import ElementTree as ET
 
-from tianji_cli.telemetry.palette import AMBER, BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY
+from tianji_cli.telemetry.figures import AMBER, BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY
 
 SVG: Final = "{http://www.w3.org/2000/svg}"
 XLINK: Final = "{http://www.w3.org/1999/xlink}"

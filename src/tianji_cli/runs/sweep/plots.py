@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from optuna.trial import FrozenTrial, TrialState
 
 from tianji_cli.runs.sweep.space import Dimension, Space
-from tianji_cli.telemetry.palette import BLUE, GREY, ORANGE
+from tianji_cli.telemetry.figures import BLUE, GREY, ORANGE
 
 LABEL: Final = 22
 """Characters of a parameter's name below an axis."""

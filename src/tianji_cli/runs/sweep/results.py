@@ -18,10 +18,10 @@ from tianji_cli.errors import TianjiError, errors_as
 from tianji_cli.files.rundir import write_whole
 from tianji_cli.files.sweeps import SweepDirectory
 from tianji_cli.quantities import finite
-from tianji_cli.runs.figure import write_figure
 from tianji_cli.runs.sweep.plots import draw_history, draw_importances, draw_parallel, height_of_bars
 from tianji_cli.runs.sweep.space import Plan
 from tianji_cli.runs.sweep.study import REASON, SweepStudy, counted
+from tianji_cli.telemetry.figures import write_figure
 
 SCHEMA: Final = 1
 LEAST_FOR_IMPORTANCES: Final = 4

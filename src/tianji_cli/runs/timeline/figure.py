@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from tianji_cli.files.traces import WHAT
 from tianji_cli.quantities import share
 from tianji_cli.runs.timeline.timeline import Floats, Lane, Timeline, cut, pieces_of, shares_in
-from tianji_cli.telemetry.palette import AMBER, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY
+from tianji_cli.telemetry.figures import AMBER, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY
 
 WIDTH: Final = 7.0
 LANE: Final = 0.24

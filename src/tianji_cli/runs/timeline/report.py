@@ -10,12 +10,12 @@ from tianji_cli.errors import TianjiError
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.files.traces import WHAT
 from tianji_cli.quantities import share
-from tianji_cli.runs.figure import write_figure
 from tianji_cli.runs.timeline.chrome import write_chrome
 from tianji_cli.runs.timeline.figure import draw_timelines
 from tianji_cli.runs.timeline.timeline import Timeline
+from tianji_cli.telemetry.figures import write_figure
 from tianji_cli.telemetry.report import print_lines
-from tianji_cli.telemetry.table import print_table
+from tianji_cli.telemetry.tables import print_table
 
 MOST_ROWS: Final = 64
 """Roles of the table."""

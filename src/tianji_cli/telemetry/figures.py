@@ -1,4 +1,8 @@
-"""How all figures look, one column of a two-column page wide: axes, learning curves, files."""
+"""All figures: colours, style, axes, files. They are one column of a two-column page wide.
+
+The colours are Okabe and Ito's, which colour-blind readers can tell apart, without their yellow, which paper
+does not show.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,48 @@ import io
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import matplotlib as mpl
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
 from tianji_cli.files.rundir import write_whole
-from tianji_cli.runs.comparison.curves import Curve, Over, values_on
-from tianji_cli.runs.comparison.statistics import Array, Estimate, estimate
-from tianji_cli.telemetry.plots import STYLE
 
+BLUE: Final = "#0072B2"
+GREEN: Final = "#009E73"
+AMBER: Final = "#E69F00"
+ORANGE: Final = "#D55E00"
+PURPLE: Final = "#CC79A7"
+SKY: Final = "#56B4E9"
+BLACK: Final = "#000000"
+GREY: Final = "#666666"
+"""Levels, limits and notes."""
+
+COLORS: Final = (BLUE, GREEN, AMBER, ORANGE, PURPLE, SKY, BLACK)
+"""Settings, groups and members, in their order; more of them go round."""
+
+STYLE: Final = {
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 3,
+    "legend.frameon": False,
+    "legend.fontsize": 7,
+    "legend.columnspacing": 1.2,
+    "figure.figsize": (3.5, 2.4),  # inches: one column of a two-column page
+    "figure.dpi": 300,
+    "figure.constrained_layout.use": True,
+    # Text stays text, which can be searched and edited; the same figure has the same bytes.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "tianji",
+    "pdf.fonttype": 42,
+}
 LINES: Final = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)), (0, (8, 2)), (0, (2, 2)))
 """Dashes of what varies beside the colour."""
 WIDTH: Final = 3.5
@@ -28,9 +61,6 @@ MAX_LABELLED: Final = 6
 """Ticks of an axis."""
 WIDE: Final = 300.0
 """Axes that span more than this factor are labelled at powers of ten only."""
-POINTS: Final = 200
-"""Of a learning curve, from 0 to its end."""
-RESAMPLES: Final = 2000
 UNDATED: Final[dict[str, dict[str, None]]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
@@ -85,24 +115,3 @@ def logarithmic(axes: Axes, label: str) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}".replace(",", " ")))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylabel(label)
-
-
-def draw_curve(
-    axes: Axes, curves: Sequence[Curve], *, over: Over, end: float, color: str, dashes: Any = "-", label: str
-) -> None:
-    """Draw the interquartile mean over trainings, and the band of its interval.
-
-    A training that is over keeps its last return; nothing is drawn of the time before each of them has one.
-    """
-    x = np.linspace(0, end, POINTS)
-    values = np.stack([values_on(x, one, over, held=True) for one in curves])
-    shown = ~np.isnan(values).any(axis=0)
-    draw_band(axes, x[shown], estimate(values[:, shown], resamples=RESAMPLES), color, dashes, label)
-
-
-def draw_band(
-    axes: Axes, x: Array, of: Estimate, color: str, dashes: Any = "-", label: str = "", *, alpha: float = 1.0
-) -> None:
-    """Draw interquartile means as a line, and their intervals as a band around it; paler with ``alpha``."""
-    axes.plot(x, of.iqm, color=color, linestyle=dashes, label=label, alpha=alpha)
-    axes.fill_between(x, of.low, of.high, color=color, alpha=0.2 * alpha, linewidth=0)

@@ -1,15 +1,22 @@
-"""A table on stdout: ruled on a terminal, plain columns in a pipe, where nothing is cut off; or JSON."""
+"""All that is printed for people in columns: tables, and facts with a label each; or JSON for programs.
+
+A terminal gets ruled tables and lines that break between words, a pipe plain columns and whole lines.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tianji_cli.errors import TianjiError, os_errors_as
 from tianji_cli.files.rundir import write_whole
+from tianji_cli.telemetry.styles import LABEL
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 
 def write_json(document: Mapping[str, Any], to: str | None) -> bool:
@@ -88,3 +95,30 @@ def plain_table(
         + "\n"
         for line in lines
     )
+
+
+Fact = tuple[str, "str | Text"]
+"""A label, and what stands behind it."""
+
+
+def print_facts(facts: Iterable[Fact], to_copy: Iterable[Fact] = ()) -> None:
+    """Print facts below one another, each behind its label: in a pipe lines stay whole.
+
+    Args:
+        to_copy: more of them, whose lines stay whole on a terminal, too: a line that it wraps is one line.
+    """
+    from rich.console import Console  # noqa: PLC0415 - as above
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    console, facts, to_copy = Console(highlight=False), list(facts), list(to_copy)
+    width = max(len(label) for label, _ in [*facts, *to_copy])
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style=LABEL, width=width)
+    grid.add_column(overflow="fold")
+    for label, fact in facts if console.is_terminal else ():
+        grid.add_row(label, Text(fact) if isinstance(fact, str) else fact)  # "tianji[box2d]" is no markup.
+    if grid.row_count:
+        console.print(grid)
+    for label, fact in to_copy if console.is_terminal else [*facts, *to_copy]:
+        console.print(Text.assemble((label.ljust(width), LABEL), "  ", fact), soft_wrap=True)
