@@ -24,7 +24,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from tianji_cli.commands import bench, completion
+from tianji_cli.commands import bench, declared
 from tianji_cli.commands.profile import profile
 from tianji_cli.config.trust import TRUST
 from tianji_cli.errors import ConfigError, TianjiError, UsageError, printable
@@ -51,7 +51,7 @@ class _Commands(TyperGroup):
             own = typer.Typer(add_completion=False)
             # A shell that completes a word wants the parameters at once, and calls nothing.
             called = (
-                completion.declared(function)
+                declared.declared(function)
                 if ctx.resilient_parsing
                 else resolve_name(f"tianji_cli.commands.{function}")
             )

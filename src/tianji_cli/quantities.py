@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from tianji_cli.wire.reports import Spread
+from typing import Any
 
 
 def count(value: float) -> str:
@@ -98,12 +95,6 @@ def memory(nbytes: float) -> str:
     ('512 B', '59.4 MB')
     """
     return f"{nbytes:.0f} B" if nbytes < 1000 else f"{count(nbytes)}B"
-
-
-def spread(of: Spread) -> str:
-    """Write a distribution: mean 1.25, p50 1, p95 3, max 5."""
-    mean = f"{of.mean:.2f}" if of.mean < 100 else count(of.mean)
-    return f"mean {mean}, p50 {count(of.p50)}, p95 {count(of.p95)}, max {count(of.max)}"
 
 
 def share(fraction: float) -> str:

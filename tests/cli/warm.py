@@ -7,7 +7,7 @@ of hashes in common; the fork server has neither the umask nor the limits that t
 interpreter is not taken apart at the end. What depends on these, or on how a command begins, begins cold.
 
 The children of such a command that run modules of TianJi's (trainings that are measured, workers of a
-benchmark, probes) are forked from it.
+benchmark) are forked from it.
 """
 
 from __future__ import annotations

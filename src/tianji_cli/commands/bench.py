@@ -288,7 +288,7 @@ def scaling(  # noqa: PLR0913 - the options of a command are its parameters
     predicted = {"--nodes": nodes, "--node-cores": node_cores, "--link-mb": link_mb, "--from": earlier}
     for option, value in predicted.items():
         if no_prediction and value is not None:
-            raise UsageError(f"{option} is of the prediction, and --no-prediction wants none")
+            raise UsageError(f"{option} needs the prediction: leave out --no-prediction")
     machines = None if no_prediction else Machines(nodes, node_cores or NODE_CORES, link_mb or LINK_MB_PER_S)
     request = Request(
         figure=figure,

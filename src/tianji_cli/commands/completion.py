@@ -1,21 +1,19 @@
 """What a shell completes behind `tianji`: names of configs, runs, agents, environments, and keys of `--set`.
 
-A shell waits for it, so nothing heavy is imported: the parameters of a command are read out
-of its source, and each name where it is cheapest to find. What cannot be found is completed with nothing.
+A shell waits for it, so nothing heavy is imported: each name is read where it is cheapest to
+find. Names that cannot be found are left out.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib.util
-import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, ParamSpec
+from typing import Any, Final, ParamSpec
 
 import typer
 
@@ -27,83 +25,9 @@ KINDS: Final = ("agents", "models", "environments", "roles", "transports", "conf
 AGENTS: Final = ("dqn", "ppo", "sac", "td3")
 """That train without a file."""
 
-_TOLD: Final = {"metavar", "help", "autocompletion"}
-"""Of what typer is told of a parameter: what matters to a shell."""
-
 _ID: Final = re.compile(r'\bid="([^"]+)"')
 
 P = ParamSpec("P")
-
-
-def declared(function: str) -> Callable[..., None]:
-    """Make a function that has the parameters of a command, and does nothing.
-
-    Types are what a shell cares for: whether a word follows, and whether several may.
-
-    Args:
-        function: module and name, as ``train:train``.
-    """
-    module, _, name = function.partition(":")
-    tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_bytes())
-    named = {
-        target.id: node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    (found,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
-    positional = found.args.args
-    defaults = [None] * (len(positional) - len(found.args.defaults)) + found.args.defaults
-    pairs = [*zip(positional, defaults, strict=True)]
-    pairs += zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True)
-
-    def command(**_said: object) -> None:
-        """Do nothing."""
-
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter(
-                one.arg,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if default is None else _literal(default),
-                annotation=_annotation(one.annotation, named),
-            )
-            for one, default in pairs
-        ]
-    )
-    return command
-
-
-def _annotation(node: ast.expr | None, named: Mapping[str, ast.expr]) -> Any:
-    """Read a parameter's type, and what typer is told of it."""
-    from tianji_cli.commands import options  # noqa: PLC0415 - it names what is completed, by this module
-
-    match node:
-        case ast.Name(id=name) if name in named:
-            return _annotation(named[name], named)
-        case ast.Name(id=name) if hasattr(options, name):
-            return getattr(options, name)
-        case ast.Subscript(
-            value=ast.Name(id="Annotated"),
-            slice=ast.Tuple(elts=[of, ast.Call(func=ast.Attribute(attr=kind)) as call]),
-        ):
-            keywords = {one.arg: _literal(one.value) for one in call.keywords if one.arg in _TOLD}
-            return Annotated[
-                _annotation(of, named), getattr(typer, kind)(*map(_literal, call.args), **keywords)
-            ]
-    written = "" if node is None else ast.unparse(node)
-    return bool if written == "bool" else list[str] if written.startswith("list[") else str
-
-
-def _literal(node: ast.expr) -> Any:
-    """Read a value; the name of a function that completes is that function, and of anything else None."""
-    if isinstance(node, ast.Name):
-        return globals().get(node.id)
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return None
 
 
 def _that_begin(complete: Callable[P, Iterable[str]]) -> Callable[P, list[str]]:

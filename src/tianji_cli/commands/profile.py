@@ -28,7 +28,7 @@ def profile(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
         typer.Option(metavar="MB/S", help="What the link between nodes carries; else no limit."),
     ] = None,
     race_s: Annotated[
-        float, typer.Option("--race-s", metavar="S", min=1, help="How long candidates are trained with.")
+        float, typer.Option("--race-s", metavar="S", min=1, help="Seconds of the race.")
     ] = 60.0,
     verify: Annotated[
         bool, typer.Option("--verify", help="A longer race: five trainings with each of the candidates.")

@@ -1,6 +1,6 @@
 """Children of this process: commands that run TianJi's own modules, watched, and ended in order.
 
-A training that is measured, a worker of a benchmark and a probe of `tianji profile` are such children. The
+A training that is measured and a worker of a benchmark are such children. The
 workers of a job are not: a fork server starts them (``local``).
 
 A child's Python begins here, too: ``python -P -m tianji_cli.launch.children PATH MODULE ...`` runs a module

@@ -71,16 +71,18 @@ class Job(BaseModel):
 
 
 class Start(BaseModel):
-    """Start a worker of the job; the ``number`` of a request counts these."""
+    """Start a worker of the job; notices about it name it by ``number``."""
 
     kind: Literal["start"] = "start"
+    number: int
     spec: ProcessSpec
 
 
 class Finish(BaseModel):
-    """Start nothing more of this job; ``Finished`` answers once nothing is left of its workers."""
+    """Start nothing more of the ``job``-th job; ``Finished`` answers once nothing is left of its workers."""
 
     kind: Literal["finish"] = "finish"
+    job: int
 
 
 Request = Build | Job | Start | Finish
@@ -111,9 +113,10 @@ class Exited(BaseModel):
 
 
 class Finished(BaseModel):
-    """Nothing is left of the job's workers, nor of what they started."""
+    """Nothing is left of the ``job``-th job's workers, nor of what they started."""
 
     kind: Literal["finished"] = "finished"
+    job: int
 
 
 Notice = Built | Started | Exited | Finished
@@ -131,8 +134,7 @@ class ForkServer:
         self._received = b""
         self._requests: deque[Request] = deque()
         self._job: JobSpec | None = None
-        self._is_finishing = False
-        self._started = 0
+        self._finishing: Finish | None = None
         self._children: dict[int, tuple[int, Callable[[ProcessExit], Notice]]] = {}
         self._orphans: dict[int, float] = {}
         self._building: BuildOutput | None = None
@@ -154,9 +156,9 @@ class ForkServer:
                 work = self._serve(self._requests.popleft())
                 if work is not None:
                     return work
-            if self._is_finishing and not (self._children or self._orphans):
-                self._is_finishing = False
-                self._send(Finished())
+            if self._finishing is not None and not (self._children or self._orphans):
+                self._send(Finished(job=self._finishing.job))
+                self._finishing = None
         return None
 
     def _wait(self) -> None:
@@ -186,10 +188,10 @@ class ForkServer:
                 self._job = job
             case Build(spec=job):
                 return self._build(job)
-            case Start(spec=own):
-                return self._start(own)
+            case Start():
+                return self._start(request.number, request.spec)
             case Finish():
-                self._is_finishing = True
+                self._finishing = request
         return None
 
     def _build(self, job: JobSpec) -> Work | None:
@@ -213,13 +215,12 @@ class ForkServer:
             return None
         return partial(turn_into_build if job.fresh else check_build, job, output)
 
-    def _start(self, own: ProcessSpec) -> Work | None:
+    def _start(self, number: int, own: ProcessSpec) -> Work | None:
         from tianji_cli.worker.worker import run_worker  # noqa: PLC0415 - the root imports this module, too
 
         job = self._job
         assert job is not None, "a launcher says what the job is before it asks for a worker"
-        number, self._started = self._started, self._started + 1
-        if Finish() in self._requests:
+        if any(isinstance(later, Finish) for later in self._requests):
             return None
         gate: tuple[int, ...] = ()
         try:

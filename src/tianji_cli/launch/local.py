@@ -120,12 +120,14 @@ class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
         self.lost = False
         self.dismissed = False
         self._is_finished = False
+        self._job = 0
+        self._started = 0
         self.exited: list[WorkerProcess] = []
         self._outgoing = bytearray()
         self._received = b""
         self._report: BuildReport | None = None
         self.built = BuildReport()
-        self._workers: list[WorkerProcess] = []
+        self._workers: dict[int, WorkerProcess] = {}
         self._orphans: dict[int, WorkerProcess] = {}
         self._output = TemporaryFile()  # noqa: SIM115 - open as long as the launcher
         self._channel, theirs = socket.socketpair()
@@ -202,16 +204,20 @@ class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
     def begin(self, job: JobSpec) -> None:
         """Begin a job: describe it to all workers that are started from now on."""
         self.dismissed = self._is_finished = False
+        self._job += 1
+        self._workers.clear()  # What is still said of an earlier job's concerns this one no more.
+        self.exited.clear()
         self._ask(Job(spec=job))
 
     def start(self, own: ProcessSpec) -> WorkerProcess:
         """Ask for a worker; returns at once."""
         worker = WorkerProcess(own, self.exited)
-        self._workers.append(worker)
+        number, self._started = self._started, self._started + 1
+        self._workers[number] = worker
         if self.lost or self.dismissed:
             worker.end(ProcessExit())
         else:
-            self._ask(Start(spec=own))
+            self._ask(Start(number=number, spec=own))
         return worker
 
     def check(self) -> None:
@@ -244,7 +250,7 @@ class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
     def kill_all(self) -> None:
         """Kill all workers at once; those that the server was asked for do not begin, or are killed then."""
         self.start_no_more()
-        for worker in self._workers:
+        for worker in self._workers.values():
             worker.send_kill()
 
     def start_no_more(self) -> None:
@@ -261,7 +267,7 @@ class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
         elif not (self.lost or self.dismissed):
             self.dismissed = True
             del self._outgoing[self._outgoing.find(b"\n") + 1 :]  # The first may have gone in part.
-            self._ask(Finish())
+            self._ask(Finish(job=self._job))
 
     def wait(self, timeout_s: float) -> None:
         """Wait until ``check`` has something to do."""
@@ -317,24 +323,26 @@ class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
         match notice:
             case Built():
                 self._report = notice.report
-            case Started():
-                worker = self._workers[notice.number]
+            case Started(number=number) if number in self._workers:
+                worker = self._workers[number]
                 worker.pid = notice.pid
                 if worker.killed:
                     worker.send_kill()
-            case Exited():
-                self._workers[notice.number].end(notice.exit)
-            case Finished():
+            case Exited(number=number) if number in self._workers:
+                self._workers[number].end(notice.exit)
+            case Finished(job=job) if job == self._job:
                 self._is_finished = True
-                for worker in self._workers:
+                for worker in self._workers.values():
                     worker.end(ProcessExit())  # Those that were taken back.
+            case Started() | Exited() | Finished():
+                pass  # Of an earlier job.
 
     def _lose_server(self) -> None:
         if self.lost:
             return
         self.lost = True
         self._events.unregister(self._channel)
-        for worker in self._workers:
+        for worker in self._workers.values():
             if worker.exit is not None:
                 continue
             try:

@@ -24,7 +24,6 @@ from tianji_cli.quantities import (
     rate,
     several,
     share,
-    spread,
     written,
 )
 from tianji_cli.telemetry.bottleneck import Bottleneck
@@ -587,9 +586,9 @@ def _losses(state: JobState) -> str | None:
 
 
 EVALUATIONS: Final[Line] = ("evaluated", lambda state: str(state.evaluated))
-AGE: Final[Line] = ("sample age", lambda state: f"{spread(state.learner.age)} env steps")
-USES: Final[Line] = ("uses", lambda state: f"{spread(state.buffer.uses)} of each sample")
-LAG: Final[Line] = ("policy lag", lambda state: f"{spread(state.learner.lag)} versions")
+AGE: Final[Line] = ("sample age", lambda state: f"{state.learner.age} env steps")
+USES: Final[Line] = ("uses", lambda state: f"{state.buffer.uses} of each sample")
+LAG: Final[Line] = ("policy lag", lambda state: f"{state.learner.lag} versions")
 AVERAGING: Final[Line] = ("averaging", lambda state: str(state.averaging))
 POPULATION: Final[Line] = ("population", lambda state: str(state.population))
 GROUPS: Final[Line] = ("groups", lambda state: "; ".join(map(_group, state.by_group)) or None)

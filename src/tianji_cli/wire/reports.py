@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BeforeValidator, Field
 
-from tianji_cli.quantities import duration, number, share
+from tianji_cli.quantities import count, duration, number, share
 from tianji_transports.core import Claim
 
 Source = tuple[int, int]
@@ -52,12 +52,17 @@ class Reception:
 
 @dataclass(frozen=True)
 class Spread:
-    """What is said of a distribution."""
+    """Mean, median, 95th percentile and maximum of a distribution."""
 
     mean: float
     p50: float
     p95: float
     max: float
+
+    def __str__(self) -> str:
+        """As it is shown: ``mean 1.25, p50 1, p95 3, max 5``."""
+        mean = f"{self.mean:.2f}" if self.mean < 100 else count(self.mean)
+        return f"mean {mean}, p50 {count(self.p50)}, p95 {count(self.p95)}, max {count(self.max)}"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from tianji_lab.bench.experiment import (
     LEAD,
     PATIENCE_S,
     Deadline,
+    Following,
+    Leading,
     Outcome,
     Run,
     Sent,
@@ -27,10 +29,6 @@ from tianji_lab.bench.experiment import (
 )
 from tianji_transports.core import Loan, Transport
 from tianji_transports.wiring import Channel, Wiring
-
-if TYPE_CHECKING:
-    from tianji_lab.bench.worker import Worker
-    from tianji_lab.bench.workers import Session
 
 SAMPLES: Final = "samples"
 LOOK_EVERY: Final = 64
@@ -52,7 +50,7 @@ def wiring(trial: Trial) -> Wiring:
 # -- the buffer ------------------------------------------------------------------------------------------
 
 
-def lead(endpoint: Transport, trial: Trial, run: Run, session: Session) -> Outcome:
+def lead(endpoint: Transport, trial: Trial, run: Run, session: Leading) -> Outcome:
     """Be the buffer.
 
     Raises:
@@ -123,7 +121,7 @@ class Buffer:
         return True
 
 
-def _receive_the_rest(buffer: Buffer, session: Session, patience_s: float) -> Mapping[int, Sent]:
+def _receive_the_rest(buffer: Buffer, session: Leading, patience_s: float) -> Mapping[int, Sent]:
     """Claim what was pushed after the last message that counts, until every actor's last one is here."""
     deadline = Deadline("the actors to stop", patience_s)
     while True:
@@ -146,7 +144,7 @@ def _receive_the_rest(buffer: Buffer, session: Session, patience_s: float) -> Ma
 # -- an actor --------------------------------------------------------------------------------------------
 
 
-def follow(endpoint: Transport, trial: Trial, run: Run, rank: int, worker: Worker) -> Sent:
+def follow(endpoint: Transport, trial: Trial, run: Run, rank: int, worker: Following) -> Sent:
     """Be an actor: make samples and push them until the buffer has enough.
 
     Credit is asked for before a sample is made, as actors do in training; what is waited for it counts
@@ -192,7 +190,7 @@ def follow(endpoint: Transport, trial: Trial, run: Run, rank: int, worker: Worke
     )
 
 
-def _stay_until_claimed(endpoint: Transport, trial: Trial, worker: Worker) -> None:
+def _stay_until_claimed(endpoint: Transport, trial: Trial, worker: Following) -> None:
     """Stay until the whole window is free: some engines move messages only while their sender is inside.
 
     A lost message is the buffer's to report.

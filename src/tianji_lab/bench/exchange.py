@@ -23,7 +23,7 @@ import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import numpy as np
 
@@ -38,13 +38,9 @@ from tianji_lab.bench.contents import (
     stamp,
     write,
 )
-from tianji_lab.bench.experiment import LEAD, Deadline, Outcome, Run, Sent, Trial, rest
+from tianji_lab.bench.experiment import LEAD, Deadline, Following, Leading, Outcome, Run, Sent, Trial, rest
 from tianji_transports.core import ANY, Claim, Full, Loan, Transport
 from tianji_transports.wiring import Channel, Slot, Wiring
-
-if TYPE_CHECKING:
-    from tianji_lab.bench.worker import Worker
-    from tianji_lab.bench.workers import Session
 
 ANSWER_WINDOW: Final = 2
 """Of channels with one message at a time: its receiver's next message may come before the credit for it."""
@@ -81,7 +77,7 @@ class Waits:
         self._deadline = Deadline(what)
 
     @classmethod
-    def leading(cls, endpoint: Transport, session: Session, what: str) -> Self:
+    def leading(cls, endpoint: Transport, session: Leading, what: str) -> Self:
         """Of rank 0, for which a run is never over before its last message."""
 
         def check() -> bool:
@@ -91,7 +87,7 @@ class Waits:
         return cls(endpoint, session.descriptors, check, what)
 
     @classmethod
-    def following(cls, endpoint: Transport, worker: Worker, what: str) -> Self:
+    def following(cls, endpoint: Transport, worker: Following, what: str) -> Self:
         """Of any other rank."""
         return cls(endpoint, worker.descriptors, worker.enough, what)
 
@@ -162,14 +158,14 @@ class Exchange(ABC):
     awaited: str
 
     @abstractmethod
-    def leading(self, endpoint: Transport, trial: Trial, run: Run, session: Session) -> Round:
+    def leading(self, endpoint: Transport, trial: Trial, run: Run, session: Leading) -> Round:
         """Rank 0's part of the round of a number; it returns the nanoseconds that are measured."""
 
     @abstractmethod
     def following(self, endpoint: Transport, trial: Trial, run: Run, rank: int, waits: Waits) -> Part:
         """Another rank's part of the round of a number."""
 
-    def lead(self, endpoint: Transport, trial: Trial, run: Run, session: Session) -> Outcome:
+    def lead(self, endpoint: Transport, trial: Trial, run: Run, session: Leading) -> Outcome:
         """Measure, at rank 0.
 
         Raises:
@@ -187,7 +183,7 @@ class Exchange(ABC):
         seconds, cpu = (_now() - began) / 1e9, time.process_time() - cpu
         return Outcome(seconds, run.messages, latencies_ns, 0.0, cpu, sent_by_all(endpoint, session))
 
-    def follow(self, endpoint: Transport, trial: Trial, run: Run, rank: int, worker: Worker) -> Sent:
+    def follow(self, endpoint: Transport, trial: Trial, run: Run, rank: int, worker: Following) -> Sent:
         """Answer every message or version, at any other rank.
 
         Raises:
@@ -222,7 +218,7 @@ class Latency(Exchange):
         back = Channel(self.answers, LEAD, (worker,), trial.nbytes, ANSWER_WINDOW)
         return Wiring(trial.job, (there, back))
 
-    def leading(self, endpoint: Transport, trial: Trial, run: Run, session: Session) -> Round:
+    def leading(self, endpoint: Transport, trial: Trial, run: Run, session: Leading) -> Round:
         """Send, and time the answer."""
         (worker,) = trial.workers
         waits = Waits.leading(endpoint, session, f"an answer of rank {worker}")
@@ -276,7 +272,7 @@ class Weights(Exchange):
         have = Channel(self.answers, LEAD, trial.workers, LEAST_BYTES, ANSWER_WINDOW)
         return Wiring(trial.job, (have,), (slot,))
 
-    def leading(self, endpoint: Transport, trial: Trial, run: Run, session: Session) -> Round:
+    def leading(self, endpoint: Transport, trial: Trial, run: Run, session: Leading) -> Round:
         """Publish a version and hear that all have it."""
         memory = memoryview(bytearray(trial.nbytes))
         inspect = Inspector(LEAST_BYTES, thorough=run.thorough).inspect
@@ -340,7 +336,7 @@ class Bandwidth:
         acks = Channel(self.acks, worker, (LEAD,), LEAST_BYTES, ANSWER_WINDOW)
         return Wiring(trial.job, (data, acks))
 
-    def lead(self, endpoint: Transport, trial: Trial, run: Run, session: Session) -> Outcome:
+    def lead(self, endpoint: Transport, trial: Trial, run: Run, session: Leading) -> Outcome:
         """Receive, and acknowledge every window.
 
         Raises:
@@ -374,7 +370,7 @@ class Bandwidth:
         acknowledge(len(others))
         return Outcome(seconds, run.messages, np.empty(0, np.int64), 0.0, cpu, sent_by_all(endpoint, session))
 
-    def follow(self, endpoint: Transport, trial: Trial, run: Run, rank: int, worker: Worker) -> Sent:
+    def follow(self, endpoint: Transport, trial: Trial, run: Run, rank: int, worker: Following) -> Sent:
         """Send window after window, each when the one before it is acknowledged.
 
         Raises:
@@ -411,7 +407,7 @@ def windows(trial: Trial, run: Run) -> list[range]:
     return [range(first, min(first + step, end)) for first in range(0, end, step)]
 
 
-def sent_by_all(endpoint: Transport, session: Session) -> Mapping[int, Sent]:
+def sent_by_all(endpoint: Transport, session: Leading) -> Mapping[int, Sent]:
     """Wait for what the workers say of a run that is over.
 
     Raises:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,6 +154,43 @@ class Outcome:
     receive_s: float
     cpu_s: float
     sent: Mapping[int, Sent]
+
+
+class Leading(Protocol):
+    """What the leading process of a run needs of its workers: ``workers.Session``.
+
+    Attributes:
+        descriptors: one of them is readable when a worker may have said something.
+        offsets_ns: how far each rank's clock is ahead of this one's.
+    """
+
+    descriptors: Sequence[int]
+    offsets_ns: Mapping[int, int]
+
+    def start(self, run: Run) -> None:
+        """Have every worker begin."""
+
+    def look(self) -> None:
+        """Receive what the workers have sent; never waits."""
+
+    def enough(self) -> None:
+        """Have every worker end the run."""
+
+    def sent(self) -> Mapping[int, Sent] | None:
+        """The workers' reports of the run, once all have ended it."""
+
+
+class Following(Protocol):
+    """What a worker's part of a run needs of its process: ``worker.Worker``.
+
+    Attributes:
+        descriptors: one of them is readable when the leading process may have said something.
+    """
+
+    descriptors: Sequence[int]
+
+    def enough(self) -> bool:
+        """Whether the run shall end."""
 
 
 class Deadline:

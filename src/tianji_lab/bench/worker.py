@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import setproctitle
 
@@ -32,6 +32,7 @@ from tianji_lab.bench.experiment import (
     Close,
     Connect,
     Enough,
+    Leading,
     Open,
     Outcome,
     Run,
@@ -42,9 +43,6 @@ from tianji_lab.bench.experiment import (
 from tianji_lab.bench.raw import loop
 from tianji_transports.composite import open_endpoint
 from tianji_transports.core import EngineOptions
-
-if TYPE_CHECKING:
-    from tianji_lab.bench.workers import Session
 
 EXPERIMENTS: Final[Mapping[str, Any]] = {
     "comm": comm,
@@ -83,7 +81,7 @@ class Endpoint:
         else:
             self._end.connect(addresses)
 
-    def lead(self, run: Run, session: Session) -> Outcome:
+    def lead(self, run: Run, session: Leading) -> Outcome:
         """Do the work of rank 0."""
         outcome: Outcome = self._experiment.lead(self._end, self._trial, run, session)
         return outcome

@@ -4,7 +4,8 @@ Equation 1 as it must be meant: the paper's first case, ``T_c = (T_sp + T_sd) N_
 ``N_A`` that its own condition has. With it both cases are ``T_c = N_s max((T_sp + T_sd) / N_A, T_rv)``.
 
 Contention is as plain as can be: parts were measured with all cores at work, and roles that share cores take
-turns on them without a loss. A race of trainings decides between splits; this only lists them.
+turns on them without a loss. Times measured with roles on shared cores hold the wait for a core, too, so such
+splits come out a little slow. A race of trainings decides between splits; this only lists them.
 """
 
 from __future__ import annotations
@@ -131,10 +132,11 @@ class Model:
         # Core seconds of a sample use.
         actor_s = split.actor_cores * fragment_s / samples / rho
         learner_s = split.learners * split.learner_cores * update_s / uses
+        buffer_s = 0.0 if self._takes_turns else receive_s / samples / rho
         if self._job.distribution.one_process:
             limits["cores"] = split.groups / (actor_s + learner_s)
         elif split.cores > self._cluster.cores:
-            limits["cores"] = self._cluster.cores / (actor_s + learner_s)
+            limits["cores"] = self._cluster.cores / (actor_s + buffer_s + learner_s)
         if self._job.distribution.mode == "sync":
             limits["turns"] = 1 / (1 / limits["production"] + 1 / consumption)
         if (link := self._link(split)) is not None:
@@ -146,7 +148,7 @@ class Model:
             reception=reception,
             consumption=consumption,
             limits=limits,
-            bottleneck=self._bottleneck(split, limits, actor_s, learner_s),
+            bottleneck=self._bottleneck(split, limits, (actor_s, buffer_s, learner_s)),
             versions=self._versions(split, min(limits.values())),
         )
 
@@ -201,14 +203,14 @@ class Model:
         return split.groups * self._cluster.link_bytes_per_s / nbytes * samples * self._rho
 
     def _bottleneck(
-        self, split: Split, limits: Mapping[str, float], actor_s: float, learner_s: float
+        self, split: Split, limits: Mapping[str, float], core_s: tuple[float, float, float]
     ) -> Bottleneck:
         match min(limits, key=lambda name: limits[name]):
             case "link":
                 return BOUND_BY_LINK
             case "cores":
                 meant = not (split.pinned or self._job.distribution.one_process)
-                return on_shared_cores(MORE_CORES if meant else OWN_CORES, actor_s, 0.0, learner_s)
+                return on_shared_cores(MORE_CORES if meant else OWN_CORES, *core_s)
             case "turns":
                 return in_step(limits["production"], limits["consumption"])
             case _:
@@ -218,7 +220,7 @@ class Model:
         """Policies that a group publishes before the job's steps or time are up."""
         stop = self._job.experiment.stop
         uses = min(
-            math.inf if stop.env_steps is None else stop.env_steps * self._rho,
+            math.inf if stop.env_steps is None else stop.env_steps * self._parts[0].uses_per_step,
             math.inf if stop.wall_s is None else stop.wall_s * throughput,
         )
         base = self._parts[0]

@@ -14,13 +14,13 @@ from typing import Final
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import ConfigError
+from tianji_cli.errors import ConfigError, RunFailed
 from tianji_cli.files.traces import WHAT
 from tianji_cli.runs.timeline.timeline import Lane
 from tianji_cli.telemetry.progress import Progress
 from tianji_cli.wire.messages import Message
 from tianji_lab.profile.split import Split, as_settings, fingerprint, powers_of_two, split_of, split_values
-from tianji_lab.profile.trainer import Trained, Trainer
+from tianji_lab.profile.trainer import SLOW, Trained, Trainer, is_held
 
 SCHEMA: Final = 2
 TRACED_S: Final = 2.0
@@ -39,6 +39,7 @@ class Part(Message):
         receive_s: T_rv, to receive, check and store it; with a buffer of its own its whole work.
         update_s: a learner's update; ``draw_s`` to get its batch, ``other_s`` all else, publishing included.
         uses_per_update: sample uses of an update over all learners of a group.
+        uses_per_step: sample uses of an env step; rho where they are held at it.
         updates_per_version: updates between two published policies.
     """
 
@@ -56,6 +57,7 @@ class Part(Message):
     draw_s: float
     other_s: float
     uses_per_update: float
+    uses_per_step: float
     updates_per_version: float
 
     @property
@@ -154,7 +156,8 @@ def _splits(job: JobConfig, cores: int, sizes: Sequence[int]) -> Iterator[Split]
         base = own
     else:
         actors = max(1, (cores - own.learners - own.buffer_cores) // own.actor_cores)
-        base = replace(own, learner_cores=1, actors=actors, pinned=own.cores <= cores)
+        base = replace(own, learner_cores=1, actors=actors)
+        base = replace(base, pinned=base.cores <= cores)
     yield base
     for size in (max(sizes), min(sizes)):
         if size != base.num_envs:
@@ -188,12 +191,18 @@ def _is_valid(config: str, overrides: Sequence[str], split: Split) -> bool:
 
 
 def _part(job: JobConfig, split: Split, trained: Trained) -> Part:
-    """Read the times of a split's roles from the trace of a training."""
+    """Read the times of a split's roles from the trace of a training.
+
+    Raises:
+        RunFailed: no fragment or no update was done within it.
+    """
     assert trained.timeline is not None
     lanes, learner = trained.timeline.lanes, trained.learner
     actors = [lane for lane in lanes if lane.role.startswith("actor") and _count(lane, "push")]
     (leader,) = (lane for lane in lanes if lane.role.startswith("learner"))
     buffers = [lane for lane in lanes if lane.role.startswith("buffer")]
+    if not (actors and _count(leader, "update") and all(_count(lane, "claim") for lane in buffers)):
+        raise RunFailed(f"a short training was too slow for the times of its parts: {SLOW}")
     updates = _count(leader, "update")
     update_s, draw_s = (leader.seconds_of(what) / updates for what in ("update", "draw"))
     return Part(
@@ -211,6 +220,7 @@ def _part(job: JobConfig, split: Split, trained: Trained) -> Part:
         draw_s=draw_s,
         other_s=max(0.0, leader.busy * leader.seconds / updates - update_s - draw_s),
         uses_per_update=learner.consumed / learner.updates,
+        uses_per_step=learner.rho if is_held(job) else learner.consumed / learner.env_steps,
         updates_per_version=learner.updates / max(1, learner.version),
     )
 

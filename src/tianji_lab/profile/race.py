@@ -12,16 +12,17 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
+from tianji_cli.errors import RunFailed
 from tianji_cli.quantities import rate
 from tianji_cli.telemetry.progress import Progress
 from tianji_lab.profile.candidates import TIE, Candidate
-from tianji_lab.profile.trainer import Trained, Trainer
+from tianji_lab.profile.trainer import Trainer
 
 RACE_S: Final = 60.0
 """How long a race lasts, by default."""
 WINDOW_S: Final = 3.0
 """Seconds of each training that count in the first round; each later round has twice as many."""
-HOPELESS: Final = 0.15
+FAR_BEHIND: Final = 0.15
 """A candidate that is behind by more than this share is dropped at once."""
 ROUNDS: Final = 5
 """Trainings with each candidate to verify the race, in turns: a machine that drifts is fair to all."""
@@ -31,12 +32,18 @@ VERIFIED_S: Final = 5.0
 
 @dataclass
 class Contender:
-    """A candidate, and the rates of its trainings; ``seconds`` of each counted."""
+    """A candidate, and the rates of its trainings.
+
+    Attributes:
+        seconds: of each training, that counted.
+        failure: why a training with it failed; empty if none did.
+    """
 
     candidate: Candidate
     uses_per_s: list[float] = field(default_factory=list)
     steps_per_s: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    failure: str = ""
 
     @property
     def measured(self) -> float:
@@ -58,11 +65,21 @@ class Contender:
         """How far its trainings lie apart, as a share of their median."""
         return (max(self.uses_per_s) - min(self.uses_per_s)) / self.median
 
-    def add(self, trained: Trained, seconds: float) -> None:
-        """Note a training."""
+    def train(self, trainer: Trainer, seconds: float, progress: Progress) -> None:
+        """Train once; a split that fails is out of the race, and ends none of the others."""
+        split = self.candidate.split
+        pins = "" if split.pinned else ", shared cores"
+        progress.begin(f"training with {split.name}, {split.num_envs} environments an actor{pins}")
+        try:
+            trained = trainer.train(self.candidate.settings, seconds)
+        except RunFailed as error:
+            self.failure = str(error)
+            progress.done("failed")
+            return
         self.uses_per_s.append(trained.uses_per_s)
         self.steps_per_s.append(trained.steps_per_s)
         self.seconds.append(seconds)
+        progress.done(f"{rate(trained.uses_per_s)} used")
 
     def _mean(self, rates: Sequence[float]) -> float:
         return sum(map(math.prod, zip(rates, self.seconds, strict=True))) / sum(self.seconds)
@@ -70,88 +87,94 @@ class Contender:
 
 @dataclass(frozen=True)
 class Race:
-    """How a race ended.
+    """Result of a race.
 
     Attributes:
-        contenders: all that were trained with, the best first.
-        is_clear: the first is ahead of all others in every training since it had only those to beat.
-        seconds: that it took.
+        contenders: all that were trained with: the winner, those that it had to beat in the end, best first,
+            and those that were dropped before.
+        is_clear: the best of the last rounds has beaten the others there in each of its trainings.
+        seconds: duration of the race.
+        failed: candidates whose trainings failed.
     """
 
     contenders: Sequence[Contender]
     is_clear: bool
     seconds: float
+    failed: Sequence[Contender] = ()
 
     @property
     def winner(self) -> Contender:
-        """The best; of those that are no further apart than a tie, the one with the fewest changes."""
-        best = self.contenders[0].measured
-        tied = [one for one in self.contenders if one.measured >= (1 - TIE) * best]
-        return min(tied, key=lambda one: len(one.candidate.changes))
+        """The best; of those no further apart than a tie, the one with the fewest changes."""
+        return self.contenders[0]
 
 
 def race(trainer: Trainer, candidates: Sequence[Candidate], seconds: float, progress: Progress) -> Race:
     """Train with candidates in turns until one is clearly the best, or the time is up.
 
     Raises:
-        RunFailed: a training failed.
+        RunFailed: all trainings failed.
     """
     began_s = time.monotonic()
     left = contenders = [Contender(candidate) for candidate in candidates]
-    window_s, overhead_s = WINDOW_S, 0.0
-    while True:
+    window_s, overhead_s, is_whole = WINDOW_S, 0.0, True
+    while is_whole and (window_s == WINDOW_S or (len(left) > 1 and not _is_clear(left))):
         progress.total += len(left)
         for contender in left:
             turn_s = time.monotonic()
             # Two are trained with in any case: without a second one it would be no race.
             trained = sum(bool(one.seconds) for one in contenders)
             if turn_s + window_s + overhead_s > began_s + seconds and trained > 1:
+                is_whole = False
                 break
-            _train(trainer, contender, window_s, progress)
+            contender.train(trainer, window_s, progress)
             overhead_s = time.monotonic() - turn_s - window_s
-        else:
-            left = _better_half(left)
-            window_s *= 2
-            if len(left) > 1 and not _is_clear(left):
-                continue
-        break
-    ranked = sorted((one for one in contenders if one.seconds), key=lambda one: -one.measured)
-    is_clear = all(one.seconds for one in left) and _is_clear(left)
-    return Race(ranked, is_clear, time.monotonic() - began_s)
+        left = [one for one in left if one.seconds and not one.failure]
+        left = _better_half(left) if is_whole and left else left
+        window_s *= 2
+    if not left:
+        raise RunFailed(contenders[0].failure)
+    finalists = _ranked(left)
+    first = fewest_changes([one for one in finalists if one.measured >= (1 - TIE) * finalists[0].measured])
+    dropped = [one for one in contenders if one.seconds and one not in left and not one.failure]
+    dropped.sort(key=lambda one: (-len(one.seconds), -one.measured))  # Those that came further come first.
+    return Race(
+        [first, *(one for one in finalists if one is not first), *dropped],
+        is_whole and _is_clear(left),
+        time.monotonic() - began_s,
+        [one for one in contenders if one.failure],
+    )
+
+
+def fewest_changes(contenders: Sequence[Contender]) -> Contender:
+    """Take the first of those that change least of the config."""
+    return min(contenders, key=lambda one: len(one.candidate.changes))
 
 
 def verify(trainer: Trainer, candidates: Sequence[Candidate], progress: Progress) -> list[Contender]:
-    """Train with all candidates in turns, some rounds long; returned in their order.
-
-    Raises:
-        RunFailed: a training failed.
-    """
+    """Train with all candidates in turns, some rounds long; those that did not fail, in their order."""
     contenders = [Contender(candidate) for candidate in candidates]
     progress.total += ROUNDS * len(contenders)
     for _ in range(ROUNDS):
         for contender in contenders:
-            _train(trainer, contender, VERIFIED_S, progress)
-    return contenders
+            if not contender.failure:
+                contender.train(trainer, VERIFIED_S, progress)
+    return [one for one in contenders if not one.failure]
 
 
-def _train(trainer: Trainer, contender: Contender, seconds: float, progress: Progress) -> None:
-    split = contender.candidate.split
-    pins = "" if split.pinned else ", shared cores"
-    progress.begin(f"training with {split.name}, {split.num_envs} environments an actor{pins}")
-    contender.add(trainer.train(contender.candidate.settings, seconds), seconds)
-    progress.done(f"{rate(contender.uses_per_s[-1])} used")
+def _ranked(contenders: Sequence[Contender]) -> list[Contender]:
+    return sorted(contenders, key=lambda one: -one.measured)
 
 
 def _better_half(contenders: Sequence[Contender]) -> list[Contender]:
-    """Keep the better half without those that are hopelessly behind, but two at least."""
-    ranked = sorted(contenders, key=lambda one: -one.measured)
-    near = sum(one.measured >= (1 - HOPELESS) * ranked[0].measured for one in ranked)
+    """Keep the better half without those that are far behind, but two at least."""
+    ranked = _ranked(contenders)
+    near = sum(one.measured >= (1 - FAR_BEHIND) * ranked[0].measured for one in ranked)
     return ranked[: max(2, min(near, math.ceil(len(ranked) / 2)))]
 
 
 def _is_clear(contenders: Sequence[Contender]) -> bool:
     """Whether the best has beaten each of the others with each of several trainings."""
-    first, *others = sorted(contenders, key=lambda one: -one.measured)
+    first, *others = _ranked(contenders)
     if not others:
         return True
     is_ahead = min(first.uses_per_s) > max(max(one.uses_per_s) for one in others)

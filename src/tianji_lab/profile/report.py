@@ -159,8 +159,15 @@ def _limit(limit: float) -> str:
 def _print_race(console: Console, race: Race) -> None:
     _title(console, f"trained with, in {duration(race.seconds, decimals=0)}")
     _print_contenders(race.contenders)
+    for one in race.failed:
+        _print_wrapped(
+            console, f"* {_roles(one.candidate.split)} failed: {one.failure}", WARNING, indent="  "
+        )
     if race.is_clear:
-        _print_wrapped(console, "The first is the best.", GOOD)
+        first, *others = race.contenders
+        is_best = all(first.measured >= one.measured for one in others)
+        words = "The first is the best." if is_best else "A tie: the first changes least of the config."
+        _print_wrapped(console, words, GOOD)
         return
     remedy = f"--race-s gives it longer, --verify trains {ROUNDS} times with each"
     _print_wrapped(console, f"The race is not clear: the next may be as good; {remedy}.", WARNING)
@@ -194,7 +201,7 @@ def _print_verified(console: Console, verified: Sequence[Contender]) -> None:
             console, f"The first is {share(behind)} behind {_roles(best.candidate.split)}: as good.", GOOD
         )
     else:
-        said = f"The first is {share(behind)} behind {_roles(best.candidate.split)}: that one is better."
+        said = f"The first is {share(behind)} behind {_roles(best.candidate.split)}: that one is recommended."
         _print_wrapped(console, said, WARNING)
 
 
@@ -234,9 +241,9 @@ def _rates(found: Profile) -> str:
     before, after = found.as_it_is.throughput, predicted
     words = f"Predicted: {count(predicted)} sample uses a second"
     if found.race is not None:
-        after = found.race.winner.measured
-        own = [one for one in found.race.contenders if one.candidate.split == found.as_it_is.split]
-        before = own[0].measured if own else before
+        by_split = {one.candidate.split: one.measured for one in found.verified or found.race.contenders}
+        after = by_split[found.recommended.split]
+        before = by_split.get(found.as_it_is.split, before)
         words = f"Measured: {count(after)} sample uses a second (predicted {count(predicted)})"
     gain = "" if found.as_it_is.split == found.recommended.split else _gain(before, after)
     return f"{words}, from {count(after / rho)} env steps a second{gain}."
@@ -257,12 +264,12 @@ def _equation_4(found: Profile) -> str:
     """Show how the recommended split meets Equation 4."""
     split, prediction = found.recommended.split, found.recommended.prediction
     cores = f"M_L + M_A = {split.cores_of_learners} + {split.cores_of_actors}"
-    shared = "shared" if split.cores > found.cluster.cores else "used"
-    rates = f"rho T_RA = {_limit(prediction.limits['production'])}, T_RL = {count(prediction.consumption)}"
-    return (
-        f"Equation 4: {cores} on {_cores(found.cluster.cores)}, {shared}; {rates}; "
-        f"P = {found.batch_share:.2g}, as configured."
+    there, free = _cores(found.cluster.cores), found.cluster.cores - split.cores
+    used = (
+        f"on {there}" if free == 0 else f"share {there}" if free < 0 else f"of {there}, since more would wait"
     )
+    rates = f"rho T_RA = {_limit(prediction.limits['production'])}, T_RL = {count(prediction.consumption)}"
+    return f"Equation 4: {cores} {used}; predicted {rates}; P = {found.batch_share:.2g}, as configured."
 
 
 def _changed_settings(candidate: Candidate) -> list[str]:

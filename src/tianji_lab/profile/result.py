@@ -25,10 +25,10 @@ from tianji_cli.errors import UsageError
 from tianji_cli.quantities import finite
 from tianji_cli.runs.results import document_head
 from tianji_lab.environment import warnings
-from tianji_lab.profile.candidates import Candidate
-from tianji_lab.profile.model import Cluster, Model, Prediction
+from tianji_lab.profile.candidates import TIE, Candidate
+from tianji_lab.profile.model import LEAST_UPDATES, Cluster, Model, Prediction
 from tianji_lab.profile.parts import SCHEMA, Measured, Measurements
-from tianji_lab.profile.race import Contender, Race
+from tianji_lab.profile.race import Contender, Race, fewest_changes
 from tianji_lab.profile.split import Split, fingerprint, split_of
 
 
@@ -40,7 +40,7 @@ class Profile:
         hosts: as many machines as the config has hosts, each like this one.
         listed: candidates with the best predictions, best first.
         race: None where nothing was trained.
-        verified: of each candidate of the race; empty without ``--verify``.
+        verified: trainings with each candidate of the race, its winner first; empty without ``--verify``.
     """
 
     config: str
@@ -56,7 +56,10 @@ class Profile:
 
     @property
     def recommended(self) -> Candidate:
-        """The winner of the race, or the best prediction."""
+        """The best of those that were verified, the winner of the race, or the best prediction."""
+        if self.verified:
+            best = max(one.median for one in self.verified)
+            return fewest_changes([one for one in self.verified if one.median >= (1 - TIE) * best]).candidate
         return self.listed[0] if self.race is None else self.race.winner.candidate
 
     @property
@@ -64,9 +67,7 @@ class Profile:
         """Candidates of the race, its winner first; none where there was no race."""
         if self.race is None:
             return []
-        winner = self.race.winner
-        others = (one for one in self.race.contenders if one is not winner)
-        return [one.candidate for one in (winner, *others)]
+        return [one.candidate for one in self.race.contenders]
 
     @cached_property
     def as_it_is(self) -> Prediction:
@@ -82,8 +83,12 @@ class Profile:
     def warnings(self) -> list[str]:
         """Sentences that speak against the figures."""
         mpi = "trained over shm in place of mpi, whose ranks mpiexec would have to start for each training"
-        is_mpi = self.job.distribution.transport.local == "mpi"
-        return [*warnings(self.measured.measurements.busy), *([mpi] if is_mpi else [])]
+        found = warnings(self.measured.measurements.busy)
+        if self.job.distribution.transport.local == "mpi":
+            found.append(mpi)
+        if (versions := self.as_it_is.versions) < LEAST_UPDATES:
+            found.append(f"by its own stop rules the job ends when a policy has had {versions:.0f} updates")
+        return found
 
     @property
     def batch_share(self) -> float:
@@ -113,6 +118,7 @@ class Profile:
                 "seconds": self.race.seconds,
                 "is_clear": self.race.is_clear,
                 "rows": [_contender(contender) for contender in self.race.contenders],
+                "failed": [{**_split(one.candidate.split), "why": one.failure} for one in self.race.failed],
             },
             "recommended": _split(split),
             "writable": _split(split) if best.why_not is None else None,

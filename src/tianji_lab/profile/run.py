@@ -45,9 +45,9 @@ class Options:
     """The command line.
 
     Attributes:
-        cores: of each node; None for as many as were measured.
-        nodes: number of them; None for as many as the config has hosts.
-        gpus: of each node; None for those of this machine.
+        cores: cores of each node; None for as many as were measured.
+        nodes: number of nodes; None for as many as the config has hosts.
+        gpus: GPUs of each node, for another machine than this; None for this one's.
         race_s: seconds of the race.
     """
 
@@ -108,7 +108,7 @@ def profile(options: Options) -> int:
         else:
             trainer, measured = _measured(options, job, progress, stack)
             found, candidates = _profile(options, job, measured)
-            is_here = found.cluster.nodes == 1 and found.cluster.cores == found.hosts.cores_per_node
+            is_here = found.cluster == replace(found.hosts, nodes=1)
             racers = candidates.to_race() if is_here else []
         timeline = None
         try:
@@ -125,7 +125,7 @@ def profile(options: Options) -> int:
                 if options.json_to != "-":
                     print_profile(found, writes=options.write is not None)
             finally:
-                _hand_over(options, found, timeline)
+                _hand_over(options, found, timeline, is_whole=not racers or found.race is not None)
     return 0
 
 
@@ -232,10 +232,14 @@ def _profile(options: Options, job: JobConfig, measured: Measured) -> tuple[Prof
     return found, candidates
 
 
-def _hand_over(options: Options, found: Profile, timeline: Timeline | None) -> None:
-    """Write every file that was asked for."""
+def _hand_over(options: Options, found: Profile, timeline: Timeline | None, *, is_whole: bool) -> None:
+    """Write every file that was asked for.
+
+    Args:
+        is_whole: the race that was to decide is over; else no config is written.
+    """
     _result(found, timeline).hand_over(out=options.out, json_to=options.json_to)
-    if options.write is None:
+    if options.write is None or not is_whole:
         return
     best = found.recommended
     if best.why_not is not None:

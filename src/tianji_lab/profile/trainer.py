@@ -30,11 +30,11 @@ from tianji_cli.wire.reports import LearnerReport
 SETTLES_S: Final = 0.6
 """Seconds after the first update that do not count: queues fill."""
 LEAST_CYCLES: Final = 3
-"""Rollouts, or fragments of a replay, that a measurement spans at least, ..."""
-MOST_S: Final = 30.0
-"""... unless it takes longer than this."""
+"""Rollouts, or fragments of a replay, that a measurement spans at least, unless that takes ``ENOUGH_S``."""
+ENOUGH_S: Final = 30.0
 PATIENCE_S: Final = 120.0
-"""How long a training may take to its first update: an environment is built, a replay warms up."""
+"""How long a training may take to its first update, and from there to its end."""
+SLOW: Final = "training.warmup_steps, training.rollout_steps or distribution.actor.send_size may be smaller"
 TO_MEASURE: Final = (
     "distribution.hosts=1",
     "experiment.stop={ wall_s = 1e6 }",
@@ -83,7 +83,7 @@ class Trainer:
         with ExitStack() as stack:
             self._place = stack.enter_context(temporary_directory())
             self._launcher = stack.enter_context(LocalLauncher())
-            job = load_config(config, self._overrides)
+            job = self._load(())
             self._launcher.build_once(build_spec(job, make_plan(job), self._place), say)
             self.fragment_bytes = self._launcher.built.fragment_bytes
             self._stack = stack.pop_all()
@@ -106,11 +106,11 @@ class Trainer:
             RunFailed: it failed, or was too slow to be measured.
             Interruption: the user wants no more.
         """
-        job = load_config(self._config, [*self._overrides, *settings])
+        job = self._load(settings)
         run = RunDirectory.create(job.experiment.name, self._place)
         with ExitStack() as stack:
             window = _Window(run, seconds, stack if traced else None)
-            request = RunRequest(job, run, quiet=True, launcher=self._launcher, enough=window.look)
+            request = RunRequest(job, run, quiet=True, launcher=self._launcher, enough=window.note)
             summary = run_session(request).summary
             if summary.status == "stopped":
                 raise Interruption
@@ -119,11 +119,17 @@ class Trainer:
             if summary.lost or summary.unaccounted:
                 raise RunFailed("a short training lost samples, so there are no figures")
             steps_per_s, uses_per_s = window.rates()
-            if is_held(
-                job
-            ):  # Uses between two reports depend on the moment; steps are counted with the time.
-                uses_per_s = steps_per_s * summary.learner.rho
+            of_steps = steps_per_s * summary.learner.rho
+            # Steps are counted with the time; uses depend on the moment of the report. Where nothing holds
+            # them together, no more uses are worth something than there are samples for.
+            uses_per_s = of_steps if is_held(job) else min(uses_per_s, of_steps)
             return Trained(steps_per_s, uses_per_s, summary.learner, window.read_timeline())
+
+    def _load(self, settings: Sequence[str]) -> JobConfig:
+        """Load the config with a split; what a run begins with makes nothing faster or slower."""
+        job = load_config(self._config, [*self._overrides, *settings])
+        begun = job.experiment.model_copy(update={"init_from": None})
+        return job.model_copy(update={"experiment": begun})
 
 
 def is_held(job: JobConfig) -> bool:
@@ -150,22 +156,29 @@ class _Window:
         self._learnt_s: float | None = None
         self._points: list[tuple[float, int, int]] = []
 
-    def look(self, snapshot: Snapshot) -> str | None:
+    def note(self, snapshot: Snapshot) -> str | None:
         """Note the newest counts; returns a reason to end once there are enough."""
         now, learner = time.monotonic(), snapshot.learner
+        if now > (self._learnt_s or self._began_s) + PATIENCE_S:
+            return "too slow"
         if not learner.updates:
-            return "not one update within its time" if now > self._began_s + PATIENCE_S else None
+            return None
         self._learnt_s = self._learnt_s or now
         if now < self._learnt_s + SETTLES_S:
             return None
-        if self._trace is not None and self._place is None:
-            self._place = self._trace.enter_context(asked_for(self._run, self._seconds))
         # The learner notes the time when it counts steps: both are exact together.
         if not self._points or learner.env_steps > self._points[-1][1]:
             self._points.append((learner.train_s, learner.env_steps, learner.consumed))
-        waits_for_trace = self._place is not None and self._place.read_result() is None
-        is_whole = len(self._points) > LEAST_CYCLES or now > self._learnt_s + MOST_S
-        return "measured" if is_whole and self._lasted_s >= self._seconds and not waits_for_trace else None
+        if len(self._points) < 2:
+            return None
+        if self._trace is not None and self._place is None:
+            cycle_s = self._points[1][0] - self._points[0][0]
+            seconds = min(max(self._seconds, LEAST_CYCLES * cycle_s), ENOUGH_S)
+            self._place = self._trace.enter_context(asked_for(self._run, seconds))
+        if self._place is not None:
+            return None if self._place.is_there and self._place.read_result() is None else "traced"
+        is_whole = len(self._points) > LEAST_CYCLES or now > self._learnt_s + ENOUGH_S
+        return "measured" if is_whole and self._lasted_s >= self._seconds else None
 
     @property
     def _lasted_s(self) -> float:
@@ -178,7 +191,7 @@ class _Window:
             RunFailed: too few were.
         """
         if len(self._points) < 2:
-            raise RunFailed("a short training was too slow to be measured, so there are no figures")
+            raise RunFailed(f"a short training was too slow to be measured: {SLOW}")
         (_, steps_before, uses_before), (_, steps, uses) = self._points[0], self._points[-1]
         return (steps - steps_before) / self._lasted_s, (uses - uses_before) / self._lasted_s
 

@@ -418,7 +418,7 @@ def compare(
         earlier: file that the measurements for the prediction are taken from; None measures.
 
     Raises:
-        UsageError: other hosts could not see the runs, or there is nothing in the file to simulate from.
+        UsageError: other hosts could not see the runs, or there is nothing in the file to predict from.
         TianjiError: nothing could be measured, or some trainings have no figures (the others' are shown).
     """
     others = () if study.others is None else study.others.names

@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from tianji_cli import main
-from tianji_cli.commands import completion
+from tianji_cli.commands import completion, declared
 from tianji_cli.commands import list as listing
 from tianji_cli.config.defaults import AGENTS
 from tianji_cli.files.rundir import RunDirectory
@@ -169,7 +169,7 @@ def parameters(function: Any) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("function", [function for function, _ in main._FUNCTIONS.values()])
 def test_a_command_is_declared_as_it_is(function: str) -> None:
     real = resolve_name(f"tianji_cli.commands.{function}")
-    assert parameters(completion.declared(function)) == parameters(real)
+    assert parameters(declared.declared(function)) == parameters(real)
 
 
 def test_names_that_are_written_down_are_those_that_there_are() -> None:

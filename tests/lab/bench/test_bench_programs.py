@@ -304,12 +304,12 @@ def test_the_bound_of_production_is_what_the_parts_cost_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     locomotion = _program("locomotion.py", monkeypatch)
-    measured = made_up(PPO, cores=2)
+    measured = made_up(PPO, 2)
     document = {"measurements": measured.model_dump(mode="json")}
     (tmp_path / "ppo_cartpole-profile.json").write_text(json.dumps(document))
-    found = locomotion.measure_bound(argparse.Namespace(out=tmp_path, config=PPO.config, set=[]))
-    step_s, act_s = PPO.step_s + 64 * PPO.step_env_s, PPO.act_s + 64 * PPO.act_env_s
-    learn_s = PPO.rho * PPO.update_s / PPO.uses_per_update
-    assert found["t_learn"] == pytest.approx(learn_s)
-    assert (found["t_step"], found["t_act"]) == pytest.approx((step_s / 64, act_s / 64), rel=0.1)
+    found = locomotion.measure_bound(argparse.Namespace(out=tmp_path, config=PPO, set=[]))
+    part = measured.parts[0]
+    assert found["t_learn"] == pytest.approx(4.0 * part.update_s / 512)
+    assert found["t_step"] == pytest.approx(part.step_s / 4096)
+    assert found["t_act"] == pytest.approx(part.act_s / 4096)
     assert found["bound"] == pytest.approx(2 / (found["t_step"] + found["t_act"] + found["t_learn"]))

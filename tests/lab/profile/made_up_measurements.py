@@ -38,6 +38,7 @@ def part(
         draw_s=3e-5,
         other_s=2e-5,
         uses_per_update=512.0,
+        uses_per_step=4.0,
         updates_per_version=32.0,
     )
 

@@ -127,8 +127,10 @@ def test_actors_that_would_only_wait_are_left_out() -> None:
     found = candidates(PPO, Cluster(16), update_s=1e-2).best(1)[0]
     assert found.prediction.bottleneck.kind in {"training-bound", "balanced"}
     assert found.split.cores < 16
-    fewer = replace(found.split, actors=found.split.actors - 1)
-    assert fewer.actors == 0 or fewer.actors < found.split.actors
+    model = Model(load_config(PPO), made_up(PPO, 4, update_s=1e-2), Cluster(16))
+    if found.split.actors > 1:  # With one fewer the learner would not be fed with a tenth to spare.
+        fewer = model.predict(replace(found.split, actors=found.split.actors - 1))
+        assert fewer.limits["production"] < 1.1 * fewer.consumption
 
 
 # -- which may be recommended --------------------------------------------------------------------------
@@ -139,7 +141,8 @@ def test_a_split_that_ends_before_it_has_learnt_is_not_recommended() -> None:
     steps = load_config(PPO).experiment.stop.env_steps
     assert steps is not None
     for one in found:
-        assert (one.why_not is not None) is (steps / 4096 / one.split.groups < 50) or one.why_not
+        ends_early = steps / 4096 / one.split.groups < 50
+        assert ends_early is ("when a policy has had" in (one.why_not or ""))
     assert found[0].why_not is None
     assert found[0].split.groups <= steps / 4096 / 50
     refused = next(one for one in found if one.split.groups == 320)

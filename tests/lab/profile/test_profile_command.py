@@ -298,8 +298,8 @@ def test_verify_trains_five_times_with_each_that_raced_the_winner_first(
     assert (tmp_path / "out" / "timeline.png").read_bytes().startswith(PNG)
 
 
-@pytest.mark.parametrize("fails_after", [3, 20])
-def test_what_was_found_is_there_even_if_a_training_fails(
+@pytest.mark.parametrize("fails_after", [0, 3, 20])
+def test_what_was_found_is_there_even_if_trainings_fail(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_after: int
 ) -> None:
     monkeypatch.setattr(MadeUpTrainer, "fails_after", fails_after)
@@ -308,14 +308,14 @@ def test_what_was_found_is_there_even_if_a_training_fails(
         *("--verify", "--json", str(files["x.json"]), "--write", str(files["x.toml"])),
         *("--out", str(tmp_path / "out")),
     )
-    assert ended.status == 1
+    assert ended.status == 1, "all fail, or that which is traced at last"
     assert ended.err.splitlines()[-1] == "tianji: error: a training failed"
     assert "RECOMMENDED" in ended.out
     document = json.loads(files["x.json"].read_text())
-    assert document["verify"] == []
-    assert (document["race"] is None) is (fails_after == 3)
-    assert load_config(str(files["x.toml"])).distribution.learner.num == 1
-    assert {place.name for place in (tmp_path / "out").iterdir()} == {"profile.json", "profile.png"}
+    assert (document["race"] is None) is (fails_after == 0)
+    # A split that no training has shown to be good is written nowhere.
+    assert files["x.toml"].exists() is (fails_after > 0)
+    assert {place.name for place in (tmp_path / "out").iterdir()} >= {"profile.json", "profile.png"}
 
 
 def test_it_is_there_even_if_nobody_reads_what_is_printed(

@@ -112,11 +112,9 @@ def test_equation_4_is_shown_for_what_is_recommended(found: Find, capsys: Out) -
     there = found()
     split, rates = there.recommended.split, there.recommended.prediction
     said = flat(printed(there, capsys))
-    shared = "used" if split.pinned else "shared"
-    assert (
-        f"M_L + M_A = {split.cores_of_learners} + {split.cores_of_actors} on 2 cores, {shared}; rho T_RA ="
-        in said
-    )
+    used = "on 2 cores" if split.pinned else "share 2 cores"
+    cores = f"M_L + M_A = {split.cores_of_learners} + {split.cores_of_actors}"
+    assert f"{cores} {used}; predicted rho T_RA =" in said
     assert f"T_RL = {rates.consumption / 1e6:.2f} M; P = 0.12, as configured." in said
     assert there.document()["equation_4"]["batch_share"] == 512 / 4096
     assert found(DQN).document()["equation_4"]["batch_share"] == 512 / 100_000
@@ -180,7 +178,7 @@ def test_a_short_job_is_no_reason_against_its_own_split(found: Find) -> None:
     [
         ((100.0, 90.0, 80.0), "was measured to be the best of 3"),
         ((96.0, 100.0, 80.0), "The first is 4 % behind"),
-        ((60.0, 100.0, 80.0), "that one is better"),
+        ((60.0, 100.0, 80.0), "that one is recommended"),
     ],
 )
 def test_the_verdict_compares_the_winner_with_the_others(
@@ -204,3 +202,20 @@ def test_what_was_written_is_named_with_the_command_to_use_it(
 ) -> None:
     print_written(tmp_path / "a b.toml", found().recommended)
     assert f"tianji train '{tmp_path}/a b.toml'" in capsys.readouterr().out
+
+
+def test_the_best_of_those_that_were_verified_is_recommended(found: Find) -> None:
+    there = raced(found(), 3.0, 2.0)
+    winner, other = there.racers
+    verified = [Contender(winner, [60.0], [15.0], [5.0]), Contender(other, [100.0], [25.0], [5.0])]
+    assert there.recommended == winner
+    assert replace(there, verified=verified).recommended == other
+
+
+def test_what_failed_in_the_race_is_named(found: Find, capsys: Out) -> None:
+    there = raced(found(), 3.0, 2.0)
+    assert there.race is not None
+    failed = Contender(there.listed[2], failure="out of memory")
+    there = replace(there, race=replace(there.race, failed=[failed]))
+    assert "failed: out of memory" in flat(printed(there, capsys))
+    assert there.document()["race"]["failed"][0]["why"] == "out of memory"

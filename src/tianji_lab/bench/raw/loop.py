@@ -13,22 +13,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pkgutil import resolve_name
 from time import monotonic, monotonic_ns, perf_counter
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import numpy as np
 
 from tianji_cli.errors import UsageError
 from tianji_lab.bench.contents import CLOCK, MOST_SLOTS, Inspector, Slots, stamp, write
-from tianji_lab.bench.experiment import LEAD, Deadline, Outcome, Run, Sent, Trial
+from tianji_lab.bench.experiment import LEAD, Deadline, Following, Leading, Outcome, Run, Sent, Trial
 from tianji_lab.bench.record import MB
 from tianji_transports import registry
 from tianji_transports.core import EngineOptions
 from tianji_transports.endpoint import readable
 from tianji_transports.wiring import Channel, Wiring
-
-if TYPE_CHECKING:
-    from tianji_lab.bench.worker import Worker
-    from tianji_lab.bench.workers import Session
 
 WAIT_S: Final = 0.05
 """How long an attempt may take, if the library sleeps in it."""
@@ -117,7 +113,7 @@ def open_end(engine: str, trial: Trial, rank: int, options: EngineOptions) -> Ra
 NO_LATENCIES: Final = np.zeros(0, np.int64)
 
 
-def lead(end: RawEnd, trial: Trial, run: Run, session: Session) -> Outcome:
+def lead(end: RawEnd, trial: Trial, run: Run, session: Leading) -> Outcome:
     """Receive.
 
     Raises:
@@ -141,7 +137,7 @@ def lead(end: RawEnd, trial: Trial, run: Run, session: Session) -> Outcome:
     return Outcome(seconds, run.messages, NO_LATENCIES, 0.0, cpu, _await_the_sender(end, session))
 
 
-def _receive_later(end: RawEnd, into: memoryview | None, session: Session, deadline: Deadline) -> memoryview:
+def _receive_later(end: RawEnd, into: memoryview | None, session: Leading, deadline: Deadline) -> memoryview:
     """Try until there is a message."""
     receive = end.receive
     looked = monotonic()
@@ -155,7 +151,7 @@ def _receive_later(end: RawEnd, into: memoryview | None, session: Session, deadl
     return memory
 
 
-def _await_the_sender(end: RawEnd, session: Session) -> Mapping[int, Sent]:
+def _await_the_sender(end: RawEnd, session: Leading) -> Mapping[int, Sent]:
     """Hear what the sender says of the run; acknowledgements that it needs to end leave meanwhile."""
     deadline = Deadline("the sender of the raw loop to end")
     while (sent := session.sent()) is None:
@@ -165,7 +161,7 @@ def _await_the_sender(end: RawEnd, session: Session) -> Mapping[int, Sent]:
     return sent
 
 
-def follow(end: RawEnd, _trial: Trial, run: Run, rank: int, worker: Worker) -> Sent:
+def follow(end: RawEnd, _trial: Trial, run: Run, rank: int, worker: Following) -> Sent:
     """Send; also ends when the receiver says so, which it does only if something went wrong."""
     send, first = end.send, stamp(rank, run.number, 0)
     cpu, sent = time.process_time(), 0
@@ -182,7 +178,7 @@ def follow(end: RawEnd, _trial: Trial, run: Run, rank: int, worker: Worker) -> S
     return Sent(messages=sent, cpu_s=time.process_time() - cpu)
 
 
-def _send_later(end: RawEnd, word: int, worker: Worker) -> bool:
+def _send_later(end: RawEnd, word: int, worker: Following) -> bool:
     """Try until there is room; False if there is to be no more sending."""
     send = end.send
     asked = monotonic()
