@@ -31,7 +31,7 @@ from tianji_cli.telemetry.figures import (
 )
 from tianji_lab.profile.split import Split
 from tianji_lab.scaling.prediction import Predictions
-from tianji_lab.scaling.report import Range, Row
+from tianji_lab.scaling.rows import Range, Row
 from tianji_lab.scaling.study import Study
 
 PRODUCTION: Final = ("production", BLUE, "o")

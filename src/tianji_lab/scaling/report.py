@@ -9,11 +9,9 @@ Times to the threshold are those of the first of the groups to reach it.
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -24,13 +22,11 @@ from tianji_cli.quantities import count, exact, finite, number, several
 from tianji_cli.runs.results import Result, Table, check_places, document_head, print_header
 from tianji_cli.telemetry.tables import print_table
 from tianji_lab.environment import busy_share, describe, warnings
-from tianji_lab.profile.split import Split
 from tianji_lab.scaling.prediction import Machines, Predicted, Predictions, predict_study, read_profile
-from tianji_lab.scaling.study import Failed, Found, Outcome, Setting, Study, Trained, measure
+from tianji_lab.scaling.rows import RANGES, Range, Row, rows_of, split_document
+from tianji_lab.scaling.study import Study, measure
 
 SAME_TRAININGS: Final = frozenset({"table1", "12b"})
-RANGES: Final = ("produced_per_s", "received_per_s", "consumed_per_s", "time_to_s")
-"""What a row has a ``Range`` of."""
 ENDS: Final = ("", "_min", "_max")
 COLUMNS: Final = (
     *("kind", "setting", "groups", "learners", "learner_cores", "actors", "cores", "nodes", "oversubscribed"),
@@ -41,90 +37,6 @@ COLUMNS: Final = (
     "reached",
 )
 """Of the CSV file. A figure that a row does not have is empty."""
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """A figure of several trainings.
-
-    Attributes:
-        median: the middle one; None if so many of them do not have it.
-        max: the highest; None if one of them does not have it.
-    """
-
-    median: float | None
-    min: float | None
-    max: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """What was found of one setting.
-
-    Attributes:
-        repeats: trainings with figures.
-        rho: uses that each sample is to get; None without a training.
-        produced_per_s: environment steps made per second; None without a training, as the next two.
-        received_per_s: environment steps received per second.
-        consumed_per_s: sample uses per second.
-        time_to_s: seconds until the first of the groups reached the threshold; None if none is waited for.
-            Where more than half of the trainings did not reach it, there is no median, and where one did not,
-            there is no maximum.
-        reached: trainings that reached it.
-    """
-
-    setting: Setting
-    repeats: int
-    rho: float | None
-    produced_per_s: Range | None
-    received_per_s: Range | None
-    consumed_per_s: Range | None
-    time_to_s: Range | None
-    reached: int
-    trainings: tuple[Trained, ...]
-    failed: tuple[Failed, ...]
-
-    @property
-    def split(self) -> Split:
-        """The setting's."""
-        return self.setting.split
-
-    def document(self) -> dict[str, Any]:
-        """The row of the JSON file."""
-        found = asdict(self)
-        del found["setting"]
-        wants = {"cores": self.setting.cores, "oversubscribed": self.setting.oversubscribed}
-        return {**_split(self.split), **wants, **found}
-
-
-def rows_of(found: Found, threshold: float | None) -> list[Row]:
-    """Sum up the trainings of each setting."""
-    return [_row(setting, outcome, threshold) for setting, outcome in found.items()]
-
-
-def _row(setting: Setting, outcome: Outcome, threshold: float | None) -> Row:
-    trainings = outcome.trainings
-    times = [math.inf if one.time_to_s is None else one.time_to_s for one in trainings]
-    return Row(
-        setting=setting,
-        repeats=len(trainings),
-        rho=trainings[0].rho if trainings else None,
-        produced_per_s=_range([one.produced_per_s for one in trainings]),
-        received_per_s=_range([one.received_per_s for one in trainings]),
-        consumed_per_s=_range([one.consumed_per_s for one in trainings]),
-        time_to_s=None if threshold is None else _range(times),
-        reached=0 if threshold is None else sum(map(math.isfinite, times)),
-        trainings=tuple(trainings),
-        failed=tuple(outcome.failed),
-    )
-
-
-def _range(values: Sequence[float]) -> Range | None:
-    """Take median, least and most; what is infinite was never seen."""
-    if not values:
-        return None
-    found = (median(values), min(values), max(values))
-    return Range(*(value if math.isfinite(value) else None for value in found))
 
 
 def cautions(study: Study, rows: Sequence[Row]) -> list[str]:
@@ -193,7 +105,7 @@ def result_of(
         "seconds": study.seconds,
         "cores": study.cores,
         "rows": [{**row.document(), "over_predicted": ratio(row, predictions)} for row in rows],
-        "refused": [{**_split(refused.split), "why": refused.why} for refused in study.refused],
+        "refused": [{**split_document(refused.split), "why": refused.why} for refused in study.refused],
         "predicted": [_point(point) for point in predictions.points],
         "prediction": {
             "assumes": list(predictions.assumes),
@@ -219,22 +131,10 @@ def result_of(
     )
 
 
-def _split(split: Split) -> dict[str, Any]:
-    return {
-        "setting": split.name,
-        "groups": split.groups,
-        "learners": split.learners,
-        "learner_cores": split.learner_cores,
-        "actors": split.actors,
-        "num_envs": split.num_envs,
-        "cores": split.cores,
-    }
-
-
 def _point(point: Predicted) -> dict[str, Any]:
     prediction = point.prediction
     return {
-        **_split(point.split),
+        **split_document(point.split),
         "nodes": point.nodes,
         "produced_per_s": point.steps_per_s,
         "received_per_s": point.steps_per_s,

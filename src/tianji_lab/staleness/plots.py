@@ -14,7 +14,7 @@ from tianji_cli.quantities import exact
 from tianji_cli.runs.comparison.curves import Over
 from tianji_cli.runs.comparison.figures import draw_curve
 from tianji_cli.telemetry.figures import COLORS, GREY, LINES, write_figure
-from tianji_lab.staleness.report import Row
+from tianji_lab.staleness.rows import Row
 from tianji_lab.staleness.study import Setting
 from tianji_lab.training import Training
 

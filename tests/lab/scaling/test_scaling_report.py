@@ -22,7 +22,8 @@ from tianji_lab.profile.model import Prediction
 from tianji_lab.profile.split import Split
 from tianji_lab.scaling.plots import draw_into
 from tianji_lab.scaling.prediction import Predicted, Predictions
-from tianji_lab.scaling.report import Range, cautions, print_all, result_of, rows_of
+from tianji_lab.scaling.report import cautions, print_all, result_of
+from tianji_lab.scaling.rows import Range, rows_of
 from tianji_lab.scaling.study import Outcome, Setting, read_trained, settled_rates
 
 ENVIRONMENT = {"cores": "2 usable of 2"}

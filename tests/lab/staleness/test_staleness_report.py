@@ -11,7 +11,8 @@ from cli.quick import PNG
 from lab.trainings import FOUND, LAG8, NEW, plan, trained
 
 from tianji_lab.staleness.plots import draw
-from tianji_lab.staleness.report import cautions, judged, print_rows, result_of, rows_of
+from tianji_lab.staleness.report import cautions, print_rows, result_of
+from tianji_lab.staleness.rows import judged, rows_of
 from tianji_lab.staleness.study import Setting
 
 
