@@ -1,6 +1,7 @@
 """Who may import whom, and what no source file does."""
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -94,6 +95,25 @@ def test_the_table_names_every_room_and_has_no_circle() -> None:
     for room, below in BELOW.items():
         assert not below & (above | {room}), room
         above.add(room)
+
+
+def module_of(path: Path, folder: Path) -> str:
+    return ".".join(path.relative_to(folder.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_no_modules_of_the_algorithms_import_one_another_and_no_folders() -> None:
+    folder = FOLDERS["tianji_algos"]
+    imports = {module_of(path, folder): imported(tree) for path, tree in trees(folder)}
+    graph = {module: names & set(imports) for module, names in imports.items()}
+    graphlib.TopologicalSorter(graph).prepare()  # Raises CycleError.
+    arrows = {
+        (module.split(".")[1], name.split(".")[1])
+        for module, names in graph.items()
+        for name in names
+        if module.count(".") > 1 and name.count(".") > 1
+    }
+    assert not [(a, b) for a, b in arrows if a != b and (b, a) in arrows]
+    assert not [a for a, b in arrows if b == "fast_cpu" != a], "kernels are found by their names"
 
 
 def test_what_measures_is_known_to_commands_alone() -> None:

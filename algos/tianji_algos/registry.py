@@ -1,14 +1,18 @@
-"""Names of agents, embryos and models, and where their classes are. Imports no torch.
+"""Names of agents, embryos, models and kernels, and where they are. Imports no torch.
 
 A name is looked up in three places: the built-in table, the entry-point groups ``tianji.agents``,
 ``tianji.embryos`` and ``tianji.models``, and, if it reads ``module:attribute``, that module. Built-in
 settings are declared in modules without torch, so a config is validated before anything heavy is imported.
+
+Kernels are in ``fast_cpu``, which imports the networks and losses that it speeds up. These find it by name,
+so that neither needs the other to be imported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final, Literal, cast, get_args
 
@@ -48,7 +52,8 @@ def _algorithm(
 
 
 def _model(name: str, target: str, settings: str, contract: str) -> dict[tuple[Kind, str], _BuiltIn]:
-    return {("model", name): _BuiltIn(f"tianji_algos.models.{target}", f"tianji_algos.{settings}", contract)}
+    models = "tianji_algos.models"
+    return {("model", name): _BuiltIn(f"{models}.{target}", f"{models}.settings:{settings}", contract)}
 
 
 _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
@@ -61,48 +66,31 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
     | _algorithm("r2d2", "R2D2", "RecurrentQNetwork", "recurrent_q")
     | _algorithm("sac", "SAC", "GaussianActorQ", "mlp_gaussian_q")
     | _algorithm("td3", "TD3", "DeterministicActorQ", "mlp_deterministic_q")
+    | _model("cnn_actor_critic", "cnn:CNNActorCritic", "CNNActorCriticSettings", "ActorCritic")
+    | _model("cnn_deterministic_q", "actor_q:CNNDeterministicQ", "CNNActorQSettings", "DeterministicActorQ")
+    | _model("cnn_gaussian_q", "actor_q:CNNGaussianQ", "CNNActorQSettings", "GaussianActorQ")
+    | _model("cnn_q", "cnn:CNNQ", "CNNQSettings", "QNetwork")
+    | _model("mlp_actor_critic", "mlp:MLPActorCritic", "MLPActorCriticSettings", "ActorCritic")
+    | _model("mlp_deterministic_q", "actor_q:MLPDeterministicQ", "MLPActorQSettings", "DeterministicActorQ")
+    | _model("mlp_gaussian_q", "actor_q:MLPGaussianQ", "MLPActorQSettings", "GaussianActorQ")
+    | _model("mlp_q", "mlp:MLPQ", "MLPQSettings", "QNetwork")
     | _model(
-        "cnn_actor_critic", "cnn:CNNActorCritic", "models.settings:CNNActorCriticSettings", "ActorCritic"
+        "recurrent_actor_critic", "recurrent:GatedActorCritic", "RecurrentActorCriticSettings", "ActorCritic"
     )
-    | _model(
-        "cnn_deterministic_q",
-        "actor_q:CNNDeterministicQ",
-        "models.settings:CNNActorQSettings",
-        "DeterministicActorQ",
-    )
-    | _model("cnn_gaussian_q", "actor_q:CNNGaussianQ", "models.settings:CNNActorQSettings", "GaussianActorQ")
-    | _model("cnn_q", "cnn:CNNQ", "models.settings:CNNQSettings", "QNetwork")
-    | _model(
-        "mlp_actor_critic", "mlp:MLPActorCritic", "models.settings:MLPActorCriticSettings", "ActorCritic"
-    )
-    | _model(
-        "mlp_deterministic_q",
-        "actor_q:MLPDeterministicQ",
-        "models.settings:MLPActorQSettings",
-        "DeterministicActorQ",
-    )
-    | _model("mlp_gaussian_q", "actor_q:MLPGaussianQ", "models.settings:MLPActorQSettings", "GaussianActorQ")
-    | _model("mlp_q", "mlp:MLPQ", "models.settings:MLPQSettings", "QNetwork")
-    | _model(
-        "recurrent_actor_critic",
-        "recurrent:GatedActorCritic",
-        "models.settings:RecurrentActorCriticSettings",
-        "ActorCritic",
-    )
-    | _model("recurrent_q", "recurrent:GatedQ", "models.settings:RecurrentQSettings", "RecurrentQNetwork")
+    | _model("recurrent_q", "recurrent:GatedQ", "RecurrentQSettings", "RecurrentQNetwork")
     | _model(
         "team_actor_critic",
         "teams.actor_critic:TeamActorCritic",
-        "mappo.settings:TeamActorCriticSettings",
+        "TeamActorCriticSettings",
         "TeamActorCritic",
     )
     | _model(
         "team_deterministic",
         "teams.deterministic:TeamDeterministic",
-        "maddpg.settings:TeamDeterministicSettings",
+        "TeamDeterministicSettings",
         "TeamDeterministic",
     )
-    | _model("team_q", "teams.q_network:TeamQ", "qmix.settings:TeamQSettings", "TeamQ")
+    | _model("team_q", "teams.q_network:TeamQ", "TeamQSettings", "TeamQ")
 )
 
 PLUGINS: Final[Mapping[Kind, Plugins]] = MappingProxyType(
@@ -117,6 +105,25 @@ PLUGINS: Final[Mapping[Kind, Plugins]] = MappingProxyType(
         for kind in get_args(Kind)
     }
 )
+
+_KERNELS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "DQNEmbryo": "dqn:DQNByHand",
+        "IMPALALoss": "impala:IMPALALossByHand",
+        "MLPActorCritic.backprop": "networks:MLPBackprop",
+        "MLPActorCritic.executor": "networks:actor_critic_executor",
+        "MLPActorQ.executor": "continuous:ActorExecutor",
+        "MLPQ.backprop": "networks:MLPQBackprop",
+        "MLPQ.evaluation": "networks:evaluate_q",
+        "MLPQ.executor": "networks:q_executor",
+        "PPOLoss": "ppo:PPOLossByHand",
+        "SACEmbryo": "continuous:SACByHand",
+        "TD3Embryo": "continuous:TD3ByHand",
+        "TeamActorCritic.backprop": "team:TeamBackprop",
+        "TeamActorCritic.executor": "team:team_executor",
+    }
+)
+"""Where in ``fast_cpu`` each kernel is, by the name of the class or method in torch that it stands in for."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +203,12 @@ def plays_in_team(agent: str) -> bool | None:
 def built_in_names(kind: Kind, contract: str) -> list[str]:
     """List the built-in names of a kind that go with a contract."""
     return [name for (of, name), one in _BUILT_IN.items() if of == kind and one.contract == contract]
+
+
+def kernel(name: str) -> Any:
+    """Import what computes the same as the class or method of that name, in numpy on a CPU."""
+    module, _, attribute = _KERNELS[name].partition(":")
+    return getattr(import_module(f"tianji_algos.fast_cpu.{module}"), attribute)
 
 
 def _checked(kind: Kind, name: str, loaded: object) -> type[Any]:

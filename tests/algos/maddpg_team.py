@@ -14,7 +14,8 @@ from algos.training import parameters
 from tianji_algos.batch import Batch
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.maddpg.maddpg import MADDPGAgent, MADDPGEmbryo
-from tianji_algos.maddpg.settings import MADDPGAgentSettings, MADDPGSettings, TeamDeterministicSettings
+from tianji_algos.maddpg.settings import MADDPGAgentSettings, MADDPGSettings
+from tianji_algos.models.settings import TeamDeterministicSettings
 from tianji_algos.models.teams.deterministic import TeamDeterministic
 from tianji_algos.team import Records
 from tianji_envs.core import VectorEnvironment

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from tianji_algos.core import Spaces
 from tianji_algos.dqn import dqn
-from tianji_algos.dqn.dqn import td_loss
+from tianji_algos.dqn.dqn import pick, td_loss
 from tianji_algos.fast_cpu import dqn as fast_cpu_dqn
-from tianji_algos.fast_cpu.dqn import TDLossByHand, pick
+from tianji_algos.fast_cpu.dqn import TDLossByHand
 
 Floats = npt.NDArray[np.float32]
 B, A = 24, 3

@@ -11,7 +11,8 @@ from algos.teams import bury, random_records, team_spaces
 from tianji_algos.core import Fields, Spaces, build_model
 from tianji_algos.fields import FieldSpec
 from tianji_algos.mappo.mappo import MAPPOAgent, MAPPOEmbryo
-from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings, TeamActorCriticSettings
+from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings
+from tianji_algos.models.settings import TeamActorCriticSettings
 from tianji_algos.models.teams.actor_critic import TeamActorCritic
 from tianji_algos.models.torch_backend import TorchExecutor
 from tianji_algos.normalization import Normalization, build_normalizer

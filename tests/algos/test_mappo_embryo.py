@@ -16,7 +16,8 @@ from algos.training import parameters, train
 from tianji_algos.core import AllReduce, Spaces, build_model
 from tianji_algos.fast_cpu.ppo import PPOLossByHand
 from tianji_algos.mappo.mappo import MAPPOAgent, MAPPOEmbryo
-from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings, TeamActorCriticSettings
+from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings
+from tianji_algos.models.settings import TeamActorCriticSettings
 from tianji_algos.models.teams.actor_critic import TeamActorCritic
 from tianji_algos.team import IMPOSSIBLE, cut_off
 

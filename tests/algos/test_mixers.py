@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from tianji_algos.models.settings import TeamQSettings
 from tianji_algos.models.teams.q_network import MonotonicMixer, NoMixer, SumMixer, build_mixer
-from tianji_algos.qmix.settings import TeamQSettings
 from tianji_algos.team import Team
 
 AGENTS, STATE, WIDTH, HYPERNET = 3, 4, 5, 6

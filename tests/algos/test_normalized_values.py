@@ -21,10 +21,10 @@ from tianji_algos.core import ALONE, AllReduce, Spaces, build_model
 from tianji_algos.impala.impala import IMPALAEmbryo
 from tianji_algos.impala.settings import IMPALASettings
 from tianji_algos.mappo.mappo import MAPPOEmbryo
-from tianji_algos.mappo.settings import MAPPOSettings, TeamActorCriticSettings
+from tianji_algos.mappo.settings import MAPPOSettings
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.mlp import MLPActorCritic
-from tianji_algos.models.settings import MLPActorCriticSettings
+from tianji_algos.models.settings import MLPActorCriticSettings, TeamActorCriticSettings
 from tianji_algos.models.teams.actor_critic import TeamActorCritic
 from tianji_algos.normalization import Moments, Normalization, build_normalizer, normalizer_of
 from tianji_algos.normalized_values import ValueUnits

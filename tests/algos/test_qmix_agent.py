@@ -12,9 +12,10 @@ from algos.training import flat_of
 from tianji_algos.batch import SequenceBatch
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.errors import UnsupportedSpaceError
+from tianji_algos.models.settings import TeamQSettings
 from tianji_algos.models.teams.q_network import AgentInputs, TeamQ
 from tianji_algos.qmix.qmix import PackedEpisodes, QMIXAgent
-from tianji_algos.qmix.settings import QMIXAgentSettings, TeamQSettings
+from tianji_algos.qmix.settings import QMIXAgentSettings
 from tianji_algos.team import Records
 
 ENVS = 64

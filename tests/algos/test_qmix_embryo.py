@@ -21,9 +21,10 @@ from tianji_algos.errors import (
     StateMismatchError,
     UnsupportedSpaceError,
 )
+from tianji_algos.models.settings import TeamQSettings
 from tianji_algos.models.teams.q_network import NO_ACTION, AgentInputs, TeamQ
 from tianji_algos.qmix.qmix import QMIXEmbryo
-from tianji_algos.qmix.settings import QMIXSettings, TeamQSettings
+from tianji_algos.qmix.settings import QMIXSettings
 
 Floats = npt.NDArray[np.float32]
 

@@ -11,9 +11,10 @@ from algos.training import parameters
 
 from tianji_algos.batch import SequenceBatch
 from tianji_algos.core import build_model
+from tianji_algos.models.settings import TeamQSettings
 from tianji_algos.models.teams.q_network import TeamQ
 from tianji_algos.qmix.qmix import QMIXAgent, QMIXEmbryo
-from tianji_algos.qmix.settings import QMIXAgentSettings, QMIXSettings, TeamQSettings
+from tianji_algos.qmix.settings import QMIXAgentSettings, QMIXSettings
 
 SPACES = team_spaces(agents=2, observation=3, actions=2, state=3)
 PAYOFFS: Final = np.array([[[7, 7], [7, 7]], [[0, 1], [1, 8]]], np.float32)

@@ -13,7 +13,7 @@ from algos.teams import bury, random_records, team_spaces
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.device import as_numbers
 from tianji_algos.errors import UnsupportedSpaceError
-from tianji_algos.mappo.settings import TeamActorCriticSettings
+from tianji_algos.models.settings import TeamActorCriticSettings
 from tianji_algos.models.teams.actor_critic import TeamActorCritic
 from tianji_algos.models.torch_backend import TorchBackprop, TorchExecutor
 from tianji_algos.team import IMPOSSIBLE, Records

@@ -12,9 +12,9 @@ from algos.training import flat_of
 
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.errors import UnsupportedSpaceError
+from tianji_algos.models.settings import TeamQSettings
 from tianji_algos.models.teams.networks import BatchedGRU
 from tianji_algos.models.teams.q_network import NO_ACTION, AgentInputs, TeamQ
-from tianji_algos.qmix.settings import TeamQSettings
 from tianji_algos.team import Team
 
 Floats = npt.NDArray[np.float32]

@@ -16,7 +16,6 @@ from tianji_algos.core import Agent, Fields, Model, ReplayEmbryo, Spaces, Update
 from tianji_algos.device import Exchange, is_on_host
 from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings, EpsilonSettings
 from tianji_algos.drawn_observations import DrawnObservations
-from tianji_algos.fast_cpu.dqn import DQNByHand, pick
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.q_network import QNetwork, count_actions
 from tianji_algos.normalization import acting_executor
@@ -29,6 +28,7 @@ from tianji_algos.optim import (
     flatten_parameters,
     tensors_of,
 )
+from tianji_algos.registry import kernel
 from tianji_algos.rules import ActionRule, BestActionRule, Port
 from tianji_algos.schedules import falling
 
@@ -226,6 +226,18 @@ class DQNAgent(EpsilonGreedyAgent):
         )
 
 
+def pick(q: Floats, action: npt.NDArray[Any]) -> tuple[Floats, npt.NDArray[np.intp]]:
+    """Take ``q[i, action[i]]`` of each row i of ``q [B, A]``.
+
+    Returns:
+        What was taken, ``[B]``, and where it is in the flat ``q.T``.
+    """
+    where = action.astype(np.intp)
+    where *= len(q)
+    where += np.arange(len(q))
+    return q.T.reshape(-1).take(where, mode="clip"), where
+
+
 def draw_available(available: npt.NDArray[np.bool_], luck: Floats) -> npt.NDArray[np.intp]:
     """Draw one of the actions that there are for each row.
 
@@ -335,7 +347,9 @@ class DQNEmbryo(QEmbryo[QNetwork], ReplayEmbryo):
         self._choose_derivatives(model, fits=is_on_host(model), what_fits="a network on a CPU")
         self._differentiate: Callable[[Batch], Differentiated] = self._in_torch
         if self._by_hand:
-            self._differentiate = DQNByHand(model, self._target.model, settings, self._delta, self._mask)
+            self._differentiate = kernel("DQNEmbryo")(
+                model, self._target.model, settings, self._delta, self._mask
+            )
 
     def update(self, batch: Batch) -> UpdateResult:
         """Make one step of Adam, and let the target network follow when it is time."""

@@ -1,4 +1,4 @@
-"""The losses of SAC and TD3 for fully connected networks on a CPU, differentiated by hand.
+"""The actor of SAC and TD3 on a CPU, and their losses for fully connected networks, differentiated by hand.
 
 What is computed, and why, stands in ``sac/sac.py`` and ``td3/td3.py``. Everything is feature-major,
 ``[width, B]``, as the layers have it.
@@ -14,9 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.batch import Batch
+from tianji_algos.core import Executor
 from tianji_algos.distributions import normal_log_prob
 from tianji_algos.fast_cpu.layers import dense_network, gradient_views, select_layers, value_views
-from tianji_algos.models.actor_q import Actor, Critics, MLPActorQ, MLPDeterministicQ, MLPGaussianQ
+from tianji_algos.models.actor_q import Actor, Critics, MLPActorQ, MLPDeterministicQ, MLPGaussianQ, part_of
+from tianji_algos.models.layers import flat_views
 from tianji_algos.optim import Differentiated
 from tianji_algos.sac.settings import LEAST_LOG_STD, MOST_LOG_STD, SACSettings
 from tianji_algos.settings import ActorQSettings
@@ -45,6 +47,24 @@ class _Actor:
     def backward(self, d_outputs: Floats, gradients: Layers) -> None:
         """Write the gradient of the last ``forward``, given ``[outputs, B]``."""
         self._network.backward(d_outputs, *gradients)
+
+
+class ActorExecutor(Executor):
+    """The actor's forward pass over a flat array of its own."""
+
+    def __init__(self, model: MLPActorQ) -> None:
+        self._encode = model.actor.encoder
+        self._flat, arrays = flat_views(model.actor.layers, "layers")
+        self._layers = dense_network(arrays, "layers", model.settings.activation)
+        self._where = part_of(model, model.actor)
+
+    def adopt(self, parameters: Floats) -> None:
+        """Copy the actor's part of ``parameters [parameter_count]`` in."""
+        np.copyto(self._flat, parameters[self._where])
+
+    def __call__(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
+        """Return the actor's outputs of ``observation [N, ...]``; they are reused by the next call."""
+        return (self._layers.forward(self._encode(observation)).T,)
 
 
 class _Critics:

@@ -14,22 +14,11 @@ import numpy.typing as npt
 
 from tianji_algos.action_mask import MaskReader
 from tianji_algos.batch import Batch
+from tianji_algos.dqn.dqn import pick
 from tianji_algos.dqn.settings import DQNSettings
 from tianji_algos.models.q_network import QNetwork
 
 Floats = npt.NDArray[np.float32]
-
-
-def pick(q: Floats, action: npt.NDArray[Any]) -> tuple[Floats, npt.NDArray[np.intp]]:
-    """Take ``q[i, action[i]]`` of each row i of ``q [B, A]``.
-
-    Returns:
-        What was taken, ``[B]``, and where it is in the flat ``q.T``.
-    """
-    where = action.astype(np.intp)
-    where *= len(q)
-    where += np.arange(len(q))
-    return q.T.reshape(-1).take(where, mode="clip"), where
 
 
 def bootstrap(next_q: Floats, chooser: Floats) -> Floats:

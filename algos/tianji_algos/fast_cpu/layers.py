@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from tianji_algos.core import Executor, Model
+from tianji_algos.models.layers import flat_views
 
 Floats = npt.NDArray[np.float32]
 
@@ -116,22 +117,6 @@ class DenseNetwork:
         self._outputs = [np.empty((len(weight), rows), np.float32) for weight in self._weights]
         self._tensors = [torch.from_numpy(output) for output in self._outputs]
         self._scratch = [np.empty_like(output) for output in self._outputs[:-1]]
-
-
-def flat_views(module: nn.Module, prefix: str = "") -> tuple[Floats, dict[str, Floats]]:
-    """Allocate parameters anew as one flat array, with the values that they have now.
-
-    Returns:
-        The array ``[P]``, all parameters and then all buffers; and views of it by the parameters' names.
-    """
-    tensors = (*module.parameters(), *module.buffers())
-    flat: Floats = torch.cat([tensor.detach().reshape(-1).float() for tensor in tensors]).cpu().numpy()
-    views: dict[str, Floats] = {}
-    start = 0
-    for name, parameter in module.named_parameters(prefix):
-        views[name] = flat[start : start + parameter.numel()].reshape(tuple(parameter.shape))
-        start += parameter.numel()
-    return flat, views
 
 
 def value_views(model: nn.Module) -> dict[str, Floats]:

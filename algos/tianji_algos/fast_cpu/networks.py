@@ -6,17 +6,22 @@ What is computed, and why, stands in ``models/mlp.py``: ``forward`` of each netw
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tianji_algos.fast_cpu.layers import dense_network, gradient_views, select_layers, value_views
+from tianji_algos.fast_cpu.layers import (
+    NumpyExecutor,
+    dense_network,
+    gradient_views,
+    select_layers,
+    value_views,
+)
 from tianji_algos.models import q_network
 from tianji_algos.models.actor_critic import LossGradient
-
-if TYPE_CHECKING:
-    from tianji_algos.models.mlp import MLPQ, MLPActorCritic
+from tianji_algos.models.mlp import MLPQ, MLPActorCritic
 
 Floats = npt.NDArray[np.float32]
 
@@ -46,6 +51,11 @@ class NumpyActorCritic:
             self._gaussian[self.mean_outputs :] = self.log_std[:, None]
             policy = self._gaussian
         return policy.T, value
+
+
+def actor_critic_executor(model: MLPActorCritic) -> NumpyExecutor:
+    """Act with a copy of the parameters."""
+    return NumpyExecutor(model, partial(NumpyActorCritic, model))
 
 
 class MLPBackprop:
@@ -168,6 +178,16 @@ def numpy_q(model: MLPQ, arrays: Mapping[str, Floats]) -> _NumpyQ:
     if model.settings.stream_hidden:
         return _NumpyStreams(model, arrays)
     return (_NumpyDuelingQ if model.settings.dueling else _NumpyQ)(model, arrays)
+
+
+def q_executor(model: MLPQ) -> NumpyExecutor:
+    """Act with a copy of the parameters."""
+    return NumpyExecutor(model, partial(numpy_q, model))
+
+
+def evaluate_q(model: MLPQ) -> q_network.Forward:
+    """Evaluate with the parameters where they are."""
+    return numpy_q(model, value_views(model))
 
 
 class MLPQBackprop:

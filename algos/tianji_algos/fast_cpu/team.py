@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from tianji_algos.fast_cpu.layers import dense_network, gradient_views, select_layers, value_views
+from tianji_algos.fast_cpu.layers import (
+    NumpyExecutor,
+    dense_network,
+    gradient_views,
+    select_layers,
+    value_views,
+)
 from tianji_algos.models.actor_critic import LossGradient
+from tianji_algos.models.teams.actor_critic import TeamActorCritic
+from tianji_algos.models.teams.networks import AgentRows
 from tianji_algos.team import IMPOSSIBLE, Records, Team
-
-if TYPE_CHECKING:
-    from tianji_algos.models.teams.actor_critic import TeamActorCritic
 
 Floats = npt.NDArray[np.float32]
 
@@ -71,6 +75,11 @@ class NumpyTeam:
         return self._gaussian
 
 
+def team_executor(model: TeamActorCritic) -> NumpyExecutor:
+    """Act with a copy of the parameters."""
+    return NumpyExecutor(model, partial(NumpyTeam, model))
+
+
 class TeamBackprop:
     """Differentiates a ``TeamActorCritic`` by hand.
 
@@ -109,39 +118,6 @@ def _states(team: Team, seen: Records) -> Floats:
     state = team.state_of(seen)
     states: Floats = np.broadcast_to(state[:, None], (len(seen), team.agents, team.state))
     return states
-
-
-class AgentRows:
-    """Puts together, in numpy, the rows that agents' networks take.
-
-    Args:
-        identity: say who the agent is.
-        state: give the state, too.
-    """
-
-    def __init__(self, team: Team, *, identity: bool, state: bool) -> None:
-        self._team = team
-        self._is_observation = not identity and not state
-        self._state = team.observation + (team.agents if identity else 0) if state else None
-        self._identity = np.eye(team.agents, dtype=np.float32) if identity else None
-        self._width = team.observation + identity * team.agents + state * team.state
-        self._rows = np.empty((0, team.agents, self._width), np.float32)
-
-    def __call__(self, seen: Records) -> Floats:
-        """Return ``[N, M, inputs]`` of records ``[N]``; reused by the next call."""
-        own: Floats = seen["observation"]
-        if self._is_observation:
-            return own
-        team = self._team
-        if len(self._rows) < len(seen):
-            self._rows = np.empty((len(seen), team.agents, self._width), np.float32)
-            if self._identity is not None:
-                self._rows[:, :, team.observation : team.observation + team.agents] = self._identity
-        rows = self._rows[: len(seen)]
-        rows[:, :, : team.observation] = own
-        if self._state is not None:
-            rows[:, :, self._state :] = team.state_of(seen)[:, None]
-        return rows
 
 
 class AgentNetworks:

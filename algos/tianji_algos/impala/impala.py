@@ -12,12 +12,12 @@ import torch
 
 from tianji_algos.core import Fields
 from tianji_algos.distributions import Distribution
-from tianji_algos.fast_cpu.impala import IMPALALossByHand
 from tianji_algos.impala.rollout import IMPALAMinibatch, IMPALARollout
 from tianji_algos.impala.settings import IMPALAAgentSettings, IMPALASettings, VTrace
 from tianji_algos.normalized_values import LearntValues
 from tianji_algos.on_policy import Arrays, PolicyAgent, PolicyEmbryo
 from tianji_algos.optim import Diagnostics
+from tianji_algos.registry import kernel
 from tianji_algos.rollout_observations import Observations
 
 DIAGNOSTICS: Final = ("policy_loss", "value_loss", "entropy", "approx_kl", "rho", "clip_fraction")
@@ -137,7 +137,7 @@ class IMPALAEmbryo(PolicyEmbryo):
         """Build the actor-critic loss with V-trace's targets."""
         self._values = LearntValues.of(self.model)
         if self._by_hand:
-            return self._from_hand(IMPALALossByHand(distribution, self.settings, self._values))
+            return self._from_hand(kernel("IMPALALoss")(distribution, self.settings, self._values))
         return self._in_torch(IMPALALoss(distribution, self.settings, self._values))
 
     def minibatches(self, fragments: Sequence[Fields]) -> Iterator[IMPALAMinibatch]:

@@ -1,12 +1,11 @@
-"""Settings of MADDPG: of its agent, its network and its update rule. Imports no torch."""
+"""Settings of MADDPG: of its agent and its update rule. Imports no torch."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from tianji_algos.models.settings import Widths
 from tianji_algos.settings import ActorSettings, Settings, TorchAlone
 
 
@@ -31,26 +30,6 @@ class MADDPGAgentSettings(Settings):
     noise_start: float = Field(0.3, ge=0)
     noise_end: float = Field(0.05, ge=0)
     exploration_steps: int = Field(100_000, ge=1)
-
-
-class TeamDeterministicSettings(Settings):
-    """Actors and critics of a team as fully connected networks; section ``[model]`` of a config.
-
-    Attributes:
-        hidden: widths of an actor's hidden layers.
-        critic_hidden: widths of a critic's hidden layers.
-        activation: after each hidden layer.
-        share_parameters: one network acts for all agents, and is told for which, in place of one for each;
-            likewise the critics.
-        rewards: "individual": each agent has a critic, of its own rewards; "team": all have one together, of
-            the team's reward.
-    """
-
-    hidden: Annotated[Widths, Field(min_length=1)] = (64, 64)
-    critic_hidden: Annotated[Widths, Field(min_length=1)] = (64, 64)
-    activation: Literal["tanh", "relu"] = "relu"
-    share_parameters: bool = False
-    rewards: Literal["individual", "team"] = "individual"
 
 
 class MADDPGSettings(ActorSettings):

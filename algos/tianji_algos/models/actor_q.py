@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
 from tianji_algos.bounds import ActionBounds
 from tianji_algos.core import Executor, Model, Spaces
 from tianji_algos.device import is_on_host
-from tianji_algos.fast_cpu.layers import dense_network, flat_views
 from tianji_algos.models.cnn import ImageEncoder, JoinedEncoder, image_encoder
 from tianji_algos.models.layers import build_layers
 from tianji_algos.models.observations import observation_encoder
 from tianji_algos.models.settings import CNNActorQSettings, MLPActorQSettings
 from tianji_algos.models.torch_backend import TorchExecutor
-
-Floats = npt.NDArray[np.float32]
+from tianji_algos.registry import kernel
 
 _ACTOR_GAIN: Final = 0.01
 """Initial policies are in the middle between the bounds."""
@@ -170,7 +166,10 @@ class MLPActorQ(ActorQ):
 
     def executor(self, batch_size: int) -> Executor:
         """Act in numpy with a copy of the actor alone; in torch where the network is on a device."""
-        return _NumpyActor(self) if is_on_host(self) else super().executor(batch_size)
+        if not is_on_host(self):
+            return super().executor(batch_size)
+        built: Executor = kernel("MLPActorQ.executor")(self)
+        return built
 
 
 class MLPGaussianQ(MLPActorQ, GaussianActorQ):
@@ -179,24 +178,6 @@ class MLPGaussianQ(MLPActorQ, GaussianActorQ):
 
 class MLPDeterministicQ(MLPActorQ, DeterministicActorQ):
     """TD3's networks, fully connected."""
-
-
-class _NumpyActor(Executor):
-    """The actor's forward pass over a flat array of its own."""
-
-    def __init__(self, model: MLPActorQ) -> None:
-        self._encode = model.actor.encoder
-        self._flat, arrays = flat_views(model.actor.layers, "layers")
-        self._layers = dense_network(arrays, "layers", model.settings.activation)
-        self._where = part_of(model, model.actor)
-
-    def adopt(self, parameters: Floats) -> None:
-        """Copy the actor's part of ``parameters [parameter_count]`` in."""
-        np.copyto(self._flat, parameters[self._where])
-
-    def __call__(self, observation: npt.NDArray[np.generic]) -> tuple[Floats, ...]:
-        """Return the actor's outputs of ``observation [N, ...]``; they are reused by the next call."""
-        return (self._layers.forward(self._encode(observation)).T,)
 
 
 def parts_of(model: ActorQ) -> tuple[slice, slice]:

@@ -1,4 +1,4 @@
-"""Fully connected layers in torch."""
+"""Fully connected layers in torch, and a network's parameters as arrays."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
+
+Floats = npt.NDArray[np.float32]
 
 
 def build_layers(
@@ -34,3 +38,19 @@ def _linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
     nn.init.zeros_(layer.bias)
     nn.init.orthogonal_(layer.weight, gain)
     return layer
+
+
+def flat_views(module: nn.Module, prefix: str = "") -> tuple[Floats, dict[str, Floats]]:
+    """Allocate parameters anew as one flat array, with the values that they have now.
+
+    Returns:
+        The array ``[P]``, all parameters and then all buffers; and views of it by the parameters' names.
+    """
+    tensors = (*module.parameters(), *module.buffers())
+    flat: Floats = torch.cat([tensor.detach().reshape(-1).float() for tensor in tensors]).cpu().numpy()
+    views: dict[str, Floats] = {}
+    start = 0
+    for name, parameter in module.named_parameters(prefix):
+        views[name] = flat[start : start + parameter.numel()].reshape(tuple(parameter.shape))
+        start += parameter.numel()
+    return flat, views

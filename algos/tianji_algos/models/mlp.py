@@ -6,7 +6,6 @@ Torch holds the parameters. On a CPU numpy does the arithmetic (``fast_cpu/netwo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -17,14 +16,13 @@ from torch import nn
 from tianji_algos.core import Executor, Spaces
 from tianji_algos.device import is_on_host
 from tianji_algos.distributions import Gaussian, distribution_for
-from tianji_algos.fast_cpu.layers import NumpyExecutor, value_views
-from tianji_algos.fast_cpu.networks import MLPBackprop, MLPQBackprop, NumpyActorCritic, numpy_q
 from tianji_algos.models import q_network
 from tianji_algos.models.actor_critic import ActorCritic, Backprop
 from tianji_algos.models.layers import build_layers
 from tianji_algos.models.observations import observation_encoder
 from tianji_algos.models.q_network import Forward, QNetwork, count_actions
 from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
+from tianji_algos.registry import kernel
 
 Floats = npt.NDArray[np.float32]
 
@@ -74,11 +72,13 @@ class MLPActorCritic(ActorCritic):
         """Act in numpy with a copy of the parameters on a CPU, in torch elsewhere."""
         if not is_on_host(self):
             return super().executor(batch_size)
-        return NumpyExecutor(self, partial(NumpyActorCritic, self))
+        built: Executor = kernel("MLPActorCritic.executor")(self)
+        return built
 
     def backprop(self) -> Backprop:
         """Train in numpy."""
-        return MLPBackprop(self)
+        built: Backprop = kernel("MLPActorCritic.backprop")(self)
+        return built
 
     def _network(self, output_gains: Sequence[float]) -> nn.Sequential:
         settings = self.settings
@@ -127,12 +127,15 @@ class MLPQ(QNetwork):
         """Act in numpy with a copy of the parameters on a CPU, in torch elsewhere."""
         if not is_on_host(self):
             return super().executor(batch_size)
-        return NumpyExecutor(self, partial(numpy_q, self))
+        built: Executor = kernel("MLPQ.executor")(self)
+        return built
 
     def evaluation(self) -> Forward:
         """Evaluate in numpy."""
-        return numpy_q(self, value_views(self))
+        built: Forward = kernel("MLPQ.evaluation")(self)
+        return built
 
     def backprop(self) -> q_network.Backprop:
         """Train in numpy."""
-        return MLPQBackprop(self)
+        built: q_network.Backprop = kernel("MLPQ.backprop")(self)
+        return built

@@ -238,3 +238,68 @@ class RecurrentQSettings(RecurrentSettings):
     width: int = Field(128, ge=1)
     activation: Literal["tanh", "relu"] = "relu"
     dueling: bool = False
+
+
+class TeamActorCriticSettings(Settings):
+    """A policy for each agent, of what it sees, and a value for each, of the state of the whole.
+
+    Attributes:
+        hidden: widths of the hidden layers, of policy and value networks.
+        activation: after each hidden layer.
+        share_parameters: one policy and one value network for all agents, which are told who they are.
+        agent_specific_value: a value network also gets what the agent itself sees (Yu et al., 2022, section
+            5.2: the agent-specific state).
+        policy_gain: scale of the policy output's initial weights; small means nearly uniform at first.
+        initial_log_std: of the Gaussian policy, for continuous actions.
+    """
+
+    hidden: Annotated[Widths, Field(min_length=1)] = (64, 64)
+    activation: Literal["tanh", "relu"] = "tanh"
+    share_parameters: bool = True
+    agent_specific_value: bool = False
+    policy_gain: float = Field(0.01, gt=0)
+    initial_log_std: float = 0.0
+
+
+class TeamDeterministicSettings(Settings):
+    """Actors and critics of a team as fully connected networks; section ``[model]`` of a config.
+
+    Attributes:
+        hidden: widths of an actor's hidden layers.
+        critic_hidden: widths of a critic's hidden layers.
+        activation: after each hidden layer.
+        share_parameters: one network acts for all agents, and is told for which, in place of one for each;
+            likewise the critics.
+        rewards: "individual": each agent has a critic, of its own rewards; "team": all have one together, of
+            the team's reward.
+    """
+
+    hidden: Annotated[Widths, Field(min_length=1)] = (64, 64)
+    critic_hidden: Annotated[Widths, Field(min_length=1)] = (64, 64)
+    activation: Literal["tanh", "relu"] = "relu"
+    share_parameters: bool = False
+    rewards: Literal["individual", "team"] = "individual"
+
+
+class TeamQSettings(Settings):
+    """Action values of agents that remember, and how they become the team's; section ``[model]`` of a config.
+
+    Attributes:
+        width: of an agent's layer before its GRU, and of the GRU.
+        share_parameters: one network acts for all agents, in place of one for each.
+        agent_id: a network that is shared is told for which agent.
+        last_action: agents are told what they did before.
+        mixer: "qmix" mixes by a network that the state chooses (Rashid et al., 2018), "vdn" adds up (Sunehag
+            et al., 2018), "none" lets each agent learn by itself (IQL; Tan, 1993).
+        mixer_width: "qmix": of the mixing network's hidden layer.
+        hypernet_width: "qmix": of the hidden layers of the networks that the mixing network's weights come
+            from.
+    """
+
+    width: int = Field(64, ge=1)
+    share_parameters: bool = True
+    agent_id: bool = True
+    last_action: bool = True
+    mixer: Literal["qmix", "vdn", "none"] = "qmix"
+    mixer_width: int = Field(32, ge=1)
+    hypernet_width: int = Field(64, ge=1)

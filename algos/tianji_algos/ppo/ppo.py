@@ -15,7 +15,6 @@ from pydantic import BaseModel
 
 from tianji_algos.core import Fields, Spaces
 from tianji_algos.distributions import Distribution
-from tianji_algos.fast_cpu.ppo import PPOLossByHand
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.normalized_values import RecordedValues
@@ -23,6 +22,7 @@ from tianji_algos.on_policy import Arrays, PolicyAgent, PolicyEmbryo
 from tianji_algos.optim import Diagnostics
 from tianji_algos.ppo.rollout import PPOMinibatch, PPORollout, SampleRollout, SequenceRollout
 from tianji_algos.ppo.settings import FASTEST, SLOWEST, PPOAgentSettings, PPOSettings
+from tianji_algos.registry import kernel
 from tianji_algos.rollout_observations import Observations
 from tianji_algos.schedules import remaining
 
@@ -88,7 +88,8 @@ class PPOEmbryo(PolicyEmbryo):
     settings_type: ClassVar[type[PPOSettings]] = PPOSettings
     settings: PPOSettings
     _rollout: PPORollout
-    _loss: PPOLoss | PPOLossByHand
+    _loss: Any
+    """``PPOLoss``, or what stands in for it on a CPU; both have a ``clip_range``."""
 
     def __init__(self, spaces: Spaces, model: ActorCritic, settings: PPOSettings, seed: int) -> None:
         super().__init__(spaces, model, settings, seed)
@@ -101,7 +102,7 @@ class PPOEmbryo(PolicyEmbryo):
     def _build_derivatives(self, distribution: Distribution) -> Callable[[Any], Diagnostics]:
         """Build the clipped surrogate loss."""
         if self._by_hand:
-            self._loss = PPOLossByHand(distribution, self.settings)
+            self._loss = kernel("PPOLoss")(distribution, self.settings)
             return self._from_hand(self._loss)
         self._loss = PPOLoss(distribution, self.settings)
         return self._in_torch(self._loss)

@@ -1,4 +1,4 @@
-"""Settings of QMIX: of its agent, its networks and its update rule. Imports no torch."""
+"""Settings of QMIX: of its agent and its update rule. Imports no torch."""
 
 from __future__ import annotations
 
@@ -24,30 +24,6 @@ class QMIXAgentSettings(Settings):
     epsilon_end: float = Field(0.05, ge=0, le=1)
     epsilon_steps: int = Field(50_000, ge=1)
     eval_epsilon: float = Field(0.0, ge=0, le=1)
-
-
-class TeamQSettings(Settings):
-    """Action values of agents that remember, and how they become the team's; section ``[model]`` of a config.
-
-    Attributes:
-        width: of an agent's layer before its GRU, and of the GRU.
-        share_parameters: one network acts for all agents, in place of one for each.
-        agent_id: a network that is shared is told for which agent.
-        last_action: agents are told what they did before.
-        mixer: "qmix" mixes by a network that the state chooses (Rashid et al., 2018), "vdn" adds up (Sunehag
-            et al., 2018), "none" lets each agent learn by itself (IQL; Tan, 1993).
-        mixer_width: "qmix": of the mixing network's hidden layer.
-        hypernet_width: "qmix": of the hidden layers of the networks that the mixing network's weights come
-            from.
-    """
-
-    width: int = Field(64, ge=1)
-    share_parameters: bool = True
-    agent_id: bool = True
-    last_action: bool = True
-    mixer: Literal["qmix", "vdn", "none"] = "qmix"
-    mixer_width: int = Field(32, ge=1)
-    hypernet_width: int = Field(64, ge=1)
 
 
 class QMIXSettings(AnyOptimizerSettings, TargetSettings):

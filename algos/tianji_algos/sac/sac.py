@@ -15,9 +15,9 @@ from tianji_algos.bounds import ActionBounds
 from tianji_algos.continuous import ActorQEmbryo, ContinuousAgent, Transitions
 from tianji_algos.core import Spaces
 from tianji_algos.distributions import HALF_LOG_2PI
-from tianji_algos.fast_cpu.continuous import SACByHand
 from tianji_algos.models.actor_q import Critics, GaussianActorQ, MLPGaussianQ, part_of
 from tianji_algos.optim import Adam, Norm, adam_of
+from tianji_algos.registry import kernel
 from tianji_algos.rules import ActionRule, BoundedRule, normal_noise
 from tianji_algos.sac.settings import LEAST_LOG_STD, MOST_LOG_STD, SACAgentSettings, SACSettings
 
@@ -46,7 +46,9 @@ class SACEmbryo(ActorQEmbryo):
             critics = self._target_critics.model
             assert isinstance(model, MLPGaussianQ)
             assert isinstance(critics, Critics)
-            self._differentiate = SACByHand(model, critics, settings, self._target_entropy, self._rng)
+            self._differentiate = kernel("SACEmbryo")(
+                model, critics, settings, self._target_entropy, self._rng
+            )
         self.schedule(0)
 
     def critic_loss(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -11,9 +11,9 @@ import torch
 from tianji_algos.batch import Batch
 from tianji_algos.continuous import ActorQEmbryo, ContinuousAgent, DeterministicRule, Transitions
 from tianji_algos.core import Spaces
-from tianji_algos.fast_cpu.continuous import TD3ByHand
 from tianji_algos.models.actor_q import Actor, Critics, DeterministicActorQ, MLPDeterministicQ, part_of
 from tianji_algos.optim import Differentiated, Norm, TargetNetwork, tensors_of
+from tianji_algos.registry import kernel
 from tianji_algos.rules import ActionRule
 from tianji_algos.schedules import falling
 from tianji_algos.td3.settings import TD3AgentSettings, TD3Settings
@@ -42,7 +42,7 @@ class TD3Embryo(ActorQEmbryo):
             assert isinstance(model, MLPDeterministicQ)
             assert isinstance(actor, Actor)
             assert isinstance(critics, Critics)
-            self._hand = TD3ByHand(model, critics, actor, settings, self._rng)
+            self._hand = kernel("TD3Embryo")(model, critics, actor, settings, self._rng)
             self._differentiate = self._from_hand
         self._policy_loss = torch.zeros((), device=self._flat.device)
         self._actor_norm: Norm = 0.0 if self._by_hand else self._policy_loss

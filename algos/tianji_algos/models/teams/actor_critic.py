@@ -14,12 +14,11 @@ from torch import nn
 
 from tianji_algos.core import Executor, Spaces
 from tianji_algos.device import is_on_host, part_of_records
-from tianji_algos.fast_cpu.layers import NumpyExecutor
-from tianji_algos.fast_cpu.team import NumpyTeam, TeamBackprop
-from tianji_algos.mappo.settings import TeamActorCriticSettings
 from tianji_algos.models.actor_critic import ActorCritic, Backprop
 from tianji_algos.models.layers import build_layers
+from tianji_algos.models.settings import TeamActorCriticSettings
 from tianji_algos.models.teams.networks import append_identity
+from tianji_algos.registry import kernel
 from tianji_algos.team import IMPOSSIBLE, Team
 
 
@@ -84,11 +83,13 @@ class TeamActorCritic(ActorCritic):
         """Act in numpy with a copy of the parameters on a CPU, in torch elsewhere."""
         if not is_on_host(self):
             return super().executor(batch_size)
-        return NumpyExecutor(self, partial(NumpyTeam, self))
+        built: Executor = kernel("TeamActorCritic.executor")(self)
+        return built
 
     def backprop(self) -> Backprop:
         """Train in numpy."""
-        return TeamBackprop(self)
+        built: Backprop = kernel("TeamActorCritic.backprop")(self)
+        return built
 
     def _networks(self, inputs: int, output_gains: list[float]) -> nn.ModuleList:
         settings = self.settings

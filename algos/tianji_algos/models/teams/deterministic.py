@@ -10,10 +10,14 @@ import torch
 
 from tianji_algos.core import Executor, Model, Spaces
 from tianji_algos.device import part_of_records
-from tianji_algos.fast_cpu.layers import flat_views
-from tianji_algos.fast_cpu.team import AgentRows
-from tianji_algos.maddpg.settings import TeamDeterministicSettings
-from tianji_algos.models.teams.networks import BatchedLayers, NumpyBatchedLayers, append_identity
+from tianji_algos.models.layers import flat_views
+from tianji_algos.models.settings import TeamDeterministicSettings
+from tianji_algos.models.teams.networks import (
+    AgentRows,
+    BatchedLayers,
+    NumpyBatchedLayers,
+    append_identity,
+)
 from tianji_algos.team import Records, Team
 
 Floats = npt.NDArray[np.float32]

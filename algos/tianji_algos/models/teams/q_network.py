@@ -15,7 +15,8 @@ from torch import nn
 from tianji_algos.core import Executor, Model, Spaces
 from tianji_algos.device import part_of_records
 from tianji_algos.errors import UnsupportedSpaceError
-from tianji_algos.fast_cpu.layers import flat_views
+from tianji_algos.models.layers import flat_views
+from tianji_algos.models.settings import TeamQSettings
 from tianji_algos.models.teams.networks import (
     BatchedGRU,
     BatchedLayers,
@@ -23,7 +24,6 @@ from tianji_algos.models.teams.networks import (
     NumpyBatchedLayers,
     append_identity,
 )
-from tianji_algos.qmix.settings import TeamQSettings
 from tianji_algos.team import Records, Team
 
 Floats = npt.NDArray[np.float32]
