@@ -1,13 +1,13 @@
-"""What PPO, IMPALA and MAPPO share: agents that sample from a policy, rollouts, and updates from them.
+"""What PPO, IMPALA and MAPPO share: the agent that samples from a policy, and what their updates work with.
 
-A loss is written in torch, where the network is; minibatches are tensors there then, and an update reads
-nothing to the host. On a CPU its derivatives by the network's outputs are found by hand, from arrays.
+The updates themselves are in each algorithm's file. A loss is written in torch, where the network is;
+minibatches are tensors there then, and an update reads nothing to the host. On a CPU its derivatives by the
+network's outputs are found by hand, from arrays.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -17,20 +17,11 @@ import torch
 from pydantic import BaseModel
 
 from tianji_algos.action_mask import MaskReader, masked, records_of
-from tianji_algos.core import (
-    ALONE,
-    Agent,
-    AllReduce,
-    Fields,
-    RolloutEmbryo,
-    Spaces,
-    UpdateResult,
-    require_model,
-)
+from tianji_algos.core import Agent, Fields, RolloutEmbryo, Spaces, require_model
 from tianji_algos.device import Uploads, is_on_host
 from tianji_algos.distributions import Distribution, distribution_for
 from tianji_algos.fields import FieldSpec
-from tianji_algos.models.actor_critic import ActorCritic
+from tianji_algos.models.actor_critic import ActorCritic, Backprop
 from tianji_algos.models.recurrent import RecurrentActorCritic
 from tianji_algos.normalization import DiscountedReturns, acting_executor, normalizer_of
 from tianji_algos.optim import (
@@ -185,58 +176,6 @@ class Tensors(Arrays):
         return rows.index_select(axis, numbers)
 
 
-class PolicyRollout(ABC):
-    """The fragments of one round of updates, in memory that is kept.
-
-    Args:
-        memory: where minibatches are to be.
-
-    Attributes:
-        settings: of the update rule; replaced while it trains.
-    """
-
-    settings: Any
-
-    def __init__(self, settings: PolicySettings, observations: Observations, memory: Arrays) -> None:
-        self.settings = settings
-        self._observations = observations
-        self._memory = memory
-        self._learners: AllReduce = ALONE
-
-    def scaled(self, reward: Floats, scale: float) -> Floats:
-        """Return rewards as they are learnt from: normalised, if they are to be, and times ``scale``."""
-        if (normalizer := self._observations.normalizer) is not None:
-            reward = normalizer.rewards(reward)
-        return reward * np.float32(scale)
-
-    def join(self, learners: AllReduce) -> None:
-        """Hold this learner's share of every rollout from now on."""
-        self._learners = learners
-
-    @abstractmethod
-    def gather(self, fragments: Sequence[Fields]) -> None:
-        """Copy in what is needed of fragments."""
-
-    @abstractmethod
-    def minibatches(self, rng: np.random.Generator) -> Iterator[PolicyMinibatch]:
-        """Go through all samples once, in random order, in minibatches of about equal size.
-
-        Every learner yields as many: it has a share of each minibatch, which may be empty.
-        """
-
-
-class PolicyLoss(Protocol):
-    """A loss in torch."""
-
-    def __call__(
-        self, policy: torch.Tensor, value: torch.Tensor, batch: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the loss of the network's outputs for a minibatch, and the diagnostics ``[K]``.
-
-        With other learners this is their part of one loss on all their samples.
-        """
-
-
 class PolicyLossByHand(Protocol):
     """A loss that is differentiated by hand."""
 
@@ -247,8 +186,26 @@ class PolicyLossByHand(Protocol):
         """
 
 
+def differentiate_by_hand(
+    backprop: Backprop, loss: PolicyLossByHand, batch: PolicyMinibatch, mask: MaskReader | None
+) -> Floats:
+    """Write the gradient of a loss, without autograd; returns the diagnostics."""
+    found = []
+
+    def loss_gradient(policy: Floats, value: Floats) -> tuple[Floats, Floats]:
+        if mask is not None:
+            policy = policy.copy(order="K")  # Autograd may still need what the network gave.
+            mask.forbid(policy, records_of(batch.observation))
+        d_policy, d_value, diagnostics = loss.gradient(policy, value, batch)
+        found.append(diagnostics)
+        return d_policy, d_value
+
+    backprop(batch.observation, loss_gradient)
+    return found[0]
+
+
 class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
-    """Trains an actor-critic on rollouts.
+    """An actor-critic, its optimizer and the memory that it is trained in; a subclass says by which updates.
 
     Args:
         model: trained in place, on its final device; its parameters move into one flat tensor.
@@ -276,106 +233,42 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
         self.uses_per_sample = float(settings.epochs)
         self._choose_derivatives(model, fits=is_on_host(model), what_fits="a network on a CPU")
         self._mask = MaskReader.of(spaces)
-        self._policy = self._distribution(spaces)
-        self._differentiate = self._build_derivatives(self._policy)
+        self._distribution = self._build_distribution(spaces)
+        self._is_recurrent = isinstance(model, RecurrentActorCritic)
         self._normalizer = normalizer_of(model)
-        self._rollout = self._build_rollout(
-            Observations(spaces, flat.device, self._normalizer),
-            Arrays() if self._by_hand else Tensors(flat.device),
-            is_recurrent=isinstance(model, RecurrentActorCritic),
-        )
+        self._observations = Observations(spaces, flat.device, self._normalizer)
         nothing = np.zeros(len(self.diagnostics), np.float32)
-        self._nothing: Diagnostics = nothing if self._by_hand else torch.from_numpy(nothing).to(flat.device)
+        self._nothing: Diagnostics = nothing
+        self._memory = Arrays()
+        if self._by_hand:
+            self._backprop = model.backprop()
+        else:
+            self._run = model.training_pass()
+            self._nothing = torch.from_numpy(nothing).to(flat.device)
+            self._memory = Tensors(flat.device)
         self._latest: Diagnostics = self._nothing
+        """Diagnostics of the last update."""
+        self._build_loss()
 
-    def _distribution(self, spaces: Spaces) -> Distribution:
+    def _build_distribution(self, spaces: Spaces) -> Distribution:
         """Return the distribution of the actions."""
         return distribution_for(spaces.action)
 
     @abstractmethod
-    def _build_derivatives(self, distribution: Distribution) -> Callable[[Any], Diagnostics]:
-        """Build what differentiates the loss: ``_in_torch``, or ``_from_hand``.
-
-        Args:
-            distribution: that the policy chooses from.
-        """
-
-    def _in_torch(self, loss: PolicyLoss) -> Callable[[Any], Diagnostics]:
-        """Differentiate a loss as it is written."""
-        run, gradient = self.model.training_pass(), self._optimizer.gradient
-
-        def differentiate(batch: Any) -> torch.Tensor:
-            policy, value = run(batch.observation)
-            if self._mask is not None:
-                policy = self._mask.forbidding(policy, records_of(batch.observation))
-            found, diagnostics = loss(policy, value, batch)
-            gradient.zero_()
-            found.backward()  # type: ignore[no-untyped-call]
-            return diagnostics
-
-        return differentiate
-
-    def _from_hand(self, loss: PolicyLossByHand) -> Callable[[Any], Diagnostics]:
-        """Take the derivatives that were found by hand."""
-        backprop = self.model.backprop()
-
-        def differentiate(batch: Any) -> Floats:
-            found = []
-
-            def loss_gradient(policy: Floats, value: Floats) -> tuple[Floats, Floats]:
-                if self._mask is not None:
-                    policy = policy.copy(order="K")  # Autograd may still need what the network gave.
-                    self._mask.forbid(policy, records_of(batch.observation))
-                d_policy, d_value, diagnostics = loss.gradient(policy, value, batch)
-                found.append(diagnostics)
-                return d_policy, d_value
-
-            backprop(batch.observation, loss_gradient)
-            return found[0]
-
-        return differentiate
+    def _build_loss(self) -> None:
+        """Build the loss by the settings: in torch, or what stands in for it where ``_by_hand`` says so."""
 
     def adopt_settings(self, settings: PolicySettings) -> None:
-        """Train by these settings from now on: the loss is built anew, and rollouts go by them."""
+        """Train by these settings from now on: the loss is built anew."""
         super().adopt_settings(settings)
         self.uses_per_sample = float(settings.epochs)
-        self._differentiate = self._build_derivatives(self._policy)
-        self._rollout.settings = settings
+        self._build_loss()
 
-    @abstractmethod
-    def _build_rollout(
-        self, observations: Observations, memory: Arrays, *, is_recurrent: bool
-    ) -> PolicyRollout:
-        """Build what holds a rollout; a network that ``is_recurrent`` takes ``Sequences``."""
-
-    def join(self, learners: AllReduce) -> None:
-        """Learn from one rollout together: the update is the one that its whole minibatch would give."""
-        super().join(learners)
-        self._rollout.join(learners)
-
-    def minibatches(self, fragments: Sequence[Fields]) -> Iterator[Any]:
-        """Yield the minibatches of all epochs."""
+    def _scaled(self, reward: Floats) -> Floats:
+        """Return rewards as they are learnt from: normalised, if they are to be, and scaled."""
         if self._normalizer is not None:
-            self._normalizer.update(fragments, self._learners)
-        self._rollout.gather(fragments)
-        for _ in range(self.settings.epochs):
-            yield from self._rollout.minibatches(self._rng)
-            self._end_epoch()
-
-    def _end_epoch(self) -> None:
-        """Do what is due after each pass over a rollout."""
-
-    def update(self, batch: PolicyMinibatch) -> UpdateResult:
-        """Make one step of the optimizer."""
-        if batch.samples:
-            self._latest = self._differentiate(batch)
-        else:
-            self._optimizer.gradient.zero_()
-            self._latest = self._nothing
-        if self._learners.number > 1:
-            self._learners.add_up(self._optimizer.gradient)
-        self._means.add(self._latest, self._step(self._optimizer))
-        return UpdateResult(batch.total)
+            reward = self._normalizer.rewards(reward)
+        return reward * np.float32(self.settings.reward_scale)
 
     def _networks(self) -> dict[str, torch.Tensor]:
         """Name every tensor of the network, in place."""

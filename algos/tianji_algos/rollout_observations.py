@@ -1,4 +1,4 @@
-"""The observations of a rollout: stored as they came, gathered as a network sees them, and in sequences."""
+"""The observations of a rollout: stored as they came, gathered as networks see them, and put in an order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.core import Fields, Spaces
+from tianji_algos.core import AllReduce, Fields, Spaces
 from tianji_algos.device import Uploads, as_numbers, on_host, torch_type
 from tianji_algos.normalization import Normalizer
 
@@ -233,3 +233,106 @@ def first_observations(mask: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     first = np.zeros((len(mask) + 1, *mask.shape[1:]), np.bool_)
     np.logical_not(mask, out=first[1:])
     return first
+
+
+class ShuffledSamples:
+    """Samples of a rollout in random order, one by one: for networks that remember nothing.
+
+    Attributes:
+        sizes: samples of each learner, ``[learners]``.
+    """
+
+    def __init__(self, observations: Observations) -> None:
+        self._observations = observations
+        self._rows: Indices = np.empty(0, np.intp)
+        self._ordered: Indices = self._rows
+        self.sizes = np.zeros(1, np.int64)
+
+    def hold(self, fragments: Sequence[Fields], experience: Sequence[Indices], learners: AllReduce) -> None:
+        """Record where the observation of each sample is.
+
+        Args:
+            experience: numbers of the steps of each fragment that are samples, of ``T * N``.
+        """
+        steps, num_envs = fragments[0]["mask"].shape
+        each = (steps + 1) * num_envs
+        self._rows = np.concatenate([numbers + k * each for k, numbers in enumerate(experience)])
+        self.sizes = learners.compare(np.array([len(self._rows)]))[:, 0]
+
+    def shuffle(self, rng: np.random.Generator, minibatch_size: int) -> tuple[Indices, npt.NDArray[np.int64]]:
+        """Put the samples in an order and cut it into minibatches of equal size, give or take one.
+
+        From each minibatch a learner has a share that is as large as its share of the rollout.
+
+        Returns:
+            Numbers of this learner's samples, all of them; and where in that order each minibatch begins and
+            the last ends, of each learner: ``[learners, minibatches + 1]``.
+        """
+        count = max(1, round(self.sizes.sum() / minibatch_size))
+        count = min(count, max(1, self.sizes.max()))  # No minibatch is empty.
+        order = rng.permutation(len(self._rows))
+        self._ordered = np.take(self._rows, order, mode="clip")
+        return order, np.linspace(0, self.sizes, count + 1, axis=1).astype(np.int64)
+
+    def input(self, number: int, samples: slice) -> tuple[Any, None]:  # noqa: ARG002 - where it is will do
+        """Return the observations of a minibatch, by its number and its place in the order."""
+        return self._observations.take(self._ordered[samples]), None
+
+
+class ShuffledSequences:
+    """A rollout of which columns are shuffled: what one environment did in one fragment.
+
+    Steps that only reset an environment go through the network with the others, and are no samples.
+
+    Attributes:
+        sizes: samples of each learner, ``[learners]``.
+    """
+
+    _columns: Columns
+    _widths: npt.NDArray[np.int64]
+    """Columns of each learner, ``[learners]``."""
+    _is_sample: npt.NDArray[np.bool_]
+    _sample: Indices
+    """Number of each step's sample, ``[fragments * T * N]``; meaningless where a step is no sample."""
+    _minibatches: list[tuple[Indices, Indices]]
+    """Columns of each minibatch of this epoch, and which of the network's outputs are samples."""
+
+    def __init__(self, observations: Observations) -> None:
+        self._observations = observations
+        self.sizes = np.zeros(1, np.int64)
+
+    def hold(self, fragments: Sequence[Fields], experience: Sequence[Indices], learners: AllReduce) -> None:
+        """Record what was remembered, and where episodes begin; see ``ShuffledSamples.hold``."""
+        self._learners = learners
+        self._columns = Columns(fragments)
+        self._widths = learners.compare(np.array([self._columns.number]))[:, 0]
+        each = fragments[0]["mask"].size
+        self._is_sample = np.zeros(len(fragments) * each, np.bool_)
+        for k, steps in enumerate(experience):
+            self._is_sample[k * each + steps] = True
+        self._sample = np.cumsum(self._is_sample) - 1
+        self.sizes = learners.compare(np.array([np.count_nonzero(self._is_sample)]))[:, 0]
+
+    def shuffle(self, rng: np.random.Generator, minibatch_size: int) -> tuple[Indices, npt.NDArray[np.int64]]:
+        """Shuffle the columns; minibatches have equally many of them, give or take one.
+
+        Returns:
+            As ``ShuffledSamples.shuffle`` does.
+        """
+        self._minibatches = []
+        samples = []
+        for columns in self._columns.minibatches(rng, minibatch_size, self._widths):
+            steps = self._columns.samples(columns).reshape(-1)
+            outputs = np.flatnonzero(self._is_sample[steps])
+            samples.append(self._sample[steps[outputs]])
+            self._minibatches.append((columns, outputs))
+        sizes = self._learners.compare(np.array([len(numbers) for numbers in samples]))
+        edges = np.zeros((len(sizes), len(samples) + 1), np.int64)
+        np.cumsum(sizes, axis=1, out=edges[:, 1:])
+        return np.concatenate(samples), edges
+
+    def input(self, number: int, samples: slice) -> tuple[Sequences, Indices]:  # noqa: ARG002 - the number will do
+        """Return all steps of a minibatch's columns, and which of the network's outputs are samples."""
+        columns, outputs = self._minibatches[number]
+        observation = self._observations.take(self._columns.rows(columns, self._columns.steps))
+        return self._columns.sequences(columns, observation), outputs

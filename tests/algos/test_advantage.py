@@ -7,7 +7,7 @@ from algos.fragments import Fragment, trajectories
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tianji_algos.ppo.rollout import estimate_advantages
+from tianji_algos.ppo.ppo import estimate_advantages
 
 
 def without_rewards_of_resets(trajectory: Fragment) -> Fragment:

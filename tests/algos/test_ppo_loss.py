@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from tianji_algos.distributions import distribution_for
 from tianji_algos.fast_cpu.ppo import PPOLossByHand
-from tianji_algos.ppo.ppo import DIAGNOSTICS, PPOLoss
-from tianji_algos.ppo.rollout import PPOMinibatch
+from tianji_algos.ppo.ppo import DIAGNOSTICS, PPOLoss, PPOMinibatch
 from tianji_algos.ppo.settings import PPOSettings
 
 CLIP, VALUE_COEF, ENTROPY_COEF = 0.2, 0.7, 0.03

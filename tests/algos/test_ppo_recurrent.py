@@ -17,8 +17,7 @@ from tianji_algos.core import Fields, Spaces, build_model
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
-from tianji_algos.ppo.ppo import PPOAgent, PPOEmbryo
-from tianji_algos.ppo.rollout import PPOMinibatch
+from tianji_algos.ppo.ppo import PPOAgent, PPOEmbryo, PPOMinibatch
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 from tianji_algos.rollout_observations import Sequences
 

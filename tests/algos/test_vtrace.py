@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 from tianji_algos.fast_cpu import impala as fast_cpu_impala
 from tianji_algos.impala import impala
 from tianji_algos.impala.settings import VTrace
-from tianji_algos.ppo.rollout import estimate_advantages
+from tianji_algos.ppo.ppo import estimate_advantages
 
 Doubles = npt.NDArray[np.float64]
 RATIOS = st.floats(0, 4, width=32)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tianji_algos.distributions import Distribution
 from tianji_algos.fast_cpu.distributions import by_hand
-from tianji_algos.impala.rollout import IMPALAMinibatch
+from tianji_algos.impala.impala import IMPALAMinibatch
 from tianji_algos.impala.settings import IMPALASettings, VTrace
 from tianji_algos.normalized_values import LearntValues
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tianji_algos.distributions import Distribution
 from tianji_algos.fast_cpu.distributions import by_hand
-from tianji_algos.ppo.rollout import PPOMinibatch
+from tianji_algos.ppo.ppo import PPOMinibatch
 from tianji_algos.ppo.settings import PPOSettings
 
 Floats = npt.NDArray[np.float32]

@@ -1,26 +1,51 @@
-"""IMPALA (Espeholt et al., 2018): V-trace, loss, update rule and agent. ``rollout.py`` has the minibatches.
+"""IMPALA (Espeholt et al., 2018), from a rollout to the step of the optimizer.
 
-Sequences may have auto-reset steps.
+It reads from top to bottom: V-trace, the loss of a minibatch, the update rule (``minibatches``: rollout,
+epochs and minibatches of whole sequences; ``update``: loss, gradient and step), and the agent. Sequences may
+have auto-reset steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from tianji_algos.core import Fields
+from tianji_algos.action_mask import records_of
+from tianji_algos.core import Fields, Spaces, UpdateResult
 from tianji_algos.distributions import Distribution
-from tianji_algos.impala.rollout import IMPALAMinibatch, IMPALARollout
 from tianji_algos.impala.settings import IMPALAAgentSettings, IMPALASettings, VTrace
+from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.normalized_values import LearntValues
-from tianji_algos.on_policy import Arrays, PolicyAgent, PolicyEmbryo
-from tianji_algos.optim import Diagnostics
+from tianji_algos.on_policy import PolicyAgent, PolicyEmbryo, PolicyMinibatch, differentiate_by_hand
 from tianji_algos.registry import kernel
-from tianji_algos.rollout_observations import Observations
+from tianji_algos.rollout_observations import Columns, Indices
 
 DIAGNOSTICS: Final = ("policy_loss", "value_loss", "entropy", "approx_kl", "rho", "clip_fraction")
+_RECORDED: Final = ("action", "log_prob", "reward", "terminated", "mask")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IMPALAMinibatch(PolicyMinibatch):
+    """Sequences of T steps for one gradient update, B of them.
+
+    Attributes:
+        observation: of T + 1 rows, the last for what the last step led to: ``[(T + 1) * B, ...]``, time
+            first, or ``Sequences``.
+        experience: where the samples lie in ``[T, B]``, as flat indices.
+        reward: ``[T, B]``.
+        terminated: ``[T, B]`` bool.
+        mask: ``[T, B]`` bool: the step is experience.
+    """
+
+    experience: Any
+    reward: Any
+    terminated: Any
+    mask: Any
 
 
 @torch.no_grad()
@@ -125,37 +150,126 @@ class IMPALAEmbryo(PolicyEmbryo):
     """Trains an actor-critic on sequences that older policies may have made.
 
     One pass of the network over a minibatch gives policy, values and the values to bootstrap from; V-trace
-    is computed from them, so that its targets are those of the current parameters at every update.
+    is computed from them, so that its targets are those of the current parameters at every update. Sequences
+    are the T steps of each environment in each fragment; what was recorded of them goes once to where the
+    network is.
     """
 
     algorithm: ClassVar[str] = "IMPALA"
     diagnostics: ClassVar[tuple[str, ...]] = DIAGNOSTICS
     settings_type: ClassVar[type[IMPALASettings]] = IMPALASettings
     settings: IMPALASettings
+    _loss: Any
+    """``IMPALALoss``, or what stands in for it on a CPU."""
+    _columns: Columns
+    _widths: npt.NDArray[np.int64]
+    """Columns of each learner, ``[learners]``."""
 
-    def _build_derivatives(self, distribution: Distribution) -> Callable[[Any], Diagnostics]:
+    def __init__(self, spaces: Spaces, model: ActorCritic, settings: IMPALASettings, seed: int) -> None:
+        super().__init__(spaces, model, settings, seed)
+        self._recorded: dict[str, npt.NDArray[Any]] = {}
+        self._held: dict[str, Any] = {}
+        """The same, where minibatches are to be."""
+
+    def _build_loss(self) -> None:
         """Build the actor-critic loss with V-trace's targets."""
         self._values = LearntValues.of(self.model)
-        if self._by_hand:
-            return self._from_hand(kernel("IMPALALoss")(distribution, self.settings, self._values))
-        return self._in_torch(IMPALALoss(distribution, self.settings, self._values))
+        loss = kernel("IMPALALoss") if self._by_hand else IMPALALoss
+        self._loss = loss(self._distribution, self.settings, self._values)
+
+    # A rollout, its epochs and their minibatches.
 
     def minibatches(self, fragments: Sequence[Fields]) -> Iterator[IMPALAMinibatch]:
         """Yield the minibatches of all epochs, each in the units of values that the last ended with."""
         if self._values is not None:
             self._values.begin()
-        yield from super().minibatches(fragments)
+        if self._normalizer is not None:
+            self._normalizer.update(fragments, self._learners)
+        self._gather(fragments)
+        for _ in range(self.settings.epochs):
+            yield from self._shuffled()
+            if self._values is not None:
+                self._values.end_pass(self._learners)
 
-    def _end_epoch(self) -> None:
-        """Take in the targets of this pass."""
-        if self._values is not None:
-            self._values.end_pass(self._learners)
+    def _gather(self, fragments: Sequence[Fields]) -> None:
+        """Copy the sequences of fragments in."""
+        self._observations.gather(fragments)
+        self._columns = Columns(fragments)
+        shape = self._columns.steps, self._columns.number
+        for name in _RECORDED:
+            fields = [fragment[name] for fragment in fragments]
+            memory = self._recorded.get(name)
+            if memory is None or memory.shape[:2] != shape:
+                dtype = np.dtype(np.bool_) if name in ("terminated", "mask") else fields[0].dtype
+                memory = np.empty((*shape, *fields[0].shape[2:]), dtype)
+                self._recorded[name] = memory
+            np.concatenate(fields, axis=1, out=memory, casting="unsafe")
+        reward = self._recorded["reward"]
+        reward[...] = self._scaled(reward)
+        self._held = {name: self._memory.put(field) for name, field in self._recorded.items()}
+        self._widths = self._learners.compare(np.array([self._columns.number]))[:, 0]
 
-    def _build_rollout(
-        self, observations: Observations, memory: Arrays, *, is_recurrent: bool
-    ) -> IMPALARollout:
-        """Build what shuffles sequences."""
-        return IMPALARollout(self.settings, observations, memory, is_recurrent=is_recurrent)
+    def _shuffled(self) -> Iterator[IMPALAMinibatch]:
+        """Go through all sequences once, in random order, in minibatches of as many (give or take one).
+
+        Every learner yields as many: it has a share of each minibatch, which may be empty. Those that hold no
+        experience are left out: all learners know of them.
+        """
+        shares = self._columns.minibatches(self._rng, self.settings.minibatch_size, self._widths)
+        samples = np.array([np.count_nonzero(self._recorded["mask"][:, share]) for share in shares])
+        totals = self._learners.compare(samples).sum(axis=0)
+        for share, total in zip(shares, totals.tolist(), strict=True):
+            if total:
+                yield self._minibatch(share, total)
+
+    def _minibatch(self, columns: Indices, total: int) -> IMPALAMinibatch:
+        """Put some of the sequences side by side."""
+        memory = self._memory
+        chosen = memory.put(columns)
+        part = {name: memory.take(field, chosen, axis=1) for name, field in self._held.items()}
+        experience = memory.put(np.flatnonzero(self._recorded["mask"][:, columns]))
+        rows = self._columns.rows(columns, self._columns.steps + 1)
+        observation: Any
+        if self._is_recurrent:
+            observation = self._columns.sequences(columns, self._observations.take(rows))
+        else:
+            observation = self._observations.take(rows.reshape(-1))
+        action, log_prob = (
+            memory.take(part[name].reshape(-1, *part[name].shape[2:]), experience)
+            for name in ("action", "log_prob")
+        )
+        return IMPALAMinibatch(
+            observation=observation,
+            experience=experience,
+            action=action,
+            log_prob=log_prob,
+            reward=part["reward"],
+            terminated=part["terminated"],
+            mask=part["mask"],
+            total=total,
+        )
+
+    # The loss of a minibatch, its gradient, and the step of the optimizer.
+
+    def update(self, batch: PolicyMinibatch) -> UpdateResult:
+        """Make one step of the optimizer."""
+        gradient = self._optimizer.gradient
+        if not batch.samples:  # Other learners have some.
+            gradient.zero_()
+            self._latest = self._nothing
+        elif self._by_hand:
+            self._latest = differentiate_by_hand(self._backprop, self._loss, batch, self._mask)
+        else:
+            policy, value = self._run(batch.observation)
+            if self._mask is not None:
+                policy = self._mask.forbidding(policy, records_of(batch.observation))
+            loss, self._latest = self._loss(policy, value, batch)
+            gradient.zero_()
+            loss.backward()
+        if self._learners.number > 1:
+            self._learners.add_up(gradient)
+        self._means.add(self._latest, self._step(self._optimizer))
+        return UpdateResult(batch.total)
 
 
 class IMPALAAgent(PolicyAgent):

@@ -1,8 +1,8 @@
-"""MAPPO (Yu et al., 2022): update rule, rollout, distribution and agent.
+"""MAPPO (Yu et al., 2022): update rule, distribution and agent.
 
 The update departs from the paper's in two things. Values are normalised only where ``normalize_values`` asks
 for it, by statistics of all agents together; else ``normalize_rewards`` or ``reward_scale`` brings returns to
-a size that networks learn. And a dead agent's value is the mean of those of the living (see ``TeamRollout``).
+a size that networks learn. And a dead agent's value is the mean of those of the living (see ``_returns_of``).
 """
 
 from __future__ import annotations
@@ -28,47 +28,12 @@ from tianji_algos.distributions import (
 )
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings
 from tianji_algos.models.teams.actor_critic import TeamActorCritic
-from tianji_algos.on_policy import Arrays, PolicyMinibatch, scales_actions
-from tianji_algos.ppo.ppo import PPOAgent, PPOEmbryo
-from tianji_algos.ppo.rollout import PPOMinibatch, SampleRollout
-from tianji_algos.rollout_observations import Indices, Observations
+from tianji_algos.on_policy import PolicyMinibatch, scales_actions
+from tianji_algos.ppo.ppo import Integers, PPOAgent, PPOEmbryo, PPOMinibatch
 from tianji_algos.rules import ActionRule
 from tianji_algos.team import Team, cut_off
 
 Floats = npt.NDArray[np.float32]
-
-
-class MAPPOEmbryo(PPOEmbryo):
-    """Trains the policies of a team with PPO's loss, each on its agent's own steps.
-
-    Values are of the state of the whole, which policies do not see.
-    """
-
-    algorithm: ClassVar[str] = "MAPPO"
-    contract: ClassVar[type[torch.nn.Module]] = TeamActorCritic
-    example_model: ClassVar[str] = "team_actor_critic"
-    settings_type: ClassVar[type[MAPPOSettings]] = MAPPOSettings
-    settings: MAPPOSettings
-
-    def update(self, batch: PolicyMinibatch) -> UpdateResult:
-        """Make one step of the optimizer; each env step is a use."""
-        assert isinstance(batch, TeamMinibatch), "minibatches come from minibatches()"
-        super().update(batch)
-        return UpdateResult(batch.env_steps)
-
-    def _distribution(self, spaces: Spaces) -> Distribution:
-        """Return the distribution of one agent's actions: samples are those of agents."""
-        return TeamDistribution(spaces).of_agent
-
-    def _build_rollout(
-        self,
-        observations: Observations,
-        memory: Arrays,
-        *,
-        is_recurrent: bool,  # noqa: ARG002 - none is
-    ) -> TeamRollout:
-        """Build what shuffles env steps."""
-        return TeamRollout(self.settings, observations, memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,46 +47,29 @@ class TeamMinibatch(PPOMinibatch):
     env_steps: int
 
 
-class TeamRollout(SampleRollout):
-    """Env steps of a rollout, shuffled one by one; what they have of each agent stays together.
+class MAPPOEmbryo(PPOEmbryo):
+    """Trains the policies of a team with PPO's loss, each on its agent's own steps.
 
-    Until a minibatch is put together, samples are ``[env steps, M, ...]``.
+    Values are of the state of the whole, which policies do not see. Env steps are shuffled one by one, and
+    what they have of each agent stays together: until a minibatch is put together, samples are
+    ``[env steps, M, ...]``.
     """
 
+    algorithm: ClassVar[str] = "MAPPO"
+    contract: ClassVar[type[torch.nn.Module]] = TeamActorCritic
+    example_model: ClassVar[str] = "team_actor_critic"
+    settings_type: ClassVar[type[MAPPOSettings]] = MAPPOSettings
     settings: MAPPOSettings
     _env_steps: list[int]
     """Number of env steps in each minibatch of this epoch, over all learners."""
 
-    def _shuffle(self, rng: np.random.Generator) -> tuple[Indices, npt.NDArray[np.int64]]:
-        """Shuffle env steps; minibatches have equally many of them, give or take one."""
-        order, edges = super()._shuffle(rng)
-        self._env_steps = np.diff(edges).sum(axis=0).tolist()
-        return order, edges
+    def _build_distribution(self, spaces: Spaces) -> Distribution:
+        """Return the distribution of one agent's actions: samples are those of agents."""
+        return TeamDistribution(spaces).of_agent
 
-    def _count(
-        self, columns: Mapping[str, npt.NDArray[Any]], edges: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int64]:
-        """Count the steps of living agents in each minibatch, over all learners."""
-        own = np.array([np.count_nonzero(columns["alive"][part]) for part in self._own(edges)], np.int64)
-        counts: npt.NDArray[np.int64] = self._learners.compare(own).sum(axis=0)
-        return counts
-
-    def _minibatch(self, number: int, samples: slice, total: int) -> TeamMinibatch:
-        """Put together what living agents did; the network sees the others with them."""
-        observation, _ = self._input(number, samples)
-        parts = {name: _of_agents(rows[samples]) for name, rows in self._epoch.items() if name != "alive"}
-        is_alive, outputs = _of_agents(self._ordered["alive"][samples]), None
-        if not is_alive.all():
-            outputs = self._memory.put(np.flatnonzero(is_alive))
-            parts = {name: self._memory.take(rows, outputs) for name, rows in parts.items()}
-        env_steps = self._env_steps[number]
-        return TeamMinibatch(
-            observation=observation, total=total, outputs=outputs, env_steps=env_steps, **parts
-        )
-
-    def _fields(self, fragment: Fields) -> dict[str, npt.NDArray[Any]]:
+    def _columns_of(self, fragment: Fields) -> dict[str, npt.NDArray[Any]]:
         """Compute what a minibatch has of each step, ``[T * N, M, ...]``; the dead have no advantage."""
-        columns = super()._fields(fragment)
+        columns = super()._columns_of(fragment)
         alive = fragment["observation"]["alive"][:-1]
         columns["alive"] = alive.reshape(-1, alive.shape[2])
         columns["advantage"] *= columns["alive"]
@@ -150,6 +98,32 @@ class TeamRollout(SampleRollout):
             return fragment["reward"][..., None], value, is_end, mask & ~cut[:-1]
         is_end = is_end | ~(alive | cut)[1:]
         return fragment["observation"]["reward"][1:], value, is_end, mask & alive[:-1]
+
+    def _count(self, columns: Mapping[str, npt.NDArray[Any]], edges: Integers) -> Integers:
+        """Count the steps of living agents in each minibatch, over all learners."""
+        self._env_steps = np.diff(edges).sum(axis=0).tolist()
+        own = np.array([np.count_nonzero(columns["alive"][part]) for part in self._own(edges)], np.int64)
+        counts: Integers = self._learners.compare(own).sum(axis=0)
+        return counts
+
+    def _minibatch(self, number: int, samples: slice, total: int) -> TeamMinibatch:
+        """Put together what living agents did; the network sees the others with them."""
+        observation, _ = self._order.input(number, samples)
+        parts = {name: _of_agents(rows[samples]) for name, rows in self._epoch.items() if name != "alive"}
+        is_alive, outputs = _of_agents(self._ordered["alive"][samples]), None
+        if not is_alive.all():
+            outputs = self._memory.put(np.flatnonzero(is_alive))
+            parts = {name: self._memory.take(rows, outputs) for name, rows in parts.items()}
+        env_steps = self._env_steps[number]
+        return TeamMinibatch(
+            observation=observation, total=total, outputs=outputs, env_steps=env_steps, **parts
+        )
+
+    def update(self, batch: PolicyMinibatch) -> UpdateResult:
+        """Make one step of the optimizer; each env step is a use."""
+        assert isinstance(batch, TeamMinibatch), "minibatches come from minibatches()"
+        super().update(batch)
+        return UpdateResult(batch.env_steps)
 
 
 def _of_agents(rows: Any) -> Any:

@@ -1,11 +1,18 @@
-"""Proximal policy optimisation (Schulman et al., 2017): loss, update rule and agent.
+"""Proximal policy optimisation (Schulman et al., 2017), from a rollout to the step of the optimizer.
 
-``rollout.py`` has the advantages and the minibatches; those of a network that remembers are whole sequences.
+It reads from top to bottom, as algorithm 1 of the paper does: the advantages of a rollout, the loss of a
+minibatch, the update rule (``minibatches``: rollout, epochs and minibatches; ``update``: loss, gradient and
+step), and the agent that records what all that takes. Called from here: observations and the order of
+samples (``rollout_observations``), running statistics (``normalization``), the optimizer (``optim``), and on
+a CPU the derivatives of the loss by hand (``fast_cpu/ppo.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -13,23 +20,100 @@ import numpy.typing as npt
 import torch
 from pydantic import BaseModel
 
-from tianji_algos.core import Fields, Spaces
+from tianji_algos.action_mask import records_of
+from tianji_algos.core import Fields, Spaces, UpdateResult
 from tianji_algos.distributions import Distribution
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic
-from tianji_algos.normalized_values import RecordedValues
-from tianji_algos.on_policy import Arrays, PolicyAgent, PolicyEmbryo
-from tianji_algos.optim import Diagnostics
-from tianji_algos.ppo.rollout import PPOMinibatch, PPORollout, SampleRollout, SequenceRollout
+from tianji_algos.normalized_values import RecordedValues, ValueUnits
+from tianji_algos.on_policy import (
+    PolicyAgent,
+    PolicyEmbryo,
+    PolicyMinibatch,
+    Tensors,
+    differentiate_by_hand,
+)
 from tianji_algos.ppo.settings import FASTEST, SLOWEST, PPOAgentSettings, PPOSettings
 from tianji_algos.registry import kernel
-from tianji_algos.rollout_observations import Observations
+from tianji_algos.rollout_observations import ShuffledSamples, ShuffledSequences
 from tianji_algos.schedules import remaining
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
 
 DIAGNOSTICS: Final = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 DIVERGENCE: Final = DIAGNOSTICS.index("approx_kl")
 FACTOR: Final = 1.5
 """Factor by which an adaptive learning rate changes at a time."""
+SMALL: Final = np.float32(1e-8)
+"""Keeps a division by a spread of 0 finite."""
+ON_HOST: Final = ("advantage", "alive")
+"""Fields that the host works with in each epoch."""
+
+
+def estimate_advantages(
+    reward: Floats,
+    value: Floats,
+    terminated: npt.NDArray[Any],
+    mask: npt.NDArray[Any],
+    gamma: float,
+    gae_lambda: float,
+) -> Floats:
+    """Estimate advantages (Schulman et al., 2016, equation 16).
+
+    The step after an episode's end only resets the environment: ``mask`` is False there, which keeps the
+    next episode apart. The observation it starts from is the ended episode's last one, so ``value[t + 1]``
+    bootstraps a truncated step as it does any other; a terminated step has nothing to bootstrap from.
+
+    Args:
+        reward: ``[T, N, ...]``: a team has a last axis, of its agents; it is 1 long in ``reward``,
+            ``terminated`` and ``mask`` where these are the same for all of them.
+        value: ``[T + 1, N, ...]``; the last row belongs to the observation after the last step.
+        terminated: ``[T, N, ...]``, bool or uint8.
+        mask: ``[T, N, ...]``; where it is False the advantage is 0 and nothing flows through.
+        gae_lambda: 0 is one-step temporal difference, 1 is Monte Carlo.
+
+    Returns:
+        Advantages ``[T, N, ...]``, for every agent that there is a value of.
+    """
+    experience = mask.astype(bool)
+    delta = np.where(terminated.astype(bool), np.float32(0.0), value[1:])
+    delta *= np.float32(gamma)
+    delta += reward
+    delta -= value[:-1]  # delta_t = r_t + gamma V(s_{t+1}) - V(s_t)
+    delta *= experience
+    decay = experience * np.float32(gamma * gae_lambda)
+    advantage = delta
+    carried = np.empty_like(advantage[0])
+    for t in range(len(advantage) - 2, -1, -1):
+        np.multiply(decay[t], advantage[t + 1], out=carried)
+        advantage[t] += carried  # A_t = delta_t + gamma lambda A_{t+1}
+    return advantage
+
+
+def normalize(advantage: Floats) -> None:
+    """Shift and scale to mean 0 and standard deviation 1, in place."""
+    advantage -= advantage.mean()
+    spread = np.sqrt(np.dot(advantage, advantage) / np.float32(len(advantage)))
+    advantage /= spread + SMALL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PPOMinibatch(PolicyMinibatch):
+    """Samples for one gradient update, ``[B, ...]`` each.
+
+    Attributes:
+        value: estimate at the time of acting.
+        advantage: how much better than ``value`` the action turned out, normalised.
+        target: what the value should have been: advantage (not normalised) plus value.
+        outputs: which of the network's outputs are the samples, ``[B]``; None says that all are, in order.
+    """
+
+    value: Any
+    advantage: Any
+    target: Any
+    outputs: Any = None
 
 
 class PPOLoss:
@@ -59,16 +143,16 @@ class PPOLoss:
             policy, value = policy.index_select(0, batch.outputs), value.index_select(0, batch.outputs)
         log_prob, entropy = self._distribution.evaluate(policy, batch.action)
         log_ratio = log_prob - batch.log_prob
-        ratio = log_ratio.exp()
+        ratio = log_ratio.exp()  # r_t(theta), equation 6
         clipped = ratio.clamp(1.0 - epsilon, 1.0 + epsilon)
         gain = torch.minimum(ratio * batch.advantage, clipped * batch.advantage)  # equation 7
 
-        square = (value - batch.target).square()
+        square = (value - batch.target).square()  # (V(s_t) - V_t^targ)^2
         if settings.clip_value:
             near = batch.value + (value - batch.value).clamp(-epsilon, epsilon)
             square = torch.maximum(square, (near - batch.target).square())
 
-        each = -gain + settings.value_coef * 0.5 * square - settings.entropy_coef * entropy
+        each = -gain + settings.value_coef * 0.5 * square - settings.entropy_coef * entropy  # equation 9
         with torch.no_grad():
             divergence = ratio - 1.0 - log_ratio  # Schulman's low-variance estimate
             columns = (-gain, 0.5 * square, entropy, divergence, (clipped != ratio).float())
@@ -81,13 +165,16 @@ class PPOEmbryo(PolicyEmbryo):
 
     One epoch of one minibatch, in ``sync`` mode and without normalised advantages, is advantage actor-critic
     (Mnih et al., 2016): all ratios are 1 then, and nothing is clipped.
+
+    Advantages and the order of samples are the host's, wherever the network is. For a loss in torch a rollout
+    goes to the network's device once, and is put in order there; only what the host works with in each epoch,
+    advantages that it normalises, goes there with each.
     """
 
     algorithm: ClassVar[str] = "PPO"
     diagnostics: ClassVar[tuple[str, ...]] = DIAGNOSTICS
     settings_type: ClassVar[type[PPOSettings]] = PPOSettings
     settings: PPOSettings
-    _rollout: PPORollout
     _loss: Any
     """``PPOLoss``, or what stands in for it on a CPU; both have a ``clip_range``."""
 
@@ -96,42 +183,232 @@ class PPOEmbryo(PolicyEmbryo):
         self._adapts = settings.learning_rate_schedule == "adaptive"
         self._began_at = settings.learning_rate
         self._diverged: float | torch.Tensor = 0.0
-        self._samples = 0
+        self._diverged_samples = 0
         """Number of samples whose divergences ``_diverged`` sums in this epoch, where the rate adapts."""
+        self._order = (ShuffledSequences if self._is_recurrent else ShuffledSamples)(self._observations)
+        self._size = 0
+        """Samples of this learner in the rollout."""
+        self._samples: dict[str, Array] = {}
+        self._ordered: dict[str, Array] = {}
+        """The same, in the order of an epoch."""
+        self._resident: dict[str, Any] = {}
+        """Samples on the device."""
+        self._epoch: Mapping[str, Any] = {}
+        """Samples in order, where the loss is."""
+        self._explained_variance = math.nan
 
-    def _build_derivatives(self, distribution: Distribution) -> Callable[[Any], Diagnostics]:
+    def _build_loss(self) -> None:
         """Build the clipped surrogate loss."""
-        if self._by_hand:
-            self._loss = kernel("PPOLoss")(distribution, self.settings)
-            return self._from_hand(self._loss)
-        self._loss = PPOLoss(distribution, self.settings)
-        return self._in_torch(self._loss)
+        loss = kernel("PPOLoss") if self._by_hand else PPOLoss
+        self._loss = loss(self._distribution, self.settings)
 
-    def _build_rollout(self, observations: Observations, memory: Arrays, *, is_recurrent: bool) -> PPORollout:
-        """Build what shuffles samples, or sequences."""
-        rollout: type[PPORollout] = SequenceRollout if is_recurrent else SampleRollout
-        return rollout(self.settings, observations, memory)
+    # A rollout, its epochs and their minibatches.
 
     def minibatches(self, fragments: Sequence[Fields]) -> Iterator[PPOMinibatch]:
         """Yield the minibatches of all epochs; fewer if the policy moves beyond ``target_kl``."""
         limit = self.settings.target_kl
-        self._diverged, self._samples = 0.0, 0
-        for minibatch in super().minibatches(fragments):
-            yield minibatch
-            if self._adapts:
-                latest = self._latest[DIVERGENCE]
-                own = latest if isinstance(latest, torch.Tensor) else float(latest)
-                self._diverged += own * minibatch.samples
-                self._samples += minibatch.samples
-            if limit is not None and self._divergence(minibatch) > limit:
-                self._end_epoch()
-                return
+        if self._normalizer is not None:
+            self._normalizer.update(fragments, self._learners)
+        self._gather(fragments)
+        self._diverged, self._diverged_samples = 0.0, 0
+        for _ in range(self.settings.epochs):
+            for minibatch in self._shuffled():
+                yield minibatch  # to be updated with
+                if self._adapts:
+                    latest = self._latest[DIVERGENCE]
+                    own = latest if isinstance(latest, torch.Tensor) else float(latest)
+                    self._diverged += own * minibatch.samples
+                    self._diverged_samples += minibatch.samples
+                if limit is not None and self._divergence(minibatch) > limit:
+                    self._end_epoch()
+                    return
+            self._end_epoch()
+
+    def _gather(self, fragments: Sequence[Fields]) -> None:
+        """Copy the experience of fragments in, with its advantages."""
+        self._observations.gather(fragments)
+        experience = [np.flatnonzero(fragment["mask"]) for fragment in fragments]
+        self._order.hold(fragments, experience, self._learners)
+        self._size = sum(len(steps) for steps in experience)
+        start = 0
+        for fragment, steps in zip(fragments, experience, strict=True):
+            stop = start + len(steps)
+            columns = self._columns_of(fragment)
+            self._reserve(columns)
+            for name, rows in columns.items():
+                np.take(rows, steps, axis=0, out=self._samples[name][start:stop], mode="clip")
+            start = stop
+        target, advantage = self._judged("target"), self._judged("advantage")
+        spread = float(target.var()) if target.size else 0.0
+        self._explained_variance = 1.0 - float(advantage.var()) / spread if spread else math.nan
+        self._normalize_values()
+        if self.settings.normalize_advantage == "rollout":
+            edges = np.array([[0, size] for size in self._order.sizes])
+            self._normalize(self._samples, edges, self._count(self._samples, edges))
+        if isinstance(self._memory, Tensors):
+            self._resident = {
+                name: self._memory.put(rows[: self._size])
+                for name, rows in self._samples.items()
+                if name not in ON_HOST
+            }
+
+    def _columns_of(self, fragment: Fields) -> dict[str, Array]:
+        """Compute what a minibatch has of each step, ``[T * N, ...]``."""
+        settings = self.settings
+        reward, value, terminated, mask = self._returns_of(fragment)
+        reward = self._scaled(reward)
+        advantage = estimate_advantages(reward, value, terminated, mask, settings.gamma, settings.gae_lambda)
+        columns = {
+            "action": fragment["action"],
+            "log_prob": fragment["log_prob"],
+            "value": value[:-1],
+            "advantage": advantage,
+            "target": advantage + value[:-1],
+        }
+        return {name: rows.reshape(-1, *rows.shape[2:]) for name, rows in columns.items()}
+
+    def _returns_of(self, fragment: Fields) -> tuple[Floats, Floats, Array, Array]:
+        """Return reward, value, where nothing follows, and what is experience, as GAE takes them."""
+        return fragment["reward"], fragment["value"], fragment["terminated"], fragment["mask"]
+
+    def _reserve(self, like: dict[str, Array]) -> None:
+        """Reserve memory for ``_size`` samples; it grows and is never freed."""
+        if self._samples and len(self._samples["log_prob"]) >= self._size:
+            return
+        for memory in (self._samples, self._ordered):
+            for name, rows in like.items():
+                memory[name] = np.empty((self._size, *rows.shape[1:]), rows.dtype)
+
+    def _judged(self, name: str) -> Array:
+        """Return a field of the rollout's samples; of a team's, of those that are alive."""
+        alive, rows = self._samples.get("alive"), self._samples[name][: self._size]
+        return rows if alive is None else rows[alive[: self._size].astype(bool)]
+
+    def _normalize_values(self) -> None:
+        """Take in the rollout's targets; bring values, targets and advantages into the network's units."""
+        if self._normalizer is None or self._normalizer.values is None:
+            return
+        self._normalizer.update_values(self._judged("target"), self._learners)
+        units = ValueUnits.of(self._normalizer)
+        for name in ("value", "target"):
+            rows = self._samples[name][: self._size]
+            rows[...] = units.normalized(rows)
+        self._samples["advantage"][: self._size] /= np.float32(units.spread)
+
+    def _shuffled(self) -> Iterator[PPOMinibatch]:
+        """Go through all samples once, in random order, in minibatches of about equal size.
+
+        Every learner yields as many: it has a share of each minibatch, which may be empty. Those without a
+        sample are left out: all learners know of them.
+        """
+        order, edges = self._order.shuffle(self._rng, self.settings.minibatch_size)
+        for name, rows in self._samples.items():
+            if name not in self._resident:
+                np.take(rows, order, axis=0, out=self._ordered[name][: self._size], mode="clip")
+        totals = self._count(self._ordered, edges)
+        if self.settings.normalize_advantage == "minibatch":
+            self._normalize(self._ordered, edges, totals)
+        self._epoch = self._ordered
+        if self._resident:
+            there = self._memory.put(order)
+            resident = {name: self._memory.take(rows, there) for name, rows in self._resident.items()}
+            advantage = self._memory.put(self._ordered["advantage"][: self._size])
+            self._epoch = {**resident, "advantage": advantage}
+        for number, (samples, total) in enumerate(zip(self._own(edges), totals.tolist(), strict=True)):
+            if total:
+                yield self._minibatch(number, samples, total)
+
+    def _own(self, edges: Integers) -> list[slice]:
+        """Return where this learner's part of each minibatch is."""
+        return [slice(*edge) for edge in pairwise(edges[self._learners.index].tolist())]
+
+    def _count(self, columns: Mapping[str, Array], edges: Integers) -> Integers:  # noqa: ARG002 - all are samples
+        """Count the samples of each minibatch over all learners.
+
+        Args:
+            columns: of this learner's samples.
+            edges: where each minibatch begins and the last ends, ``[learners, minibatches + 1]``.
+        """
+        counts: Integers = np.diff(edges).sum(axis=0)
+        return counts
+
+    def _normalize(self, columns: Mapping[str, Array], edges: Integers, totals: Integers) -> None:
+        """Shift and scale advantages to mean 0 and standard deviation 1, each minibatch over all learners.
+
+        Args:
+            columns: of this learner's samples; ``advantage`` is written in place. Where there is ``alive``,
+                those that are not are no samples, and their advantages come as zeros.
+        """
+        advantage, slices = columns["advantage"], self._own(edges)
+        if self._learners.number == 1 and "alive" not in columns:
+            for own in slices:
+                if own.start < own.stop:
+                    normalize(advantage[own])
+            return
+        sums = np.array(
+            [
+                (advantage[own].sum(dtype=np.float64), np.square(advantage[own], dtype=np.float64).sum())
+                for own in slices
+            ]
+        )
+        self._learners.add_up(torch.from_numpy(sums))
+        mean, mean_square = sums.T / np.maximum(totals, 1)
+        spread = np.sqrt(np.maximum(mean_square - mean * mean, 0.0)) + SMALL
+        for own, shift, scale in zip(slices, mean.tolist(), spread.tolist(), strict=True):
+            advantage[own] -= shift
+            advantage[own] /= scale
+
+    def _minibatch(self, number: int, samples: slice, total: int) -> PPOMinibatch:
+        """Put a minibatch together.
+
+        Args:
+            number: of the minibatch in its epoch.
+            samples: where it is in that order.
+            total: its samples over all learners.
+        """
+        observation, outputs = self._order.input(number, samples)
+        parts = {name: rows[samples] for name, rows in self._epoch.items()}
+        where = None if outputs is None else self._memory.put(outputs)
+        return PPOMinibatch(observation=observation, total=total, outputs=where, **parts)
+
+    # The loss of a minibatch, its gradient, and the step of the optimizer.
+
+    def update(self, batch: PolicyMinibatch) -> UpdateResult:
+        """Make one step of the optimizer."""
+        gradient = self._optimizer.gradient
+        if not batch.samples:  # Other learners have some.
+            gradient.zero_()
+            self._latest = self._nothing
+        elif self._by_hand:
+            self._latest = differentiate_by_hand(self._backprop, self._loss, batch, self._mask)
+        else:
+            policy, value = self._run(batch.observation)
+            if self._mask is not None:
+                policy = self._mask.forbidding(policy, records_of(batch.observation))
+            loss, self._latest = self._loss(policy, value, batch)
+            gradient.zero_()
+            loss.backward()
+        if self._learners.number > 1:
+            self._learners.add_up(gradient)
+        self._means.add(self._latest, self._step(self._optimizer))
+        return UpdateResult(batch.total)
+
+    def _divergence(self, batch: PPOMinibatch) -> float:
+        """Estimate how far the policy has moved, over the samples of all learners in the last minibatch."""
+        own = float(self._latest[DIVERGENCE])
+        if self._learners.number == 1:
+            return own
+        divergence = torch.tensor([own * batch.samples / batch.total], dtype=torch.float64)
+        self._learners.add_up(divergence)
+        return float(divergence)
+
+    # Learning rate and clip range, what is reported, and what is saved.
 
     def _end_epoch(self) -> None:
         """Let an adaptive learning rate follow how far the policy is now from the one that acted."""
         if not self._adapts:
             return
-        sums = torch.tensor([float(self._diverged), self._samples], dtype=torch.float64)
+        sums = torch.tensor([float(self._diverged), self._diverged_samples], dtype=torch.float64)
         self._learners.add_up(sums)
         total, samples = sums.tolist()
         divergence, wanted = total / max(samples, 1.0), self.settings.adaptive_kl
@@ -140,7 +417,7 @@ class PPOEmbryo(PolicyEmbryo):
             optimizer.learning_rate = max(optimizer.learning_rate / FACTOR, SLOWEST)
         elif divergence < 0.5 * wanted:
             optimizer.learning_rate = min(optimizer.learning_rate * FACTOR, FASTEST)
-        self._diverged, self._samples = 0.0, 0
+        self._diverged, self._diverged_samples = 0.0, 0
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return what every update rule does, and an adaptive learning rate."""
@@ -167,10 +444,13 @@ class PPOEmbryo(PolicyEmbryo):
         super().adopt_settings(settings)
 
     def metrics(self) -> dict[str, float]:
-        """Mean losses and diagnostics over the updates since the last call; empty if there were none."""
-        means = super().metrics()
-        explained = self._rollout.explained_variance
-        return means and {**means, "clip_range": self._loss.clip_range, "explained_variance": explained}
+        """Mean losses and diagnostics over the updates since the last call; empty if there were none.
+
+        ``explained_variance`` is 1 - Var(target - value) / Var(target) of this learner's samples of the last
+        rollout; NaN where all targets are alike.
+        """
+        means, clip_range = super().metrics(), self._loss.clip_range
+        return means and {**means, "clip_range": clip_range, "explained_variance": self._explained_variance}
 
     def schedule(self, env_steps: int) -> None:
         """Set learning rate and clip range for so many env steps seen."""
@@ -179,15 +459,6 @@ class PPOEmbryo(PolicyEmbryo):
         settings = self.settings
         share = remaining(settings.clip_range_schedule, settings.schedule_steps, env_steps)
         self._loss.clip_range = settings.clip_range * share
-
-    def _divergence(self, batch: PPOMinibatch) -> float:
-        """Estimate how far the policy has moved, over the samples of all learners in the last minibatch."""
-        own = float(self._latest[DIVERGENCE])
-        if self._learners.number == 1:
-            return own
-        divergence = torch.tensor([own * batch.samples / batch.total], dtype=torch.float64)
-        self._learners.add_up(divergence)
-        return float(divergence)
 
 
 class PPOAgent(PolicyAgent):

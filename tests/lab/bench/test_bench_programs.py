@@ -19,8 +19,7 @@ import torch
 from lab.profile.made_up_measurements import PPO, made_up
 
 from tianji_algos.distributions import distribution_for
-from tianji_algos.ppo.ppo import PPOLoss
-from tianji_algos.ppo.rollout import PPOMinibatch
+from tianji_algos.ppo.ppo import PPOLoss, PPOMinibatch
 from tianji_algos.ppo.settings import PPOSettings
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import RunFailed
