@@ -16,11 +16,10 @@ from tianji_algos.batch import Batch
 from tianji_algos.bounds import ActionBounds
 from tianji_algos.core import Agent, Fields, ReplayEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange, is_on_host
-from tianji_algos.drawn_observations import DrawnObservations
 from tianji_algos.errors import UnsuitableModelError
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_q import ActorQ, MLPActorQ, parts_of
-from tianji_algos.normalization import acting_executor
+from tianji_algos.normalization import Normalizer, acting_executor
 from tianji_algos.optim import (
     ActorEmbryo,
     Adam,
@@ -179,7 +178,7 @@ class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
         self._critics_parameters = list(model.critics.parameters())
         self._target_critics = TargetNetwork(model.critics, flat[critics])
         self._exchange = Exchange(flat.device)
-        self._drawn = DrawnObservations(model)
+        self._normalizer = Normalizer.of(model, spaces)
         self._choose_derivatives(
             model,
             fits=isinstance(model, MLPActorQ) and is_on_host(model),
@@ -189,9 +188,9 @@ class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
 
     def update(self, batch: Batch) -> UpdateResult:
         """Take all gradients, and make a step of each optimizer; priorities are means over critics."""
-        self._drawn.take_in(batch.observation, self._learners)
+        self._normalizer.update_drawn(batch.observation, self._learners)
         if self._by_hand:
-            batch = self._drawn.arrays(batch)
+            batch = self._normalizer.seen_batch(batch)
         diagnostics, errors = self._differentiate(batch)
         if self._learners.number > 1:
             self._learners.add_up(self._gradient.mul_(1.0 / self._learners.number))
@@ -239,10 +238,10 @@ class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
     def _seen(self, batch: Batch) -> Transitions:
         to_device = self._exchange.to_device
         return Transitions(
-            observation=self._drawn.tensor(to_device(batch.observation)),
+            observation=self._normalizer.seen(to_device(batch.observation)),
             action=to_device(batch.fields["action"]),
             reward=to_device(batch.reward) * self.settings.reward_scale,
-            next_observation=self._drawn.tensor(to_device(batch.next_observation)),
+            next_observation=self._normalizer.seen(to_device(batch.next_observation)),
             discount=to_device(batch.discount),
             weight=to_device(batch.weight),
         )

@@ -1,22 +1,28 @@
 """Normalised observations, rewards and values: running statistics that are a part of the model.
 
 They are buffers of the model, so they are published, saved and averaged with its parameters, and stay as they
-are in an evaluation. A fragment holds raw observations, and the statistics that its policy saw them through:
-the learner shows the network the same numbers, however old the policy is.
+are in an evaluation. Nothing of the network is rescaled when they move. ``normalizable.py`` says which
+numbers of an observation have some.
 
-- An actor: ``NormalizingExecutor`` between agent and network, ``DiscountedReturns`` beside them.
-- A learner: ``Normalizer.update`` with every rollout, ``Normalizer.recorded`` for its observations.
-- Both: ``normalizable.py`` for the numbers of an observation, ``normalized_values.py`` for values, whose
-  statistics are kept here.
+- Observations of a rollout: a fragment holds raw ones, and the statistics that its policy saw them through
+  (``NormalizingExecutor``): the learner shows the network the same numbers, however old the policy is
+  (``Normalizer.recorded``).
+- Observations of a replay: it has steps of many policies, and targets are computed anew with every draw. So
+  all networks see them through the statistics as they are now (``Normalizer.seen``), which are those of the
+  batches that were drawn; a fragment need not say anything.
+- Rewards: an actor sums up its ``DiscountedReturns``, and the learner scales by their deviation.
+- Values: the network gives them in the units of its targets (``ValueUnits``), and what it gives moves with
+  these. PPO's agents record values as returns, so that GAE takes what it has always taken; IMPALA's learner
+  computes values anew in every update, by the statistics that the network learnt with last.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
 import gymnasium as gym
 import numpy as np
@@ -24,6 +30,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from tianji_algos.batch import Batch
 from tianji_algos.core import AllReduce, Executor, Fields, Model, Spaces
 from tianji_algos.device import RecordParts
 from tianji_algos.errors import AlgorithmError, DivergedError, UnsuitableModelError
@@ -34,6 +41,7 @@ from tianji_algos.settings import ObservationSettings, PolicySettings
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
+Seen = TypeVar("Seen", bound=torch.Tensor | RecordParts)
 
 FILTER: Final = "observation_filter"
 """Field: mean, and one over the standard deviation, of each number of an observation, ``[2, F]``.
@@ -193,6 +201,13 @@ class Normalizer(nn.Module):
         self._normalized: npt.NDArray[Any] = np.empty(0, np.float32)
         self._contributed: list[nn.Module] = []
 
+    @classmethod
+    def of(cls, model: Model, spaces: Spaces) -> Normalizer:
+        """Return the normaliser of a model, for its learner; one that changes nothing where it has none."""
+        return normalizer_of(model) or cls(
+            spaces, Normalization(observations=False, rewards=False, gamma=0.0)
+        )
+
     @property
     def size(self) -> int:
         """Number of values in the flat array of a model, of which they are the last."""
@@ -218,28 +233,28 @@ class Normalizer(nn.Module):
         """Take in a rollout, of which other learners may have other fragments: all get the same bits."""
         if self.observations is not None and self.numbers is not None:
             seen = experience_of(fragments, self.numbers)
-            self._merge(self.observations, _SumsOfObservations(seen), learners)
+            self._merge(self.observations, _sums_of_observations(seen), learners)
         if self.returns is not None:
-            self._merge(self.returns, _SumsOfReturns(fragments), learners)
+            self._merge(self.returns, _sums_of_returns(fragments), learners)
 
     def update_drawn(self, observation: npt.NDArray[Any], learners: AllReduce) -> None:
         """Take in the observations ``[B, ...]`` of a batch that a replay has drawn, likewise."""
         if self.observations is not None and self.numbers is not None:
             seen = [self.numbers.rows(observation)]
-            self._merge(self.observations, _SumsOfObservations(seen), learners)
+            self._merge(self.observations, _sums_of_observations(seen), learners)
 
     def update_values(self, targets: Floats, learners: AllReduce) -> None:
         """Take in value targets ``[K]``, of which other learners may have others: all get the same bits."""
         if self.values is not None:
-            self._merge(self.values, _SumsOfTargets(targets), learners)
+            self._merge(self.values, _sums_of_targets(targets), learners)
 
     def _merge(self, into: Moments, sums: _Sums, learners: AllReduce) -> None:
-        first = np.append(sums.of_values(), sums.count)
+        first = np.append(sums.values, sums.number)
         learners.add_up(torch.from_numpy(first))
         count = float(first[-1])
         mean = first[:-1] / max(count, 1.0)
         with np.errstate(over="ignore", invalid="ignore"):  # What is not finite is found below.
-            squares = sums.of_squares(mean)
+            squares = sums.squares(mean)
         learners.add_up(torch.from_numpy(squares))
         if not (np.isfinite(mean).all() and np.isfinite(squares).all()):
             raise DivergedError(
@@ -299,12 +314,25 @@ class Normalizer(nn.Module):
             self.numbers.normalize(observation, mean, scale, into)
         return list(self._normalized)
 
-    def seen(self, observation: torch.Tensor | RecordParts) -> torch.Tensor | RecordParts:
+    def seen(self, observation: Seen) -> Seen:
         """Return observations ``[N, ...]`` where they are, as networks see them by the statistics of now."""
         if self.numbers is None:
             return observation
         mean, scale = self.filter()
-        return self.numbers.normalize_in_torch(observation, mean, scale)
+        return cast("Seen", self.numbers.normalize_in_torch(observation, mean, scale))
+
+    def seen_batch(self, batch: Batch) -> Batch:
+        """Return a batch as networks on a CPU see it, likewise, in memory that the next call reuses."""
+        if self.numbers is None:
+            return batch
+        mean, scale = (part.numpy() for part in self.filter())
+        shape = (2, *batch.observation.shape)
+        if self._normalized.shape != shape:
+            self._normalized = self.numbers.empty(shape, batch.observation)
+        observation, following = self._normalized
+        self.numbers.normalize(batch.observation, mean, scale, observation)
+        self.numbers.normalize(batch.next_observation, mean, scale, following)
+        return replace(batch, observation=observation, next_observation=following)
 
     def filter(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean, and one over the standard deviation, of each number of an observation, ``[F]``."""
@@ -322,47 +350,35 @@ class Normalizer(nn.Module):
         return np.clip(normalized, -MOST, MOST, out=normalized)
 
 
-class _Sums:
-    """Sums over the experience of fragments, from which moments are computed in two passes.
+class _Sums(NamedTuple):
+    """Sums over what was seen, from which moments are computed in two passes.
 
     Attributes:
         what: is summed, for messages.
-        count: of what is summed.
+        number: of what is summed.
+        values: sum of each number, ``[size]``.
+        squares: sums the squared distances from a mean ``[size]``.
     """
 
     what: str
-    count: int
-
-    def of_values(self) -> Doubles:
-        """Sum each number, ``[size]``."""
-        raise NotImplementedError
-
-    def of_squares(self, mean: Doubles) -> Doubles:
-        """Sum the squared distances from ``mean [size]``."""
-        raise NotImplementedError
+    number: int
+    values: Doubles
+    squares: Callable[[Doubles], Doubles]
 
 
-class _SumsOfObservations(_Sums):
-    """Of observations, in pieces of ``[K, F]``."""
+def _sums_of_observations(pieces: Iterable[npt.NDArray[Any]]) -> _Sums:
+    """Sum the numbers of observations, in pieces of ``[K, F]``."""
+    rows = list(pieces)
 
-    what = "observations"
-
-    def __init__(self, pieces: Iterable[npt.NDArray[Any]]) -> None:
-        self._rows = list(pieces)
-        self.count = sum(len(rows) for rows in self._rows)
-
-    def of_values(self) -> Doubles:
-        """Sum each number, ``[F]``."""
-        total: Doubles = np.sum([rows.sum(axis=0, dtype=np.float64) for rows in self._rows], axis=0)
-        return total
-
-    def of_squares(self, mean: Doubles) -> Doubles:
-        """Sum the squared distances from ``mean [F]``."""
+    def squares(mean: Doubles) -> Doubles:
         total = np.zeros_like(mean)
-        for rows in self._rows:
-            distance = rows - mean
+        for each in rows:
+            distance = each - mean
             total += np.einsum("ij,ij->j", distance, distance)
         return total
+
+    values: Doubles = np.sum([each.sum(axis=0, dtype=np.float64) for each in rows], axis=0)
+    return _Sums("observations", sum(len(each) for each in rows), values, squares)
 
 
 def experience_of(fragments: Sequence[Fields], numbers: Numbers) -> Iterator[npt.NDArray[Any]]:
@@ -374,43 +390,57 @@ def experience_of(fragments: Sequence[Fields], numbers: Numbers) -> Iterator[npt
         yield rows if mask.all() else rows[mask.reshape(-1)]
 
 
-class _SumsOfReturns(_Sums):
-    """Of the discounted returns, as the fragments say."""
+def _sums_of_returns(fragments: Sequence[Fields]) -> _Sums:
+    """Sum the discounted returns, as the fragments say."""
+    moments = np.concatenate([fragment[RETURNS][0] for fragment in fragments]).astype(np.float64)
+    count, means, squares_within = moments.T
 
-    what = "rewards"
+    def squares(mean: Doubles) -> Doubles:
+        distance = means - mean
+        return np.array([squares_within.sum() + np.dot(count, distance * distance)])
 
-    def __init__(self, fragments: Sequence[Fields]) -> None:
-        moments = np.concatenate([fragment[RETURNS][0] for fragment in fragments]).astype(np.float64)
-        self._count, self._mean, self._squares = moments.T
-        self.count = int(self._count.sum())
-
-    def of_values(self) -> Doubles:
-        """Sum the returns, ``[1]``."""
-        return np.array([np.dot(self._count, self._mean)])
-
-    def of_squares(self, mean: Doubles) -> Doubles:
-        """Sum the squared distances from ``mean [1]``."""
-        distance = self._mean - mean
-        return np.array([self._squares.sum() + np.dot(self._count, distance * distance)])
+    return _Sums("rewards", int(count.sum()), np.array([np.dot(count, means)]), squares)
 
 
-class _SumsOfTargets(_Sums):
-    """Of what values should have been."""
+def _sums_of_targets(targets: Floats) -> _Sums:
+    """Sum what values should have been, ``[K]``."""
 
-    what = "value targets"
-
-    def __init__(self, targets: Floats) -> None:
-        self._targets = targets
-        self.count = len(targets)
-
-    def of_values(self) -> Doubles:
-        """Sum the targets, ``[1]``."""
-        return np.array([self._targets.sum(dtype=np.float64)])
-
-    def of_squares(self, mean: Doubles) -> Doubles:
-        """Sum the squared distances from ``mean [1]``."""
-        distance = self._targets - mean
+    def squares(mean: Doubles) -> Doubles:
+        distance = targets - mean
         return np.array([np.dot(distance, distance)])
+
+    return _Sums("value targets", len(targets), np.array([targets.sum(dtype=np.float64)]), squares)
+
+
+class ValueUnits(NamedTuple):
+    """What a normalised value of 0, and a step of 1, stand for.
+
+    Attributes:
+        mean: of value targets.
+        spread: their standard deviation.
+    """
+
+    mean: float
+    spread: float
+
+    @classmethod
+    def of(cls, normalizer: Normalizer) -> Self:
+        """Read them from the statistics of a model that has some."""
+        assert normalizer.values is not None, "values are normalised"
+        return cls.from_moments(float(normalizer.values.mean), float(normalizer.values.variance))
+
+    @classmethod
+    def from_moments(cls, mean: float, variance: float) -> Self:
+        """Take the square root of a variance, which may be 0."""
+        return cls(mean, math.sqrt(variance + SMALL))
+
+    def normalized(self, returns: Any) -> Any:
+        """Shift and scale returns, an array or a tensor."""
+        return (returns - self.mean) / self.spread
+
+    def restored(self, values: Any) -> Any:
+        """Return what normalised values, an array or a tensor, stand for."""
+        return values * self.spread + self.mean
 
 
 class NormalizingExecutor(Executor):

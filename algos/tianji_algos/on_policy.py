@@ -23,7 +23,7 @@ from tianji_algos.distributions import Distribution, distribution_for
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic, Backprop
 from tianji_algos.models.recurrent import RecurrentActorCritic
-from tianji_algos.normalization import DiscountedReturns, acting_executor, normalizer_of
+from tianji_algos.normalization import DiscountedReturns, Normalizer, acting_executor, normalizer_of
 from tianji_algos.optim import (
     Diagnostics,
     Means,
@@ -235,7 +235,7 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
         self._mask = MaskReader.of(spaces)
         self._distribution = self._build_distribution(spaces)
         self._is_recurrent = isinstance(model, RecurrentActorCritic)
-        self._normalizer = normalizer_of(model)
+        self._normalizer = Normalizer.of(model, spaces)
         self._observations = Observations(spaces, flat.device, self._normalizer)
         nothing = np.zeros(len(self.diagnostics), np.float32)
         self._nothing: Diagnostics = nothing
@@ -266,9 +266,7 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
 
     def _scaled(self, reward: Floats) -> Floats:
         """Return rewards as they are learnt from: normalised, if they are to be, and scaled."""
-        if self._normalizer is not None:
-            reward = self._normalizer.rewards(reward)
-        return reward * np.float32(self.settings.reward_scale)
+        return self._normalizer.rewards(reward) * np.float32(self.settings.reward_scale)
 
     def _networks(self) -> dict[str, torch.Tensor]:
         """Name every tensor of the network, in place."""

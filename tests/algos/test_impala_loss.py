@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from tianji_algos.core import Spaces
 from tianji_algos.distributions import distribution_for
 from tianji_algos.fast_cpu.impala import IMPALALossByHand, v_trace
-from tianji_algos.impala.impala import DIAGNOSTICS, IMPALALoss, IMPALAMinibatch
+from tianji_algos.impala.impala import DIAGNOSTICS, IMPALALoss, IMPALAMinibatch, LearntValues
 from tianji_algos.impala.settings import IMPALASettings
-from tianji_algos.normalization import Normalization, Normalizer
-from tianji_algos.normalized_values import LearntValues, ValueUnits
+from tianji_algos.normalization import Normalization, Normalizer, ValueUnits
 
 Floats = npt.NDArray[np.float32]
 

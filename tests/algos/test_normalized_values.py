@@ -26,8 +26,13 @@ from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings, TeamActorCriticSettings
 from tianji_algos.models.teams.actor_critic import TeamActorCritic
-from tianji_algos.normalization import Moments, Normalization, build_normalizer, normalizer_of
-from tianji_algos.normalized_values import ValueUnits
+from tianji_algos.normalization import (
+    Moments,
+    Normalization,
+    ValueUnits,
+    build_normalizer,
+    normalizer_of,
+)
 from tianji_algos.ppo.ppo import PPOAgent, PPOEmbryo
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 

@@ -15,10 +15,9 @@ from tianji_algos.batch import Batch
 from tianji_algos.core import Agent, Fields, Model, ReplayEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange, is_on_host
 from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings, EpsilonSettings
-from tianji_algos.drawn_observations import DrawnObservations
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.q_network import QNetwork, count_actions
-from tianji_algos.normalization import acting_executor
+from tianji_algos.normalization import Normalizer, acting_executor
 from tianji_algos.optim import (
     Differentiated,
     Means,
@@ -343,7 +342,7 @@ class DQNEmbryo(QEmbryo[QNetwork], ReplayEmbryo):
 
     def __init__(self, spaces: Spaces, model: QNetwork, settings: DQNSettings, seed: int) -> None:
         super().__init__(spaces, model, settings, seed)
-        self._drawn = DrawnObservations(model)
+        self._normalizer = Normalizer.of(model, spaces)
         self._choose_derivatives(model, fits=is_on_host(model), what_fits="a network on a CPU")
         self._differentiate: Callable[[Batch], Differentiated] = self._in_torch
         if self._by_hand:
@@ -353,9 +352,9 @@ class DQNEmbryo(QEmbryo[QNetwork], ReplayEmbryo):
 
     def update(self, batch: Batch) -> UpdateResult:
         """Make one step of Adam, and let the target network follow when it is time."""
-        self._drawn.take_in(batch.observation, self._learners)
+        self._normalizer.update_drawn(batch.observation, self._learners)
         if self._by_hand:
-            batch = self._drawn.arrays(batch)
+            batch = self._normalizer.seen_batch(batch)
         diagnostics, errors = self._differentiate(batch)
         if self._learners.number > 1:
             self._learners.add_up(self._optimizer.gradient.mul_(1.0 / self._learners.number))
@@ -372,7 +371,7 @@ class DQNEmbryo(QEmbryo[QNetwork], ReplayEmbryo):
         next_observation = self._exchange.begin(batch.next_observation)
         observation = self._exchange.begin(batch.observation)  # On its way while networks see the other.
         with torch.no_grad():
-            seen = self._drawn.tensor(next_observation())
+            seen = self._normalizer.seen(next_observation())
             next_q = self._target.model(seen)
             chooser = self.model(seen) if settings.double else next_q
             if self._mask is not None:
@@ -380,7 +379,7 @@ class DQNEmbryo(QEmbryo[QNetwork], ReplayEmbryo):
             target = reward + discount * bootstrap(next_q, chooser)
         self._optimizer.gradient.zero_()
         loss, diagnostics, errors = td_loss(
-            self.model(self._drawn.tensor(observation())), action, target, weight, self._delta
+            self.model(self._normalizer.seen(observation())), action, target, weight, self._delta
         )
         loss.backward()  # type: ignore[no-untyped-call]
         return diagnostics, errors

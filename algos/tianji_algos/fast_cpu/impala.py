@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from tianji_algos.distributions import Distribution
 from tianji_algos.fast_cpu.distributions import by_hand
-from tianji_algos.impala.impala import IMPALAMinibatch
+from tianji_algos.impala.impala import IMPALAMinibatch, LearntValues
 from tianji_algos.impala.settings import IMPALASettings, VTrace
-from tianji_algos.normalized_values import LearntValues
 
 Floats = npt.NDArray[np.float32]
 

@@ -9,23 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from tianji_algos.action_mask import records_of
-from tianji_algos.core import Fields, Spaces, UpdateResult
+from tianji_algos.core import AllReduce, Fields, Model, Spaces, UpdateResult
 from tianji_algos.distributions import Distribution
 from tianji_algos.impala.settings import IMPALAAgentSettings, IMPALASettings, VTrace
 from tianji_algos.models.actor_critic import ActorCritic
-from tianji_algos.normalized_values import LearntValues
+from tianji_algos.normalization import Normalizer, ValueUnits, normalizer_of
 from tianji_algos.on_policy import PolicyAgent, PolicyEmbryo, PolicyMinibatch, differentiate_by_hand
 from tianji_algos.registry import kernel
 from tianji_algos.rollout_observations import Columns, Indices
 
 DIAGNOSTICS: Final = ("policy_loss", "value_loss", "entropy", "approx_kl", "rho", "clip_fraction")
+Floats = npt.NDArray[np.float32]
 _RECORDED: Final = ("action", "log_prob", "reward", "terminated", "mask")
 
 
@@ -87,6 +88,48 @@ def v_trace(
     following[:-1] += error[1:]  # v_{s+1}
     advantage = ratio.clamp(max=how.pg_rho_bar) * (reward + discount * following - value[:-1])
     return error, advantage
+
+
+class LearntValues:
+    """The values of a network in updates that compute their targets anew.
+
+    The targets of a pass over a rollout are noted where they are, and taken into the statistics at its end:
+    an update reads nothing to the host, and learners add up once in a pass.
+
+    Attributes:
+        units: of the network's values in this pass.
+    """
+
+    def __init__(self, normalizer: Normalizer) -> None:
+        self._normalizer = normalizer
+        self._noted: list[npt.NDArray[Any] | torch.Tensor] = []
+        self.units = ValueUnits.of(normalizer)
+
+    @classmethod
+    def of(cls, model: Model) -> Self | None:
+        """Build them for a model; None if its values are as they are."""
+        normalizer = normalizer_of(model)
+        return None if normalizer is None or normalizer.values is None else cls(normalizer)
+
+    def begin(self) -> None:
+        """Begin with a rollout: since the last, statistics may have come from a checkpoint or from groups."""
+        self._noted.clear()
+        self.units = ValueUnits.of(self._normalizer)
+
+    def note(self, target: Floats | torch.Tensor) -> None:
+        """Note the targets ``[K]`` of an update, as returns, in memory that stays as it is."""
+        self._noted.append(target)
+
+    def end_pass(self, learners: AllReduce) -> None:
+        """Take in what was noted, and by other learners."""
+        self._normalizer.update_values(self.targets(), learners)
+        self.begin()
+
+    def targets(self) -> Floats:
+        """Bring the targets of this pass so far together on the host, ``[K]``."""
+        if not self._noted:
+            return np.empty(0, np.float32)
+        return torch.cat([torch.as_tensor(target) for target in self._noted]).cpu().numpy()
 
 
 class IMPALALoss:
@@ -183,8 +226,7 @@ class IMPALAEmbryo(PolicyEmbryo):
         """Yield the minibatches of all epochs, each in the units of values that the last ended with."""
         if self._values is not None:
             self._values.begin()
-        if self._normalizer is not None:
-            self._normalizer.update(fragments, self._learners)
+        self._normalizer.update(fragments, self._learners)
         self._gather(fragments)
         for _ in range(self.settings.epochs):
             yield from self._shuffled()

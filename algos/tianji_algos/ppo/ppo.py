@@ -25,7 +25,7 @@ from tianji_algos.core import Fields, Spaces, UpdateResult
 from tianji_algos.distributions import Distribution
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic
-from tianji_algos.normalized_values import RecordedValues, ValueUnits
+from tianji_algos.normalization import ValueUnits, normalizer_of
 from tianji_algos.on_policy import (
     PolicyAgent,
     PolicyEmbryo,
@@ -207,8 +207,7 @@ class PPOEmbryo(PolicyEmbryo):
     def minibatches(self, fragments: Sequence[Fields]) -> Iterator[PPOMinibatch]:
         """Yield the minibatches of all epochs; fewer if the policy moves beyond ``target_kl``."""
         limit = self.settings.target_kl
-        if self._normalizer is not None:
-            self._normalizer.update(fragments, self._learners)
+        self._normalizer.update(fragments, self._learners)
         self._gather(fragments)
         self._diverged, self._diverged_samples = 0.0, 0
         for _ in range(self.settings.epochs):
@@ -286,7 +285,7 @@ class PPOEmbryo(PolicyEmbryo):
 
     def _normalize_values(self) -> None:
         """Take in the rollout's targets; bring values, targets and advantages into the network's units."""
-        if self._normalizer is None or self._normalizer.values is None:
+        if self._normalizer.values is None:
             return
         self._normalizer.update_values(self._judged("target"), self._learners)
         units = ValueUnits.of(self._normalizer)
@@ -476,7 +475,11 @@ class PPOAgent(PolicyAgent):
         self, spaces: Spaces, model: ActorCritic, settings: BaseModel, num_envs: int, seed: int
     ) -> None:
         super().__init__(spaces, model, settings, num_envs, seed)
-        self._values = RecordedValues.of(model)
+        self._units: ValueUnits | None = None
+        """Units of the network's values; None if they are returns."""
+        normalizer = normalizer_of(model)
+        if normalizer is not None and normalizer.values is not None:
+            self._units, self._place = ValueUnits.of(normalizer), normalizer.place(normalizer.values)
 
     @classmethod
     def fields(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:
@@ -488,14 +491,14 @@ class PPOAgent(PolicyAgent):
     def record_value(self, value: npt.NDArray[np.float32], into: Fields) -> None:
         """Write ``value [N]``, as returns have it where the network gives normalised ones."""
         into["value"][...] = value.reshape(into["value"].shape)
-        if self._values is not None:
-            self._values.restore(into["value"])
+        if self._units is not None:
+            into["value"][...] = self._units.restored(into["value"])
 
     def adopt(self, parameters: npt.NDArray[np.float32]) -> None:
         """Act with these parameters from now on, and with the statistics of values among them."""
         super().adopt(parameters)
-        if self._values is not None:
-            self._values.adopt(parameters)
+        if self._units is not None:
+            self._units = ValueUnits.from_moments(*parameters[self._place].tolist())
 
     def finish(self, fields: Fields, observation: npt.NDArray[Any]) -> None:
         """Write the value of the observation after the last step."""

@@ -15,8 +15,8 @@ from tianji_algos.batch import UnrollBatch
 from tianji_algos.core import Spaces, UnrollEmbryo, UpdateResult
 from tianji_algos.device import device_of, on_host
 from tianji_algos.dqn.dqn import DIAGNOSTICS, EpsilonGreedyAgent, QEmbryo, bootstrap, td_loss
-from tianji_algos.drawn_observations import DrawnObservations
 from tianji_algos.models.recurrent import RecurrentQNetwork
+from tianji_algos.normalization import Normalizer
 from tianji_algos.r2d2.settings import R2D2AgentSettings, R2D2Settings
 
 LINEAR: Final = 1e-3
@@ -78,11 +78,12 @@ class R2D2Embryo(QEmbryo[RecurrentQNetwork], UnrollEmbryo):
         device = device_of(model)
         self._reads_norms = on_host(device)
         self._nothing = torch.zeros(len(DIAGNOSTICS), device=device)
-        self._drawn = DrawnObservations(model)
+        self._normalizer = Normalizer.of(model, spaces)
 
     def update(self, batch: UnrollBatch) -> UpdateResult:
         """Make one step of Adam, and let the target network follow when it is time."""
-        self._drawn.take_in(batch.observation.reshape(-1, *batch.observation.shape[2:]), self._learners)
+        observed = batch.observation.reshape(-1, *batch.observation.shape[2:])
+        self._normalizer.update_drawn(observed, self._learners)
         own = np.count_nonzero(batch.mask[:, self.settings.burn_in :])
         total = int(self._learners.compare(np.array([own]))[:, 0].sum())
         self._optimizer.gradient.zero_()
@@ -128,7 +129,7 @@ class R2D2Embryo(QEmbryo[RecurrentQNetwork], UnrollEmbryo):
         """
         burn_in = self.settings.burn_in
         seen = self._exchange.to_device(batch.observation)
-        observation = self._drawn.tensor(seen.flatten(0, 1)).view(seen.shape).transpose(0, 1)
+        observation = self._normalizer.seen(seen.flatten(0, 1)).view(seen.shape).transpose(0, 1)
         state = self._exchange.to_device(batch.fields["state"])
         first = torch.zeros(observation.shape[:2], dtype=torch.bool)
         first[1:] = torch.from_numpy(~batch.mask.T)
