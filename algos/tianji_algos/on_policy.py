@@ -264,10 +264,6 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
         self.uses_per_sample = float(settings.epochs)
         self._build_loss()
 
-    def _scaled(self, reward: Floats) -> Floats:
-        """Return rewards as they are learnt from: normalised, if they are to be, and scaled."""
-        return self._normalizer.rewards(reward) * np.float32(self.settings.reward_scale)
-
     def _networks(self) -> dict[str, torch.Tensor]:
         """Name every tensor of the network, in place."""
         return tensors_of("model", self.model)

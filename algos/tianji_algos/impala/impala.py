@@ -247,7 +247,7 @@ class IMPALAEmbryo(PolicyEmbryo):
                 self._recorded[name] = memory
             np.concatenate(fields, axis=1, out=memory, casting="unsafe")
         reward = self._recorded["reward"]
-        reward[...] = self._scaled(reward)
+        reward[...] = self._normalizer.rewards(reward) * np.float32(self.settings.reward_scale)
         self._held = {name: self._memory.put(field) for name, field in self._recorded.items()}
         self._widths = self._learners.compare(np.array([self._columns.number]))[:, 0]
 

@@ -255,7 +255,7 @@ class PPOEmbryo(PolicyEmbryo):
         """Compute what a minibatch has of each step, ``[T * N, ...]``."""
         settings = self.settings
         reward, value, terminated, mask = self._returns_of(fragment)
-        reward = self._scaled(reward)
+        reward = self._normalizer.rewards(reward) * np.float32(settings.reward_scale)
         advantage = estimate_advantages(reward, value, terminated, mask, settings.gamma, settings.gae_lambda)
         columns = {
             "action": fragment["action"],
