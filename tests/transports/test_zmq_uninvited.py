@@ -192,7 +192,7 @@ def test_a_flood_of_hellos_takes_no_memory_and_no_sender_its_place(connect: Conn
             hello(strangers[-1], header._replace(session=session))
         for stranger in strangers:
             verbs.until(receiver, functools.partial(answered, stranger))
-        assert len(receiver._inlets[0, 1].lives) < 20
+        assert len(receiver._inlet_of[0, 1].lives) < 20
         sender.tell("stream", 0, "f", 20)
         verbs.receive_stream(receiver, "f", 1, 0, 20)
         sender.answer()

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tianji_transports.endpoint import Inlet, Outlet, SlotView, page_memory
+from tianji_transports.credit import CreditInlet, CreditOutlet, Life
+from tianji_transports.endpoint import SlotView, page_memory
 from tianji_transports.errors import TransportError
 from tianji_transports.ucx.frames import LINE, NUMBER
 from tianji_transports.ucx.library import Array
@@ -49,22 +50,18 @@ class Buffer:
 
 
 @dataclass(eq=False)
-class UcxOutlet(Outlet):
+class UcxOutlet(CreditOutlet):
     """The sender's end.
 
     Attributes:
-        index: of the channel in the wiring.
         tag: of its messages.
         endpoint: to where the receiver wants messages; None before its WELCOME.
-        session: the receiver's life.
         opening: the first message to there, until it has left; then the receiver is there.
         flying: memory that UCX may still read, with its request.
     """
 
-    index: int = field(kw_only=True)
     tag: Any = field(kw_only=True)
     endpoint: Any = None
-    session: int = -1
     opening: Any = None
     flying: deque[tuple[Any, Buffer]] = field(default_factory=deque)
 
@@ -92,79 +89,41 @@ class UcxOutlet(Outlet):
 
 
 @dataclass(eq=False)
-class Life:
-    """One life of a sender, as its receiver sees it.
+class UcxLife(Life):
+    """One life of a sender; its messages come in where no other's do.
 
     Attributes:
-        inlet: whose.
-        session: which.
-        begun: arrived up to this number, received or not.
-        claimed: number of the last message claimed.
-        told: number of the last credit sent.
-        endpoint: where credits go; None when it is over.
         lane: where its messages come in.
         credit: tag of its credits.
-        coming: messages that began to arrive, in order.
+        coming: messages that began to arrive, in order: the request and what will be queued.
     """
 
     inlet: UcxInlet
-    session: int
-    begun: int
-    claimed: int
-    told: int
-    endpoint: Any
     lane: Lane
     credit: Any
-    coming: deque[Message] = field(default_factory=deque)
+    coming: deque[tuple[Any, tuple[UcxLife, int, memoryview, Buffer]]] = field(default_factory=deque)
 
     def arrivals(self) -> None:
         """Hand over what has arrived completely."""
         coming, inlet = self.coming, self.inlet
-        while coming and coming[0].request.completed:
-            message = coming.popleft()
-            message.request = None  # a request keeps the whole worker alive
-            inlet.queue.append(message)
+        while coming and coming[0][0].completed:
+            inlet.queue.append(coming.popleft()[1])  # a request keeps the whole worker alive
             inlet.arrived += 1
 
     def end(self) -> list[tuple[Any, Buffer]]:
         """Expect nothing more; give what was arriving: requests that will not complete, and their memory."""
         self.arrivals()
-        lost = [(message.request, message.buffer) for message in self.coming]
+        lost = [(request, message[3]) for request, message in self.coming]
         self.coming.clear()
-        self.endpoint = None
+        self.route = None
         return lost
 
 
 @dataclass(eq=False)
-class Message:
-    """A message of a channel: whose, where, how long, and the request that receives it until it is here."""
+class UcxInlet(CreditInlet):
+    """The receiver's end; ``pool`` is memory of the channel, for all its senders."""
 
-    life: Life
-    buffer: Buffer
-    nbytes: int
-    request: Any = None
-
-
-@dataclass(eq=False)
-class UcxInlet(Inlet):
-    """The receiver's end.
-
-    Attributes:
-        index: of the channel in the wiring.
-        pool: memory of the channel, for all its senders.
-        queue: messages that are here.
-        lives: by session.
-    """
-
-    index: int = field(kw_only=True)
     pool: list[Buffer] = field(kw_only=True)
-    queue: deque[Message] = field(default_factory=deque)
-    lives: dict[int, Life] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Set the number of claims between two credits."""
-        super().__post_init__()
-        self.batch = max(1, self.channel.window // 2)
 
     def reclaim(self, handle: Buffer) -> None:
         """Take a released message's memory back."""

@@ -7,13 +7,14 @@ reused memory as soon as it begins to arrive, so that nothing waits for a busy, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from tianji_transports.core import Capabilities, CloseReport, EngineOptions
-from tianji_transports.endpoint import Endpoint, HeldClaim, HeldLoan
+from tianji_transports.credit import CreditEndpoint
+from tianji_transports.endpoint import HeldClaim, HeldLoan
 from tianji_transports.errors import TransportError
-from tianji_transports.ucx.ends import Buffer, Life, Message, Publisher, UcxInlet, UcxOutlet, UcxSlotView
+from tianji_transports.ucx.ends import Buffer, Publisher, UcxInlet, UcxLife, UcxOutlet, UcxSlotView
 from tianji_transports.ucx.frames import LINE, NUMBER, Kind, job_bits, new_session, tag_of, tag_parts
 from tianji_transports.ucx.library import describe
 from tianji_transports.ucx.port import SMALL, Lane, Port, Tag, address_text, parse_address
@@ -23,7 +24,7 @@ AT_ONCE = 64
 """Rounds in which UCX takes in what is just arriving, a few messages or fragments each."""
 
 
-class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
+class UcxTransport(CreditEndpoint[UcxOutlet, UcxInlet, UcxSlotView, UcxLife]):
     """An endpoint of the UCX engine."""
 
     spin_s = 100e-6
@@ -50,10 +51,9 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         super().__init__(wiring, rank, incarnation, options)
         self._job = job_bits(wiring)
         self._session = new_session(incarnation)
-        self._peers: dict[int, int] = {}
         self._pools: dict[str, list[Buffer]] = {}
-        self._lives: dict[int, Life] = {}
-        self._arriving: list[Life] = []
+        self._lives: dict[int, UcxLife] = {}
+        self._arriving: list[UcxLife] = []
         self._small, self._opening = Buffer(SMALL), Buffer(NUMBER.size)
         self._lanes: dict[tuple[int, int], Lane] = {}
         self._port = Port(self._job)
@@ -61,9 +61,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         try:
             self._open()
             self._address = address_text(self._session, self._port.lobby.address)
-            loops = any(outlet.dest == rank for outlet in self._outlets.values())
-            if loops or any(view.slot.writer == rank for view in self._read.values()):
-                self.connect({rank: self._address})
+            self.connect({rank: self._address})
         except BaseException:
             self._port.close()
             raise
@@ -73,29 +71,20 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         """Where peers reach this endpoint: the address of its UCX worker, as text."""
         return self._address
 
-    def connect(self, addresses: Mapping[int, str]) -> None:
-        """Learn where peers are; a new address of a known rank means that it was restarted."""
-        if self._report is not None:
-            raise self._error("connect")
-        for rank, text in addresses.items():
-            outlets = [outlet for outlet in self._outlets.values() if outlet.dest == rank]
-            views = [view for view in self._read.values() if view.slot.writer == rank]
-            if not (outlets or views):
-                continue
-            session, address = parse_address(text, rank)
-            if self._peers.get(rank) == session:
-                continue
-            self._peers[rank] = session
-            endpoint = self._port.endpoint(rank, session, address)
-            self._port.forget(rank, session)
-            for outlet in outlets:
-                self._leave(outlet)
-                outlet.session = session
-                self._greet(endpoint, Kind.HELLO, outlet.index, outlet.pushed)
-            for view in views:
-                self._give_up(view)
-                view.endpoint, view.session = endpoint, session
-                self._greet(endpoint, Kind.JOIN, view.index, view.version + 1)
+    def _reach(
+        self, rank: int, address: str, outlets: Sequence[UcxOutlet], views: Sequence[UcxSlotView]
+    ) -> None:
+        session, worker_address = parse_address(address, rank)
+        endpoint = self._port.endpoint(rank, session, worker_address)
+        self._port.forget(rank, session)
+        for outlet in outlets:
+            self._leave(outlet)
+            outlet.session = session
+            self._greet(endpoint, Kind.HELLO, outlet.index, outlet.pushed)
+        for view in views:
+            self._give_up(view)
+            view.endpoint, view.session = endpoint, session
+            self._greet(endpoint, Kind.JOIN, view.index, view.version + 1)
 
     def peer_lost(self, rank: int) -> None:
         """Handle the death of a peer; see ``Endpoint.peer_lost``."""
@@ -109,14 +98,14 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         for view in self._read.values():
             if view.slot.writer == rank:
                 self._give_up(view)
-        self._peers.pop(rank, None)
+        self._addresses.pop(rank, None)
         self._port.forget(rank)
 
     def close(self, drain_s: float = 0.0) -> CloseReport:
         """Take in what has come before it is counted; see ``Transport.close``."""
         if self._report is None:
             for _ in range(AT_ONCE):
-                self._progress()
+                self._receive()
         return super().close(drain_s)
 
     def _leave(self, outlet: UcxOutlet) -> None:
@@ -163,7 +152,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         )
 
     def _refresh(self, outlet: UcxOutlet) -> None:
-        self._progress()
+        self._receive()
         if outlet.opening is not None:
             outlet.check_open()
 
@@ -182,7 +171,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
 
     # -- what arrives ----------------------------------------------------------------------------------
 
-    def _progress(self) -> None:
+    def _receive(self) -> None:
         """Take in everything that UCX has."""
         for lane in self._port.lanes:
             if lane.worker is not None:  # the lobby may have had news of a newer life
@@ -200,21 +189,21 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
             if not (self._data(life, lane, probe) if life is not None else self._control(lane, probe)):
                 self.counters.rejected += 1
 
-    def _data(self, life: Life, lane: Lane, probe: Any) -> bool:
+    def _data(self, life: UcxLife, lane: Lane, probe: Any) -> bool:
         """Begin to receive a message; returns whether it was valid."""
-        inlet, nbytes = life.inlet, probe.length
-        channel = inlet.channel
-        if nbytes > channel.max_bytes or life.begun - life.claimed >= channel.window or life.lane is not lane:
+        inlet, nbytes, number = life.inlet, probe.length, life.arrived + 1
+        if nbytes > inlet.max_bytes or number > life.claimed + inlet.window or life.lane is not lane:
             lane.drop(probe)
             return False
-        life.begun += 1
-        buffer = inlet.pool.pop() if inlet.pool else Buffer(channel.max_bytes)
+        life.arrived = number
+        buffer = inlet.pool.pop() if inlet.pool else Buffer(inlet.max_bytes)
         request = lane.worker.tag_recv_with_handle(buffer.whole, probe)
+        message = life, number, buffer.memory[:nbytes], buffer
         if not life.coming and request.completed:
-            inlet.queue.append(Message(life, buffer, nbytes))
+            inlet.queue.append(message)
             inlet.arrived += 1
         else:
-            life.coming.append(Message(life, buffer, nbytes, request))
+            life.coming.append((request, message))
             if life not in self._arriving:
                 self._arriving.append(life)
         return True
@@ -268,10 +257,8 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         """Take in what a receiver tells its sender, or the sender's first message in its lane."""
         if lane is not self._port.lobby:
             return self._lanes.get((rank, session)) is lane
-        if stream >= len(self.wiring.channels):
-            return False
-        outlet = self._outlets.get((rank, self.wiring.channels[stream].name))
-        if outlet is None or outlet.index != stream or session != outlet.session:
+        outlet = self._outlet_of.get((stream, rank))
+        if outlet is None or session != outlet.session:
             return False
         if kind == Kind.WELCOME:
             try:
@@ -288,11 +275,8 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
 
     def _hello(self, session: int, rank: int, stream: int, number: int, address: bytes) -> bool:
         """Begin a life of a sender."""
-        if stream >= len(self.wiring.channels):
-            return False
-        inbox = self._inboxes.get(self.wiring.channels[stream].name)
-        inlet = inbox.by_source.get(rank) if inbox is not None else None
-        if inlet is None or inlet.index != stream or session in inlet.lives or not address:
+        inlet = self._inlet_of.get((stream, rank))
+        if inlet is None or session in inlet.lives or not address:
             return False
         try:
             endpoint = self._port.endpoint(rank, session, address)
@@ -304,40 +288,23 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         lane = self._lanes.get((rank, session))
         if lane is None:
             lane = self._lanes[rank, session] = self._port.open_lane()
-        life = Life(inlet, session, number, number, number, endpoint, lane, self._tag(Kind.CREDIT, stream))
+        life = UcxLife(inlet, session, endpoint, number, lane, self._tag(Kind.CREDIT, stream))
         inlet.lives[session] = life
         self._lives[tag_of(self._job, Kind.DATA, session, rank, stream)] = life
         self._port.send_small(endpoint, self._tag(Kind.WELCOME, stream), NUMBER.pack(number) + lane.address)
         return True
 
-    # -- receiving -------------------------------------------------------------------------------------
+    # -- credits --------------------------------------------------------------------------------------
 
-    def _claim(self, inlet: UcxInlet) -> HeldClaim | None:
-        if not inlet.queue:
-            self._progress()
-            if not inlet.queue:
-                for life in inlet.lives.values():
-                    self._credit(life)
-                return None
-        message = inlet.queue.popleft()
-        life = message.life
-        inlet.claimed += 1
-        life.claimed += 1
-        if life.claimed - life.told >= inlet.batch:
-            self._credit(life)
-        return HeldClaim(inlet, message.buffer, message.buffer.memory[: message.nbytes], inlet.source)
-
-    def _credit(self, life: Life) -> None:
-        """Send a credit for claims that the sender does not know of: it may be waiting."""
-        if life.told != life.claimed and life.endpoint is not None:
-            life.told = life.claimed
-            self._port.send_small(life.endpoint, life.credit, NUMBER.pack(life.claimed))
+    def _send_credit(self, life: UcxLife) -> None:
+        if life.route is not None:
+            self._port.send_small(life.route, life.credit, NUMBER.pack(life.claimed))
 
     # -- slots -----------------------------------------------------------------------------------------
 
     def _publish(self, slot: Slot, payload: memoryview, version: int) -> None:
         self._publisher.publish(self.wiring.slots.index(slot), payload, version)
-        self._progress()
+        self._receive()
 
     def _value(self, lane: Lane, probe: Any, session: int, rank: int, stream: int) -> bool:
         """Begin to receive a value."""
@@ -374,7 +341,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         self._send_number(view.endpoint, Kind.ACK, view.index, number)
 
     def _newest(self, view: UcxSlotView, newer_than: int) -> HeldClaim | None:
-        self._progress()
+        self._receive()
         self._received(view)
         if view.value is None or view.version <= newer_than:
             return None
@@ -385,13 +352,12 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
     # -- waiting ---------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        self._progress()
+        self._receive()
         for outlet in self._outlets.values():
             outlet.check_open()
         for view in self._read.values():
             self._received(view)
-        for life in self._lives.values():
-            self._credit(life)
+        self._settle()
 
     def _sleep(self, timeout_s: float, also: Sequence[int]) -> bool:
         for lane in self._port.lanes:
@@ -408,7 +374,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
 
     def _free(self) -> None:
         for life in self._lives.values():
-            self._send_number(life.endpoint, Kind.BYE, life.inlet.index, 0)
+            self._send_number(life.route, Kind.BYE, life.inlet.index, 0)
         # A claim or a loan that is still held must not keep UCX alive.
         for key in list(self._lanes):
             self._end(*key)

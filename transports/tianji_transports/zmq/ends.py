@@ -9,7 +9,8 @@ from typing import Final
 
 import zmq
 
-from tianji_transports.endpoint import Inlet, Outlet, SlotView
+from tianji_transports.credit import CreditInlet, CreditOutlet, Life
+from tianji_transports.endpoint import SlotView
 from tianji_transports.zmq.frames import LINE, Header, Kind
 
 SHARED_BYTES: Final = 64 * 1024
@@ -51,19 +52,15 @@ class Buffer:
 
 
 @dataclass(eq=False)
-class ZmqOutlet(Outlet):
+class ZmqOutlet(CreditOutlet):
     """The sender's end.
 
     Attributes:
-        index: of the channel in the wiring.
         flying: memory that ZMQ may still read, with the number of its push.
-        session: the receiver's life that answered HELLO, 0 before.
         hello_at: when to say HELLO next, while there is no answer.
     """
 
-    index: int = field(kw_only=True)
     flying: deque[tuple[int, Buffer]] = field(default_factory=deque)
-    session: int = 0
     hello_at: float = 0.0
 
     def __post_init__(self) -> None:
@@ -102,56 +99,8 @@ class ZmqOutlet(Outlet):
 
 
 @dataclass(eq=False)
-class Life:
-    """One life of a sender, as its receiver sees it.
-
-    Attributes:
-        identity: of its connection.
-        session: random number of the life.
-        arrived: number of the last push that arrived.
-        queued: pushes that arrived and are not claimed.
-        claimed: number of the last push that was claimed.
-        owed: claims that the sender does not know of.
-    """
-
-    identity: bytes
-    session: int
-    arrived: int
-    queued: int = 0
-    claimed: int = 0
-    owed: int = 0
-
-    def count_arrival(self, number: int, window: int) -> bool:
-        """Count a push that arrived; False if a sender that keeps to its window could not have sent it."""
-        if self.queued >= window or not self.arrived < number <= self.arrived + window:
-            return False
-        self.arrived = number
-        self.queued += 1
-        return True
-
-
-@dataclass(eq=False)
-class ZmqInlet(Inlet):
-    """The receiver's end.
-
-    Attributes:
-        index: of the channel in the wiring.
-        queue: what arrived: whose, its number, its frame.
-        lives: of the sender, by identity, the oldest first.
-        owing: the life that is owed a credit.
-    """
-
-    index: int = field(kw_only=True)
-    queue: deque[tuple[Life, int, memoryview]] = field(default_factory=deque)
-    lives: dict[bytes, Life] = field(default_factory=dict)
-    owing: Life | None = None
-
-    def __post_init__(self) -> None:
-        """Keep what every message reads one attribute away. Half a window always keeps its sender going."""
-        super().__post_init__()
-        self.max_bytes = self.channel.max_bytes
-        self.window = self.channel.window
-        self.batch = max(1, self.channel.window // 2)
+class ZmqInlet(CreditInlet):
+    """The receiver's end; a connection's identity names a life of the sender, and is where answers go."""
 
     def begin(self, identity: bytes, session: int, number: int, reachable: Callable[[bytes], bool]) -> bool:
         """Learn that a life of the sender begins after push ``number``, or begins again after BYE.
@@ -167,16 +116,17 @@ class ZmqInlet(Inlet):
         if life is not None:
             if life.session != session or number < life.arrived:
                 return False
+            life.begun += number - life.arrived
             life.arrived = number
             return True
         if len(self.lives) >= MOST_LIVES:
-            gone = (life for life in self.lives.values() if not reachable(life.identity))
-            silent = (life for life in self.lives.values() if not (life.claimed or life.queued))
+            gone = (life for life in self.lives.values() if not reachable(life.route))
+            silent = (life for life in self.lives.values() if life.arrived == life.begun)
             forgotten = next(gone, None) or next(silent, None)
             if forgotten is None:
                 return False
-            del self.lives[forgotten.identity]
-        self.lives[identity] = Life(identity, session, number)
+            del self.lives[forgotten.route]
+        self.lives[identity] = Life(self, session, identity, number)
         return True
 
 

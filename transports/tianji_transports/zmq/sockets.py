@@ -73,7 +73,6 @@ class Sockets:
         self._options = options
         self._windows = sum(channel.window for channel in wiring.channels)
         self._identity = struct.pack("<BIQ", 1, rank, session)
-        self._addresses: dict[int, str] = {}
         self._looked_at = 0.0
         self._context = zmq.Context()
         self.dealers: dict[int, ByteSocket] = {}
@@ -126,10 +125,6 @@ class Sockets:
         self.door.guard(socket)
         return socket.bind_to_random_port(f"tcp://{self._options.host}")
 
-    def knows(self, rank: int, address: str) -> bool:
-        """Whether ``rank`` was connected to at this address."""
-        return self._addresses.get(rank) == address
-
     def connect(self, rank: int, address: str, read: Sequence[int]) -> None:
         """Connect to a rank and the slots ``read`` of it, in place of its earlier address."""
         base, _, ports = address.rpartition(":")
@@ -151,7 +146,6 @@ class Sockets:
                 subscriber.conflate = True
                 subscriber.subscribe(b"")
                 self._join(subscriber, f"{base}:{port}", key)
-        self._addresses[rank] = address
 
     def _join(self, socket: ByteSocket, address: str, key: Curve | Password) -> None:
         key.show(socket)

@@ -11,13 +11,14 @@ import contextlib
 import math
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import zmq
 
 from tianji_transports.core import Capabilities, EngineOptions
-from tianji_transports.endpoint import Endpoint, HeldClaim, HeldLoan, Inbox, page_memory
+from tianji_transports.credit import CreditEndpoint, Life
+from tianji_transports.endpoint import HeldClaim, HeldLoan, page_memory
 from tianji_transports.errors import TransportError
 from tianji_transports.wiring import Channel, Slot, Wiring, digest
 from tianji_transports.zmq.door import NOBLOCK
@@ -42,7 +43,7 @@ DATA = int(Kind.DATA)
 OTHER_JOB = "it is malformed, or of another job or wiring"
 
 
-class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
+class ZmqTransport(CreditEndpoint[ZmqOutlet, ZmqInlet, ZmqSlotView, Life]):
     """An endpoint of the ZMQ engine."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -60,7 +61,6 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         super().__init__(wiring, rank, incarnation, options)
         self._digest = digest(wiring)
         self._session = secrets.randbits(63) + 1
-        self._inlets: dict[tuple[int, int], ZmqInlet] = {}
         received = (channel.max_bytes for channel in wiring.channels if channel.receiver == rank)
         # ZMQ's own frame costs more than a small copy.
         self._copies = max(received, default=0) < SHARED_BYTES
@@ -80,21 +80,15 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         """Where peers reach this endpoint: its ROUTER, then the PUB of each slot that it writes."""
         return self._sockets.address
 
-    def connect(self, addresses: Mapping[int, str]) -> None:
-        """Learn where peers are; a new address of a known rank means that it was restarted."""
-        if self._report is not None:
-            raise self._error("connect")
-        for rank, address in addresses.items():
-            outlets = [outlet for outlet in self._outlets.values() if outlet.dest == rank]
-            views = [view for view in self._read.values() if view.slot.writer == rank]
-            if not (outlets or views) or self._sockets.knows(rank, address):
-                continue
-            self._sockets.connect(rank, address, [view.index for view in views])
-            for outlet in outlets:
-                outlet.present, outlet.hello_at = False, 0.0
-                self._refresh(outlet)
-            for view in views:
-                view.pause_s, view.join_at = JOIN_FIRST_S, 0.0
+    def _reach(
+        self, rank: int, address: str, outlets: Sequence[ZmqOutlet], views: Sequence[ZmqSlotView]
+    ) -> None:
+        self._sockets.connect(rank, address, [view.index for view in views])
+        for outlet in outlets:
+            outlet.present, outlet.hello_at = False, 0.0
+            self._refresh(outlet)
+        for view in views:
+            view.pause_s, view.join_at = JOIN_FIRST_S, 0.0
 
     # -- opening ---------------------------------------------------------------------------------------
 
@@ -102,9 +96,7 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         return ZmqOutlet(channel.receiver, channel, index=self.wiring.channels.index(channel))
 
     def _make_inlet(self, channel: Channel, source: int) -> ZmqInlet:
-        inlet = ZmqInlet(source, channel, index=self.wiring.channels.index(channel))
-        self._inlets[inlet.index, source] = inlet
-        return inlet
+        return ZmqInlet(source, channel, index=self.wiring.channels.index(channel))
 
     def _make_slot_view(self, slot: Slot) -> ZmqSlotView:
         return ZmqSlotView(slot, index=self.wiring.slots.index(slot))
@@ -166,13 +158,11 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
 
     def _answered(self, rank: int, header: Header) -> str | None:
         """Take in one answer of a receiver; returns what was wrong with it, if anything."""
-        channels = self.wiring.channels
-        name = channels[header.stream].name if header.stream < len(channels) else ""
-        outlet = self._outlets.get((rank, name))
-        if outlet is None or outlet.index != header.stream or header.rank != rank:
+        outlet = self._outlet_of.get((header.stream, rank))
+        if outlet is None or header.rank != rank:
             return "nothing is sent there"
         if not outlet.handle(header.kind, header.session, header.number):
-            return f"no {name!r} was sent to that life of it that it could be about"
+            return f"no {outlet.channel.name!r} was sent to that life of it that it could be about"
         return None
 
     def _allocate(self, outlet: ZmqOutlet, nbytes: int) -> HeldLoan[ZmqOutlet]:
@@ -202,44 +192,8 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
 
     # -- receiving -------------------------------------------------------------------------------------
 
-    def _claim(self, inlet: ZmqInlet) -> HeldClaim | None:
-        if not inlet.queue:
-            self._receive()
-        return self._next(inlet) if inlet.queue else None
-
-    def _claim_any(self, inbox: Inbox[ZmqInlet]) -> HeldClaim | None:
-        inlets, count = inbox.inlets, len(inbox.inlets)
-        if count == 1:
-            return self._claim(inlets[0])
-        if not any(inlet.queue for inlet in inlets):
-            self._receive()  # One look serves every sender.
-        for step in range(inbox.turn, inbox.turn + count):
-            inlet = inlets[step % count]
-            if inlet.queue:
-                inbox.turn = step % count + 1
-                return self._next(inlet)
-        return None
-
-    def _next(self, inlet: ZmqInlet) -> HeldClaim:
-        """Claim the first message in the queue of a sender, and send credits in time."""
-        queue = inlet.queue
-        life, number, frame = queue.popleft()
-        inlet.claimed += 1
-        life.queued -= 1
-        life.claimed = number
-        life.owed += 1
-        inlet.owing = life
-        # While more of its messages wait here, one credit tells it of half a window's claims.
-        if life.owed >= inlet.batch or not queue:
-            self._pay(inlet)
-        return HeldClaim(inlet, None, frame[LINE:], inlet.source)
-
-    def _pay(self, inlet: ZmqInlet) -> None:
-        """Send the credit that is owed."""
-        life, inlet.owing = inlet.owing, None
-        if life is not None:
-            life.owed = 0
-            self._reply(life.identity, Kind.CREDIT, inlet.index, life.claimed)
+    def _send_credit(self, life: Life) -> None:
+        self._reply(life.route, Kind.CREDIT, life.inlet.index, life.claimed)
 
     def _reply(self, identity: bytes, kind: Kind, index: int, number: int) -> bool:
         """Answer a sender; False if it is gone, and needs no answer."""
@@ -281,21 +235,23 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         _, kind, stream, rank, session, number, nbytes = fields
         if kind != DATA:
             return self._asked(identity, Header._make(fields))
-        inlet = self._inlets.get((stream, rank))
+        inlet = self._inlet_of.get((stream, rank))
         life = inlet.lives.get(identity) if inlet is not None else None
         if inlet is None or life is None or life.session != session:
             return "no sender on that channel, or an earlier life of one, sent it"
-        if nbytes > inlet.max_bytes or not life.count_arrival(number, inlet.window):
+        # Nobody who keeps to the window sends more than that beyond the last claim.
+        if nbytes > inlet.max_bytes or not life.arrived < number <= life.claimed + inlet.window:
             return f"rank {inlet.source} may not send that much on {inlet.channel.name!r}, or not this again"
+        life.arrived = number
         inlet.arrived += 1
-        inlet.queue.append((life, number, frame))
+        inlet.queue.append((life, number, frame[LINE:], None))
         return None
 
     def _asked(self, identity: bytes, header: Header) -> str | None:
         """Answer a sender that says HELLO or a reader that says JOIN."""
         if header.kind == Kind.JOIN:
             return self._joined(header)
-        inlet = self._inlets.get((header.stream, header.rank))
+        inlet = self._inlet_of.get((header.stream, header.rank))
         if inlet is None or header.kind != Kind.HELLO:
             return "it is nothing that its rank may say here"
 
@@ -365,9 +321,7 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         for outlet in self._outlets.values():
             self._refresh(outlet)
         self._receive()
-        for inbox in self._inboxes.values():
-            for inlet in inbox.inlets:
-                self._pay(inlet)
+        self._settle()
         for view in self._read.values():
             self._update(view)
 
@@ -394,8 +348,7 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
     # -- the end ---------------------------------------------------------------------------------------
 
     def _free(self) -> None:
-        for inbox in self._inboxes.values():
-            for inlet in inbox.inlets:
-                for life in inlet.lives.values():
-                    self._reply(life.identity, Kind.BYE, inlet.index, 0)
+        for inlet in self._inlet_of.values():
+            for life in inlet.lives.values():
+                self._reply(life.route, Kind.BYE, inlet.index, 0)
         self._sockets.close()

@@ -1,0 +1,179 @@
+"""Credits as messages: a receiver tells each sender how many of its pushes are claimed.
+
+The engines whose peers share no memory derive from ``CreditEndpoint``. They send and receive; the counting of
+claims and the time of a credit are decided here. One life of a sender begins with HELLO, which says how many
+pushes there were before, and a credit says up to which push all are claimed.
+
+A credit leaves after half a window of claims, which keeps its sender going. Fewer are credited when the
+receiver finds nothing more to claim or goes to sleep: then a sender may be waiting for it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from tianji_transports.core import EngineOptions
+from tianji_transports.endpoint import Endpoint, HeldClaim, Inbox, Inlet, Outlet, SlotView
+from tianji_transports.wiring import Wiring
+
+
+@dataclass(eq=False)
+class CreditOutlet(Outlet):
+    """The sender's end.
+
+    Attributes:
+        index: of the channel in the wiring.
+        session: the receiver's life that may answer, -1 before there is one.
+    """
+
+    index: int = field(kw_only=True)
+    session: int = -1
+
+
+@dataclass(eq=False)
+class Life:
+    """One life of a sender, as its receiver sees it.
+
+    Attributes:
+        inlet: whose.
+        session: which.
+        route: where its credits go, as the engine names it.
+        arrived: number of the last push that has arrived, or begun to.
+        begun: ``arrived`` if it had sent nothing yet: what came before its HELLO.
+        claimed: number of the last push that was claimed.
+        credited: number of the last credit that was sent.
+    """
+
+    inlet: CreditInlet
+    session: int
+    route: Any
+    arrived: int
+
+    def __post_init__(self) -> None:
+        """Count everything before HELLO as claimed."""
+        self.begun = self.claimed = self.credited = self.arrived
+
+
+@dataclass(eq=False)
+class CreditInlet(Inlet):
+    """The receiver's end.
+
+    Attributes:
+        index: of the channel in the wiring.
+        queue: messages to claim: the life, the number of the push, its memory, the engine's handle.
+        lives: of the sender, as the engine tells them apart; the oldest first.
+    """
+
+    index: int = field(kw_only=True)
+    queue: deque[tuple[Any, int, memoryview, Any]] = field(default_factory=deque)
+    lives: dict[Any, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Keep what every message reads one attribute away. Half a window always keeps its sender going."""
+        super().__post_init__()
+        self.max_bytes = self.channel.max_bytes
+        self.window = self.channel.window
+        self.batch = max(1, self.channel.window // 2)
+
+
+CreditOutletT = TypeVar("CreditOutletT", bound=CreditOutlet)
+CreditInletT = TypeVar("CreditInletT", bound=CreditInlet)
+IndexedSlotViewT = TypeVar("IndexedSlotViewT", bound=SlotView)
+LifeT = TypeVar("LifeT", bound=Life)
+
+
+class CreditEndpoint(
+    Endpoint[CreditOutletT, CreditInletT, IndexedSlotViewT],
+    Generic[CreditOutletT, CreditInletT, IndexedSlotViewT, LifeT],
+):
+    """An endpoint whose engine carries messages and credits; when a credit is due is decided here."""
+
+    def __init__(
+        self, wiring: Wiring, rank: int, incarnation: int = 0, options: EngineOptions | None = None
+    ) -> None:
+        super().__init__(wiring, rank, incarnation, options)
+        self._inlet_of: dict[tuple[int, int], CreditInletT] = {}
+        self._outlet_of: dict[tuple[int, int], CreditOutletT] = {}
+        self._addresses: dict[int, str] = {}
+        self._owed: set[LifeT] = set()
+
+    def _open(self) -> None:
+        """Build this rank's ends of the wiring, and find them by (index of the channel, rank of the peer)."""
+        super()._open()
+        for inbox in self._inboxes.values():
+            self._inlet_of.update({(inlet.index, inlet.source): inlet for inlet in inbox.inlets})
+        self._outlet_of.update({(outlet.index, outlet.dest): outlet for outlet in self._outlets.values()})
+
+    def connect(self, addresses: Mapping[int, str]) -> None:
+        """Learn where peers are; a new address of a known rank means that it was restarted."""
+        if self._report is not None:
+            raise self._error("connect")
+        for rank, address in addresses.items():
+            outlets = [outlet for outlet in self._outlets.values() if outlet.dest == rank]
+            views = [view for view in self._read.values() if view.slot.writer == rank]
+            if (outlets or views) and self._addresses.get(rank) != address:
+                self._reach(rank, address, outlets, views)
+                self._addresses[rank] = address
+
+    # -- receiving -------------------------------------------------------------------------------------
+
+    def _claim(self, inlet: CreditInletT) -> HeldClaim | None:
+        queue = inlet.queue
+        if not queue:
+            self._receive()
+            if not queue:
+                self._settle()
+                return None
+        life, number, memory, handle = queue.popleft()
+        inlet.claimed += 1
+        life.claimed = number
+        if number - life.credited >= inlet.batch:
+            self._credit(life)
+        else:
+            self._owed.add(life)
+        return HeldClaim(inlet, handle, memory, inlet.source)
+
+    def _claim_any(self, inbox: Inbox[CreditInletT]) -> HeldClaim | None:
+        """Claim of all senders in turn, after one look for all of them."""
+        inlets, count = inbox.inlets, len(inbox.inlets)
+        if count == 1:
+            return self._claim(inlets[0])
+        if not any(inlet.queue for inlet in inlets):
+            self._receive()
+        for step in range(inbox.turn, inbox.turn + count):
+            inlet = inlets[step % count]
+            if inlet.queue:
+                inbox.turn = step % count + 1
+                return self._claim(inlet)
+        self._settle()
+        return None
+
+    def _settle(self) -> None:
+        """Send every credit that is owed."""
+        while self._owed:
+            self._credit(self._owed.pop())
+
+    def _credit(self, life: LifeT) -> None:
+        if life.credited != life.claimed:
+            life.credited = life.claimed
+            self._send_credit(life)
+
+    # -- what an engine fills in -----------------------------------------------------------------------
+
+    @abstractmethod
+    def _reach(
+        self, rank: int, address: str, outlets: Sequence[CreditOutletT], views: Sequence[IndexedSlotViewT]
+    ) -> None:
+        """Connect to a rank, in place of its earlier address, for what it receives and for slots of it."""
+
+    @abstractmethod
+    def _receive(self) -> None:
+        """Queue everything that has arrived."""
+
+    @abstractmethod
+    def _send_credit(self, life: LifeT) -> None:
+        """Tell a sender ``life.claimed``; nothing if it is gone."""
