@@ -173,6 +173,43 @@ class SlotView:
         self.held = False
 
 
+@dataclass(eq=False)
+class StoredSlotView(SlotView):
+    """A slot whose values arrive in memory of this endpoint, which is used again.
+
+    Attributes:
+        handle: the engine's name for the memory of the newest value.
+        payload: the newest value.
+        lent: the memory that a claim holds.
+        free: memory for the next values.
+    """
+
+    handle: Any = None
+    payload: memoryview = field(default_factory=lambda: memoryview(b""))
+    lent: Any = None
+    free: list[Any] = field(default_factory=list)
+
+    def replace(self, version: int, handle: Any, payload: memoryview) -> None:
+        """Put a newer value in the place of the last one."""
+        if self.handle is not None and self.handle is not self.lent:
+            self.free.append(self.handle)
+        self.version, self.handle, self.payload = version, handle, payload
+
+    def claim(self, newer_than: int) -> HeldClaim | None:
+        """Lend the newest value if it is newer."""
+        if self.version <= newer_than:
+            return None
+        self.lent = self.handle
+        return HeldClaim(self, self.handle, self.payload, self.slot.writer, self.version)
+
+    def reclaim(self, handle: Any) -> None:
+        """Get the memory of a released value back."""
+        super().reclaim(handle)
+        self.lent = None
+        if handle is not self.handle:
+            self.free.append(handle)
+
+
 Lender = Inlet | SlotView
 """The owner of a claim's memory."""
 

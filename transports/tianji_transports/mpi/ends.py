@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tianji_transports.core import Counters
-from tianji_transports.endpoint import HeldClaim, Inlet, Outlet, SlotView, flat_bytes, page_memory
+from tianji_transports.endpoint import HeldClaim, Inlet, Outlet, StoredSlotView, flat_bytes, page_memory
 from tianji_transports.errors import MessageTooLargeError, TransportError
 from tianji_transports.mpi.world import MPI, discard, leave
 from tianji_transports.wiring import Channel, Slot, Wiring, digest
@@ -421,24 +421,18 @@ class MpiSlotHead:
 
 
 @dataclass(eq=False)
-class MpiSlotView(SlotView):
+class MpiSlotView(StoredSlotView):
     """The reading end of a slot.
 
     Attributes:
         tag: of its values.
         join: tag of what the writer is told.
         process: where the writer is.
-        value: memory and size of the newest value.
-        free: memory for the next ones.
     """
 
     tag: int = field(kw_only=True)
     join: int = field(kw_only=True)
     process: int = NOWHERE
-    value: memoryview | None = None
-    nbytes: int = 0
-    lent: memoryview | None = None
-    free: list[memoryview] = field(default_factory=list)
 
     def update(self, tags: Tags, status: MPI.Status, counters: Counters) -> None:
         """Receive what there is and keep the newest."""
@@ -458,22 +452,7 @@ class MpiSlotView(SlotView):
                 counters.reject(f"version {version} of slot {self.slot.name!r} is of another job or old")
                 self.free.append(memory)
                 continue
-            if self.value is not None and self.value is not self.lent:
-                self.free.append(self.value)
-            self.value, self.nbytes, self.version = memory, nbytes, version
-
-    def claim(self) -> HeldClaim:
-        """Lend the newest value."""
-        assert self.value is not None
-        self.lent = self.value
-        return HeldClaim(self, self.lent, self.lent[LINE : self.nbytes], self.slot.writer, self.version)
-
-    def reclaim(self, handle: memoryview) -> None:
-        """Get a value's memory back."""
-        super().reclaim(handle)
-        self.lent = None
-        if handle is not self.value:
-            self.free.append(handle)
+            self.replace(version, memory, memory[LINE:nbytes])
 
     def close(self, status: MPI.Status) -> None:
         """Throw away what is there."""

@@ -311,7 +311,7 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
 
     def _newest(self, view: MpiSlotView, newer_than: int) -> HeldClaim | None:
         self._update(view)
-        return view.claim() if view.version > newer_than else None
+        return view.claim(newer_than)
 
     def _update(self, view: MpiSlotView) -> None:
         if self._slots or self._fresh.message is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tianji_transports.credit import CreditInlet, CreditOutlet, Life
-from tianji_transports.endpoint import SlotView, page_memory
+from tianji_transports.endpoint import StoredSlotView, page_memory
 from tianji_transports.errors import TransportError
 from tianji_transports.ucx.frames import LINE, NUMBER
 from tianji_transports.ucx.library import Array
@@ -132,41 +132,20 @@ class UcxInlet(CreditInlet):
 
 
 @dataclass(eq=False)
-class UcxSlotView(SlotView):
+class UcxSlotView(StoredSlotView):
     """The reading end of a slot.
 
     Attributes:
         index: of the slot in the wiring.
         session: the writer's life that was connected to last.
         endpoint: to it.
-        value: memory with the newest value.
-        nbytes: of the value.
-        lent: memory that a claim holds.
         coming: the value that is arriving: its request, memory, size with its line.
-        pool: memory to receive into.
     """
 
     index: int = field(kw_only=True)
     session: int = -1
     endpoint: Any = None
-    value: Buffer | None = None
-    nbytes: int = 0
-    lent: Buffer | None = None
     coming: tuple[Any, Buffer, int] | None = None
-    pool: list[Buffer] = field(default_factory=list)
-
-    def replace(self, value: Buffer, nbytes: int) -> None:
-        """Put a newer value in the place of the last one."""
-        if self.value is not None and self.value is not self.lent:
-            self.pool.append(self.value)
-        self.value, self.nbytes = value, nbytes
-
-    def reclaim(self, handle: Buffer) -> None:
-        """Take a released value's memory back."""
-        super().reclaim(handle)
-        self.lent = None
-        if handle is not self.value:
-            self.pool.append(handle)
 
 
 @dataclass(eq=False)

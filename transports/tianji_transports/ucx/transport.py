@@ -321,7 +321,7 @@ class UcxTransport(CreditEndpoint[UcxOutlet, UcxInlet, UcxSlotView, UcxLife]):
         ):
             lane.drop(probe)
             return False
-        buffer = view.pool.pop() if view.pool else Buffer(LINE + view.slot.max_bytes)
+        buffer = view.free.pop() if view.free else Buffer(LINE + view.slot.max_bytes)
         view.coming = lane.worker.tag_recv_with_handle(buffer.whole, probe), buffer, nbytes
         self._received(view)
         return True
@@ -334,20 +334,15 @@ class UcxTransport(CreditEndpoint[UcxOutlet, UcxInlet, UcxSlotView, UcxLife]):
         view.coming = None
         (number,) = NUMBER.unpack_from(buffer.memory)
         if number - 1 > view.version:
-            view.version = number - 1
-            view.replace(buffer, nbytes - LINE)
+            view.replace(number - 1, buffer, buffer.memory[LINE:nbytes])
         else:
-            view.pool.append(buffer)
+            view.free.append(buffer)
         self._send_number(view.endpoint, Kind.ACK, view.index, number)
 
     def _newest(self, view: UcxSlotView, newer_than: int) -> HeldClaim | None:
         self._receive()
         self._received(view)
-        if view.value is None or view.version <= newer_than:
-            return None
-        view.lent = view.value
-        memory = view.value.memory[LINE : LINE + view.nbytes]
-        return HeldClaim(view, view.value, memory, view.slot.writer, view.version)
+        return view.claim(newer_than)
 
     # -- waiting ---------------------------------------------------------------------------------------
 
