@@ -4,7 +4,7 @@ import time
 import pytest
 
 from tianji_transports.composite import CompositeTransport, edge_capabilities, open_endpoint, split
-from tianji_transports.core import FULL, Capabilities, Transport
+from tianji_transports.core import Capabilities, Transport
 from tianji_transports.errors import PeerLostError, TransportError, UnknownTransportError
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.shm.transport import ShmTransport
@@ -23,10 +23,8 @@ def wiring(*channels: Channel, slots: tuple[Slot, ...] = ()) -> Wiring:
 
 def finish(receiver: Transport, sender: Peer) -> None:
     """Have what a sender was told to push arrive, unclaimed."""
-    verbs.until(receiver, lambda: sender.answered() or None)
-    sender.answer()
-    while receiver.wait(0.3):
-        pass
+    sender.answer(receiver)
+    verbs.rest(receiver)
 
 
 class Deaf(ZmqTransport):
@@ -151,8 +149,7 @@ def test_a_probe_is_one_miss_and_a_publish_one_publish() -> None:
         assert receiver.counters.publishes == 2
         for reader in (local, remote):
             reader.tell("read", "p", 0, 1)
-        verbs.until(receiver, lambda: remote.answered() or None)
-        assert [reader.answer() for reader in (local, remote)] == [2, 2]
+        assert [reader.answer(receiver) for reader in (local, remote)] == [2, 2]
         for sender in (local, remote):
             sender.tell("push", 0, "f", 0, 64)
             verbs.receive(receiver, "f", sender.rank, 0)
@@ -193,8 +190,7 @@ def test_a_message_of_either_side_wakes_and_one_left_alone_lets_sleep() -> None:
             sender.tell("push", 0, "f", 0)
             assert receiver.wait(verbs.PATIENCE_S)
             sender.answer()
-            while receiver.wait(0.3):
-                pass
+            verbs.rest(receiver)
         for sender in (remote, local):
             sender.tell("push", 0, "f", 1)
             assert verbs.woken(receiver)
@@ -269,20 +265,9 @@ def test_a_death_on_one_side_leaves_the_other_alone() -> None:
                 verbs.push(sender, other.rank, "f", 0)
                 other.ask("receive", "f", 0, 0)
         local = job.start(1, incarnation=1)
-        verbs.until(sender, lambda: _has_credit(sender, 1) or None)
+        verbs.until(sender, lambda: verbs.has_credit(sender, 1, "f") or None)
         verbs.push(sender, 1, "f", 3)
         local.ask("receive", "f", 0, 3)
-
-
-def _has_credit(sender: Transport, dest: int) -> bool:
-    try:
-        loan = sender.loan(dest, "f", 1)
-    except PeerLostError:
-        return False
-    if loan is FULL:
-        return False
-    loan.abandon()
-    return True
 
 
 def test_ranks_of_other_hosts_on_the_same_machine_are_not_mixed_up() -> None:

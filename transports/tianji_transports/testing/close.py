@@ -15,10 +15,10 @@ from typing import ClassVar
 
 import pytest
 
-from tianji_transports.core import FULL, Counters, Transport
+from tianji_transports.core import FULL, Counters
 from tianji_transports.errors import PeerLostError, TransportClosedError
 from tianji_transports.testing import verbs
-from tianji_transports.testing.job import Job, Peer
+from tianji_transports.testing.job import Job
 from tianji_transports.wiring import Channel, Slot
 
 
@@ -81,15 +81,8 @@ class CloseContract:
             verbs.receive(receiver, "f", 1, 0)
             sender.answer()
             sender.tell("close")
-            verbs.until(receiver, lambda: sender.answered() or None)
-            assert sender.answer().unconfirmed[0, "f"] >= 3
-            number = 1
-            while (held := receiver.probe("f")) is not None or receiver.wait(0.3):
-                if held is not None:
-                    verbs.check(held.view(), 1, number)
-                    held.release()
-                    number += 1
-            assert number <= 4
+            assert sender.answer(receiver).unconfirmed[0, "f"] >= 3
+            assert verbs.receive_rest(receiver, "f", 1, 1) <= 4
 
     def test_a_closed_endpoint_raises_whatever_is_asked_of_it(self) -> None:
         """Use after close is a distinct error; giving memory back is not use."""
@@ -122,16 +115,9 @@ class CloseContract:
             verbs.push(sender, 0, "f", 0)
             receiver.ask("receive", "f", 1, 0)
             job.stop(receiver)
-            verbs.until(sender, lambda: self._is_full(sender) or None)
+            verbs.until(sender, lambda: not verbs.has_credit(sender, 0, "f") or None)
+            assert sender.loan(0, "f", 1) is FULL
             assert sender.close().unconfirmed == {}
-
-    @staticmethod
-    def _is_full(sender: Transport) -> bool:
-        lent = sender.loan(0, "f", 1)
-        if lent is FULL:
-            return True
-        lent.abandon()
-        return False
 
     def test_counters_tell_what_was_done(self) -> None:
         """Every engine counts alike."""
@@ -174,8 +160,7 @@ class CloseContract:
             sender.answer()
             sender.tell("read", "p", 0)
             verbs.publish(receiver, "p", 1, 1000)
-            verbs.until(receiver, lambda: sender.answered() or None)
-            sender.answer()
+            sender.answer(receiver)
             sender.tell("stream", 0, "f", 1)
             assert receiver.wait(verbs.PATIENCE_S)
             sender.answer()
@@ -190,6 +175,43 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
 
 
+def outlast_a_stopped_receiver(
+    engine: str, channel: Channel, slots: tuple[Slot, ...], stopped_s: float, most_bytes: int
+) -> None:
+    """Push and publish all that rank 1 can to rank 0 while that is stopped, and go on when it does.
+
+    The sender gets a window's credit, then FULL, and its memory grows by ``most_bytes`` at most.
+    """
+    nbytes, window, name = channel.max_bytes, channel.window, channel.name
+    with Job(engine, (channel,), slots) as job:
+        sender, receiver = job.open(1), job.start(0)
+        receiver.tell("receive_stream", name, 1, 0, 4 * window)
+        for number in range(4 * window):
+            verbs.push(sender, 0, name, number, nbytes)
+            for slot in slots:
+                verbs.publish(sender, slot.name, number, nbytes)
+        receiver.answer(sender)
+        receiver.signal(signal.SIGSTOP)
+        before = resident_bytes()
+        pushed, version, until = 0, 4 * window, time.monotonic() + stopped_s
+        while time.monotonic() < until:
+            if sender.unconfirmed(0, name) < window:
+                verbs.push(sender, 0, name, pushed, nbytes)
+                pushed += 1
+            else:
+                assert sender.loan(0, name, nbytes) is FULL
+                sender.wait(0.01)
+            for slot in slots:
+                verbs.publish(sender, slot.name, version, nbytes)
+            version += 1
+            assert resident_bytes() - before < most_bytes
+        assert pushed == window
+        receiver.signal(signal.SIGCONT)
+        receiver.tell("receive_stream", name, 1, 0, window + 1)
+        verbs.push(sender, 0, name, window, nbytes)
+        receiver.answer(sender)
+
+
 class StopContract:
     """Stopped peers, for engines whose peers are processes."""
 
@@ -198,31 +220,8 @@ class StopContract:
     def test_a_stopped_receiver_fills_the_window_and_no_more_memory(self) -> None:
         """The sender gets FULL for as long as that takes, and goes on where it was."""
         nbytes, window = 500_000, 4
-        with Job(self.engine, (Channel("f", 0, (1,), nbytes, window),)) as job:
-            sender, receiver = job.open(1), job.start(0)
-            receiver.tell("receive_stream", "f", 1, 0, 2 * window)
-            for number in range(2 * window):
-                verbs.push(sender, 0, "f", number, nbytes)
-            verbs.until(sender, lambda: receiver.answered() or None)
-            receiver.answer()
-            receiver.signal(signal.SIGSTOP)
-            before = resident_bytes()
-            pushed, until = 0, time.monotonic() + 1.5
-            while time.monotonic() < until:
-                lent = sender.loan(0, "f", nbytes)
-                if lent is FULL:
-                    sender.wait(0.01)
-                else:
-                    verbs.fill(lent.memory, 1, pushed)
-                    sender.push(lent)
-                    pushed += 1
-            assert pushed == window
-            assert resident_bytes() - before < 4 * window * nbytes
-            receiver.signal(signal.SIGCONT)
-            receiver.tell("receive_stream", "f", 1, 0, window + 1)
-            verbs.push(sender, 0, "f", window, nbytes)
-            verbs.until(sender, lambda: receiver.answered() or None)
-            receiver.answer()
+        channel = Channel("f", 0, (1,), nbytes, window)
+        outlast_a_stopped_receiver(self.engine, channel, (), 1.5, 4 * window * nbytes)
 
     def test_a_stopped_reader_does_not_stop_the_writer(self) -> None:
         """When it goes on, it reads the newest value."""
@@ -230,8 +229,7 @@ class StopContract:
             writer, reader = job.open(0), job.start(1)
             reader.tell("read", "p", 0)
             verbs.publish(writer, "p", 0, 200_000)
-            verbs.until(writer, lambda: reader.answered() or None)
-            assert reader.answer() == 0
+            assert reader.answer(writer) == 0
             reader.signal(signal.SIGSTOP)
             before = resident_bytes()
             for version in range(1, 201):
@@ -239,8 +237,7 @@ class StopContract:
             assert resident_bytes() - before < 10_000_000
             reader.signal(signal.SIGCONT)
             reader.tell("read", "p", 0, 199)
-            verbs.until(writer, lambda: reader.answered() or None)
-            assert reader.answer() == 200
+            assert reader.answer(writer) == 200
 
 
 class DeathContract:
@@ -258,8 +255,7 @@ class DeathContract:
             sender.tell("stream", 0, "f", 3)
             verbs.receive(receiver, "f", 1, 0)
             sender.answer()
-            while receiver.wait(0.3):
-                pass  # until what was pushed has arrived
+            verbs.rest(receiver)  # until what was pushed has arrived
             job.kill(sender)
             receiver.peer_lost(1)
             for life in range(1, 4):
@@ -282,13 +278,7 @@ class DeathContract:
             verbs.receive_stream(receiver, "f", 1, 0, 20)
             job.kill(sender)
             receiver.peer_lost(1)
-            number = 20
-            while receiver.wait(0.3) or number == 20:
-                while (held := receiver.probe("f")) is not None:
-                    verbs.check(held.view(), 1, number)
-                    held.release()
-                    number += 1
-                number = max(number, 21)
+            verbs.receive_rest(receiver, "f", 1, 20)
             sender = job.start(1, incarnation=1)
             sender.tell("stream", 0, "f", 5)
             verbs.receive_stream(receiver, "f", 1, 0, 5)
@@ -305,16 +295,10 @@ class DeathContract:
                 sender.answer()
                 for _ in range(2):
                     sender.tell("half_fill", 0, "f", 10_000)
-                    self._finish(receiver, sender)
+                    sender.answer(receiver)
                 job.kill(sender)
                 receiver.peer_lost(1)
                 assert receiver.probe("f") is None
-
-    @staticmethod
-    def _finish(receiver: Transport, sender: Peer) -> None:
-        """Wait at the receiver until the sender has executed its command."""
-        verbs.until(receiver, lambda: sender.answered() or None)
-        sender.answer()
 
     def test_a_sender_killed_in_a_large_message_leaves_whole_ones_or_none(self) -> None:
         """No receiver claims the first half of a message whose second half died with its sender."""
@@ -328,12 +312,7 @@ class DeathContract:
                 receiver.wait(0.004 * life)
                 job.kill(sender)
                 receiver.peer_lost(1)
-                number = 1
-                while (held := receiver.probe("f")) is not None or receiver.wait(0.3):
-                    if held is not None:
-                        verbs.check(held.view(), 1, number)
-                        held.release()
-                        number += 1
+                verbs.receive_rest(receiver, "f", 1, 1)
 
     def test_a_receiver_killed_with_claims_takes_no_credit_with_it(self) -> None:
         """However many lives die holding all that they may, the next one gets a whole window."""
@@ -341,7 +320,7 @@ class DeathContract:
             sender = job.open(1)
             for life in range(6):
                 receiver = job.start(0, incarnation=life)
-                verbs.until(sender, lambda: self._alive(sender) or None)
+                verbs.until(sender, lambda: verbs.has_credit(sender, 0, "f") or None)
                 receiver.tell("keep", "f", 2)
                 for number in range(2):
                     verbs.push(sender, 0, "f", number, 10_000)
@@ -369,22 +348,11 @@ class DeathContract:
                     sender.push(held)
                 assert sender.unconfirmed(0, "f") == 0
                 receiver = job.start(0, incarnation=life)
-                verbs.until(sender, lambda: self._alive(sender) or None)
+                verbs.until(sender, lambda: verbs.has_credit(sender, 0, "f") or None)
             for number in range(2):
                 verbs.push(sender, 0, "f", number)
             assert sender.loan(0, "f", 1) is FULL
             receiver.ask("receive_stream", "f", 1, 0, 2)
-
-    @staticmethod
-    def _alive(sender: Transport) -> bool:
-        try:
-            lent = sender.loan(0, "f", 1)
-        except PeerLostError:
-            return False
-        if lent is FULL:
-            return False
-        lent.abandon()
-        return True
 
     def test_a_receiver_that_died_unreported_gets_full_and_then_its_next_life_is_served(self) -> None:
         """Until it is told, a sender only sees that nothing is claimed."""

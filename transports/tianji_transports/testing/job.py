@@ -142,8 +142,10 @@ class Peer:
         """Send a command to the peer; ``answer`` returns its result."""
         self._control.send((verb, arguments))
 
-    def answer(self) -> Any:
-        """Wait for the result of a command."""
+    def answer(self, at: Transport | None = None) -> Any:
+        """Wait for the result of a command, at an endpoint that has a part in it."""
+        if at is not None:
+            verbs.until(at, lambda: self.answered() or None)
         if not self._control.poll(verbs.PATIENCE_S + 5):
             raise TimeoutError(f"rank {self.rank} does not answer")
         result = self._control.recv()

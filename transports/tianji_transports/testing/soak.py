@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import time
 from typing import ClassVar
 
-from tianji_transports.core import FULL, Claim, Transport
+from tianji_transports.core import Claim, Transport
 from tianji_transports.testing import verbs
-from tianji_transports.testing.close import resident_bytes
+from tianji_transports.testing.close import outlast_a_stopped_receiver, resident_bytes
 from tianji_transports.testing.job import Job, Peer
 from tianji_transports.wiring import Channel, Slot
 
@@ -53,41 +52,9 @@ class SoakContract:
     def test_a_receiver_that_is_stopped_for_a_minute_costs_no_memory(self) -> None:
         """Its senders get FULL and its writer publishes on; then it goes on where it was."""
         nbytes, window = 512 * 1024, 8
-        channels = (Channel("f", 0, (1,), nbytes, window),)
-        with Job(self.engine, channels, (Slot("p", 1, (0,), nbytes),)) as job:
-            sender, receiver = job.open(1), job.start(0)
-            receiver.tell("receive_stream", "f", 1, 0, 4 * window)
-            for number in range(4 * window):
-                verbs.push(sender, 0, "f", number, nbytes)
-                verbs.publish(sender, "p", number, nbytes)
-            verbs.until(sender, lambda: receiver.answered() or None)
-            receiver.answer()
-            receiver.signal(signal.SIGSTOP)
-            pushed = self._push_for(sender, MINUTE_S, nbytes, window)
-            assert pushed == window
-            receiver.signal(signal.SIGCONT)
-            receiver.tell("receive_stream", "f", 1, 0, window + 1)
-            verbs.push(sender, 0, "f", window, nbytes)
-            verbs.until(sender, lambda: receiver.answered() or None)
-            receiver.answer()
-
-    @staticmethod
-    def _push_for(sender: Transport, seconds: float, nbytes: int, window: int) -> int:
-        """Push and publish as much as possible; memory is bounded throughout."""
-        before = resident_bytes()
-        pushed, version, until = 0, 1000, time.monotonic() + seconds
-        while time.monotonic() < until:
-            lent = sender.loan(0, "f", nbytes)
-            if lent is FULL:
-                sender.wait(0.02)
-            else:
-                verbs.fill(lent.memory, sender.rank, pushed)
-                sender.push(lent)
-                pushed += 1
-            verbs.publish(sender, "p", version, nbytes)
-            version += 1
-            assert resident_bytes() - before < 4 * window * nbytes + 20 * MB
-        return pushed
+        channel, slots = Channel("f", 0, (1,), nbytes, window), (Slot("p", 1, (0,), nbytes),)
+        most_bytes = 4 * window * nbytes + 20 * MB
+        outlast_a_stopped_receiver(self.engine, channel, slots, MINUTE_S, most_bytes)
 
     def test_thirty_two_readers_of_a_slot_see_whole_values_only(self) -> None:
         """Written as fast as can be for half a minute; all readers end with the last version."""
@@ -114,14 +81,9 @@ class SoakContract:
             for peer in peers:
                 peer.tell("stream", 0, "f", count, nbytes)
             numbers = dict.fromkeys(ranks, 0)
-            warm = 0
-            for total in range(len(ranks) * count):
-                held = verbs.claim(receiver, "f")
-                verbs.check(held.view(), held.source, numbers[held.source])
-                numbers[held.source] += 1
-                held.release()
-                if total == 4 * count:
-                    warm = resident_bytes()
+            verbs.receive_streams(receiver, "f", numbers, 4 * count, nbytes)
+            warm = resident_bytes()
+            verbs.receive_streams(receiver, "f", numbers, (len(ranks) - 4) * count, nbytes)
             assert numbers == dict.fromkeys(ranks, count)
             assert resident_bytes() - warm < 40 * MB
             for peer in peers:

@@ -14,11 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from tianji_transports.core import ANY, Claim, CloseReport, Loan, Transport
+from tianji_transports.errors import PeerLostError
 
 PATIENCE_S = 20.0
 """How long anything may take before the test is a failure; nothing ever waits this long."""
 LONG_S = 8.0
 """A time-out longer than anything takes: an endpoint that sleeps to its end was not woken."""
+QUIET_S = 0.3
+"""A time in which what is on its way arrives."""
 STAMP = struct.Struct("<iiq")
 NUMBER = struct.Struct("<QQ")
 PIECE = 1 << 20
@@ -36,6 +39,12 @@ def until(endpoint: Transport, condition: Callable[[], T | None], timeout_s: flo
         if time.monotonic() > deadline:
             raise TimeoutError(f"rank {endpoint.rank} waited for {timeout_s} s")
         endpoint.wait(0.2)
+
+
+def rest(endpoint: Transport) -> None:
+    """Wait until nothing comes any more."""
+    while endpoint.wait(QUIET_S):
+        pass
 
 
 def fill(memory: memoryview, rank: int, number: int) -> None:
@@ -62,6 +71,17 @@ def push(endpoint: Transport, dest: int, channel: str, number: int, nbytes: int 
     lent = loan(endpoint, dest, channel, nbytes)
     fill(lent.memory, endpoint.rank, number)
     endpoint.push(lent)
+
+
+def has_credit(endpoint: Transport, dest: int, channel: str) -> bool:
+    """Whether a loan is given at present."""
+    try:
+        lent = endpoint.loan(dest, channel, 1)
+    except PeerLostError:
+        return False
+    if lent:
+        lent.abandon()
+    return bool(lent)
 
 
 def stream(endpoint: Transport, dest: int, channel: str, count: int, nbytes: int = 100) -> None:
@@ -97,6 +117,29 @@ def receive_stream(endpoint: Transport, channel: str, source: int, first: int, c
     """Claim ``count`` messages from ``first`` on."""
     for number in range(first, first + count):
         receive(endpoint, channel, source, number)
+
+
+def receive_streams(
+    endpoint: Transport, channel: str, numbers: dict[int, int], count: int, nbytes: int
+) -> None:
+    """Claim ``count`` messages of several streams; ``numbers`` has by source which one is next."""
+    for _ in range(count):
+        held = claim(endpoint, channel)
+        assert held.nbytes == nbytes + numbers[held.source]
+        check(held.view(), held.source, numbers[held.source])
+        numbers[held.source] += 1
+        held.release()
+
+
+def receive_rest(endpoint: Transport, channel: str, source: int, first: int) -> int:
+    """Claim, from message ``first`` on, all that still comes; returns the number after the last."""
+    number = first
+    while (held := endpoint.probe(channel)) is not None or endpoint.wait(QUIET_S):
+        if held is not None:
+            check(held.view(), source, number)
+            held.release()
+            number += 1
+    return number
 
 
 def echo(endpoint: Transport, dest: int, channel: str, count: int) -> int:
@@ -240,9 +283,9 @@ def read(endpoint: Transport, slot: str, writer: int, newer_than: int = -1) -> i
     return value.version
 
 
-def read_to(endpoint: Transport, slot: str, writer: int, last: int) -> int:
+def read_to(endpoint: Transport, slot: str, writer: int, last: int, newer_than: int = -1) -> int:
     """Read newer and newer values up to version ``last``, every byte of each; returns how many there were."""
-    version, values = -1, 0
+    version, values = newer_than, 0
     while version != last:
         version = read(endpoint, slot, writer, newer_than=version)
         values += 1
