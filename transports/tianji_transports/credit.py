@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from tianji_transports.core import EngineOptions
-from tianji_transports.endpoint import Endpoint, HeldClaim, Inbox, Inlet, Outlet, SlotView
+from tianji_transports.endpoint import Endpoint, HeldClaim, Inbox, Inlet, Outlet, SlotViewT
 from tianji_transports.wiring import Wiring
 
 
@@ -82,13 +82,12 @@ class CreditInlet(Inlet):
 
 CreditOutletT = TypeVar("CreditOutletT", bound=CreditOutlet)
 CreditInletT = TypeVar("CreditInletT", bound=CreditInlet)
-IndexedSlotViewT = TypeVar("IndexedSlotViewT", bound=SlotView)
 LifeT = TypeVar("LifeT", bound=Life)
 
 
 class CreditEndpoint(
-    Endpoint[CreditOutletT, CreditInletT, IndexedSlotViewT],
-    Generic[CreditOutletT, CreditInletT, IndexedSlotViewT, LifeT],
+    Endpoint[CreditOutletT, CreditInletT, SlotViewT],
+    Generic[CreditOutletT, CreditInletT, SlotViewT, LifeT],
 ):
     """An endpoint whose engine carries messages and credits; when a credit is due is decided here."""
 
@@ -152,6 +151,10 @@ class CreditEndpoint(
         self._settle()
         return None
 
+    def _all_claimed(self) -> bool:
+        self._settle()  # While this endpoint drains, its senders may wait for credits as well.
+        return super()._all_claimed()
+
     def _settle(self) -> None:
         """Send every credit that is owed."""
         while self._owed:
@@ -166,7 +169,7 @@ class CreditEndpoint(
 
     @abstractmethod
     def _reach(
-        self, rank: int, address: str, outlets: Sequence[CreditOutletT], views: Sequence[IndexedSlotViewT]
+        self, rank: int, address: str, outlets: Sequence[CreditOutletT], views: Sequence[SlotViewT]
     ) -> None:
         """Connect to a rank, in place of its earlier address, for what it receives and for slots of it."""
 

@@ -73,6 +73,21 @@ class CloseContract:
             assert sender.answer().unconfirmed == {}
             assert receiver.close().unclaimed == {}
 
+    def test_a_receiver_that_drains_has_confirmed_what_it_claimed(self) -> None:
+        """Two endpoints that wait for each other's claims do not wait in vain."""
+        channels = (Channel("f", 0, (1,), 100, window=8), Channel("g", 1, (0,), 100, window=8))
+        with Job(self.engine, channels) as job:
+            endpoint, peer = job.open(0), job.start(1)
+            verbs.push(endpoint, 1, "g", 0)
+            peer.tell("push", 0, "f", 0)
+            verbs.receive(endpoint, "f", 1, 0)
+            peer.answer()
+            peer.tell("settle", 0, "f", 0)
+            peer.tell("receive", "g", 0, 0)
+            assert endpoint.close(verbs.LONG_S).unconfirmed == {}
+            for _ in range(2):
+                peer.answer()
+
     def test_what_a_closed_sender_had_pushed_is_whole_or_gone(self) -> None:
         """A close without a drain may lose the newest unclaimed messages, and its report counts them."""
         with Job(self.engine, (Channel("f", 0, (1,), 100_000, window=4),)) as job:
