@@ -5,7 +5,8 @@ claims and the time of a credit are decided here. One life of a sender begins wi
 pushes there were before, and a credit says up to which push all are claimed.
 
 A credit leaves after half a window of claims, which keeps its sender going. Fewer are credited when the
-receiver finds nothing more to claim or goes to sleep: then a sender may be waiting for it.
+receiver finds nothing more to claim, sleeps or drains: then a sender may be waiting for it. A prompt engine
+credits the last message of a queue with its claim, as a receiver may not turn to its endpoint again for long.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from tianji_transports.core import EngineOptions
 from tianji_transports.endpoint import Endpoint, HeldClaim, Inbox, Inlet, Outlet, SlotViewT
@@ -89,7 +90,13 @@ class CreditEndpoint(
     Endpoint[CreditOutletT, CreditInletT, SlotViewT],
     Generic[CreditOutletT, CreditInletT, SlotViewT, LifeT],
 ):
-    """An endpoint whose engine carries messages and credits; when a credit is due is decided here."""
+    """An endpoint whose engine carries messages and credits; when a credit is due is decided here.
+
+    Attributes:
+        prompt: a claim that empties a queue is credited at once.
+    """
+
+    prompt: ClassVar[bool] = False
 
     def __init__(
         self, wiring: Wiring, rank: int, incarnation: int = 0, options: EngineOptions | None = None
@@ -130,7 +137,7 @@ class CreditEndpoint(
         life, number, memory, handle = queue.popleft()
         inlet.claimed += 1
         life.claimed = number
-        if number - life.credited >= inlet.batch:
+        if number - life.credited >= inlet.batch or (not queue and self.prompt):
             self._credit(life)
         else:
             self._owed.add(life)

@@ -46,6 +46,7 @@ OTHER_JOB = "it is malformed, or of another job or wiring"
 class ZmqTransport(CreditEndpoint[ZmqOutlet, ZmqInlet, ZmqSlotView, Life]):
     """An endpoint of the ZMQ engine."""
 
+    prompt = True
     capabilities: ClassVar[Capabilities] = Capabilities(
         cross_host=True, lends=True, max_borrowed=0, peer_restart=True, max_bytes=1 << 32
     )
