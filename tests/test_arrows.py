@@ -5,7 +5,7 @@ import graphlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -101,11 +101,28 @@ def module_of(path: Path, folder: Path) -> str:
     return ".".join(path.relative_to(folder.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
-def test_no_modules_of_the_algorithms_import_one_another_and_no_folders() -> None:
-    folder = FOLDERS["tianji_algos"]
-    imports = {module_of(path, folder): imported(tree) for path, tree in trees(folder)}
-    graph = {module: names & set(imports) for module, names in imports.items()}
-    graphlib.TopologicalSorter(graph).prepare()  # Raises CycleError.
+def graph_of(folders: Iterable[Path]) -> dict[str, set[str]]:
+    """Each module of some packages, and those that it imports anywhere: for types and in functions, too."""
+    trees_by_name = {module_of(path, folder): tree for folder in folders for path, tree in trees(folder)}
+    graph: dict[str, set[str]] = {}
+    for module, tree in trees_by_name.items():
+        names: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                inner = {f"{node.module}.{alias.name}" for alias in node.names}
+                names |= inner & trees_by_name.keys() or {node.module}
+        graph[module] = names & trees_by_name.keys() - {module}
+    return graph
+
+
+def test_no_modules_import_one_another_in_a_circle() -> None:
+    graphlib.TopologicalSorter(graph_of(FOLDERS.values())).prepare()  # Raises CycleError.
+
+
+def test_no_folders_of_the_algorithms_import_one_another() -> None:
+    graph = graph_of([FOLDERS["tianji_algos"]])
     arrows = {
         (module.split(".")[1], name.split(".")[1])
         for module, names in graph.items()

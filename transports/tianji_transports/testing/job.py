@@ -15,49 +15,17 @@ from typing import Any, ClassVar, Protocol, Self
 from tianji_transports import registry
 from tianji_transports.composite import CompositeTransport, both
 from tianji_transports.core import Capabilities, EngineOptions, Transport
-from tianji_transports.errors import TransportError
 from tianji_transports.shm.transport import ShmTransport
 from tianji_transports.testing import verbs
+from tianji_transports.testing.peer import STATIONS, serve
 from tianji_transports.wiring import Channel, Slot, Wiring
 from tianji_transports.zmq.transport import ZmqTransport
 
 PROCESSES = multiprocessing.get_context("forkserver")
 # Each peer would import its engine anew, which takes longer than most tests. What is missing is passed over.
 PROCESSES.set_forkserver_preload(
-    ["tianji_transports.testing.job", *(f"tianji_transports.{engine}" for engine in ("shm", "zmq", "ucx"))]
+    ["tianji_transports.testing.peer", *(f"tianji_transports.{engine}" for engine in ("shm", "zmq", "ucx"))]
 )
-
-STATIONS = "TIANJI_STATIONS"
-"""Names the socket where processes that a launcher started wait to be peers; see ``stations``."""
-
-
-def serve(
-    control: Connection, engine: str, wiring: Wiring, rank: int, incarnation: int, options: EngineOptions
-) -> None:
-    """Run one rank: execute the test's commands, and wait at the endpoint in between, as a role would."""
-    endpoint = registry.create(engine, wiring, rank, incarnation, options)
-    with endpoint:
-        control.send(endpoint.address)
-        verb = ""
-        while True:
-            if verb != "close" and not control.poll():
-                endpoint.wait(5.0, also=[control.fileno()])
-                continue
-            verb, arguments = control.recv()
-            if verb == "stop":
-                return
-            try:
-                control.send(execute(endpoint, verb, arguments))
-            except (TransportError, AssertionError, TimeoutError) as error:
-                control.send(error)
-
-
-def execute(endpoint: Transport, verb: str, arguments: tuple[Any, ...]) -> Any:
-    """Execute one command: a function of ``verbs``, or a method of the endpoint."""
-    if verb == "connect":
-        endpoint.connect(*arguments)
-        return None
-    return getattr(verbs, verb)(endpoint, *arguments)
 
 
 class Runner(Protocol):

@@ -15,7 +15,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
 from tianji_transports.mpi.world import finalise, initialise
-from tianji_transports.testing.job import STATIONS, serve
+from tianji_transports.testing.peer import STATIONS, serve
 
 IDLE = "the station is idle"
 
