@@ -203,7 +203,7 @@ class Normalizer(nn.Module):
 
     @classmethod
     def of(cls, model: Model, spaces: Spaces) -> Normalizer:
-        """Return the normaliser of a model, for its learner; one that changes nothing where it has none."""
+        """Return the normaliser of a model, for its learner; an inactive one if the model has none."""
         return normalizer_of(model) or cls(
             spaces, Normalization(observations=False, rewards=False, gamma=0.0)
         )
@@ -354,7 +354,7 @@ class _Sums(NamedTuple):
     """Sums over what was seen, from which moments are computed in two passes.
 
     Attributes:
-        what: is summed, for messages.
+        what: name of the quantity, for messages.
         number: of what is summed.
         values: sum of each number, ``[size]``.
         squares: sums the squared distances from a mean ``[size]``.

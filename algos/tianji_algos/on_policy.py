@@ -205,7 +205,7 @@ def differentiate_by_hand(
 
 
 class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
-    """An actor-critic, its optimizer and the memory that it is trained in; a subclass says by which updates.
+    """An actor-critic, its optimizer and the memory that it is trained in; subclasses make the updates.
 
     Args:
         model: trained in place, on its final device; its parameters move into one flat tensor.
@@ -214,7 +214,6 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
         UnsuitableModelError: the model is no ``ActorCritic``.
     """
 
-    normalizes: ClassVar[bool] = True
     contract: ClassVar[type[torch.nn.Module]] = ActorCritic
     """Class that its networks derive from."""
     example_model: ClassVar[str] = "mlp_actor_critic"

@@ -108,7 +108,7 @@ PLUGINS: Final[Mapping[Kind, Plugins]] = MappingProxyType(
 
 _KERNELS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "DQNEmbryo": "dqn:DQNByHand",
+        "DQN.derivatives": "dqn:DQNByHand",
         "IMPALALoss": "impala:IMPALALossByHand",
         "MLPActorCritic.backprop": "networks:MLPBackprop",
         "MLPActorCritic.executor": "networks:actor_critic_executor",
@@ -117,8 +117,8 @@ _KERNELS: Final[Mapping[str, str]] = MappingProxyType(
         "MLPQ.evaluation": "networks:evaluate_q",
         "MLPQ.executor": "networks:q_executor",
         "PPOLoss": "ppo:PPOLossByHand",
-        "SACEmbryo": "continuous:SACByHand",
-        "TD3Embryo": "continuous:TD3ByHand",
+        "SAC.derivatives": "continuous:SACByHand",
+        "TD3.derivatives": "continuous:TD3ByHand",
         "TeamActorCritic.backprop": "team:TeamBackprop",
         "TeamActorCritic.executor": "team:team_executor",
     }
@@ -206,7 +206,7 @@ def built_in_names(kind: Kind, contract: str) -> list[str]:
 
 
 def kernel(name: str) -> Any:
-    """Import what computes the same as the class or method of that name, in numpy on a CPU."""
+    """Import the numpy kernel of a class or method in torch, for a CPU."""
     module, _, attribute = _KERNELS[name].partition(":")
     return getattr(import_module(f"tianji_algos.fast_cpu.{module}"), attribute)
 

@@ -31,17 +31,17 @@ class Observations:
     """
 
     def __init__(self, spaces: Spaces, device: torch.device, normalizer: Normalizer | None = None) -> None:
-        self.normalizer = normalizer
+        self._normalizer = normalizer
         self._stack = spaces.stack
         self._frames: HostFrames | DeviceFrames = HostFrames() if on_host(device) else DeviceFrames(device)
         self._planes: Indices = np.empty(0, np.intp)
 
     def gather(self, fragments: Sequence[Fields]) -> None:
         """Copy the observations of a rollout's fragments in; nothing of them is needed afterwards."""
-        if self.normalizer is None:
+        if self._normalizer is None:
             self._frames.hold([fragment["observation"] for fragment in fragments])
         else:
-            self._frames.hold(self.normalizer.recorded(fragments))
+            self._frames.hold(self._normalizer.recorded(fragments))
         if self._stack > 1:
             mask = np.stack([fragment["mask"] for fragment in fragments]).astype(bool, copy=False)
             self._planes = frame_numbers(mask, self._stack)

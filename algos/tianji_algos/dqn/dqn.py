@@ -346,7 +346,7 @@ class DQNEmbryo(QEmbryo[QNetwork], ReplayEmbryo):
         self._choose_derivatives(model, fits=is_on_host(model), what_fits="a network on a CPU")
         self._differentiate: Callable[[Batch], Differentiated] = self._in_torch
         if self._by_hand:
-            self._differentiate = kernel("DQNEmbryo")(
+            self._differentiate = kernel("DQN.derivatives")(
                 model, self._target.model, settings, self._delta, self._mask
             )
 

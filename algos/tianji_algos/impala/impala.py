@@ -199,6 +199,7 @@ class IMPALAEmbryo(PolicyEmbryo):
     """
 
     algorithm: ClassVar[str] = "IMPALA"
+    normalizes: ClassVar[bool] = True
     diagnostics: ClassVar[tuple[str, ...]] = DIAGNOSTICS
     settings_type: ClassVar[type[IMPALASettings]] = IMPALASettings
     settings: IMPALASettings
@@ -318,6 +319,7 @@ class IMPALAAgent(PolicyAgent):
     """Acts by sampling; records action and log-probability. Values are the learner's to compute."""
 
     algorithm: ClassVar[str] = "IMPALA"
+    normalizes: ClassVar[bool] = True
     settings_type: ClassVar[type[IMPALAAgentSettings]] = IMPALAAgentSettings
     default_model: ClassVar[str] = "mlp_actor_critic"
     default_embryo: ClassVar[str] = "impala"

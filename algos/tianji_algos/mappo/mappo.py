@@ -100,7 +100,7 @@ class MAPPOEmbryo(PPOEmbryo):
         return fragment["observation"]["reward"][1:], value, is_end, mask & alive[:-1]
 
     def _count(self, columns: Mapping[str, npt.NDArray[Any]], edges: Integers) -> Integers:
-        """Count the steps of living agents in each minibatch, over all learners."""
+        """Count the steps of living agents in each minibatch, over all learners, and keep its env steps."""
         self._env_steps = np.diff(edges).sum(axis=0).tolist()
         own = np.array([np.count_nonzero(columns["alive"][part]) for part in self._own(edges)], np.int64)
         counts: Integers = self._learners.compare(own).sum(axis=0)

@@ -1,10 +1,10 @@
 """Proximal policy optimisation (Schulman et al., 2017), from a rollout to the step of the optimizer.
 
-It reads from top to bottom, as algorithm 1 of the paper does: the advantages of a rollout, the loss of a
-minibatch, the update rule (``minibatches``: rollout, epochs and minibatches; ``update``: loss, gradient and
-step), and the agent that records what all that takes. Called from here: observations and the order of
-samples (``rollout_observations``), running statistics (``normalization``), the optimizer (``optim``), and on
-a CPU the derivatives of the loss by hand (``fast_cpu/ppo.py``).
+It reads from top to bottom: the advantages of a rollout, the loss of a minibatch, the update rule
+(``minibatches``: rollout, epochs and minibatches; ``update``: loss, gradient and step), and the agent, which
+records log-probabilities and values. Called from here: observations and the order of samples
+(``rollout_observations``), running statistics (``normalization``), the optimizer (``optim``), and on a CPU
+the derivatives of the loss by hand (``fast_cpu/ppo.py``).
 """
 
 from __future__ import annotations
@@ -172,6 +172,7 @@ class PPOEmbryo(PolicyEmbryo):
     """
 
     algorithm: ClassVar[str] = "PPO"
+    normalizes: ClassVar[bool] = True
     diagnostics: ClassVar[tuple[str, ...]] = DIAGNOSTICS
     settings_type: ClassVar[type[PPOSettings]] = PPOSettings
     settings: PPOSettings
@@ -194,7 +195,7 @@ class PPOEmbryo(PolicyEmbryo):
         self._resident: dict[str, Any] = {}
         """Samples on the device."""
         self._epoch: Mapping[str, Any] = {}
-        """Samples in order, where the loss is."""
+        """Samples of this epoch in its order, on the loss's device."""
         self._explained_variance = math.nan
 
     def _build_loss(self) -> None:
@@ -212,7 +213,7 @@ class PPOEmbryo(PolicyEmbryo):
         self._diverged, self._diverged_samples = 0.0, 0
         for _ in range(self.settings.epochs):
             for minibatch in self._shuffled():
-                yield minibatch  # to be updated with
+                yield minibatch  # The learner calls `update` here; `_latest` is its result.
                 if self._adapts:
                     latest = self._latest[DIVERGENCE]
                     own = latest if isinstance(latest, torch.Tensor) else float(latest)
@@ -237,7 +238,7 @@ class PPOEmbryo(PolicyEmbryo):
             for name, rows in columns.items():
                 np.take(rows, steps, axis=0, out=self._samples[name][start:stop], mode="clip")
             start = stop
-        target, advantage = self._judged("target"), self._judged("advantage")
+        target, advantage = self._living("target"), self._living("advantage")
         spread = float(target.var()) if target.size else 0.0
         self._explained_variance = 1.0 - float(advantage.var()) / spread if spread else math.nan
         self._normalize_values()
@@ -267,7 +268,7 @@ class PPOEmbryo(PolicyEmbryo):
         return {name: rows.reshape(-1, *rows.shape[2:]) for name, rows in columns.items()}
 
     def _returns_of(self, fragment: Fields) -> tuple[Floats, Floats, Array, Array]:
-        """Return reward, value, where nothing follows, and what is experience, as GAE takes them."""
+        """Return reward, value, terminated and mask, as ``estimate_advantages`` takes them."""
         return fragment["reward"], fragment["value"], fragment["terminated"], fragment["mask"]
 
     def _reserve(self, like: dict[str, Array]) -> None:
@@ -278,7 +279,7 @@ class PPOEmbryo(PolicyEmbryo):
             for name, rows in like.items():
                 memory[name] = np.empty((self._size, *rows.shape[1:]), rows.dtype)
 
-    def _judged(self, name: str) -> Array:
+    def _living(self, name: str) -> Array:
         """Return a field of the rollout's samples; of a team's, of those that are alive."""
         alive, rows = self._samples.get("alive"), self._samples[name][: self._size]
         return rows if alive is None else rows[alive[: self._size].astype(bool)]
@@ -287,7 +288,7 @@ class PPOEmbryo(PolicyEmbryo):
         """Take in the rollout's targets; bring values, targets and advantages into the network's units."""
         if self._normalizer.values is None:
             return
-        self._normalizer.update_values(self._judged("target"), self._learners)
+        self._normalizer.update_values(self._living("target"), self._learners)
         units = ValueUnits.of(self._normalizer)
         for name in ("value", "target"):
             rows = self._samples[name][: self._size]
@@ -467,6 +468,7 @@ class PPOAgent(PolicyAgent):
     """
 
     algorithm: ClassVar[str] = "PPO"
+    normalizes: ClassVar[bool] = True
     settings_type: ClassVar[type[PPOAgentSettings]] = PPOAgentSettings
     default_model: ClassVar[str] = "mlp_actor_critic"
     default_embryo: ClassVar[str] = "ppo"

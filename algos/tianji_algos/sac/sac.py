@@ -46,7 +46,7 @@ class SACEmbryo(ActorQEmbryo):
             critics = self._target_critics.model
             assert isinstance(model, MLPGaussianQ)
             assert isinstance(critics, Critics)
-            self._differentiate = kernel("SACEmbryo")(
+            self._differentiate = kernel("SAC.derivatives")(
                 model, critics, settings, self._target_entropy, self._rng
             )
         self.schedule(0)

@@ -42,7 +42,7 @@ class TD3Embryo(ActorQEmbryo):
             assert isinstance(model, MLPDeterministicQ)
             assert isinstance(actor, Actor)
             assert isinstance(critics, Critics)
-            self._hand = kernel("TD3Embryo")(model, critics, actor, settings, self._rng)
+            self._hand = kernel("TD3.derivatives")(model, critics, actor, settings, self._rng)
             self._differentiate = self._from_hand
         self._policy_loss = torch.zeros((), device=self._flat.device)
         self._actor_norm: Norm = 0.0 if self._by_hand else self._policy_loss

@@ -218,7 +218,7 @@ class Builder:
             key = "normalize_" + next(name for name in names if getattr(asked, name))
             raise UsageError(
                 f"training.{key}: {section.type!r} keeps no statistics to normalise with; false would be "
-                "right, or an update rule that derives from PolicyEmbryo or, doing itself what "
+                "right, or an update rule that derives from PPOEmbryo or IMPALAEmbryo or, doing itself what "
                 "tianji_algos.normalization asks of a learner, says `normalizes = True`"
             )
         return asked
