@@ -547,7 +547,7 @@ ROLES: Final = Plugins("role", "tianji.roles", UsageError, UsageError)
 BUILT_IN: Final = ("root", "actor", "buffer", "learner", "follower", "examiner", "evaluator")
 """Names that are taken."""
 
-OTHER_COUNTERS: Final = ("endpoint", "batches", "shares", "priorities")
+OTHER_COUNTERS: Final = ("endpoint", "fragments", "batches", "shards", "priorities")
 """Names under which messages are rejected besides roles: a role's would be confused with them."""
 
 OWN_KEYS: Final = ("type", "receives", "reads", "cores")

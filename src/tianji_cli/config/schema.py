@@ -431,7 +431,7 @@ class Learner(Section):
     """The processes that update the parameters.
 
     Attributes:
-        num: L, learners of a group: they divide each batch, average their gradients and update in all_reduce.
+        num: L, learners of a group: they divide each batch, average their gradients (all-reduce) and update alike.
         cores: cores, and threads, of each.
     """
 
