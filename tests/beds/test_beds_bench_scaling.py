@@ -17,7 +17,7 @@ OPTIONS = (
     "6",  # A second apart, reports have to tell a rate also where the machine is busy.
     "--threshold",
     "15",
-    "--no-simulation",
+    "--no-prediction",
     "--quiet",
 )
 

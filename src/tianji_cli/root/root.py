@@ -302,7 +302,7 @@ class Root:
     def _outlives_errors(self, rank: int) -> bool:
         """Whether a rank is started again when it has raised or left."""
         restarts = self._config.environment.on_error == "restart" and not self._losses.bound
-        return restarts and rank in self._shutdown.actors and self._phase in RUNNING
+        return restarts and rank in self._shutdown.actors
 
     def _start(self, rank: int, incarnation: int = 0, env_steps: int = 0) -> None:
         if self._plan.is_local(rank):

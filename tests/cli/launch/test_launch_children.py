@@ -16,7 +16,14 @@ import pytest
 from cli.sessions import PATIENCE_S
 
 from tianji_cli.errors import ProcessExit
-from tianji_cli.launch.children import Child, end_children, process_state, python_command, run_child
+from tianji_cli.launch.children import (
+    Child,
+    end_children,
+    process_state,
+    python_command,
+    run_child,
+    supervised,
+)
 
 FAMILY = """
 import signal, subprocess, sys
@@ -92,21 +99,23 @@ def test_a_child_that_ignores_sigterm_is_killed_with_all_of_its_group(fifo: Path
         pass
 
 
-@pytest.mark.usefixtures("interruptible")
 def test_whatever_is_raised_meanwhile_ends_the_child_in_good_order(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     program = f"""
-import os, pathlib, signal, sys
+import pathlib, signal, sys
 def save(*_):
     pathlib.Path({str(saved)!r}).write_text("all of it")
     sys.exit(1)
 signal.signal(signal.SIGTERM, save)
-os.kill(os.getppid(), signal.SIGUSR1)
+print("ready", flush=True)
 while True:
     signal.pause()
 """
-    with pytest.raises(KeyError, match="somebody interrupts"):
-        run_child([sys.executable, "-c", program], patience_s=PATIENCE_S)
+    child = Child([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    with pytest.raises(KeyError, match="somebody interrupts"), supervised([child], PATIENCE_S):
+        assert child.process.stdout is not None
+        assert child.process.stdout.readline() == b"ready\n"
+        raise KeyError("somebody interrupts")
     assert saved.read_text() == "all of it"
 
 

@@ -12,8 +12,13 @@ from cli.lifecycle.conftest import ENDLESS
 
 BROKEN = """
 import atexit, os, signal, time
+from contextlib import suppress
+from pathlib import Path
 import gymnasium, numpy as np
 from tianji_envs.core import BaseEnv
+
+FIRST = Path(__file__).with_name("first")
+CLOSED = Path(__file__).with_name("closed")
 
 class Base(BaseEnv):
     def __init__(self):
@@ -41,6 +46,19 @@ class Leaver(Base):
 class Quitter(Base):
     def die(self):
         raise SystemExit(0)
+
+class LateLeaver(Base):  # The first actor that comes so far leaves when the other was told to stop.
+    def die(self):
+        with suppress(FileExistsError), open(FIRST, "x") as first:
+            first.write(str(os.getpid()))
+        if FIRST.read_text() == str(os.getpid()):
+            while not CLOSED.exists():
+                time.sleep(0.01)
+            os._exit(0)
+
+    def close(self):
+        if self.steps > 500:
+            CLOSED.touch()
 
 class Lingerer(Base):
     def die(self):
@@ -225,13 +243,24 @@ def test_an_environment_that_raises_or_leaves_is_restarted_where_that_is_asked_f
     summary = run.finish()
     restarts = sum(role["restarts"] for role in summary["roles"])
     assert restarts >= 2
-    assert run.log.count(cause) == run.log.count("; restarting it") == restarts
+    assert run.log.count("; restarting it") == restarts
+    assert run.log.count(cause) == restarts + run.log.count("while it was stopping")
     assert summary["lost"] > 0
 
     again = workplace.resume(run, "--set", f"experiment.stop.env_steps={10**9}", "--set", LIMITED)
     again.finish(1)
     assert cause in again.command.last_words
     assert again.command.last_words.endswith("; restarts are limited to 1 a minute")
+
+
+def test_an_environment_that_leaves_while_its_actor_stops_fails_no_run_that_outlives_it(workplace: Any) -> None:
+    workplace.module(BROKEN)
+    on_error = {"environment": {"on_error": "restart"}}
+    goal = {"experiment": {"stop": {"env_steps": 10_000}}}
+    run = workplace.train(of_class("LateLeaver", actor={"num": 2}), on_error, goal)
+    assert sum(role["restarts"] for role in run.finish()["roles"]) == 0
+    assert "exited with status 0" in run.log
+    assert "while it was stopping" in run.log
 
 
 def test_a_dead_learner_ends_the_run_which_can_be_resumed(workplace: Any) -> None:

@@ -222,7 +222,7 @@ def test_a_reward_that_is_no_number_ends_the_run_and_is_never_the_best(workplace
 
 def test_a_study_leaves_evaluations_out(workplace: Any) -> None:
     config = str(workplace.config(evaluated(ENDLESS)))
-    quick = ("--actors", "1", "--repeats", "1", "--seconds", "2", "--no-simulation", "--quiet")
+    quick = ("--actors", "1", "--repeats", "1", "--seconds", "2", "--no-prediction", "--quiet")
     study = workplace.command("bench", "scaling", config, "--figure", "6a", *quick, "--out", "study")
     study.wait(0)
     plans = [path.read_text() for path in (workplace.place / "study/runs").glob("*/*/config.toml")]

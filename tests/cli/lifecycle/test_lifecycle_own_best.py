@@ -26,7 +26,7 @@ def test_a_session_with_another_reward_begins_its_own_best_policy(workplace: Any
     assert first["returns"]["best_mean_100"] > 15
     weights, config = best_weights(run), (run.path / "config.toml").read_bytes()
 
-    again = workplace.resume(run, *until(16384), *OTHER_REWARD)
+    again = workplace.resume(run, *until(32768), *OTHER_REWARD)
     second = again.finish()
     said = (
         "environment.options.sutton_barto_reward was not set and is true: this session begins its own best "
@@ -47,7 +47,7 @@ def test_a_session_with_another_reward_begins_its_own_best_policy(workplace: Any
     former.wait(0)
 
     # A third session judges as the second did, and goes on from its best.
-    third = workplace.resume(run, *until(20480)).finish()
+    third = workplace.resume(run, *until(65536)).finish()
     assert third["returns"]["best_mean_100"] >= second["returns"]["best_mean_100"]
     assert run.log.count("begins its own best policy") == 1
     assert sorted(path.name for path in run.path.glob("config*")) == [
@@ -70,7 +70,7 @@ def test_each_group_begins_its_own_best_policy(workplace: Any) -> None:
     run = workplace.train(THRESHOLDS, groups)
     assert run.finish()["returns"]["best_mean_100"] > 15
     weights = best_weights(run)
-    second = workplace.resume(run, *until(16384), *OTHER_REWARD).finish()
+    second = workplace.resume(run, *until(65536), *OTHER_REWARD).finish()
     assert -1.5 < second["returns"]["best_mean_100"] <= 0
     for group in ("", "group-1/"):
         state = json.loads((run.path / f"checkpoints/{group}last/state.json").read_text())
