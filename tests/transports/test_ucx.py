@@ -57,6 +57,7 @@ def test_messages_of_another_job_are_counted_and_dropped(stranger: Port, nbytes:
         for kind in Kind:
             send(stranger, receiver, tag_of(other, kind, 5, 1, 0), bytes(nbytes))
         verbs.until(receiver, lambda: receiver.counters.rejected == len(Kind) or None)
+        assert receiver.counters.first_rejection == "a message of another job"
         streams_on(receiver, sender)
 
 
@@ -85,6 +86,9 @@ def test_malformed_messages_are_counted_and_dropped(stranger: Port) -> None:
         for tag, message in wrong:
             send(stranger, receiver, tag, message)
         verbs.until(receiver, lambda: receiver.counters.rejected == len(wrong) or None)
+        kind = int(Kind.HELLO)
+        why = f"5 bytes of kind {kind}, stream 0, rank 1 are no message here"
+        assert receiver.counters.first_rejection == why
         streams_on(receiver, sender)
 
 

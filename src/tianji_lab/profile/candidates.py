@@ -1,4 +1,4 @@
-"""Lists the splits of a cluster's cores that are worth a training (M_L + M_A = M in Equation 4)."""
+"""Lists splits of a cluster's cores, the best predictions first (M_L + M_A = M in Equation 4)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tianji_cli.config.schema import JobConfig, OnPolicySettings
 from tianji_cli.config.source import read
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.telemetry.bottleneck import BALANCED
-from tianji_lab.profile.model import LEAST_UPDATES, Cluster, Model, Prediction
+from tianji_lab.profile.model import LEAST_VERSIONS, Cluster, Model, Prediction
 from tianji_lab.profile.split import (
     ACTORS,
     HOSTS,
@@ -27,13 +27,13 @@ from tianji_lab.profile.split import (
 )
 
 EVERY_CORE: Final = 8
-"""Up to so many cores of a learner every number is tried; beyond, powers of two."""
+"""Maximum cores of a learner of which every number is a candidate; beyond, powers of two are."""
 RACED: Final = 6
-"""Candidates that are trained with, at most."""
+"""Maximum candidates of a race."""
 COMPARED: Final = 64
-"""Candidates from which these are taken."""
+"""Number of best candidates from which those of the race are chosen."""
 TIE: Final = 0.01
-"""Throughputs no further apart than this share are the same: the fewest changes come first."""
+"""Share within which two throughputs are the same: then fewer changes come first."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,9 @@ class Candidate:
 
     Attributes:
         settings: as ``SECTION.KEY=VALUE``.
-        changes: keys of those that differ from the config.
-        why_not: why it is not recommended: it cannot be run, or ends before it has learnt; None if it may be.
+        changes: keys of the settings that differ from the config.
+        why_not: reason not to recommend the split: it cannot be run, or the job ends before it has learnt;
+            None if there is no reason.
     """
 
     prediction: Prediction
@@ -53,19 +54,19 @@ class Candidate:
 
     @property
     def split(self) -> Split:
-        """The split."""
+        """Split of the prediction."""
         return self.prediction.split
 
 
 class Candidates:
-    """All splits of a cluster, with what the model predicts of them.
+    """All splits of a cluster, with the model's predictions.
 
-    Numbers of groups are the config's on its own hosts: others learn otherwise. On other machines they share
-    the nodes, or the cores of a node, evenly.
+    On the config's own hosts the number of groups is the config's: another number learns differently. On
+    other machines groups share the nodes, or the cores of a node, evenly.
 
     Args:
         sizes: numbers of environments of an actor to choose from.
-        elsewhere: the cluster is none that the config names.
+        elsewhere: the cluster is not the config's own hosts.
 
     Raises:
         UsageError: there are GPUs for learners that use none, or nodes too small for a learner.
@@ -90,8 +91,8 @@ class Candidates:
         self._of_hosts = host_values(self._job, cluster.nodes)
         origins = read(config, overrides).origins
         self._unset = [key for key in (ACTORS, PINNED) if tuple(key.split(".")) not in origins]
-        # A config that ends earlier by itself is to end no earlier by its split.
-        self._least_versions = min(LEAST_UPDATES, model.predict(self._own).versions)
+        # If the config's own split has fewer versions, the others need only as many.
+        self._least_versions = min(LEAST_VERSIONS, model.predict(self._own).versions)
         splits = [*_splits(self._job, cluster, sizes, model.learners, elsewhere=elsewhere)]
         if not elsewhere:
             splits.append(self._own)
@@ -103,7 +104,7 @@ class Candidates:
         self._ranked = sorted(predictions.values(), key=self._rank)
 
     def best(self, most: int) -> list[Candidate]:
-        """List the best predictions, those that may be recommended before others."""
+        """List the candidates with the best predictions, those that may be recommended first."""
         found, refused = list[Candidate](), list[Candidate]()
         for prediction in self._ranked:
             candidate = self._candidate(prediction)
@@ -113,10 +114,10 @@ class Candidates:
         return [*found, *refused][:most]
 
     def to_race(self) -> list[Candidate]:
-        """List the splits worth a training: the best, the config's own, the best of the other kind of cores.
+        """List the candidates of a race: the best, the config's own, the best of the other kind of pinning.
 
-        The others are the next best, first of all those with other numbers of environments or of cores of a
-        learner than those before.
+        The others are the next best; those come first that differ from the ones before in environments, cores
+        of a learner or pinning.
         """
         may = self.best(COMPARED)
         own = self._candidate(self._model.predict(self._own))
@@ -135,14 +136,14 @@ class Candidates:
         split = prediction.split
         values = split_values(split) | self._of_hosts
         changed = [key for key, value in values.items() if value != self._configured.get(key)]
-        # Where anything changes, what the config left to the machine has to be set, too.
+        # If anything changes, keys that the config left to the machine have to be set, too.
         changes = tuple(dict.fromkeys([*changed, *self._unset])) if changed else ()
         settings = tuple(as_settings(values))
         return Candidate(prediction, settings, changes, self._why_not(prediction, settings))
 
     def _why_not(self, prediction: Prediction, settings: Sequence[str]) -> str | None:
         if prediction.versions < self._least_versions:
-            return f"the job ends when a policy has had {prediction.versions:.0f} updates"
+            return f"the job ends when a policy has had {prediction.versions:.0f} versions"
         try:
             load_config(self._config, [*self._overrides, *settings])
         except ConfigError as error:
@@ -150,7 +151,7 @@ class Candidates:
         return None
 
     def _rank(self, prediction: Prediction) -> tuple[float, int, int]:
-        """Order by throughput; what is the same has fewer changes, then fewer environments, first."""
+        """Sort key: higher throughput first, then fewer changes, then fewer environments."""
         split = prediction.split
         values = split_values(split).items()
         changes = sum(value != self._configured.get(key) for key, value in values)
@@ -158,7 +159,7 @@ class Candidates:
         return -throughput, changes, split.groups * split.actors * split.num_envs
 
     def _without_idle_actors(self, found: Prediction) -> Split:
-        """Take away actors that would only wait, and make samples older."""
+        """Remove actors that would only wait and make samples older."""
         if found.bottleneck.kind != "training-bound":
             return found.split
         of_each = found.rho * found.production / found.split.actors
@@ -187,7 +188,7 @@ def _numbers_of_groups(cluster: Cluster) -> Iterator[int]:
 
 
 def _of_group(job: JobConfig, like: Split, cores: int, numbers: Sequence[int]) -> Iterator[Split]:
-    """Yield the splits of a group's cores: with cores of their own for all roles, and with shared ones."""
+    """Yield the splits of a group's cores: with cores of its own for each role, and with shared cores."""
     if job.distribution.one_process:  # More actors, or more cores of a learner, would only take turns.
         yield like
         return
@@ -203,15 +204,15 @@ def _of_group(job: JobConfig, like: Split, cores: int, numbers: Sequence[int]) -
 
 
 def _in_step(job: JobConfig, like: Split, actors: int) -> bool:
-    """Whether actors that wait for each version share a rollout evenly; else any number will do."""
+    """Whether actors in step share a rollout evenly; True for any number of actors that do not wait."""
     return job.distribution.mode == "async" or with_split(job, like).fragments_per_rollout % actors == 0
 
 
 def _can_share(job: JobConfig, split: Split) -> bool:
-    """Whether learners can divide among themselves what they learn from."""
+    """Whether learners can share a batch, or the fragments of a rollout, evenly."""
     if split.learners == 1:
         return True
-    if job.learns_from_replay:  # One of them deals it out, with the replay beside it.
+    if job.learns_from_replay:  # One learner scatters the batch, with the replay beside it.
         return job.distribution.buffer.colocate and job.replay_settings.batch_size % split.learners == 0
     settings = job.training.settings
     assert isinstance(settings, OnPolicySettings), "no other is valid"
@@ -220,11 +221,11 @@ def _can_share(job: JobConfig, split: Split) -> bool:
 
 
 def _has_room(job: JobConfig, cluster: Cluster, split: Split) -> bool:
-    """Whether a group's buffer and learners find room on one node, and GPUs if they use any."""
+    """Whether a group's buffer and learners have room on one node, and GPUs if they use any."""
     groups_of_node = max(1, split.groups // cluster.nodes)
     if groups_of_node * (split.learners * split.learner_cores + split.buffer_cores) > cluster.cores_per_node:
         return not split.pinned and cluster.nodes == 1
-    gpus = max(1, cluster.gpus_per_node)  # The config's own is there, whatever is said of others.
+    gpus = max(1, cluster.gpus_per_node)  # The config's own GPU is there in any case.
     return not job.distribution.device.startswith("cuda") or groups_of_node * split.learners <= gpus
 
 
@@ -232,7 +233,7 @@ def check_gpus(cluster: Cluster, device: str) -> None:
     """Refuse GPUs that no role would use.
 
     Raises:
-        UsageError: there are GPUs, and learners do not compute on one.
+        UsageError: there are GPUs, and learners compute on another device.
     """
     if cluster.gpus_per_node and not device.startswith("cuda"):
         raise UsageError(

@@ -1,11 +1,11 @@
-"""Predicts what a split gives: Equations 1, 3 and 4 of the paper over the times of a job's parts.
+"""Predicts the rates of a split: Equations 1, 3 and 4 of the paper over the times of a job's parts.
 
-Equation 1 as it must be meant: the paper's first case, ``T_c = (T_sp + T_sd) N_s``, lacks the division by
-``N_A`` that its own condition has. With it both cases are ``T_c = N_s max((T_sp + T_sd) / N_A, T_rv)``.
+Equation 1 is corrected: the paper's first case, ``T_c = (T_sp + T_sd) N_s``, lacks the division by ``N_A``
+that its own condition has. With it both cases are ``T_c = N_s max((T_sp + T_sd) / N_A, T_rv)``.
 
-Contention is as plain as can be: parts were measured with all cores at work, and roles that share cores take
-turns on them without a loss. Times measured with roles on shared cores hold the wait for a core, too, so such
-splits come out a little slow. A race of trainings decides between splits; this only lists them.
+The model of contention is simple: parts are measured with all cores at work, and roles that share cores take
+turns on them without a loss. Times that are measured with roles on shared cores include the wait for a core,
+so such splits come out a little slow. A race of trainings decides between splits; the model only lists them.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from tianji_cli.telemetry.bottleneck import (
 from tianji_lab.profile.parts import Measurements, Part
 from tianji_lab.profile.split import Split
 
-LEAST_UPDATES: Final = 50
-"""Policy updates without which a split has not learnt: it is not recommended."""
+LEAST_VERSIONS: Final = 50
+"""Minimum policies that a group publishes with a split; a split with fewer is not recommended."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The machines whose cores are split.
+    """Machines whose cores are split.
 
     Attributes:
-        link_bytes_per_s: of each node's link; None if it is no limit.
+        link_bytes_per_s: of each node's link; None without a limit.
     """
 
     cores_per_node: int
@@ -62,10 +62,9 @@ class Prediction:
         production: T_RA, env steps a second that the actors make if they never wait.
         reception: env steps a second that the buffers can receive.
         consumption: T_RL, sample uses a second that the learners make if they never wait.
-        limits: every limit of the throughput in uses a second, by name: "production", "reception",
-            "consumption" and, where they exist, "turns" (actors and learners in step), "cores" (shared) and
-            "link".
-        versions: policies that a group publishes before the job ends by its steps or its time; infinite where
+        limits: of the throughput in uses a second, by name: "production", "reception", "consumption" and,
+            where they exist, "turns" (actors and learners in step), "cores" (shared) and "link".
+        versions: policies that a group publishes before the job ends by its steps or its time; infinite if
             neither ends it.
     """
 
@@ -88,7 +87,7 @@ class Model:
     """Predicts splits of a cluster from the parts of a job.
 
     Args:
-        job: gives what no split changes.
+        job: the config; a split replaces its own split.
     """
 
     def __init__(self, job: JobConfig, measurements: Measurements, cluster: Cluster) -> None:
@@ -108,13 +107,13 @@ class Model:
 
     @property
     def learners(self) -> list[int]:
-        """Numbers of learners for which there is something to go by."""
+        """Numbers of learners that can be predicted from the measured ones."""
         if len(self._by_learners) < 2:
             return list(self._by_learners)
         return sorted({*self._by_learners, *(1 << n for n in range(self._cluster.cores.bit_length()))})
 
     def knows(self, num_envs: int) -> bool:
-        """Whether times were measured with fewer and with more environments of an actor, or with as many."""
+        """Whether a number of environments of an actor lies within the measured range."""
         return min(self._by_size) <= num_envs <= max(self._by_size)
 
     def predict(self, split: Split) -> Prediction:
@@ -153,7 +152,7 @@ class Model:
         )
 
     def extrapolated(self, split: Split) -> Iterator[str]:
-        """Say what of a prediction goes beyond what was measured."""
+        """Describe everything of a prediction that goes beyond the measurements."""
         if split.cores > self._measured_cores and self._cluster.cores > self._measured_cores:
             yield f"more cores at work: they hinder one another no more than {self._measured_cores} did"
         if self._cluster.nodes > 1:
@@ -166,18 +165,18 @@ class Model:
             yield f"{split.groups} groups: averaging their parameters holds none of them up"
 
     def _at(self, num_envs: int, what: str) -> float:
-        """Interpolate a time of a fragment between the measured numbers of environments."""
+        """Interpolate a figure of a fragment between the measured numbers of environments."""
         sizes = sorted(self._by_size)
         return float(np.interp(num_envs, sizes, [getattr(self._by_size[size], what) for size in sizes]))
 
     def _update_s(self, split: Split) -> float:
-        """Seconds of one learner for an update; cores and learners beyond those measured add nothing new."""
+        """Seconds of a learner for an update; more cores than were measured do not make it faster."""
         cores = max((c for c in self._by_cores if c <= split.learner_cores), default=min(self._by_cores))
         base = self._parts[0].learn_s
         return base * (self._by_cores[cores].learn_s / base) * (self._of_learners(split.learners) / base)
 
     def _of_learners(self, learners: int) -> float:
-        """Seconds of an update of several learners: ``a + b / L`` through the two measured numbers."""
+        """Seconds of an update of L learners: ``a + b / L`` through the two measured numbers of learners."""
         known = self._by_learners
         if learners in known or len(known) < 2:
             return known.get(learners, self._parts[0]).learn_s
@@ -191,7 +190,7 @@ class Model:
         return self._job.distribution.buffer.colocate or self._job.distribution.one_process
 
     def _link(self, split: Split) -> float | None:
-        """Uses a second that the link of each learner's host allows; None where no fragment needs one."""
+        """Uses a second that the links of the learners' hosts allow; None if no link limits fragments."""
         nodes = self._cluster.nodes / split.groups
         if nodes <= 1 or self._cluster.link_bytes_per_s is None:
             return None

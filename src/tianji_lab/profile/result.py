@@ -1,12 +1,12 @@
-"""Result of a profile: what was measured, what was predicted, who won the race; and all of it as JSON.
+"""Result of a profile: measurements, predictions and the winner of the race; and all of it as JSON.
 
 Rates are in sample uses a second (env steps times ``rho``), over all groups; null is no limit. The object has
 ``schema`` (1), ``config``, ``overrides``, ``environment`` (descriptions by subject), ``warnings``
 (sentences), ``measurements`` (see ``Measurements``; `tianji profile --from` reads them), ``cluster`` (whose
 cores are split), ``as_it_is`` (the config's own split on its own hosts), ``candidates`` (best prediction
-first), ``race`` (null where nothing was trained; ``rows`` best first), ``recommended``, ``writable`` (it, if
-it can be run, else null), ``equation_4``, ``bottleneck``, ``extrapolated`` (what goes beyond what was
-measured) and ``verify`` (rows; the winner of the race first).
+first), ``race`` (null where nothing was trained; ``rows`` best first), ``recommended``, ``writable`` (the
+recommended split if it can be run, else null), ``equation_4``, ``bottleneck``, ``extrapolated`` (everything
+beyond the measurements) and ``verify`` (rows; the winner of the race first).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tianji_cli.quantities import finite
 from tianji_cli.runs.results import document_head
 from tianji_lab.environment import warnings
 from tianji_lab.profile.candidates import TIE, Candidate
-from tianji_lab.profile.model import LEAST_UPDATES, Cluster, Model, Prediction
+from tianji_lab.profile.model import LEAST_VERSIONS, Cluster, Model, Prediction
 from tianji_lab.profile.parts import SCHEMA, Measured, Measurements
 from tianji_lab.profile.race import Contender, Race, fewest_changes
 from tianji_lab.profile.split import Split, fingerprint, split_of
@@ -37,9 +37,9 @@ class Profile:
     """Result of a profile.
 
     Attributes:
-        hosts: as many machines as the config has hosts, each like this one.
+        hosts: the config's hosts, each like this machine.
         listed: candidates with the best predictions, best first.
-        race: None where nothing was trained.
+        race: None if nothing was trained.
         verified: trainings with each candidate of the race, its winner first; empty without ``--verify``.
     """
 
@@ -56,7 +56,7 @@ class Profile:
 
     @property
     def recommended(self) -> Candidate:
-        """The best of those that were verified, the winner of the race, or the best prediction."""
+        """The best verified candidate, else the winner of the race, else the best prediction."""
         if self.verified:
             best = max(one.median for one in self.verified)
             return fewest_changes([one for one in self.verified if one.median >= (1 - TIE) * best]).candidate
@@ -64,7 +64,7 @@ class Profile:
 
     @property
     def racers(self) -> list[Candidate]:
-        """Candidates of the race, its winner first; none where there was no race."""
+        """Candidates of the race, its winner first; empty without a race."""
         if self.race is None:
             return []
         return [one.candidate for one in self.race.contenders]
@@ -76,23 +76,23 @@ class Profile:
 
     @property
     def extrapolated(self) -> tuple[str, ...]:
-        """Sentences that say what of the recommended split goes beyond what was measured."""
+        """Sentences on everything of the recommended split that goes beyond the measurements."""
         return tuple(self.model.extrapolated(self.recommended.split)) if self.race is None else ()
 
     @property
     def warnings(self) -> list[str]:
-        """Sentences that speak against the figures."""
+        """Sentences with reasons to trust the figures less."""
         mpi = "trained over shm in place of mpi, whose ranks mpiexec would have to start for each training"
         found = warnings(self.measured.measurements.busy)
         if self.job.distribution.transport.local == "mpi":
             found.append(mpi)
-        if (versions := self.as_it_is.versions) < LEAST_UPDATES:
-            found.append(f"by its own stop rules the job ends when a policy has had {versions:.0f} updates")
+        if (versions := self.as_it_is.versions) < LEAST_VERSIONS:
+            found.append(f"by its own stop rules the job ends when a policy has had {versions:.0f} versions")
         return found
 
     @property
     def batch_share(self) -> float:
-        """P = B_s / N_s, a batch's share of what it is drawn from (Equation 2): the same in every split."""
+        """P = B_s / N_s, a batch's share of its rollout or replay (Equation 2): the same in every split."""
         if self.job.learns_from_replay:
             return self.job.replay_settings.batch_size / self.job.distribution.buffer.capacity
         settings = self.job.training.settings
@@ -101,7 +101,7 @@ class Profile:
         return (getattr(settings, "minibatch_size", None) or rollout) / rollout
 
     def document(self) -> dict[str, Any]:
-        """Put everything into one JSON object, see the head of this module."""
+        """Build the JSON object; see the head of this module."""
         best = self.recommended
         split = best.split
         return {
@@ -187,10 +187,10 @@ def _contender(contender: Contender) -> dict[str, Any]:
 
 
 def read_earlier(path: Path, job: JobConfig) -> Measured:
-    """Take measurements of a config out of what an earlier `tianji profile --json` wrote.
+    """Read measurements of a config from a file of an earlier `tianji profile --json`.
 
     Raises:
-        UsageError: there are none, or they are of no use for this config.
+        UsageError: the file has none, or they do not fit this config.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

@@ -112,9 +112,9 @@ while True:
     signal.pause()
 """
     child = Child([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert child.process.stdout is not None
+    assert child.process.stdout.readline() == b"ready\n"
     with pytest.raises(KeyError, match="somebody interrupts"), supervised([child], PATIENCE_S):
-        assert child.process.stdout is not None
-        assert child.process.stdout.readline() == b"ready\n"
         raise KeyError("somebody interrupts")
     assert saved.read_text() == "all of it"
 

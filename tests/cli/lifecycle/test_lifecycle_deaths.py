@@ -253,7 +253,7 @@ def test_an_environment_that_raises_or_leaves_is_restarted_where_that_is_asked_f
     assert again.command.last_words.endswith("; restarts are limited to 1 a minute")
 
 
-def test_an_environment_that_leaves_while_its_actor_stops_fails_no_run_that_outlives_it(workplace: Any) -> None:
+def test_an_environment_that_leaves_while_its_actor_stops_does_not_fail_the_run(workplace: Any) -> None:
     workplace.module(BROKEN)
     on_error = {"environment": {"on_error": "restart"}}
     goal = {"experiment": {"stop": {"env_steps": 10_000}}}

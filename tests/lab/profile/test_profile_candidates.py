@@ -146,7 +146,7 @@ def test_a_split_that_ends_before_it_has_learnt_is_not_recommended() -> None:
     assert found[0].why_not is None
     assert found[0].split.groups <= steps / 4096 / 50
     refused = next(one for one in found if one.split.groups == 320)
-    assert refused.why_not == "the job ends when a policy has had 0 updates"
+    assert refused.why_not == "the job ends when a policy has had 0 versions"
 
 
 def test_what_cannot_be_run_says_why() -> None:

@@ -1,8 +1,8 @@
 """The engine for fast fabrics: UCX, whose tags name job, stream and sender of every message.
 
 Inside a host UCX moves messages through shared memory, between hosts over RDMA or TCP.
-Messages are described in ``frames``, an endpoint's workers in ``port``. A message is received into
-reused memory as soon as it begins to arrive, so that nothing waits for a busy, suspended or dead sender.
+``frames`` describes the messages, ``port`` an endpoint's workers. An endpoint receives a message into reused
+memory as soon as it begins to arrive, so that nothing waits for a busy, suspended or dead sender.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tianji_transports.ucx.port import SMALL, Lane, Port, Tag, address_text, par
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 AT_ONCE = 64
-"""Rounds in which UCX takes in what is just arriving, a few messages or fragments each."""
+"""Rounds in which UCX receives messages that are just arriving, a few messages or fragments each."""
 
 
 class UcxTransport(CreditEndpoint[UcxOutlet, UcxInlet, UcxSlotView, UcxLife]):
@@ -34,7 +34,7 @@ class UcxTransport(CreditEndpoint[UcxOutlet, UcxInlet, UcxSlotView, UcxLife]):
 
     @classmethod
     def libraries(cls) -> dict[str, str]:
-        """Versions of UCX and ucxx, and the ways that UCX has found here."""
+        """Versions of UCX and ucxx, and the transports that UCX has found here."""
         try:
             found = describe()
         except TransportError as error:
@@ -102,14 +102,14 @@ class UcxTransport(CreditEndpoint[UcxOutlet, UcxInlet, UcxSlotView, UcxLife]):
         self._port.forget(rank)
 
     def close(self, drain_s: float = 0.0) -> CloseReport:
-        """Take in what has come before it is counted; see ``Transport.close``."""
+        """Receive the messages that have come, so that the report counts them; see ``Transport.close``."""
         if self._report is None:
             for _ in range(AT_ONCE):
                 self._receive()
         return super().close(drain_s)
 
     def _leave(self, outlet: UcxOutlet) -> None:
-        """Send nothing more to a receiver's life; UCX keeps what it has not sent yet."""
+        """Disconnect from a life of the receiver; UCX keeps the messages that it has not sent yet."""
         outlet.reap()
         self._port.lobby.abandon(outlet.flying)
         outlet.flying.clear()
@@ -119,7 +119,7 @@ class UcxTransport(CreditEndpoint[UcxOutlet, UcxInlet, UcxSlotView, UcxLife]):
         outlet.endpoint, outlet.opening, outlet.present = None, None, False
 
     def _give_up(self, view: UcxSlotView) -> None:
-        """Expect nothing more of a writer's life."""
+        """Disconnect from a life of the writer."""
         if view.coming is not None:
             self._port.lobby.abandon([view.coming[:2]])
         view.coming = view.endpoint = None
@@ -169,10 +169,10 @@ class UcxTransport(CreditEndpoint[UcxOutlet, UcxInlet, UcxSlotView, UcxLife]):
             raise TransportError(f"UCX cannot send to rank {outlet.dest}: {error}") from error
         outlet.flying.append((request, buffer))
 
-    # -- what arrives ----------------------------------------------------------------------------------
+    # -- receiving -------------------------------------------------------------------------------------
 
     def _receive(self) -> None:
-        """Take in everything that UCX has."""
+        """Receive everything that has arrived at any worker."""
         for lane in self._port.lanes:
             if lane.worker is not None:  # the lobby may have had news of a newer life
                 self._take_in(lane)
@@ -180,14 +180,17 @@ class UcxTransport(CreditEndpoint[UcxOutlet, UcxInlet, UcxSlotView, UcxLife]):
             self._arrivals()
 
     def _take_in(self, lane: Lane) -> None:
-        """Take in what one worker has."""
+        """Receive everything that has arrived at one worker."""
         port, worker = self._port, lane.worker
         if worker.progress_once():
             port.moved()
         while (probe := worker.tag_probe(port.ours, port.mask, True)).matched:
             life = self._lives.get(probe.sender_tag.value)
             if not (self._data(life, lane, probe) if life is not None else self._control(lane, probe)):
-                self.counters.rejected += 1
+                kind, _, rank, stream = tag_parts(probe.sender_tag.value)
+                self.counters.reject(
+                    f"{probe.length} bytes of kind {kind}, stream {stream}, rank {rank} are no message here"
+                )
 
     def _data(self, life: UcxLife, lane: Lane, probe: Any) -> bool:
         """Begin to receive a message; returns whether it was valid."""
@@ -209,7 +212,7 @@ class UcxTransport(CreditEndpoint[UcxOutlet, UcxInlet, UcxSlotView, UcxLife]):
         return True
 
     def _arrivals(self) -> None:
-        """Look what has arrived completely; what is just coming in through shared memory is almost here."""
+        """Queue complete messages after a few rounds: one that comes through shared memory is almost here."""
         for life in self._arriving:
             for _ in range(AT_ONCE):
                 if not life.lane.worker.progress_once():
@@ -218,7 +221,7 @@ class UcxTransport(CreditEndpoint[UcxOutlet, UcxInlet, UcxSlotView, UcxLife]):
         self._arriving = [life for life in self._arriving if life.coming]
 
     def _end(self, rank: int, session: int) -> None:
-        """End a life of a sender: what it had not sent completely will never come."""
+        """End a life of a sender: the rest of its incomplete messages will never come."""
         lane, lost = self._lanes.pop((rank, session)), []
         for _ in range(AT_ONCE):
             self._take_in(lane)
@@ -230,7 +233,7 @@ class UcxTransport(CreditEndpoint[UcxOutlet, UcxInlet, UcxSlotView, UcxLife]):
         self._port.close_lane(lane, lost)
 
     def _control(self, lane: Lane, probe: Any) -> bool:
-        """Take in any other message; returns whether it was valid."""
+        """Handle any other message; returns whether it was valid."""
         kind, session, rank, stream = tag_parts(probe.sender_tag.value)
         if kind == Kind.VALUE:
             return self._value(lane, probe, session, rank, stream)
@@ -254,7 +257,7 @@ class UcxTransport(CreditEndpoint[UcxOutlet, UcxInlet, UcxSlotView, UcxLife]):
     def _answered(
         self, lane: Lane, kind: Kind, session: int, rank: int, stream: int, number: int, address: bytes
     ) -> bool:
-        """Take in what a receiver tells its sender, or the sender's first message in its lane."""
+        """Handle a receiver's message to its sender, or the sender's first message in its lane."""
         if lane is not self._port.lobby:
             return self._lanes.get((rank, session)) is lane
         outlet = self._outlet_of.get((stream, rank))
@@ -264,7 +267,7 @@ class UcxTransport(CreditEndpoint[UcxOutlet, UcxInlet, UcxSlotView, UcxLife]):
             try:
                 outlet.endpoint = self._port.reach(rank, address)
             except TransportError:
-                return False  # it is over already
+                return False  # that life is over already
             outlet.write_off()
             outlet.opening = outlet.endpoint.tag_send(self._opening.whole, self._tag(kind, stream))
         elif kind == Kind.CREDIT:
@@ -274,14 +277,14 @@ class UcxTransport(CreditEndpoint[UcxOutlet, UcxInlet, UcxSlotView, UcxLife]):
         return True
 
     def _hello(self, session: int, rank: int, stream: int, number: int, address: bytes) -> bool:
-        """Begin a life of a sender."""
+        """Begin a life of a sender; returns whether its HELLO was valid."""
         inlet = self._inlet_of.get((stream, rank))
         if inlet is None or session in inlet.lives or not address:
             return False
         try:
             endpoint = self._port.endpoint(rank, session, address)
         except TransportError:
-            return False  # it is over already
+            return False  # that life is over already
         for earlier in [lane for lane in self._lanes if lane[0] == rank and lane[1] != session]:
             self._end(*earlier)
         self._port.forget(rank, session)
@@ -307,7 +310,7 @@ class UcxTransport(CreditEndpoint[UcxOutlet, UcxInlet, UcxSlotView, UcxLife]):
         self._receive()
 
     def _value(self, lane: Lane, probe: Any, session: int, rank: int, stream: int) -> bool:
-        """Begin to receive a value."""
+        """Begin to receive a value; returns whether it was valid."""
         slots = self.wiring.slots
         view = self._read.get(slots[stream].name) if stream < len(slots) else None
         nbytes = probe.length
@@ -356,11 +359,12 @@ class UcxTransport(CreditEndpoint[UcxOutlet, UcxInlet, UcxSlotView, UcxLife]):
 
     def _sleep(self, timeout_s: float, also: Sequence[int]) -> bool:
         for lane in self._port.lanes:
-            self.counters.rejected += lane.drop_foreign(self._port.ours)
+            for _ in range(lane.drop_foreign(self._port.ours)):
+                self.counters.reject("a message of another job")
         return self._port.sleep(timeout_s, also, self._in_flight())
 
     def _in_flight(self) -> bool:
-        """Whether something that was sent or is being received is not complete."""
+        """Whether a send or a receive is incomplete."""
         coming = self._arriving or any(view.coming is not None for view in self._read.values())
         leaving = any(outlet.in_flight() for outlet in self._outlets.values())
         return bool(coming) or leaving or self._publisher.in_flight()
