@@ -1,1 +1,1 @@
-"""Algorithms: the contract in ``core``, names in ``registry``; knows arrays, and no process."""
+"""Algorithms: the contract in ``core``, names in ``registry``; this package knows arrays, and no process."""

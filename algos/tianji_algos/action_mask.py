@@ -1,7 +1,7 @@
-"""Which actions of a single agent there are: the part ``action_mask`` of its observations.
+"""Action masks of a single agent: the part ``action_mask`` of its observations.
 
-A policy's logits, or action values, of those that there are not become so low that none of them is chosen and
-that no gradient goes through them. (Records of teams have ``available`` for this, see ``team.py``.)
+A forbidden action gets so low a logit, or value, that no agent chooses it and no gradient goes through it.
+(Records of teams have ``available`` in place of a mask; see ``team.py``.)
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ Floats = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
 
 FORBIDDEN: Final = -1e9
-"""Finite, so that its product with a probability of 0 is 0."""
+"""Logit or value of a forbidden action; finite, so that its product with a probability of 0 is 0."""
 
 
 class MaskReader:
     """Reads masks ``[N, A]`` of observations; A counts the actions of all sets of a MultiDiscrete.
 
-    Where a mask leaves nothing to choose, as it may after an episode's end, all actions are there.
+    A mask that leaves no action of a set, as it may after an episode's end, forbids none of them.
 
     Args:
-        space: of the observations, whose dtype has the mask.
+        space: observation space; its dtype has the mask.
         sizes: number of actions of each choice.
     """
 
@@ -47,10 +47,10 @@ class MaskReader:
 
     @classmethod
     def of(cls, spaces: Spaces) -> MaskReader | None:
-        """Read masks where observations have them; None where they have none.
+        """Build the reader of an environment's masks; None if its observations have none.
 
         Raises:
-            UnsupportedSpaceError: the mask does not say as many things as there are actions.
+            UnsupportedSpaceError: the mask does not have one number for each action.
         """
         space = spaces.observation
         if not isinstance(space, gym.spaces.Dict) or ACTION_MASK not in space.spaces:
@@ -71,7 +71,7 @@ class MaskReader:
         return cls(space, sizes)
 
     def forbidden(self, observation: npt.NDArray[Any]) -> Flags:
-        """Read which actions of records ``[...]`` there are not: ``[..., A]``; reused by the next call."""
+        """Find the forbidden actions ``[..., A]`` of records ``[...]``; the next call reuses the array."""
         mask = observation[ACTION_MASK]
         if self._is_forbidden.shape != mask.shape:
             self._is_forbidden = np.empty(mask.shape, np.bool_)
@@ -84,13 +84,13 @@ class MaskReader:
         return flags
 
     def forbidden_in_torch(self, observation: torch.Tensor | RecordParts) -> torch.Tensor:
-        """Read which actions there are not, ``[N, A]``, of the bytes of records ``[N, size]``."""
+        """Find the forbidden actions ``[N, A]`` from the bytes of records ``[N, size]``."""
         flags = part_of_records(observation, self._dtype, ACTION_MASK) == 0
         choices = [flags[:, choice] for choice in self._choices]
         return torch.cat([choice & ~choice.all(dim=1, keepdim=True) for choice in choices], dim=1)
 
     def forbid(self, outputs: Floats, observation: npt.NDArray[Any]) -> None:
-        """Make logits or values ``[N, A]`` of actions that there are not the lowest, in place.
+        """Set logits or values ``[N, A]`` of forbidden actions to ``FORBIDDEN``, in place.
 
         Args:
             observation: records of any shape, N in all.
@@ -98,10 +98,10 @@ class MaskReader:
         np.copyto(outputs, np.float32(FORBIDDEN), where=self.forbidden(observation).reshape(outputs.shape))
 
     def forbidding(self, outputs: torch.Tensor, observation: Any) -> torch.Tensor:
-        """Return logits or values ``[N, A]`` with those of actions that there are not as the lowest.
+        """Return logits or values ``[N, A]``, with ``FORBIDDEN`` for forbidden actions.
 
         Args:
-            observation: of any shape, N in all: records, or their bytes or parts where the outputs are.
+            observation: any shape, N in all: records, or their bytes or parts on the outputs' device.
         """
         if isinstance(observation, RecordParts):
             forbidden = self.forbidden_in_torch(observation)
@@ -113,7 +113,7 @@ class MaskReader:
 
 
 class MaskingExecutor(Executor):
-    """Lets a network, whose first output is of actions, choose among those that there are."""
+    """Runs a network and masks its first output, which scores the actions."""
 
     def __init__(self, executor: Executor, mask: MaskReader) -> None:
         self._executor = executor
@@ -132,11 +132,11 @@ class MaskingExecutor(Executor):
         return self._masked(self._executor.preview(observation), observation)
 
     def record(self, fields: Fields) -> None:
-        """Write what the network remembers."""
+        """Write the network's state."""
         self._executor.record(fields)
 
     def forget(self, where: Flags) -> None:
-        """Let the network forget."""
+        """Clear the network's state."""
         self._executor.forget(where)
 
     def _masked(self, outputs: tuple[Floats, ...], observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
@@ -145,15 +145,15 @@ class MaskingExecutor(Executor):
 
 
 def records_of(observation: Any) -> Any:
-    """Return the observations that a network takes, by themselves or in ``Sequences``."""
+    """Return the observations alone, also where a network takes them in ``Sequences``."""
     return observation.observation if isinstance(observation, Sequences) else observation
 
 
 def masked(executor: Executor, spaces: Spaces) -> Executor:
-    """Put an executor behind the mask of its observations, if they have one.
+    """Wrap an executor so that it masks actions, if its observations have a mask.
 
     Raises:
-        UnsupportedSpaceError: the mask does not say as many things as there are actions.
+        UnsupportedSpaceError: the mask does not have one number for each action.
     """
     mask = MaskReader.of(spaces)
     return executor if mask is None else MaskingExecutor(executor, mask)

@@ -21,7 +21,8 @@ class Batch:
         fields: the agent's fields of its first step, by name; ``action`` is one of them.
         reward: discounted sum of the rewards of its steps.
         next_observation: where it leads to, at most n steps later.
-        discount: of ``next_observation``: ``gamma`` to the number of steps, or 0 if the episode terminated.
+        discount: factor of the value of ``next_observation``: ``gamma`` to the number of steps, or 0 if the
+            episode terminated.
         weight: importance weight, 1 where samples are drawn uniformly.
     """
 
@@ -37,17 +38,17 @@ class Batch:
 class SequenceBatch:
     """Episodes for one gradient update, ``[B, ...]`` each, in memory that the next batch reuses.
 
-    A sequence has up to L steps. It begins with an episode, or in the middle of one: where the sequence
-    before it was full, or after steps that are not there, because a fragment was lost or the replay was
-    restored without what was under way. What follows its last observation repeats that.
+    A sequence has up to L steps. It begins with an episode, or in the middle of one: after a full sequence,
+    or after steps that are missing because a fragment was lost or because the replay was restored without
+    the unfinished sequences. Rows after its last observation repeat that observation.
 
     Attributes:
-        observation: ``[B, L + 1, ...]``; row ``length`` is what the last step led to.
+        observation: ``[B, L + 1, ...]``; row ``length`` is the one that the last step led to.
         fields: the agent's fields of each step by name, ``[B, L, ...]``; ``action`` is one of them.
         reward: ``[B, L]``.
         length: steps of each sequence, ``[B]`` int32, from 1 to L.
-        terminated: the last step terminated the episode, ``[B]`` bool; where it did not, what it led to is
-            still worth something.
+        terminated: the last step terminated the episode, ``[B]`` bool; elsewhere the observation that it led
+            to still has a value.
     """
 
     observation: npt.NDArray[Any]
@@ -61,13 +62,15 @@ class SequenceBatch:
 class UnrollBatch:
     """Steps of B environments in a row for one gradient update, in memory that the next batch reuses.
 
-    They go on across the ends of episodes. The step after an end is no experience: it only leads to the
-    first observation of the next one, where a network remembers nothing.
+    An unroll goes on across the ends of episodes. The step after an end is no experience: it only leads to
+    the first observation of the next episode, where the network's state is zero.
 
     Attributes:
-        observation: ``[B, R + 1, ...]``; row R is what the last step led to. R is ``burn_in + unroll_steps``.
-        fields: the agent's fields of each step by name, ``[B, R, ...]``; ``action`` is one of them. Of what
-            is recorded once a fragment, as what the network remembered: as it was before row 0, ``[B, ...]``.
+        observation: ``[B, R + 1, ...]``; row R is the one that the last step led to. R is
+            ``burn_in + unroll_steps``.
+        fields: the agent's fields of each step by name, ``[B, R, ...]``; ``action`` is one of them. A field
+            that is recorded once a fragment, as the network's state is, has its value before row 0,
+            ``[B, ...]``.
         reward: ``[B, R]``.
         terminated: the step terminated the episode, ``[B, R]`` bool.
         mask: the step is experience, ``[B, R]`` bool.

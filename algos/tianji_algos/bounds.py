@@ -1,4 +1,4 @@
-"""Continuous actions: policies choose numbers about -1 to 1, environments get them between their bounds."""
+"""Bounds of continuous actions: policies choose numbers about -1 to 1, environments get them scaled."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from tianji_algos.errors import UnsupportedSpaceError
 Array = npt.NDArray[Any]
 
 UNBOUNDED: Final = 1e18
-"""A bound at least so far from 0 is none: it stands for the limit of its type."""
+"""A bound at least this far from 0 counts as none: it is the limit of its type."""
 
 
 class ActionBounds:
-    """Brings numbers from -1 to 1 between the bounds of continuous actions, in the space's own type.
+    """Scales numbers from -1 to 1 to the bounds of continuous actions, in the space's own type.
 
-    A number with one bound has it where -1 or 1 is, and goes as far on the open side as it likes; one without
-    bounds stays as it is.
+    A number with one bound has it at -1 or 1, and is open on the other side; a number without bounds stays
+    as it is.
 
     Args:
-        space: of the actions; numbers that are not there, as a team's may be, are bounded by 0 and 0.
-        scaled: False leaves all numbers as they are, but for those outside the bounds.
+        space: action space; numbers that an agent of a team does not have are bounded by 0 and 0.
+        scaled: False only clips numbers to the bounds.
         may_be_open: numbers need not have two bounds.
 
     Attributes:
-        shape: of an action.
-        size: numbers in it.
-        low: of ``shape``, as all that follow.
-        high: of ``shape``.
-        middle: where 0 comes to.
-        half: where 1 comes to, from there.
+        shape: shape of an action.
+        size: numbers in an action.
+        low: lower bounds, of ``shape``.
+        high: upper bounds, of ``shape``.
+        middle: the action that 0 stands for, of ``shape``.
+        half: distance from ``middle`` to the action that 1 stands for, of ``shape``.
 
     Raises:
         UnsupportedSpaceError: the space is no Box of floats, or it is open and may not be.
@@ -64,7 +64,7 @@ class ActionBounds:
         self._scaled = np.empty((0, *space.shape), space.dtype)
 
     def scale(self, actions: Array) -> Array:
-        """Return ``actions [N, ...]`` as the environment takes them, ``[N, *shape]``; reused."""
+        """Return ``actions [N, ...]`` in the environment's form ``[N, *shape]``; reused by the next call."""
         if len(self._scaled) != len(actions):
             self._scaled = np.empty((len(actions), *self.shape), self.low.dtype)
         scaled, actions = self._scaled, actions.reshape(self._scaled.shape)

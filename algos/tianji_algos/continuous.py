@@ -39,11 +39,11 @@ Floats = npt.NDArray[np.float32]
 
 
 class ContinuousAgent(Agent):
-    """Acts by what an actor gives; records the actions as its critics see them, from -1 to 1.
+    """Acts by an actor network; records actions as the critics see them, from -1 to 1.
 
     Raises:
         UnsupportedSpaceError: the action space is no Box with bounds.
-        UnsuitableModelError: the model is not of the kind that the algorithm works with.
+        UnsuitableModelError: the algorithm does not work with this kind of model.
     """
 
     algorithm: ClassVar[str]
@@ -85,15 +85,15 @@ class ContinuousAgent(Agent):
 
     @abstractmethod
     def _explore(self, outputs: Floats, actions: Floats) -> None:
-        """Write actions ``[N, A]``, from -1 to 1, of what the actor gave."""
+        """Write exploring actions ``[N, A]``, from -1 to 1, given the actor's outputs."""
 
     def schedule(self, env_steps: int) -> None:
-        """Leave the warm-up with the first policy that has seen env steps."""
+        """End the warm-up with the first policy that has seen env steps."""
         if env_steps > 0:
             self._warms_up = False
 
     def act_greedily(self, observation: Array) -> Array:
-        """Choose the middle of the policy."""
+        """Choose the tanh of the actor's first A outputs, which is the middle of the policy."""
         (outputs,) = self._executor(observation)
         return self._bounds.scale(np.tanh(outputs[:, : self._bounds.size], out=self._chosen))
 
@@ -103,7 +103,7 @@ class ContinuousAgent(Agent):
 
 
 class DeterministicRule(BoundedRule):
-    """Takes what an actor says, without noise, which belongs to training."""
+    """Acts by the tanh of an actor's outputs, without the noise of training."""
 
     def __init__(self, space: gym.Space[Any]) -> None:
         super().__init__(ActionBounds(space))
@@ -115,14 +115,14 @@ class DeterministicRule(BoundedRule):
 
 
 class Transitions(NamedTuple):
-    """A batch where the networks are.
+    """A batch of transitions on the networks' device.
 
     Attributes:
         observation: ``[B, ...]``.
-        action: from -1 to 1, ``[B, A]``.
-        reward: of n steps, scaled, ``[B]``.
+        action: ``[B, A]``, from -1 to 1.
+        reward: scaled sum over n steps, ``[B]``.
         next_observation: ``[B, ...]``.
-        discount: of what comes after, ``[B]``.
+        discount: factor of the next observation's value, ``[B]``.
         weight: ``[B]``.
     """
 
@@ -135,18 +135,18 @@ class Transitions(NamedTuple):
 
 
 class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
-    """Trains Q functions towards a target of the next observation, and an actor to please them.
+    """Update rule of Q functions, towards bootstrapped targets, and of an actor that maximises their values.
 
-    All gradients of an update are taken at the same parameters.
+    An update takes all gradients at the same parameters.
 
     Args:
         model: trained in place, on its final device; its parameters move into one flat tensor.
-        diagnostics: names of what is reported of the losses.
-        seed: of the noise that updates draw.
+        diagnostics: names of the numbers that the losses report.
+        seed: seed of the noise that updates draw.
 
     Raises:
         UnsupportedSpaceError: the action space is no Box with bounds.
-        UnsuitableModelError: the model is not of the kind that the algorithm works with.
+        UnsuitableModelError: the algorithm does not work with this kind of model.
     """
 
     settings: ActorQSettings
@@ -161,7 +161,7 @@ class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
     ) -> None:
         require_model(model, self.contract, self.algorithm, self.example)
         self._bounds = ActionBounds(spaces.action)
-        MaskReader.of(spaces)  # Refuses one.
+        MaskReader.of(spaces)  # Raises if there is a mask.
         flat = flatten_parameters(model)
         assert flat.grad is not None
         try:
@@ -187,7 +187,7 @@ class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
         self._differentiate: Callable[[Batch], Differentiated] = self._in_torch
 
     def update(self, batch: Batch) -> UpdateResult:
-        """Take all gradients, and make a step of each optimizer; priorities are means over critics."""
+        """Take all gradients, then a step of each optimizer; priorities are means over critics."""
         self._normalizer.update_drawn(batch.observation, self._learners)
         if self._by_hand:
             batch = self._normalizer.seen_batch(batch)
@@ -200,7 +200,7 @@ class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
         return UpdateResult(len(errors) * self._learners.number, priorities)
 
     def _in_torch(self, batch: Batch) -> Differentiated:
-        """Differentiate the losses as they are written."""
+        """Differentiate the losses with autograd."""
         self._gradient.zero_()
         return self._losses(self._seen(batch))
 
@@ -209,7 +209,7 @@ class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
         """Add all losses' gradients to those of the parameters, which are 0.
 
         Returns:
-            What is reported, and the absolute errors ``[B]``.
+            The diagnostics, and the absolute errors ``[B]``.
         """
 
     def _td_loss(
@@ -223,10 +223,10 @@ class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
 
     @abstractmethod
     def _improve(self) -> Norm:
-        """Let all but the critics follow their gradients, then the targets; return the actor's norm."""
+        """Step all optimizers but the critics', then the target networks; return the actor's norm."""
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return all networks, what the optimizers remember, their counts and the random stream."""
+        """Return all networks, the optimizers' moments and step counts, and the random stream."""
         tensors, rest = super().state()
         return tensors, rest | {"actor_steps": self._actor_adam.steps}
 

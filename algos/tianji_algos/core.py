@@ -1,7 +1,7 @@
-"""Model, Embryo and Agent: what an algorithm is made of (paper, appendix B).
+"""Model, Embryo and Agent: the parts of an algorithm (paper, appendix B).
 
 A *Model* is the network, an *Embryo* holds the update rule, an *Agent* is how a policy meets an
-environment. They see arrays and know no processes: the same three run in one script and over a cluster.
+environment. All three see arrays and know no processes: they run in one script as over a cluster.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tianji_algos.models.settings import ImageLayout
 from tianji_algos.rules import ActionRule
 
 Fields = Mapping[str, npt.NDArray[Any]]
-"""The fields of one fragment by name, ``[rows, N, ...]`` each; ``FieldSpec`` says how many rows."""
+"""The fields of one fragment by name, ``[rows, N, ...]`` each; ``FieldSpec`` counts the rows."""
 
 
 @dataclass(frozen=True)
 class Spaces:
-    """Observations and actions of one environment (not of a vector of them), as a policy has them.
+    """Observation and action space of one environment (not of a vector), as a policy sees them.
 
     Attributes:
         observation: as a policy sees it; with ``stack`` above 1 its first axis is the stack, oldest first.
-        stack: S, how many observations of the environment in a row a policy sees as one. Fragments hold each
-            of them once, with S - 1 rows of history; those from before the episode are seen as zeros.
+        stack: S, number of successive observations that a policy sees as one. Fragments hold each of them
+            once, with S - 1 rows of history; observations from before the episode are seen as zeros.
         image_layout: which observations are images, and where their channels are: see ``models/images.py``.
     """
 
@@ -45,7 +45,7 @@ class Spaces:
 
 
 class Executor(ABC):
-    """Runs a model's forward pass for acting, with parameters it is given as one flat array."""
+    """Runs a model's forward pass for acting, with parameters from one flat array."""
 
     @abstractmethod
     def adopt(self, parameters: npt.NDArray[np.float32]) -> None:
@@ -55,7 +55,7 @@ class Executor(ABC):
     def __call__(self, observation: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float32], ...]:
         """Run the network on ``[N, ...]`` observations; the arrays returned are reused by the next call.
 
-        A network that remembers moves on by one step.
+        A recurrent network moves on by one step.
         """
 
     def preview(self, observation: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float32], ...]:
@@ -63,13 +63,13 @@ class Executor(ABC):
         return self(observation)
 
     def record(self, fields: Fields) -> None:  # noqa: B027 - most networks remember nothing
-        """Write what the network remembers now into the fields that ``Model.recorded`` declares."""
+        """Write the network's state into the fields that ``Model.recorded`` declares."""
 
     def note(self, action: npt.NDArray[Any]) -> None:  # noqa: B027 - most networks remember nothing
-        """Remember what was done after the last call, ``[N, ...]``."""
+        """Remember the actions ``[N, ...]`` that were taken after the last call."""
 
     def forget(self, where: npt.NDArray[np.bool_]) -> None:  # noqa: B027 - most networks remember nothing
-        """Forget what was seen in those environments, ``[N]``: the next observation begins an episode."""
+        """Clear the state of the environments ``where [N]``: their next observation begins an episode."""
 
 
 class Model(torch.nn.Module, ABC):
@@ -83,7 +83,7 @@ class Model(torch.nn.Module, ABC):
 
     @classmethod
     def recorded(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:  # noqa: ARG003 - most: nothing
-        """Fields that this network adds to a fragment: what it remembers, for those that do."""
+        """Fields that this network adds to a fragment: the state of a recurrent network, by default none."""
         return ()
 
     @property
@@ -104,7 +104,7 @@ class Model(torch.nn.Module, ABC):
         """Write all parameters, then all buffers, into ``into [parameter_count]``."""
         flat = torch.from_numpy(into)
         if not next(self._tensors()).is_cpu:
-            flat.copy_(self.flat_parameters())  # From a device one copy costs as much as a small one.
+            flat.copy_(self.flat_parameters())  # A large copy from a device costs as much as a small one.
             return
         start = 0
         for tensor in self._tensors():
@@ -124,16 +124,16 @@ class Model(torch.nn.Module, ABC):
 
     @abstractmethod
     def executor(self, batch_size: int) -> Executor:
-        """Build what actors run: acting needs no gradients, so it may avoid torch."""
+        """Build the executor that actors run; acting needs no gradients, so it may avoid torch."""
 
 
 class UpdateResult(NamedTuple):
     """Samples that one gradient update used. ``consumed += update(batch)`` counts the uses.
 
     Attributes:
-        uses: samples that it used, over all learners.
-        priorities: absolute TD error ``[B]`` of each of this learner's, valid until the next update; None: it
-            computes none, so its samples can only be drawn uniformly.
+        uses: samples that the update used, over all learners.
+        priorities: absolute TD error of each of this learner's samples, ``[B]``, valid until the next update;
+            None if the update rule computes none: a replay can then only draw uniformly.
     """
 
     uses: int
@@ -145,7 +145,7 @@ class UpdateResult(NamedTuple):
 
 
 class Embryo(ABC):
-    """An update rule around a model.
+    """An update rule around a model; the field's learner.
 
     Built as ``EmbryoType(spaces, model, settings, seed)``; the model is on its final device by then. Derive
     from ``RolloutEmbryo``, ``ReplayEmbryo``, ``SequenceEmbryo`` or ``UnrollEmbryo``, which say where the
@@ -156,22 +156,22 @@ class Embryo(ABC):
     """Settings of the config's ``[training]`` section: all but ``type``."""
 
     normalizes: ClassVar[bool] = False
-    """Keeps the statistics of ``normalize_observations`` and ``normalize_rewards``, and learns from what they
-    make of a rollout; see ``normalization``."""
+    """Whether it keeps the statistics of ``normalize_observations`` and ``normalize_rewards``, and learns
+    from normalised numbers; see ``normalization``."""
 
     model: Model
 
     prioritised: bool = True
-    """Priorities of what an update used are asked for; where they are not, it need not bring them here."""
+    """Whether the replay needs priorities; if not, an update need not copy them to the host."""
 
     def join(self, learners: AllReduce) -> None:  # noqa: ARG002 - for those who can
         """Make every update from now on together with other learners, each on its own share of the batch.
 
-        All of them begin with the same parameters and get the same bits from every update: gradients are
-        added up before a step is made.
+        All learners begin with the same parameters and get the same bits from every update: they add up
+        their gradients before the step.
 
         Raises:
-            AlgorithmError: this update rule knows only one learner.
+            AlgorithmError: this update rule works with one learner only.
         """
         raise AlgorithmError(
             f"{type(self).__name__} does not average gradients over several learners (it has no join()); "
@@ -182,7 +182,7 @@ class Embryo(ABC):
         """Leave parameters of the model, by their names, as they are in every update from now on.
 
         Raises:
-            AlgorithmError: this update rule cannot.
+            AlgorithmError: this update rule cannot freeze parameters.
         """
         raise AlgorithmError(f"{type(self).__name__} does not freeze parameters: it has no freeze()")
 
@@ -200,12 +200,12 @@ class Embryo(ABC):
 
     @abstractmethod
     def schedule(self, env_steps: int) -> None:
-        """Set what is scheduled over training (learning rate, clip range) for so many env steps seen."""
+        """Set the scheduled hyperparameters (learning rate, clip range) for so many env steps seen."""
 
     def adopt_settings(self, settings: Any) -> None:
         """Train by these settings from now on; ``schedule`` is called right after it.
 
-        They differ from the last ones in what these call ``adjustable``, and in nothing else.
+        The settings differ from the last ones only in the keys that ``adjustable`` names.
         """
         self.settings = settings
 
@@ -213,7 +213,7 @@ class Embryo(ABC):
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return everything a resumed run needs: tensors, and the rest as JSON values.
 
-        What the settings say, or ``schedule``, is no part of it: a run may be resumed with other settings.
+        Settings and scheduled values are no part of it: a run may be resumed with other settings.
         """
 
     @abstractmethod
@@ -231,7 +231,7 @@ class RolloutEmbryo(Embryo):
     Its settings have ``rollout_steps``.
 
     Attributes:
-        uses_per_sample: how often one sample is used (the serial replay ratio ``rho``).
+        uses_per_sample: number of uses of each sample (the serial replay ratio ``rho``).
     """
 
     uses_per_sample: float
@@ -240,10 +240,10 @@ class RolloutEmbryo(Embryo):
     def minibatches(self, fragments: Sequence[Fields]) -> Iterator[Any]:
         """Prepare a rollout and yield one minibatch per gradient update.
 
-        With other learners these are fragments of the same rollout that no other has, and each minibatch is
-        this learner's share of one; all of them yield equally many.
+        With several learners, each gets fragments of its own and yields its share of every minibatch; all
+        learners yield equally many.
 
-        ``fragments`` may be released once the first minibatch was yielded: what is needed is copied by then.
+        The caller may release ``fragments`` once it has the first minibatch: all data are copied by then.
         """
 
 
@@ -272,7 +272,7 @@ class SequenceEmbryo(Embryo):
 
 
 class UnrollEmbryo(Embryo):
-    """Learns off-policy, with a network that remembers, from steps in a row that a replay draws.
+    """Learns off-policy, with a recurrent network, from successive steps that a replay draws.
 
     Its settings have ``batch_size`` (unrolls), ``burn_in`` and ``unroll_steps``, multiples of the actors'
     ``send_size``, ``replay_ratio``, ``warmup_steps`` and ``publish_every``.
@@ -284,13 +284,14 @@ class UnrollEmbryo(Embryo):
 
 
 def complete_results(embryo: Embryo, *, prioritised: bool) -> Embryo:
-    """Tell an update rule whether priorities are asked for, and complete what it returns.
+    """Set ``prioritised`` of an update rule, and let its ``update`` always return an ``UpdateResult``.
 
-    One that returns the number of uses alone returns an ``UpdateResult``, too.
+    A user's ``update`` may return the number of uses alone.
 
     Args:
-        embryo: any update rule. One that returns a number has the last priorities in an attribute.
-        prioritised: its samples have priorities; the attribute is read only then.
+        embryo: any update rule. If ``update`` returns a number, the attribute ``priorities`` has the last
+            priorities.
+        prioritised: its samples have priorities; only then the attribute is read.
     """
     embryo.prioritised = prioritised
     update: Callable[[Any], UpdateResult | int] = embryo.update
@@ -309,15 +310,15 @@ def complete_results(embryo: Embryo, *, prioritised: bool) -> Embryo:
 
 
 class Agent(ABC):
-    """Acts by a policy: chooses actions, explores, and records what training needs.
+    """Acts by a policy: chooses actions, explores, and records the fields that training needs.
 
     Built as ``AgentType(spaces, model, settings, num_envs, seed)``:
 
-    - spaces: of one environment.
+    - spaces: observation and action space of one environment.
     - model: the network as this agent's type asks for it.
     - settings: an instance of ``settings_type``.
-    - num_envs: N, how many environments ``act`` serves at once.
-    - seed: of the exploration.
+    - num_envs: N, number of environments that ``act`` serves at once.
+    - seed: seed of the exploration.
     """
 
     settings_type: ClassVar[type[BaseModel]]
@@ -330,7 +331,7 @@ class Agent(ABC):
     """Name of the embryo that trains for this agent if the config names none."""
 
     plays_in_team: ClassVar[bool] = False
-    """Acts for all agents of a team, by their records (see ``team``)."""
+    """Whether it acts for all agents of a team, by their records (see ``team``)."""
 
     @classmethod
     @abstractmethod
@@ -339,10 +340,10 @@ class Agent(ABC):
 
     @classmethod
     def rule(cls, spaces: Spaces, settings: Any) -> ActionRule:  # noqa: ARG003 - for subclasses
-        """Describe in torch how it acts, for files that act without it.
+        """Describe in torch how the agent acts, for files that act without tianji.
 
         Raises:
-            NotExportableError: it does not say.
+            NotExportableError: the agent defines no rule.
         """
         raise NotExportableError(
             f"{cls.__name__} does not say how it acts: it has no rule(); an agent that derives from one of "
@@ -361,7 +362,7 @@ class Agent(ABC):
         """
 
     def begin(self, fields: Fields) -> None:  # noqa: B027 - most record nothing
-        """Write what is recorded once in a fragment, in place, before its first step."""
+        """Write the fields that are recorded once a fragment, in place, before its first step."""
 
     def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:  # noqa: B027 - most remember nothing
         """Record that the next observation of those environments, ``[N]``, is the first of an episode."""
@@ -370,15 +371,16 @@ class Agent(ABC):
         """Complete a full fragment, in place, before it is sent.
 
         Args:
-            fields: all of it; row T of a field with ``bootstrap`` belongs to what the last step led to.
-            observation: what the last step led to, ``[N, ...]``, as ``act`` will see it next.
+            fields: all fields; row T of a field with ``bootstrap`` belongs to the observation that the last
+                step led to.
+            observation: the one that the last step led to, ``[N, ...]``, as ``act`` will see it next.
         """
 
     def schedule(self, env_steps: int) -> None:  # noqa: B027 - most explore alike from start to end
-        """Set what is scheduled over training for about so many env steps of the whole job."""
+        """Set scheduled values, such as epsilon, for about so many env steps of the whole job."""
 
     def adopt_settings(self, settings: Any) -> None:
-        """Act by these settings from now on; they differ from the last ones in what is ``adjustable``."""
+        """Act by these settings from now on; they differ from the last ones only in ``adjustable`` keys."""
         self.settings = settings
 
     def explore_as(self, first: int, of: int) -> None:  # noqa: B027 - most explore alike everywhere
@@ -399,7 +401,7 @@ def build_model(model_type: type[Model], spaces: Spaces, settings: BaseModel, se
     with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if drew else ()):
         torch.manual_seed(seed)
         model = model_type(spaces, settings)
-    if not drew:  # Nothing was drawn on a GPU before; what will be, begins where the process was seeded.
+    if not drew:  # The GPU's stream is unused so far: it begins with the process's seed.
         torch.cuda.manual_seed_all(own)
     return model
 
@@ -408,7 +410,7 @@ def require_model(model: object, contract: type[torch.nn.Module], algorithm: str
     """Refuse a model that an algorithm cannot work with, before it fails somewhere else.
 
     Raises:
-        UnsuitableModelError: it does not derive from that.
+        UnsuitableModelError: the model does not derive from ``contract``.
     """
     if not isinstance(model, contract):
         what = f"{type(model).__name__} is no {contract.__name__}, which {algorithm} works with"

@@ -1,9 +1,9 @@
 """Copies between a host's memory and a device, through pinned memory.
 
-A copy from or to memory that may be paged out stops the host until it is done; from pinned memory it goes
-on by itself. Data for a device, and parameters that are to be published, are copied on streams of
-their own, while networks compute on another. What a network gives is copied on the stream that computes it,
-since the host waits for it. Each class here also works where the device is a CPU, by plain copies.
+A copy from or to pageable memory blocks the host until it is done; a copy from or to pinned memory does not.
+Data for a device, and parameters to be published, are copied on streams of their own, while networks compute
+on another. A network's outputs are copied on the stream that computes them, since the host waits for them.
+Each class here also works where the device is a CPU, by plain copies.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def on_host(device: torch.device) -> bool:
 
 
 def torch_type(dtype: np.dtype[Any]) -> torch.dtype:
-    """Describe what torch calls a type of numpy."""
+    """Return torch's counterpart of a numpy dtype."""
     return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 def as_numbers(array: Array) -> Array:
     """View records ``[...]``, which torch does not know, as their bytes ``[..., record size]``.
 
-    Arrays of numbers are given as they are.
+    Arrays of numbers stay as they are.
     """
     if array.dtype.names is None:
         return array
@@ -43,7 +43,7 @@ def as_numbers(array: Array) -> Array:
 
 
 class RecordParts:
-    """Records whose parts are tensors, in place of bytes: a file that acts without tianji gets them so.
+    """Records whose parts are tensors, in place of bytes; files that act without tianji use them.
 
     Args:
         parts: ``[..., *shape]`` each, by name.
@@ -54,7 +54,7 @@ class RecordParts:
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """Device of the parts."""
         return next(iter(self.parts.values())).device
 
     def unsqueeze(self, dim: int) -> RecordParts:
@@ -87,14 +87,14 @@ def replace_part_of_records(
 
 
 def own_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """Make a stream for copies; None where the device is a CPU, which copies while one waits."""
+    """Make a stream for copies; None on a CPU, where copies block."""
     if device.type != "cuda":
         return None
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 class Staging:
-    """Memory on the host that a device copies from or to by itself; it grows and is never given back."""
+    """Host memory that a device copies from or to without blocking the host; it grows and never shrinks."""
 
     def __init__(self, device: torch.device) -> None:
         self._pinned = device.type == "cuda"
@@ -110,13 +110,13 @@ class Staging:
         return self._memory[:wanted].view(dtype).view(shape)
 
     def mark(self) -> None:
-        """Record that what the current stream was told by now is the last copy."""
+        """Mark the work queued on the current stream so far as the last copy."""
         if self._copied is not None:
             self._copied.record()
 
     @property
     def is_ready(self) -> bool:
-        """The last copy is done."""
+        """Whether the last copy is done."""
         return self._copied is None or bool(self._copied.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
@@ -125,7 +125,7 @@ class Staging:
             self._copied.synchronize()
 
     def let_wait(self, stream: torch.cuda.Stream) -> None:
-        """Let what a stream is told from now on wait for it; the host goes on."""
+        """Make later work of a stream wait for the last copy; the host goes on."""
         if self._copied is not None:
             stream.wait_event(self._copied)
 
@@ -142,7 +142,7 @@ class Uploads:
         self._staging = [Staging(device), Staging(device)]
 
     def __call__(self, array: Array) -> torch.Tensor:
-        """Return a copy of ``array`` on the device, for what the current stream is told from now on.
+        """Return a copy of ``array`` on the device, for later work of the current stream.
 
         ``array`` may change as soon as this returns.
         """
@@ -154,7 +154,7 @@ class Uploads:
         The current stream goes on, and does not wait until it needs the copy.
 
         Returns:
-            Gives the copy, for what the current stream is told from then on.
+            A function that returns the copy, for work that the current stream gets after that call.
         """
         with torch.cuda.stream(self._stream):
             staging, host = self._stage(array)
@@ -166,15 +166,15 @@ class Uploads:
         if self._stream is not None:
             current = torch.cuda.current_stream(self._device)
             staging.let_wait(current)
-            # It was allocated for the copying stream, and may be freed while the current one still reads it.
+            # The copying stream owns this memory, and might free it while the current one still reads it.
             tensor.record_stream(current)
         return tensor
 
     def fill(self, parts: Iterable[tuple[torch.Tensor, Array]]) -> None:
         """Copy arrays into tensors of the same size and type on the device.
 
-        What the current stream was told before still finds what was in them; what it is told from now on
-        finds the new. Each array may change as soon as the next is asked for.
+        Work queued on the current stream still reads the old numbers; later work reads the new ones. Each
+        array may change as soon as this asks for the next.
         """
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
@@ -187,7 +187,7 @@ class Uploads:
             torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
     def _stage(self, array: Array) -> tuple[Staging, torch.Tensor]:
-        """Copy into the staging memory that has rested longest."""
+        """Copy into the staging memory that was used longest ago."""
         array = as_numbers(array)
         self._staging.reverse()
         staging = self._staging[0]
@@ -197,7 +197,7 @@ class Uploads:
 
 
 class Downloads:
-    """Copies tensors from a device into memory that is kept, with one wait for all of them."""
+    """Copies tensors from a device into reused host memory, with one wait for all of them."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -227,13 +227,13 @@ class Exchange:
         self.begin: Callable[[Array], Callable[[], torch.Tensor]] = (
             partial(partial, _view) if in_place else Uploads(device).begin
         )
-        """Begins to copy an array; returns what gives the tensor, as ``Uploads.begin`` does."""
+        """Begins to copy an array; returns a function that gives the tensor, as ``Uploads.begin`` does."""
         self._download: Callable[[Sequence[torch.Tensor]], tuple[Floats, ...]] = (
             _views if in_place else Downloads(device)
         )
 
     def to_device(self, values: Array | torch.Tensor) -> torch.Tensor:
-        """Return an array as a tensor on the device, records as bytes; a tensor is taken to be there."""
+        """Return an array as a tensor on the device, records as bytes; a tensor is returned as it is."""
         return values if isinstance(values, torch.Tensor) else self.begin(values)()
 
     def to_host(self, tensors: Sequence[torch.Tensor]) -> tuple[Floats, ...]:
@@ -241,23 +241,23 @@ class Exchange:
         return self._download(tensors)
 
     def to_host_if(self, values: Floats | torch.Tensor, *, asked: bool) -> Floats | None:
-        """Return float32 values as an array; None if they are in a tensor and were not asked for."""
+        """Return float32 values as an array; None for a tensor that was not asked for."""
         if not isinstance(values, torch.Tensor):
             return values
         return self.to_host((values,))[0] if asked else None
 
 
 class Snapshot:
-    """A model's parameters as they were at a moment, on their way into the host's memory.
+    """Copy of a model's parameters at one moment, in the host's memory.
 
-    On a GPU they are copied there first, which takes microseconds, and then go to the host by themselves,
-    while training goes on.
+    A GPU first copies them within its own memory, which takes microseconds, and then to the host, while
+    training goes on.
 
     Args:
-        header_nbytes: room before them, a multiple of 4.
+        header_nbytes: bytes before the parameters, a multiple of 4.
 
     Attributes:
-        memory: on the host: the header, then ``[parameter_count]`` as ``Model.write_parameters`` writes them.
+        memory: host memory: the header, then ``[parameter_count]`` as ``Model.write_parameters`` writes them.
     """
 
     def __init__(self, model: Model, header_nbytes: int = 0) -> None:
@@ -270,7 +270,7 @@ class Snapshot:
         self.memory = memory.numpy().data
 
     def take(self) -> None:
-        """Begin; what training does from now on does not show."""
+        """Begin a copy of the present parameters; later updates do not change it."""
         if self._stream is None:
             self._model.write_parameters(self._parameters.numpy())
             return
@@ -280,15 +280,15 @@ class Snapshot:
         with torch.cuda.stream(self._stream):
             self._parameters.copy_(flat, non_blocking=True)
             self._staging.mark()
-        flat.record_stream(self._stream)  # It is freed here, and read there.
+        flat.record_stream(self._stream)  # The current stream frees it, and the copying stream reads it.
 
     @property
     def is_there(self) -> bool:
-        """They have arrived in ``memory``."""
+        """Whether the parameters have arrived in ``memory``."""
         return self._staging.is_ready
 
     def wait(self) -> None:
-        """Wait until they have."""
+        """Wait until the parameters have arrived."""
         self._staging.wait()
 
 
@@ -298,7 +298,7 @@ def is_on_host(model: torch.nn.Module) -> bool:
 
 
 def device_of(model: torch.nn.Module) -> torch.device:
-    """Return where a network is."""
+    """Return the device of a network."""
     return next(model.parameters()).device
 
 

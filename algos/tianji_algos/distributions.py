@@ -1,7 +1,7 @@
 """Action distributions: sampling in numpy for the actor, probabilities in torch for the learner.
 
-A policy network's output is ``policy [N, outputs]``. What is in numpy works on its transpose: rows of N
-numbers are what numpy is fast on, and the built-in model's output is laid out that way in memory.
+A policy network's output is ``policy [N, outputs]``. The numpy code works on its transpose: numpy is fast on
+rows of N numbers, and the built-in model lays its output out that way in memory.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Distribution(ABC):
     """A distribution over actions, one for each of up to ``batch_size`` rows of a policy's output.
 
     Attributes:
-        outputs: how many numbers per row the policy network has to give.
-        agents: shape of what is one number for a policy of its own: () or, for the M of a team, (M,).
+        outputs: numbers per row that the policy network has to give.
+        agents: shape of a log-probability or value in one environment: () or, for a team of M, (M,).
     """
 
     outputs: int
@@ -50,7 +50,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def for_environment(self, action: Actions) -> Actions:
-        """Turn recorded actions ``[N, *action_shape]`` into what the environment takes."""
+        """Convert recorded actions ``[N, *action_shape]`` to the environment's form."""
 
     @abstractmethod
     def evaluate(self, policy: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -60,7 +60,7 @@ class Distribution(ABC):
         """Describe ``mode`` and ``sample`` in torch, in the environment's form.
 
         Raises:
-            NotExportableError: it does not say.
+            NotExportableError: the distribution defines no rule.
         """
         raise NotExportableError(
             f"{type(self).__name__} does not say in torch how it is sampled from: it has no rule()"
@@ -73,7 +73,7 @@ class Categorical(Distribution):
     Args:
         sizes: number of actions in each set.
         starts: the environment's number for each set's first action.
-        shape: of an action, which has a number for each set.
+        shape: shape of an action, which has a number for each set.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Categorical(Distribution):
 
 
 class _Draw:
-    """Draws from one set of actions, in memory that is kept: an actor does this at every step."""
+    """Draws from one set of actions, in reused memory, since an actor draws at every step."""
 
     def __init__(self, size: int, rows: int) -> None:
         self._uniform = np.empty(rows, np.float32)
@@ -166,8 +166,8 @@ class CategoricalRule(ActionRule):
     """Chooses actions as ``Categorical`` does, with a uniform number for each set as the noise.
 
     Args:
-        shape: of an action, or of those of a team.
-        agents: the M of a team, ``(M,)``; the network gives a row for each then, ``[N * M, outputs]``.
+        shape: shape of an action, or of all actions of a team.
+        agents: ``(M,)`` for a team of M; the network then gives a row for each, ``[N * M, outputs]``.
     """
 
     starts: torch.Tensor
@@ -209,13 +209,13 @@ class CategoricalRule(ActionRule):
         return actions[0], actions[1], policy.reshape(-1, *self._agents, policy.shape[1])
 
     def draw(self, rng: np.random.Generator, number: int) -> Floats:
-        """Draw a set after the other."""
+        """Draw noise set by set."""
         rows = number * math.prod(self._agents)
         drawn = [rng.random(rows, dtype=np.float32) for _ in self._sets]
         return np.stack(drawn, axis=1).reshape(number, *self._shape)
 
     def choices(self, action: Actions, scores: Floats) -> list[tuple[Actions, Floats]]:
-        """Take sets and agents apart."""
+        """Split actions and scores by set and agent."""
         chosen, logits = action.reshape(-1, len(self._sets)), scores.reshape(-1, scores.shape[-1])
         chosen = chosen - self.starts.numpy()
         return [(chosen[:, k], logits[:, members]) for k, members in enumerate(self._sets)]
@@ -224,10 +224,11 @@ class CategoricalRule(ActionRule):
 class Gaussian(Distribution):
     """Independent normal distributions, from means and logarithms of standard deviations ``[N, 2 D]``.
 
-    The environment gets actions scaled and clipped to its bounds; what is recorded and judged is as drawn.
+    The environment gets actions scaled and clipped to its bounds; recorded actions and their probabilities
+    are as drawn.
 
     Args:
-        scaled: -1 and 1 are an action's bounds; else they are -1 and 1.
+        scaled: -1 and 1 stand for an action's bounds; else for themselves.
     """
 
     def __init__(self, space: gym.spaces.Box, *, scaled: bool = True) -> None:
@@ -254,7 +255,7 @@ class Gaussian(Distribution):
         return self.split(policy)[0].T.reshape(-1, *self.action_shape)
 
     def for_environment(self, action: Actions) -> Actions:
-        """Scale to the space's bounds and clip to them; the next call reuses what is returned."""
+        """Scale to the space's bounds and clip to them; reused by the next call."""
         return self._bounds.scale(action)
 
     def evaluate(self, policy: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -278,8 +279,8 @@ class GaussianRule(BoundedRule):
     """Chooses actions as ``Gaussian`` does.
 
     Args:
-        bounds: of the actions, or of those of a team.
-        agents: the M of a team, ``(M,)``; the network gives a row for each then, ``[N * M, outputs]``.
+        bounds: bounds of an action, or of all actions of a team.
+        agents: ``(M,)`` for a team of M; the network then gives a row for each, ``[N * M, outputs]``.
     """
 
     def __init__(self, bounds: ActionBounds, agents: tuple[int, ...] = ()) -> None:
@@ -301,14 +302,14 @@ class GaussianRule(BoundedRule):
         return self.scaled(mean), self.scaled(mean + std * noise), mean, std
 
     def draw(self, rng: np.random.Generator, number: int) -> Floats:
-        """Draw a number of all actions after the other."""
+        """Draw noise number by number, each for all actions at once."""
         of_each = math.prod(self.action_shape) // self._agents
         drawn = rng.standard_normal((of_each, number * self._agents), dtype=np.float32)
         return drawn.T.reshape(number, *self.action_shape)
 
 
 def normal_log_prob(noise: Floats, log_std: Floats) -> Floats:
-    """Sum, over D dimensions, the log-probabilities of what is ``noise [D, N]`` deviations off, ``[N]``."""
+    """Log-probabilities ``[N]`` of draws ``noise [D, N]`` deviations from the mean, summed over D."""
     terms: Floats = noise * noise
     terms *= np.float32(-0.5)
     terms -= log_std
@@ -323,7 +324,7 @@ def distribution_for(space: gym.Space[Any], *, scaled: bool = True) -> Distribut
         scaled: numbers from -1 to 1 are scaled to the bounds of a Box.
 
     Raises:
-        UnsupportedSpaceError: it is neither Discrete nor MultiDiscrete nor Box of floats.
+        UnsupportedSpaceError: the space is neither Discrete nor MultiDiscrete nor a Box of floats.
     """
     if isinstance(space, gym.spaces.Discrete):
         return Categorical((int(space.n),), (int(space.start),), (), np.dtype(np.int64))

@@ -12,7 +12,7 @@ AlgorithmError
 
 
 class AlgorithmError(Exception):
-    """Anything this package raises."""
+    """Base class of all errors of this package."""
 
 
 class UnknownNameError(AlgorithmError):

@@ -1,7 +1,7 @@
 """A policy in one torch module, from observations as the environment gives them to actions as it takes them.
 
-``ExportedPolicy`` is what is written into a file that acts without tianji: normaliser, network, action mask
-and the agent's rule. It is traced, not compiled: a network that remembers may read on the host where episodes
+A file that acts without tianji holds an ``ExportedPolicy``: normaliser, network, action mask and the agent's
+rule. ``trace`` traces it rather than compiling it: a recurrent network may read on the host where episodes
 begin (``RecurrentModel.unroll``), which only tracing follows.
 """
 
@@ -44,21 +44,21 @@ OF_A_TEAM: Final = {
 """Parts of a team's records that its policies act by; the others are for training."""
 _WITHIN: Final = "; it is normalised within"
 BATCHES: Final = (2, 3)
-"""Observations that a policy is traced with, and that the trace is tried with."""
+"""Numbers of observations to trace a policy with, and to try the trace with."""
 CLOSE: Final = 1e-4
 
 
 class ExportedPolicy(nn.Module):
     """A policy that takes and gives tensors ``[N, ...]`` in the order of ``inputs`` and ``outputs``.
 
-    Inputs are the observation, or each of its parts; what a network remembers; and noise, if it samples.
-    Outputs are those of the rule, without a sampled action if it does not, and what the network remembers
-    next.
+    Inputs are the observation, or each of its parts; the network's state; and noise, if the policy samples.
+    Outputs are those of the rule, without a sampled action if the policy does not sample, and the network's
+    next state.
 
     Args:
-        model: with what it has learnt, on a CPU; it computes in float32 from now on.
-        rule: the agent's.
-        sampled: whether it also samples actions, with noise that it is given.
+        model: trained model, on a CPU; it computes in float32 from now on.
+        rule: the agent's rule.
+        sampled: whether the policy also samples actions, with noise as an input.
 
     Raises:
         NotExportableError: the rule has nothing to sample from.
@@ -103,7 +103,7 @@ class ExportedPolicy(nn.Module):
     def decide(
         self, found: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor, ...]:
-        """Compute ``decided``, the rule's outputs, of what the network gives for ``inputs``."""
+        """Compute ``decided``, the rule's outputs, from the network's outputs for ``inputs``."""
         given, (scores, *others) = self._named(inputs), found
         if self._mask is not None:
             scores = self._mask.forbidding(scores, RecordParts(self._records_of(given)))
@@ -116,7 +116,7 @@ class ExportedPolicy(nn.Module):
         return tuple(one for port, one in pairs if port in self.decided)
 
     def rows(self, observation: Array) -> list[Array]:
-        """Take apart an agent's observations ``[N, ...]``: the first of ``inputs``."""
+        """Split an agent's observations ``[N, ...]`` into the first of ``inputs``."""
         if not self._parts:
             return [observation]
         return [np.ascontiguousarray(observation[name]) for name in self._parts]
@@ -125,7 +125,7 @@ class ExportedPolicy(nn.Module):
         """Make up ``inputs`` of N observations, alike for the same seed."""
         rng = np.random.default_rng(seed)
         if self._parts and not isinstance(self._space, gym.spaces.Dict):
-            observations = np.ones(number, self._space.dtype)  # A team's cannot be drawn; all is available.
+            observations = np.ones(number, self._space.dtype)  # A team's space draws none; 1 is available.
         else:
             self._space.seed(seed)
             observations = np.stack([np.asarray(self._space.sample()) for _ in range(number)])
@@ -144,7 +144,7 @@ class ExportedPolicy(nn.Module):
         if not self._parts:
             return self._as_seen(given[OBSERVATION])
         parts = self._records_of(given)
-        if not isinstance(self._space, gym.spaces.Dict):  # A network of a team also values what it sees.
+        if not isinstance(self._space, gym.spaces.Dict):  # A team's network also computes values.
             number = parts[OBSERVATION].shape[0]
             for name, part in _fields_of(self._space).items():
                 if name not in parts:
@@ -155,7 +155,7 @@ class ExportedPolicy(nn.Module):
         return observation if self._normalizer is None else self._normalizer.seen(observation)
 
     def _described(self, parts: dict[str, Port]) -> dict[str, Port]:
-        """Say of parts that are normalised that they are."""
+        """Add to the meaning of normalised parts that the policy normalises them."""
         numbers = None if self._normalizer is None else self._normalizer.numbers
         return {
             name: replace(port, meaning=port.meaning + _WITHIN)
@@ -174,7 +174,7 @@ class ExportedPolicy(nn.Module):
 
 
 def trace(policy: ExportedPolicy) -> Any:
-    """Record what a policy computes, for any number of observations, as a ``torch.jit.ScriptFunction``.
+    """Trace a policy, for any number of observations, as a ``torch.jit.ScriptFunction``.
 
     Raises:
         NotExportableError: the network computes outside of torch, or for one number of observations only.
@@ -189,7 +189,7 @@ def trace(policy: ExportedPolicy) -> Any:
         return policy.forward(*inputs)
 
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # What tracing is doubtful of is tried below.
+        warnings.simplefilter("ignore")  # The trial below covers what tracing warns of.
         try:
             wanted = policy(*other)
             traced = torch.jit.trace(act, first, check_trace=False)  # type: ignore[no-untyped-call]
@@ -232,7 +232,7 @@ def _fields_of(space: gym.Space[Any]) -> dict[str, np.dtype[Any]]:
 
 
 def _memory_of(model: Model) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
-    """Describe what a network remembers: inputs and outputs."""
+    """Describe a network's state: inputs and outputs."""
     single = np.dtype(np.float32)
     if isinstance(model, RecurrentModel):
         shape: tuple[int, ...] = (model.state_size,)
@@ -249,7 +249,7 @@ def _memory_of(model: Model) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
 
 
 def _moderate(array: Array) -> Array:
-    """Bring numbers near 0: some spaces are as large as their type."""
+    """Clip floats to numbers near 0: some spaces are as large as their type."""
     return np.clip(array, -MOST, MOST) if array.dtype.kind == "f" else array
 
 

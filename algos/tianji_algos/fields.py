@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 ACTION_MASK: Final = "action_mask"
-"""Part of an observation that says which actions there are; networks are not shown it."""
+"""Part of an observation that marks the available actions; networks do not see it."""
 
 
 def sizes_of_choices(action: gym.Space[Any]) -> tuple[int, ...]:
-    """Count the actions of each choice that an action mask speaks of; empty for actions that are numbers."""
+    """Count the actions of each choice that an action mask covers; empty for actions of real numbers."""
     if isinstance(action, gym.spaces.Discrete):
         return (int(action.n),)
     if isinstance(action, gym.spaces.MultiDiscrete):
@@ -41,7 +41,7 @@ class FieldSpec:
         bootstrap: carry one row more than there are steps: the value after the last step.
         history: rows before that of the first step, so that row ``history + t`` belongs to step t: earlier
             frames, where a policy sees a stack of them.
-        once: one row for the whole fragment: what was so before its first step.
+        once: one row for the whole fragment: the value before its first step.
     """
 
     name: str

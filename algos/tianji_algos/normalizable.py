@@ -1,7 +1,7 @@
-"""Which numbers of an observation can be normalised, where they are, and how it is done.
+"""Numbers of an observation that can be normalised: their place, and the arithmetic.
 
-An array is normalised as a whole. Of records (Dict and Tuple observations, what a team sees) the parts that
-are floats are; images, choices and masks beside them stay as they are, and so does the record's dtype.
+Normalisation covers an array as a whole, and those parts of a record (a Dict, a Tuple or a team's record)
+that are floats; images, choices and masks beside them stay as they are, and so does the record's dtype.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 
 MOST: Final = np.float32(10.0)
-"""What is normalised is clipped to this many standard deviations."""
+"""Normalised numbers are clipped to this many standard deviations."""
 SMALL: Final = 1e-8
-"""Added to the variance of values and rewards, and in older runs of observations; it may be 0."""
+"""Added to the variance of values and rewards, which may be 0, and in older runs to that of observations."""
 TINY: Final = 1e-30
-"""Added to the variance of an observation's number that is about 0 at all times."""
+"""Added to the variance of an observation's numbers, which is 0 for a number that is always 0."""
 RESOLUTION: Final = {False: 6e-8, True: 1e-13}
 """Relative error of a number that is rounded to float32, or to the sum of two of them (``wide``)."""
 OF_A_TEAM: Final = ("observation", "state")
-"""Parts of a team's records that are numbers; rewards and masks are none of what networks see."""
+"""Parts of a team's records that are numbers; networks do not see rewards and masks."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Numbers:
     Attributes:
         count: F.
         floats: they are floats, which have no scale that a network could count on, and not integers.
-        wide: some are of types whose numbers float32 cannot say, as float64 and int64.
-        precise: means of wide ones are subtracted in double precision, and variances count however small.
+        wide: some are of types whose numbers float32 cannot hold, as float64 and int64.
+        precise: means of wide numbers are subtracted in double precision, and variances count however small.
         record: dtype of records; None where observations are arrays.
-        parts: which of the F numbers each part of a record has, by its name.
+        parts: places of each part's numbers among the F, by the part's name.
     """
 
     count: int
@@ -64,7 +64,7 @@ class Numbers:
 
     @classmethod
     def find(cls, spaces: Spaces) -> Self | None:
-        """Find them; None if an observation has none, or policies see stacks."""
+        """Find the numbers; None if an observation has none, or policies see stacks."""
         space = spaces.observation
         if spaces.stack > 1 or space.dtype is None or is_picture(space, spaces.image_layout):
             return None
@@ -85,10 +85,10 @@ class Numbers:
 
     @classmethod
     def of(cls, spaces: Spaces, *, precise: bool = True) -> Self:
-        """Find them.
+        """Find the numbers.
 
         Raises:
-            UnsupportedSpaceError: there are none: choices have no mean, images have a scale that is known.
+            UnsupportedSpaceError: there are none: choices have no mean, images have a known scale.
         """
         if (found := cls.find(spaces)) is not None:
             return replace(found, precise=precise)
@@ -120,9 +120,9 @@ class Numbers:
         return np.empty(shape, np.dtype(np.float32) if self.record is None else observation.dtype)
 
     def filter(self, mean: Any, variance: Any) -> tuple[Any, Any]:
-        """Return what is subtracted from each number and what it is multiplied by, arrays or tensors ``[F]``.
+        """Return the shift and the factor of each number, arrays or tensors ``[F]``.
 
-        A constant number that is rounded has a variance, too: deviations are not below what its type can say.
+        A rounded constant has a variance, too: deviations are never below its type's resolution.
         """
         least = (mean * RESOLUTION[self.wide]) ** 2 + TINY if self.precise else SMALL
         return mean, (variance + least) ** -0.5
@@ -131,9 +131,9 @@ class Numbers:
         """Shift, scale and clip observations ``[..., *shape]``.
 
         Args:
-            mean: of each number, ``[F]``; float64 where ``doubles`` says so.
+            mean: mean of each number, ``[F]``; float64 where ``doubles`` says so.
             scale: one over its standard deviation, ``[F]``.
-            into: ``[..., *shape]``, contiguous, as ``empty`` gives it; written.
+            into: ``[..., *shape]``, contiguous, as ``empty`` allocates it; written.
         """
         if self.record is None:
             _normalize(observation, mean, scale, into)
@@ -148,7 +148,7 @@ class Numbers:
         """Return observations ``[N, *shape]``, or the bytes of records ``[N, size]``, as ``normalize`` does.
 
         Args:
-            mean: of each number, ``[F]``; of any type.
+            mean: mean of each number, ``[F]``; of any type.
             scale: one over its standard deviation, ``[F]`` float32.
         """
         if self.record is None:
@@ -180,6 +180,6 @@ def _normalize(observation: Array, mean: Array, scale: Floats, into: Array) -> N
 
 
 def _normalized_in_torch(observation: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    rows = observation.reshape(observation.shape[0], -1)  # which tracing follows, and len() it does not
+    rows = observation.reshape(observation.shape[0], -1)  # tracing follows shape[0], not len()
     normal = (rows - mean).float() * scale
     return normal.clamp(-float(MOST), float(MOST)).reshape(observation.shape)

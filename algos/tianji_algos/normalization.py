@@ -1,19 +1,19 @@
 """Normalised observations, rewards and values: running statistics that are a part of the model.
 
-They are buffers of the model, so they are published, saved and averaged with its parameters, and stay as they
-are in an evaluation. Nothing of the network is rescaled when they move. ``normalizable.py`` says which
-numbers of an observation have some.
+The statistics are buffers of the model: they are published, saved and averaged with its parameters, and an
+evaluation leaves them as they are. When they move, the network is not rescaled. ``normalizable.py`` finds the
+numbers of an observation that have statistics.
 
-- Observations of a rollout: a fragment holds raw ones, and the statistics that its policy saw them through
+- Observations of a rollout: a fragment holds raw observations, and the statistics that its policy used
   (``NormalizingExecutor``): the learner shows the network the same numbers, however old the policy is
   (``Normalizer.recorded``).
-- Observations of a replay: it has steps of many policies, and targets are computed anew with every draw. So
-  all networks see them through the statistics as they are now (``Normalizer.seen``), which are those of the
-  batches that were drawn; a fragment need not say anything.
+- Observations of a replay: a replay has steps of many policies, and every draw computes targets anew. So
+  all networks use the current statistics (``Normalizer.seen``), which come from the drawn batches; a fragment
+  records none.
 - Rewards: an actor sums up its ``DiscountedReturns``, and the learner scales by their deviation.
-- Values: the network gives them in the units of its targets (``ValueUnits``), and what it gives moves with
-  these. PPO's agents record values as returns, so that GAE takes what it has always taken; IMPALA's learner
-  computes values anew in every update, by the statistics that the network learnt with last.
+- Values: the network's values are in the units of its targets (``ValueUnits``), and move with these. PPO's
+  agents record values as returns, which GAE needs; IMPALA's learner computes values anew in every update, by
+  the statistics that the network learnt with last.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ RETURNS: Final = "discounted_returns"
 
 @dataclass(frozen=True)
 class Normalization:
-    """What a config asks for.
+    """Normalisation that a config asks for.
 
     Attributes:
-        observations: shift and scale them by their running mean and variance.
-        rewards: scale them by the running variance of discounted returns.
-        gamma: discount of these.
-        values: the network gives them shifted and scaled by the running mean and variance of their targets.
-        precise: observations may be far from 0, and vary as little as they like.
+        observations: shift and scale observations by their running mean and variance.
+        rewards: scale rewards by the running variance of discounted returns.
+        gamma: discount of these returns.
+        values: the network's values are shifted and scaled by the running mean and variance of their targets.
+        precise: observations may be far from 0, and vary however little.
     """
 
     observations: bool
@@ -74,7 +74,7 @@ class Normalization:
         """Read the settings of an update rule; None if they ask for nothing.
 
         Args:
-            able: the update rule can normalise, so what its settings leave open is decided by the spaces.
+            able: the update rule can normalise, so the spaces decide about "auto" settings.
         """
         asked: Normalization | None = None
         if isinstance(settings, PolicySettings):
@@ -91,7 +91,7 @@ class Normalization:
         return asked if asked is not None and (asked.observations or asked.rewards or asked.values) else None
 
     def fields(self, spaces: Spaces) -> tuple[FieldSpec, ...]:
-        """Describe what a fragment says once for each environment."""
+        """Describe the fields that a fragment has once for each environment."""
         single = np.dtype(np.float32)
         described: tuple[FieldSpec, ...] = ()
         if self.observations:  # Others, such as images, have no numbers to be counted.
@@ -117,11 +117,11 @@ def _has_pictures(spaces: Spaces) -> bool:
 
 
 class Moments(nn.Module):
-    """Number, mean and variance of what was seen so far, in double precision: buffers of a model.
+    """Running count, means and variances, in double precision: buffers of a model.
 
     Args:
-        size: how many means and variances.
-        doubles: what float32 cannot say of a mean is a buffer of its own, since buffers travel as float32.
+        size: number of means and variances.
+        doubles: a mean's remainder beyond float32 is a buffer of its own, since buffers travel as float32.
     """
 
     count: torch.Tensor
@@ -140,7 +140,7 @@ class Moments(nn.Module):
 
     @property
     def exact_mean(self) -> torch.Tensor:
-        """Mean, also where the buffers have been float32 under way."""
+        """Mean in double precision, also after the buffers have travelled as float32."""
         return self.mean.float().double() + self.mean_rest if self.doubles else self.mean
 
     def set_mean(self, mean: torch.Tensor) -> None:
@@ -150,11 +150,11 @@ class Moments(nn.Module):
             self.mean_rest.copy_(mean - mean.float())
 
     def merge(self, count: float, mean: Doubles, squares: Doubles) -> None:
-        """Add what else was seen (Chan et al., 1979, equation 2.1).
+        """Add the moments of further data (Chan et al., 1979, equation 2.1).
 
         Args:
-            count: of what was seen.
-            mean: of each number, ``[size]``.
+            count: number of data.
+            mean: mean of each number, ``[size]``.
             squares: sum of squared deviations from that mean, ``[size]``.
         """
         if not count:
@@ -170,7 +170,7 @@ class Moments(nn.Module):
         self.count.copy_(total)
 
     def since(self, earlier: Moments) -> tuple[float, Doubles, Doubles]:
-        """Take out what ``earlier``, a copy of these, had seen; returns what ``merge`` takes."""
+        """Return the moments, as ``merge`` takes them, of the data since ``earlier``, a copy of these."""
         more = self.count - earlier.count
         moved = self.exact_mean - earlier.exact_mean
         distance = moved * (self.count / more.clamp(min=1.0))
@@ -181,14 +181,14 @@ class Moments(nn.Module):
 
 
 class Normalizer(nn.Module):
-    """The statistics of a model, and how a learner keeps and uses them.
+    """The statistics of a model, and a learner's use of them.
 
     Attributes:
-        asked: what there is to normalise.
-        numbers: of an observation, that are normalised; None where observations are left as they are.
-        observations: of each number of an observation; None where they are left as they are.
-        returns: of discounted returns; None where rewards are left as they are.
-        values: of value targets; None where values are left as they are.
+        asked: normalisation that the config asks for.
+        numbers: numbers of an observation that are normalised; None: observations are not normalised.
+        observations: moments of each of these numbers; None: observations are not normalised.
+        returns: moments of discounted returns; None: rewards are not normalised.
+        values: moments of value targets; None: values are not normalised.
     """
 
     def __init__(self, spaces: Spaces, asked: Normalization) -> None:
@@ -210,11 +210,11 @@ class Normalizer(nn.Module):
 
     @property
     def size(self) -> int:
-        """Number of values in the flat array of a model, of which they are the last."""
+        """Number of the statistics' values, which are the last of a model's flat array."""
         return sum(buffer.numel() for buffer in self.buffers())
 
     def place(self, moments: Moments) -> slice:
-        """Say where all but the count of these is in the flat array of a model, counted from its end."""
+        """Find moments, without their count, in the flat array of a model, counted from its end."""
         start = -self.size
         for own in self.children():
             if own is moments:
@@ -224,13 +224,13 @@ class Normalizer(nn.Module):
         return slice(first, first + (2 + moments.doubles) * len(moments.mean) or None)
 
     def means(self) -> list[tuple[int, int, int]]:
-        """Say where means are in a model's flat array, counted from its end, how many, and how many rests."""
+        """Find means in a model's flat array: place from its end, number, and number of remainders."""
         kinds = [moments for moments in self.children() if isinstance(moments, Moments)]
         sizes = [(len(moments.mean), moments.doubles * len(moments.mean)) for moments in kinds]
         return [(self.place(moments).start, *size) for moments, size in zip(kinds, sizes, strict=True)]
 
     def update(self, fragments: Sequence[Fields], learners: AllReduce) -> None:
-        """Take in a rollout, of which other learners may have other fragments: all get the same bits."""
+        """Merge a rollout, of which other learners may have other fragments: all get the same bits."""
         if self.observations is not None and self.numbers is not None:
             seen = experience_of(fragments, self.numbers)
             self._merge(self.observations, _sums_of_observations(seen), learners)
@@ -238,13 +238,13 @@ class Normalizer(nn.Module):
             self._merge(self.returns, _sums_of_returns(fragments), learners)
 
     def update_drawn(self, observation: npt.NDArray[Any], learners: AllReduce) -> None:
-        """Take in the observations ``[B, ...]`` of a batch that a replay has drawn, likewise."""
+        """Merge the observations ``[B, ...]`` of a batch that a replay has drawn, likewise."""
         if self.observations is not None and self.numbers is not None:
             seen = [self.numbers.rows(observation)]
             self._merge(self.observations, _sums_of_observations(seen), learners)
 
     def update_values(self, targets: Floats, learners: AllReduce) -> None:
-        """Take in value targets ``[K]``, of which other learners may have others: all get the same bits."""
+        """Merge value targets ``[K]``; other learners may have others, and all get the same bits."""
         if self.values is not None:
             self._merge(self.values, _sums_of_targets(targets), learners)
 
@@ -253,7 +253,7 @@ class Normalizer(nn.Module):
         learners.add_up(torch.from_numpy(first))
         count = float(first[-1])
         mean = first[:-1] / max(count, 1.0)
-        with np.errstate(over="ignore", invalid="ignore"):  # What is not finite is found below.
+        with np.errstate(over="ignore", invalid="ignore"):  # The check below finds infinities.
             squares = sums.squares(mean)
         learners.add_up(torch.from_numpy(squares))
         if not (np.isfinite(mean).all() and np.isfinite(squares).all()):
@@ -264,14 +264,15 @@ class Normalizer(nn.Module):
         into.merge(count, mean, squares)
 
     def remember(self) -> None:
-        """Remember these statistics: they are contributed to an average over groups."""
+        """Remember these statistics: they go into an average over groups."""
         self._contributed = copy.deepcopy(list(self.children()))
 
     def adopt(self, average: Floats) -> Floats:
-        """Go on from an average of what groups have contributed, with what was seen here since then.
+        """Adopt an average over groups, and merge the data seen here since ``remember``.
 
         Args:
-            average: of all buffers in a row, merged by counts, ``[size]``. A count stays this group's own.
+            average: average of all buffers in a row, weighted by counts, ``[size]``. A count stays this
+                group's own.
 
         Returns:
             The buffers in a row, as a model's flat array has them.
@@ -293,8 +294,8 @@ class Normalizer(nn.Module):
         """Return the observations of fragments as the policies that acted saw them, ``[rows, N, ...]`` each.
 
         Returns:
-            As ``Numbers.normalize`` gives them, in memory that the next call reuses; as they are, if they
-            are not to be normalised.
+            Observations as ``Numbers.normalize`` writes them, in memory that the next call reuses; raw ones
+            if observations are not normalised.
         """
         observations = [fragment["observation"] for fragment in fragments]
         if self.numbers is None:
@@ -315,7 +316,7 @@ class Normalizer(nn.Module):
         return list(self._normalized)
 
     def seen(self, observation: Seen) -> Seen:
-        """Return observations ``[N, ...]`` where they are, as networks see them by the statistics of now."""
+        """Return observations ``[N, ...]``, on their device, normalised by the current statistics."""
         if self.numbers is None:
             return observation
         mean, scale = self.filter()
@@ -351,13 +352,13 @@ class Normalizer(nn.Module):
 
 
 class _Sums(NamedTuple):
-    """Sums over what was seen, from which moments are computed in two passes.
+    """Sums over data, from which moments are computed in two passes.
 
     Attributes:
         what: name of the quantity, for messages.
-        number: of what is summed.
+        number: number of summed data.
         values: sum of each number, ``[size]``.
-        squares: sums the squared distances from a mean ``[size]``.
+        squares: function that sums the squared distances from a mean ``[size]``.
     """
 
     what: str
@@ -391,7 +392,7 @@ def experience_of(fragments: Sequence[Fields], numbers: Numbers) -> Iterator[npt
 
 
 def _sums_of_returns(fragments: Sequence[Fields]) -> _Sums:
-    """Sum the discounted returns, as the fragments say."""
+    """Sum the discounted returns that the fragments record."""
     moments = np.concatenate([fragment[RETURNS][0] for fragment in fragments]).astype(np.float64)
     count, means, squares_within = moments.T
 
@@ -403,7 +404,7 @@ def _sums_of_returns(fragments: Sequence[Fields]) -> _Sums:
 
 
 def _sums_of_targets(targets: Floats) -> _Sums:
-    """Sum what values should have been, ``[K]``."""
+    """Sum value targets ``[K]``."""
 
     def squares(mean: Doubles) -> Doubles:
         distance = targets - mean
@@ -413,11 +414,11 @@ def _sums_of_targets(targets: Floats) -> _Sums:
 
 
 class ValueUnits(NamedTuple):
-    """What a normalised value of 0, and a step of 1, stand for.
+    """Units of normalised values: the return that 0 stands for, and the size of a step of 1.
 
     Attributes:
-        mean: of value targets.
-        spread: their standard deviation.
+        mean: mean of value targets.
+        spread: standard deviation of value targets.
     """
 
     mean: float
@@ -425,7 +426,7 @@ class ValueUnits(NamedTuple):
 
     @classmethod
     def of(cls, normalizer: Normalizer) -> Self:
-        """Read them from the statistics of a model that has some."""
+        """Read the units from the statistics of a model that normalises values."""
         assert normalizer.values is not None, "values are normalised"
         return cls.from_moments(float(normalizer.values.mean), float(normalizer.values.variance))
 
@@ -439,16 +440,16 @@ class ValueUnits(NamedTuple):
         return (returns - self.mean) / self.spread
 
     def restored(self, values: Any) -> Any:
-        """Return what normalised values, an array or a tensor, stand for."""
+        """Return the returns that normalised values, an array or a tensor, stand for."""
         return values * self.spread + self.mean
 
 
 class NormalizingExecutor(Executor):
-    """Shows a network normalised observations, and records what they were normalised with.
+    """Shows a network normalised observations, and records the statistics that it used.
 
     Args:
-        executor: of the network.
-        normalizer: the model's, whose statistics are the first to act with.
+        executor: executor of the network.
+        normalizer: the model's normaliser, whose statistics are the first to act with.
     """
 
     def __init__(self, executor: Executor, normalizer: Normalizer) -> None:
@@ -477,13 +478,13 @@ class NormalizingExecutor(Executor):
         return self._executor.preview(self._normalized(observation))
 
     def record(self, fields: Fields) -> None:
-        """Write what the network remembers, and for a rollout what observations are normalised with."""
+        """Write the network's state, and for a rollout the statistics that normalise observations."""
         if FILTER in fields:
             fields[FILTER][..., 0, :], fields[FILTER][..., 1, :] = self._mean, self._scale
         self._executor.record(fields)
 
     def forget(self, where: npt.NDArray[np.bool_]) -> None:
-        """Let the network forget."""
+        """Clear the network's state."""
         self._executor.forget(where)
 
     def _normalized(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -521,11 +522,11 @@ class DiscountedReturns:
 
 
 def build_normalizer(model: Model, spaces: Spaces, asked: Normalization | None) -> None:
-    """Give a new model the statistics that are asked for, as its last buffers.
+    """Give a new model the statistics of ``asked``, as its last buffers.
 
     Raises:
         UnsupportedSpaceError: observations cannot be normalised.
-        UnsuitableModelError: the network has something else under that name.
+        UnsuitableModelError: the network already has an attribute ``normalizer``.
     """
     if asked is None:
         return
@@ -536,13 +537,13 @@ def build_normalizer(model: Model, spaces: Spaces, asked: Normalization | None) 
 
 
 def normalizer_of(model: Model) -> Normalizer | None:
-    """Return what ``build_normalizer`` gave a model; a network may have something else under that name."""
+    """Return a model's normaliser; None if it has none, or another attribute of that name."""
     found = getattr(model, "normalizer", None)
     return found if isinstance(found, Normalizer) else None
 
 
 def acting_executor(model: Model, num_envs: int) -> Executor:
-    """Build what an actor runs: the network's executor, behind its normaliser if it has one."""
+    """Build the executor that an actor runs: the network's, behind the normaliser if the model has one."""
     executor = model.executor(num_envs)
     normalizer = normalizer_of(model)
     if normalizer is None or normalizer.observations is None:

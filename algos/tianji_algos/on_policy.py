@@ -1,8 +1,8 @@
-"""What PPO, IMPALA and MAPPO share: the agent that samples from a policy, and what their updates work with.
+"""Shared parts of PPO, IMPALA and MAPPO: the agent that samples from a policy, and the base of their updates.
 
-The updates themselves are in each algorithm's file. A loss is written in torch, where the network is;
-minibatches are tensors there then, and an update reads nothing to the host. On a CPU its derivatives by the
-network's outputs are found by hand, from arrays.
+The updates themselves are in each algorithm's file. Each loss exists in torch, on the network's device, with
+tensors as minibatches, so that an update reads nothing to the host. On a CPU, ``fast_cpu`` has its
+derivatives by the network's outputs by hand, with arrays as minibatches.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PolicyAgent(Agent):
     """Acts by sampling; records the action and its log-probability.
 
     Raises:
-        UnsupportedSpaceError: the action space is none that can be sampled from.
+        UnsupportedSpaceError: there is no distribution over the action space.
         UnsuitableModelError: the model is no ``ActorCritic``.
     """
 
@@ -82,7 +82,7 @@ class PolicyAgent(Agent):
 
     @classmethod
     def rule(cls, spaces: Spaces, settings: Any) -> ActionRule:
-        """Choose by the distribution of the actions."""
+        """Describe in torch the mode and the samples of the actions' distribution."""
         return cls.distribution(spaces, settings).rule()
 
     def act(self, observation: npt.NDArray[Any], into: Fields) -> npt.NDArray[Any]:
@@ -97,7 +97,7 @@ class PolicyAgent(Agent):
         """Record the value ``[N]`` of a step, if the update rule asks for it."""
 
     def begin(self, fields: Fields) -> None:
-        """Write what the network remembers."""
+        """Write the network's state."""
         self._executor.record(fields)
 
     def finish(self, fields: Fields, observation: npt.NDArray[Any]) -> None:  # noqa: ARG002 - for subclasses
@@ -106,7 +106,7 @@ class PolicyAgent(Agent):
             self._returns.record(fields)
 
     def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
-        """Let the network forget earlier episodes."""
+        """Clear the network's state of earlier episodes."""
         self._executor.forget(where)
 
     def act_greedily(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -120,7 +120,7 @@ class PolicyAgent(Agent):
 
 
 def scales_actions(settings: Any) -> bool:
-    """Return whether an agent scales; False for a user's own settings that do not know of it."""
+    """Whether an agent scales its actions; False for a user's own settings without that key."""
     return bool(getattr(settings, "scale_actions", False))
 
 
@@ -128,14 +128,14 @@ def scales_actions(settings: Any) -> bool:
 class PolicyMinibatch:
     """Samples for one gradient update: steps that are experience.
 
-    All are arrays for derivatives by hand, and tensors where the network is for a loss in torch.
+    All are arrays for derivatives by hand, and tensors on the network's device for a loss in torch.
 
     Attributes:
-        observation: what the network takes: an array, or a tensor where it computes; for one that remembers
+        observation: the network's input: an array, or a tensor on its device; for a recurrent network
             ``Sequences``, with steps that are no samples.
-        action: as it was recorded, ``[samples, ...]``.
-        log_prob: of the action under the policy that acted, ``[samples]``.
-        total: samples of the minibatch over all learners, one at least: its own, if there is only one.
+        action: recorded actions, ``[samples, ...]``.
+        log_prob: log-probability of each action under the policy that acted, ``[samples]``.
+        total: samples of the minibatch over all learners, at least one; a single learner's own.
     """
 
     observation: Any
@@ -150,19 +150,19 @@ class PolicyMinibatch:
 
 
 class Arrays:
-    """Where minibatches are arrays, for derivatives by hand."""
+    """Memory of minibatches that are arrays, for derivatives by hand."""
 
     def put(self, array: npt.NDArray[Any]) -> Any:
         """Return the array itself."""
         return array
 
     def take(self, rows: Any, numbers: Any, axis: int = 0) -> Any:
-        """Take what has those ``numbers [K]``, as ``put`` gave them, along an axis."""
+        """Take the rows ``numbers [K]`` along an axis; both arguments come from ``put``."""
         return np.take(rows, numbers, axis=axis)
 
 
 class Tensors(Arrays):
-    """Where minibatches are tensors on a device, for a loss in torch."""
+    """Memory of minibatches that are tensors on a device, for a loss in torch."""
 
     def __init__(self, device: torch.device) -> None:
         self._upload = Uploads(device)
@@ -172,7 +172,7 @@ class Tensors(Arrays):
         return self._upload(array)
 
     def take(self, rows: Any, numbers: Any, axis: int = 0) -> Any:
-        """Take what has those ``numbers [K]``, as ``put`` gave them, along an axis, on the device."""
+        """Take the rows ``numbers [K]`` along an axis, on the device; both arguments come from ``put``."""
         return rows.index_select(axis, numbers)
 
 
@@ -180,9 +180,9 @@ class PolicyLossByHand(Protocol):
     """A loss that is differentiated by hand."""
 
     def gradient(self, policy: Floats, value: Floats, batch: Any) -> tuple[Floats, Floats, Floats]:
-        """Differentiate by the network's outputs for a minibatch; give the diagnostics beside that.
+        """Differentiate by the network's outputs for a minibatch; return the diagnostics, too.
 
-        With other learners this is their part of the derivative of one loss on all their samples.
+        With several learners, each computes its part of the derivative of one loss on all their samples.
         """
 
 
@@ -194,7 +194,7 @@ def differentiate_by_hand(
 
     def loss_gradient(policy: Floats, value: Floats) -> tuple[Floats, Floats]:
         if mask is not None:
-            policy = policy.copy(order="K")  # Autograd may still need what the network gave.
+            policy = policy.copy(order="K")  # Autograd may still need the network's outputs.
             mask.forbid(policy, records_of(batch.observation))
         d_policy, d_value, diagnostics = loss.gradient(policy, value, batch)
         found.append(diagnostics)
@@ -205,7 +205,7 @@ def differentiate_by_hand(
 
 
 class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
-    """An actor-critic, its optimizer and the memory that it is trained in; subclasses make the updates.
+    """Update rule with an actor-critic, its optimizer and the memory of rollouts; subclasses do the updates.
 
     Args:
         model: trained in place, on its final device; its parameters move into one flat tensor.
@@ -217,9 +217,9 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
     contract: ClassVar[type[torch.nn.Module]] = ActorCritic
     """Class that its networks derive from."""
     example_model: ClassVar[str] = "mlp_actor_critic"
-    """Name of one of them."""
+    """Name of a model that derives from ``contract``."""
     diagnostics: ClassVar[tuple[str, ...]]
-    """Names of the numbers that the loss gives."""
+    """Names of the numbers that the loss reports."""
     settings: PolicySettings
     _rng: np.random.Generator
 
@@ -255,10 +255,10 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
 
     @abstractmethod
     def _build_loss(self) -> None:
-        """Build the loss by the settings: in torch, or what stands in for it where ``_by_hand`` says so."""
+        """Build the loss by the settings: in torch, or its kernel where ``_by_hand`` says so."""
 
     def adopt_settings(self, settings: PolicySettings) -> None:
-        """Train by these settings from now on: the loss is built anew."""
+        """Train by these settings from now on, with a new loss."""
         super().adopt_settings(settings)
         self.uses_per_sample = float(settings.epochs)
         self._build_loss()

@@ -1,4 +1,4 @@
-"""Flat parameters, Adam and RMSProp, target networks, and what update rules with an optimizer share.
+"""Flat parameters, Adam and RMSProp, target networks, and the base of update rules with an optimizer.
 
 ``torch.optim`` imports torch's compiler with the first optimizer, which takes about a second at start-up,
 and its step costs more than the arithmetic on a small network.
@@ -51,7 +51,7 @@ def flatten_parameters(model: nn.Module) -> nn.Parameter:
 
 
 class Optimizer(ABC):
-    """Follows the gradient of one flat tensor, wherever it is.
+    """Updates one flat tensor by its gradient, on any device.
 
     Args:
         flat: the parameters ``[P]``, updated in place; ``flat.grad`` is their gradient.
@@ -77,13 +77,13 @@ class Optimizer(ABC):
         self._frozen: torch.Tensor | None = None
         self._is_sound = torch.ones((), dtype=torch.bool, device=flat.device)
         self._sound_steps = torch.zeros((), dtype=torch.int64, device=flat.device)
-        """Of these, those before the first whose gradient was not finite."""
+        """Unread steps before the first one whose gradient was not finite."""
 
     def step(self) -> float:
-        """Update the parameters; returns the norm that the gradient had.
+        """Update the parameters; returns the gradient's norm before clipping.
 
         Raises:
-            DivergedError: the gradient is not finite; the parameters are as they were.
+            DivergedError: the gradient is not finite; the parameters are unchanged.
         """
         if self._frozen is not None:
             self.gradient.masked_fill_(self._frozen, 0.0)
@@ -97,13 +97,13 @@ class Optimizer(ABC):
         return norm
 
     def step_unread(self) -> torch.Tensor:
-        """Update the parameters where they are, and read nothing to the host.
+        """Update the parameters on their device, and read nothing to the host.
 
-        From the first gradient on that is not finite all count as 0, so that parameters and moments stay
-        finite until ``check`` finds out.
+        The first gradient that is not finite and all later ones count as 0, so that parameters and moments
+        stay finite until ``check`` finds out.
 
         Returns:
-            The norm that the gradient had, ``[]``.
+            The gradient's norm before clipping, ``[]``.
         """
         if self._frozen is not None:
             self.gradient.masked_fill_(self._frozen, 0.0)
@@ -119,19 +119,19 @@ class Optimizer(ABC):
         return norm
 
     def freeze(self, where: torch.Tensor) -> None:
-        """Leave parameters as they are, bit by bit, ``where [P]`` says so: their gradients count as 0.
+        """Freeze the parameters ``where [P]``, bit by bit: their gradients count as 0.
 
-        What is remembered of their gradients would move them, and is forgotten.
+        Their moments, which would still move them, become 0.
         """
         self._frozen = where
         for remembered in self.tensors().values():
             remembered.masked_fill_(where, 0.0)
 
     def check(self) -> None:
-        """Read whether all gradients of ``step_unread`` since the last call were finite.
+        """Check that all gradients of ``step_unread`` since the last call were finite.
 
         Raises:
-            DivergedError: one was not; the parameters have learnt nothing from it, nor since then.
+            DivergedError: one was not; the parameters have not changed since then.
         """
         if not self._unread:
             return
@@ -147,7 +147,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Name what is remembered of gradients, in place: for a checkpoint, and for averages."""
+        """Name the moments of the gradients, in place: for a checkpoint, and for averages."""
 
 
 def _diverged(updates: int) -> DivergedError:
@@ -185,7 +185,7 @@ class Adam(Optimizer):
 
     def _descend(self) -> None:
         self._count.fill_(self.steps)
-        # One pass over memory, which torch.optim.Adam makes, too, after Python that takes far longer.
+        # One pass over memory, as in torch.optim.Adam, without the Python around it that takes far longer.
         torch._fused_adam_(
             *([self._parameters], [self.gradient], [self.mean], [self.square], [], [self._count]),
             lr=self.learning_rate,
@@ -206,12 +206,12 @@ class RMSProp(Optimizer):
     """RMSProp (Tieleman & Hinton, 2012, lecture 6.5) as TensorFlow has it, with gradients clipped.
 
     The mean square begins at 1, so that the first steps are small, and ``eps`` is inside the root: a step is
-    at most ``learning_rate / sqrt(eps)`` times the gradient. That is what IMPALA's settings are for (Espeholt
-    et al., 2018, Atari experiments: decay 0.99, eps 0.1, no momentum). Torch adds eps to the root: what
-    is eps there is about the square of it here.
+    at most ``learning_rate / sqrt(eps)`` times the gradient. IMPALA's settings assume this form (Espeholt
+    et al., 2018, Atari experiments: decay 0.99, eps 0.1, no momentum). Torch adds eps to the root: its eps
+    corresponds to about the root of eps here.
 
     Args:
-        decay: how much of the mean square is kept from one step to the next.
+        decay: share of the mean square that stays from one step to the next.
         eps: added to the mean square, inside the root.
 
     Attributes:
@@ -262,19 +262,19 @@ def adam_of(flat: torch.nn.Parameter, which: slice, settings: OptimizerSettings)
 
 
 Norm = float | torch.Tensor
-"""Of a gradient: a number, or where it has not been read a tensor ``[]``."""
+"""Norm of a gradient: a number, or a tensor ``[]`` that has not been read to the host."""
 
 Floats = npt.NDArray[np.float32]
 
 Diagnostics = npt.NDArray[np.float32] | Sequence[float] | torch.Tensor
-"""What an update says of its losses, ``[K]``: numbers, or where they have not been read a tensor."""
+"""Reported numbers of an update, ``[K]``; a tensor if they have not been read to the host."""
 
 Differentiated = tuple[Diagnostics, Floats | torch.Tensor]
-"""What an update reports of its losses, and the absolute errors ``[B]``; gradients are in their places."""
+"""Diagnostics and absolute errors ``[B]`` of an update whose gradients are already written."""
 
 
 class Means:
-    """Adds up a few numbers with every update, and those of a device on the device."""
+    """Means of a few numbers over updates; numbers on a device are added up there."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -309,13 +309,13 @@ AnyModel = TypeVar("AnyModel", bound=nn.Module)
 
 
 class TargetNetwork(Generic[AnyModel]):
-    """Follows an online network, or a part of one; is never trained.
+    """Target network: follows an online network, or a part of one, and is never trained.
 
     Args:
-        flat: its parameters, as ``flatten_parameters`` gave them.
+        flat: parameters of the online network, as ``flatten_parameters`` returned them.
 
     Attributes:
-        model: the network with parameters of its own.
+        model: the target network, with parameters of its own.
     """
 
     def __init__(self, online: AnyModel, flat: torch.Tensor) -> None:
@@ -328,7 +328,7 @@ class TargetNetwork(Generic[AnyModel]):
         self.model.requires_grad_(requires_grad=False)
 
     def keep_up(self, settings: TargetSettings, updates: int) -> None:
-        """Follow as the settings say, now that so many updates were made."""
+        """Follow as the settings say, after so many updates."""
         if settings.target_update == "soft":
             self.follow(settings.target_tau)
         elif updates % settings.target_every == 0:
@@ -374,8 +374,8 @@ class OptimizedEmbryo(Embryo):
     """An update rule with an optimizer: its schedule, checkpoint, mean losses and averaged tensors.
 
     Args:
-        optimizer: whose steps and learning rate are counted and reported.
-        rng: in checkpoints, if there is one.
+        optimizer: its step count and learning rate are saved and reported.
+        rng: random stream, saved in checkpoints; None if there is none.
     """
 
     algorithm: ClassVar[str]
@@ -384,9 +384,9 @@ class OptimizedEmbryo(Embryo):
     settings: OptimizerSettings
 
     _by_hand: bool
-    """Losses are differentiated by hand; see ``_choose_derivatives``."""
+    """Whether losses are differentiated by hand; see ``_choose_derivatives``."""
     _reads_norms: bool = True
-    """Each step reads the norm of its gradient; else an update reads nothing to the host."""
+    """Whether each step reads the norm of its gradient; else an update reads nothing to the host."""
 
     def __init__(
         self,
@@ -402,7 +402,7 @@ class OptimizedEmbryo(Embryo):
         self._learners: AllReduce = ALONE
 
     def join(self, learners: AllReduce) -> None:
-        """Learn from shares of one batch together: the update is the one that all of it would give."""
+        """Learn from shares of one batch together: the update is that of the whole batch."""
         self._learners = learners
 
     def freeze(self, names: Sequence[str]) -> None:
@@ -415,14 +415,14 @@ class OptimizedEmbryo(Embryo):
             optimizer.gradient.zero_()
 
     def averaged_state(self) -> Sequence[torch.Tensor]:
-        """Return what the optimizer remembers of gradients."""
+        """Return the optimizer's moments of the gradients."""
         return tuple(self._moments().values())
 
     def metrics(self) -> dict[str, float]:
         """Mean losses and diagnostics over the updates since the last call; empty if there were none.
 
         Raises:
-            DivergedError: a gradient was not finite, in an update that did not look.
+            DivergedError: a gradient was not finite, in an update that did not read it.
         """
         self._check()
         means = self._means.take()
@@ -435,7 +435,7 @@ class OptimizedEmbryo(Embryo):
         self._optimizer.learning_rate = settings.learning_rate * share
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return the parameters of all networks, what the optimizer remembers, count and random stream.
+        """Return all networks' parameters, the optimizer's moments and step count, and the random stream.
 
         Raises:
             DivergedError: as ``metrics`` does.
@@ -448,7 +448,7 @@ class OptimizedEmbryo(Embryo):
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}, rest
 
     def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
-        """Continue from what ``state`` returned; what is scheduled is the settings' business.
+        """Continue from what ``state`` returned; the settings decide scheduled values.
 
         Raises:
             StateMismatchError: the state is another algorithm's, or a tensor is missing, unknown or of
@@ -463,11 +463,11 @@ class OptimizedEmbryo(Embryo):
             self._rng.bit_generator.state = rest["rng"]
 
     def _step(self, optimizer: Optimizer) -> Norm:
-        """Let an optimizer follow its gradient; returns the norm."""
+        """Make a step of an optimizer; returns the gradient's norm."""
         return optimizer.step() if self._reads_norms else optimizer.step_unread()
 
     def _check(self) -> None:
-        """Find out whether a gradient was not finite."""
+        """Raise an error if a gradient was not finite."""
         for optimizer in self._optimizers().values():
             optimizer.check()
 
@@ -484,14 +484,14 @@ class OptimizedEmbryo(Embryo):
         """Name every tensor of the networks, in place."""
 
     def _moments(self) -> dict[str, torch.Tensor]:
-        """Name what is remembered of gradients, in place."""
+        """Name the moments of the gradients, in place."""
         return self._optimizer.tensors()
 
     def _choose_derivatives(self, model: Model, *, fits: bool, what_fits: str) -> None:
         """Decide by the setting, and by whether derivatives by hand fit this network where it is.
 
         Raises:
-            UnsuitableModelError: they are asked for and do not fit; the message says ``what_fits``.
+            UnsuitableModelError: the setting asks for them and they do not fit; says ``what_fits``.
         """
         backend = self.settings.backend
         if backend == "numpy" and not fits:
@@ -503,12 +503,12 @@ class OptimizedEmbryo(Embryo):
 
 
 class ActorEmbryo(OptimizedEmbryo):
-    """An update rule with critics and an actor, each with an optimizer, that draws numbers of its own.
+    """An update rule with critics and an actor, each with an optimizer, that draws random numbers.
 
     Args:
-        optimizer: of the critics.
+        optimizer: optimizer of the critics.
         actor: optimizer of the actor, or of the actors.
-        rng: that is drawn from.
+        rng: random stream that updates draw from.
     """
 
     settings: ActorSettings
@@ -521,10 +521,9 @@ class ActorEmbryo(OptimizedEmbryo):
         self._actor_adam = actor
 
     def join(self, learners: AllReduce) -> None:
-        """Learn from equal shares of one batch together: the update is the one that all of it would give.
+        """Learn from equal shares of one batch together: the update is that of the whole batch.
 
-        Learners that begin with the same state, as those of a resumed run do, draw different numbers all the
-        same.
+        Learners draw different numbers even if they begin with the same state, as in a resumed run.
         """
         super().join(learners)
         if learners.index:

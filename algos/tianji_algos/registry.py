@@ -1,11 +1,11 @@
-"""Names of agents, embryos, models and kernels, and where they are. Imports no torch.
+"""Registry of agents, embryos, models and kernels by name. Imports no torch.
 
 A name is looked up in three places: the built-in table, the entry-point groups ``tianji.agents``,
-``tianji.embryos`` and ``tianji.models``, and, if it reads ``module:attribute``, that module. Built-in
-settings are declared in modules without torch, so a config is validated before anything heavy is imported.
+``tianji.embryos`` and ``tianji.models``, and, if it reads ``module:attribute``, that module. Modules of
+built-in settings import no torch, so a config is validated before anything heavy is imported.
 
-Kernels are in ``fast_cpu``, which imports the networks and losses that it speeds up. These find it by name,
-so that neither needs the other to be imported.
+Kernels are in ``fast_cpu``, which imports the networks and losses that it speeds up. Networks and losses find
+kernels by name, without importing ``fast_cpu`` before they need it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Kind = Literal["agent", "embryo", "model"]
 
 @dataclass(frozen=True)
 class _BuiltIn:
-    """Where a built-in class and its settings are, as ``module:attribute``, and what it works with.
+    """Path of a built-in class and of its settings, as ``module:attribute``, and its model contract.
 
     Attributes:
         contract: class that a model derives from, and that agents and embryos ask for.
-        plays_in_team: of an agent: as its class has it.
+        plays_in_team: an agent's attribute of that name.
     """
 
     target: str
@@ -123,12 +123,12 @@ _KERNELS: Final[Mapping[str, str]] = MappingProxyType(
         "TeamActorCritic.executor": "team:team_executor",
     }
 )
-"""Where in ``fast_cpu`` each kernel is, by the name of the class or method in torch that it stands in for."""
+"""Path of each kernel in ``fast_cpu``, by the name of the class or method in torch that it replaces."""
 
 
 @dataclass(frozen=True)
 class AgentDefaults:
-    """What an agent uses unless the config says otherwise: names of a model and of an embryo."""
+    """Names of the model and the embryo that an agent uses unless the config says otherwise."""
 
     model: str
     embryo: str
@@ -147,7 +147,7 @@ def load(kind: Kind, name: str) -> type[Any]:
 
     Raises:
         UnknownNameError: nothing of that kind has the name.
-        BrokenExtensionError: it does not load, or it is no class of that kind.
+        BrokenExtensionError: the name does not load, or is no class of that kind.
     """
     loaded = PLUGINS[kind].load(name)
     return cast("type[Any]", loaded) if (kind, name) in _BUILT_IN else _checked(kind, name, loaded)
@@ -166,7 +166,7 @@ def settings_type(kind: Kind, name: str) -> type[BaseModel]:
 
 
 def derives(kind: Kind, name: str, other: str) -> bool:
-    """Whether a user's class is a subclass of another name's; no built-in one is said to be, without import.
+    """Whether a user's class derives from another name's class; False for built-in names, without an import.
 
     Raises:
         UnknownNameError: nothing of that kind has one of the names.
@@ -189,13 +189,13 @@ def agent_defaults(name: str) -> AgentDefaults:
 
 
 def contract(kind: Kind, name: str) -> str | None:
-    """Name the class of models that a built-in agent or embryo asks for, or a model is; else None."""
+    """Return the model contract of a built-in agent, embryo or model, by name; None for others."""
     built_in = _BUILT_IN.get((kind, name))
     return None if built_in is None else built_in.contract
 
 
 def plays_in_team(agent: str) -> bool | None:
-    """Whether a built-in agent acts for a team; None of others, which would have to be imported."""
+    """Whether a built-in agent acts for a team; None for others, which would have to be imported."""
     built_in = _BUILT_IN.get(("agent", agent))
     return None if built_in is None else built_in.plays_in_team
 
@@ -212,7 +212,7 @@ def kernel(name: str) -> Any:
 
 
 def _checked(kind: Kind, name: str, loaded: object) -> type[Any]:
-    """Refuse what is no class of its kind: a mistake here would surface in another process."""
+    """Refuse an object that is no class of its kind: the mistake would surface in another process."""
     from tianji_algos import core  # noqa: PLC0415 - imports torch, which built-in names do without
 
     base = {"agent": core.Agent, "embryo": core.Embryo, "model": core.Model}[kind]

@@ -1,4 +1,4 @@
-"""The observations of a rollout: stored as they came, gathered as networks see them, and put in an order."""
+"""Observations of a rollout: stored as they came, gathered as networks see them, and put in an order."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Indices = npt.NDArray[np.intp]
 
 
 class Observations:
-    """Holds the observations of fragments in memory that is kept, where the network computes.
+    """Holds the observations of fragments in reused memory, on the network's device.
 
-    Rows are numbered ``(fragment * (T + 1) + t) * N + n``: row T is what the last step led to. All fragments
-    of a rollout are alike. Where a policy sees a stack, each observation is held once, and stacks are
-    gathered.
+    Rows are numbered ``(fragment * (T + 1) + t) * N + n``: row T is the observation that the last step led
+    to. All fragments of a rollout have the same shape. Where a policy sees a stack, this holds each
+    observation once, and gathers stacks.
 
     Args:
-        normalizer: of the model; None shows observations as they came.
+        normalizer: the model's normaliser; None leaves observations as they came.
     """
 
     def __init__(self, spaces: Spaces, device: torch.device, normalizer: Normalizer | None = None) -> None:
@@ -37,7 +37,7 @@ class Observations:
         self._planes: Indices = np.empty(0, np.intp)
 
     def gather(self, fragments: Sequence[Fields]) -> None:
-        """Copy the observations of a rollout's fragments in; nothing of them is needed afterwards."""
+        """Copy the observations of a rollout's fragments in; the fragments are not needed afterwards."""
         if self._normalizer is None:
             self._frames.hold([fragment["observation"] for fragment in fragments])
         else:
@@ -85,7 +85,7 @@ class HostFrames:
 
 
 class DeviceFrames:
-    """Frames of a rollout on a device, to which they are copied once a rollout."""
+    """Frames of a rollout on a device, copied there once a rollout."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -115,7 +115,7 @@ class DeviceFrames:
 
 
 def frame_numbers(mask: npt.NDArray[np.bool_], stack: int) -> Indices:
-    """Return which frames each stack of a rollout consists of.
+    """Return the numbers of the frames in each stack of a rollout.
 
     Args:
         mask: ``[fragments, T, N]``; where it is False, the step only led to an episode's first frame.
@@ -127,7 +127,7 @@ def frame_numbers(mask: npt.NDArray[np.bool_], stack: int) -> Indices:
     fragments, steps, num_envs = mask.shape
     rows = steps + stack
     of_fragments = np.arange(fragments * rows * num_envs).reshape(fragments, rows, num_envs)
-    # [fragments, T + 1, N, S]: frame t + j is plane j of what is seen at t.
+    # [fragments, T + 1, N, S]: frame t + j is plane j of the stack at t.
     numbers = np.lib.stride_tricks.sliding_window_view(of_fragments, stack, axis=1).copy()
     # Planes 0 to S - 2 are black right after a reset, plane 0 for longest.
     for reset in range(min(stack - 1, steps)):
@@ -138,12 +138,12 @@ def frame_numbers(mask: npt.NDArray[np.bool_], stack: int) -> Indices:
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """Steps of B environments one after another.
+    """Successive steps of B environments.
 
     Attributes:
         observation: ``[T, B, ...]``, as the network sees it: an array, or a tensor on the network's device.
-        first: ``[T, B]`` bool: the observation is the first of an episode, and nothing is remembered there.
-        state: ``[B, state_size]`` float32, what was remembered before the first step.
+        first: ``[T, B]`` bool: the observation is the first of an episode, and the state there is zero.
+        state: ``[B, state_size]`` float32, the network's state before the first step.
     """
 
     observation: Any
@@ -152,12 +152,12 @@ class Sequences:
 
 
 class Columns:
-    """The fragments of a rollout as sequences: column ``f * N + n`` is what environment n did in fragment f.
+    """The fragments of a rollout as sequences: column ``f * N + n`` is environment n in fragment f.
 
     Attributes:
-        steps: T, of each.
+        steps: T, steps of each column.
         first: ``[T + 1, columns]``, see ``first_observations``.
-        state: ``[columns, state_size]``, what was remembered before the first step; of no size where
+        state: ``[columns, state_size]``, the network's state before the first step; ``state_size`` is 0 where
             fragments have no such field.
     """
 
@@ -171,14 +171,14 @@ class Columns:
     def minibatches(
         self, rng: np.random.Generator, minibatch_size: int, widths: npt.NDArray[np.int64]
     ) -> list[Indices]:
-        """Shuffle the columns and cut them into minibatches of as many, give or take one.
+        """Shuffle the columns and cut them into minibatches of equal size, give or take one.
 
-        Every learner makes as many minibatches: from each it has a share that is as large as its share of the
+        Every learner makes equally many minibatches: its share of each is as large as its share of the
         rollout.
 
         Args:
-            rng: says in which order; one minibatch of all has them as they come.
-            minibatch_size: steps of a minibatch of all learners, about; it has one column at least.
+            rng: random stream of the order; a single minibatch of all columns keeps their order.
+            minibatch_size: approximate steps of a minibatch over all learners; it has one column at least.
             widths: columns of each learner, ``[learners]``.
 
         Returns:
@@ -194,7 +194,7 @@ class Columns:
         """Number the observations of columns ``[B]`` as ``Observations`` does.
 
         Args:
-            steps: T, or T + 1 with what the last step led to.
+            steps: T, or T + 1 with the observation that the last step led to.
 
         Returns:
             ``[steps, B]``.
@@ -206,10 +206,10 @@ class Columns:
         return self._numbers(columns, self.steps, of=self.steps)
 
     def sequences(self, columns: Indices, observation: Any) -> Sequences:
-        """Put together what a network gets of columns ``[B]``.
+        """Build a network's input from columns ``[B]``.
 
         Args:
-            observation: ``[steps, B, ...]`` of ``rows(columns, steps)``.
+            observation: observations of ``rows(columns, steps)``, ``[steps, B, ...]``.
         """
         return Sequences(observation, self.first[: len(observation), columns], self.state[columns])
 
@@ -220,15 +220,15 @@ class Columns:
 
 
 def first_observations(mask: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return which observations begin an episode.
+    """Mark the observations that begin an episode.
 
     The step that only resets an environment is no experience, and leads to the first observation.
 
     Args:
-        mask: ``[T, N]`` of a fragment.
+        mask: a fragment's field, ``[T, N]``.
 
     Returns:
-        ``[T + 1, N]``; in the first row False, since the state before a fragment knows of earlier ends.
+        ``[T + 1, N]``; the first row is False, since the recorded state already covers earlier ends.
     """
     first = np.zeros((len(mask) + 1, *mask.shape[1:]), np.bool_)
     np.logical_not(mask, out=first[1:])
@@ -236,7 +236,7 @@ def first_observations(mask: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 class ShuffledSamples:
-    """Samples of a rollout in random order, one by one: for networks that remember nothing.
+    """Samples of a rollout in random order, one by one: for networks without a state.
 
     Attributes:
         sizes: samples of each learner, ``[learners]``.
@@ -249,10 +249,10 @@ class ShuffledSamples:
         self.sizes = np.zeros(1, np.int64)
 
     def hold(self, fragments: Sequence[Fields], experience: Sequence[Indices], learners: AllReduce) -> None:
-        """Record where the observation of each sample is.
+        """Record the place of each sample's observation.
 
         Args:
-            experience: numbers of the steps of each fragment that are samples, of ``T * N``.
+            experience: numbers, in ``T * N``, of the steps of each fragment that are samples.
         """
         steps, num_envs = fragments[0]["mask"].shape
         each = (steps + 1) * num_envs
@@ -262,11 +262,11 @@ class ShuffledSamples:
     def shuffle(self, rng: np.random.Generator, minibatch_size: int) -> tuple[Indices, npt.NDArray[np.int64]]:
         """Put the samples in an order and cut it into minibatches of equal size, give or take one.
 
-        From each minibatch a learner has a share that is as large as its share of the rollout.
+        A learner's share of each minibatch is as large as its share of the rollout.
 
         Returns:
-            Numbers of this learner's samples, all of them; and where in that order each minibatch begins and
-            the last ends, of each learner: ``[learners, minibatches + 1]``.
+            Numbers of all of this learner's samples, in their order; and for each learner the begin of each
+            minibatch in that order and the end of the last: ``[learners, minibatches + 1]``.
         """
         count = max(1, round(self.sizes.sum() / minibatch_size))
         count = min(count, max(1, self.sizes.max()))  # No minibatch is empty.
@@ -280,7 +280,7 @@ class ShuffledSamples:
 
 
 class ShuffledSequences:
-    """A rollout of which columns are shuffled: what one environment did in one fragment.
+    """Samples of a rollout whose columns are shuffled: each is one environment in one fragment.
 
     Steps that only reset an environment go through the network with the others, and are no samples.
 
@@ -295,14 +295,14 @@ class ShuffledSequences:
     _sample: Indices
     """Number of each step's sample, ``[fragments * T * N]``; meaningless where a step is no sample."""
     _minibatches: list[tuple[Indices, Indices]]
-    """Columns of each minibatch of this epoch, and which of the network's outputs are samples."""
+    """Columns of each minibatch of this epoch, and indices of the network's outputs that are samples."""
 
     def __init__(self, observations: Observations) -> None:
         self._observations = observations
         self.sizes = np.zeros(1, np.int64)
 
     def hold(self, fragments: Sequence[Fields], experience: Sequence[Indices], learners: AllReduce) -> None:
-        """Record what was remembered, and where episodes begin; see ``ShuffledSamples.hold``."""
+        """Record states, and the first steps of episodes; see ``ShuffledSamples.hold``."""
         self._learners = learners
         self._columns = Columns(fragments)
         self._widths = learners.compare(np.array([self._columns.number]))[:, 0]
@@ -317,7 +317,7 @@ class ShuffledSequences:
         """Shuffle the columns; minibatches have equally many of them, give or take one.
 
         Returns:
-            As ``ShuffledSamples.shuffle`` does.
+            The same as ``ShuffledSamples.shuffle``.
         """
         self._minibatches = []
         samples = []
@@ -332,7 +332,7 @@ class ShuffledSequences:
         return np.concatenate(samples), edges
 
     def input(self, number: int, samples: slice) -> tuple[Sequences, Indices]:  # noqa: ARG002 - the number will do
-        """Return all steps of a minibatch's columns, and which of the network's outputs are samples."""
+        """Return all steps of a minibatch's columns, and the indices of the outputs that are samples."""
         columns, outputs = self._minibatches[number]
         observation = self._observations.take(self._columns.rows(columns, self._columns.steps))
         return self._columns.sequences(columns, observation), outputs

@@ -1,7 +1,7 @@
-"""How agents act, as torch modules: what is written into a file that acts without tianji (see ``export.py``).
+"""Action rules of agents as torch modules, for files that act without tianji (see ``export.py``).
 
-A rule makes actions, in the environment's own form, of what a network gives. Nothing in it is drawn: noise is
-an input, so that a file gives the same actions everywhere and the random stream is its user's.
+A rule turns a network's outputs into actions in the environment's own form. It draws nothing: noise is an
+input, so that a file gives the same actions everywhere and the random stream is its user's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 
 SAMPLED: Final = "sampled_action"
-"""Name of the output that noise makes, and nothing else depends on it."""
+"""Name of the only output that depends on the noise."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Port:
 
     Attributes:
         name: unique among inputs and outputs.
-        meaning: what it holds, in words.
-        initial: of an input that is remembered: its value where an episode begins.
+        meaning: its content, in words.
+        initial: value of a state input where an episode begins; None for any other port.
     """
 
     name: str
@@ -43,12 +43,12 @@ class Port:
 
 
 class ActionRule(nn.Module, ABC):
-    """From a network's outputs to actions as the environment takes them.
+    """Turns a network's outputs into actions in the environment's form.
 
     Attributes:
-        outputs: what ``forward`` gives. The first is ``action``, the greedy one; with noise the second is
-            ``SAMPLED``; then come the numbers that actions are chosen by.
-        noise: what an action is sampled with; None: there is nothing to sample from.
+        outputs: outputs of ``forward``. The first is ``action``, the greedy one; with noise the second is
+            ``SAMPLED``; then come the numbers by which actions are chosen.
+        noise: noise that a sampled action needs; None: the rule does not sample.
     """
 
     outputs: tuple[Port, ...]
@@ -64,18 +64,18 @@ class ActionRule(nn.Module, ABC):
         """
 
     def draw(self, rng: np.random.Generator, number: int) -> Floats:  # noqa: ARG002 - most draw nothing
-        """Draw noise for N observations as the agent does: of the same stream it makes the same actions."""
+        """Draw noise for N observations as the agent does: the same stream gives the same actions."""
         return np.empty((number, 0), np.float32)
 
     def choices(self, action: Array, scores: Array) -> list[tuple[Array, Array]]:  # noqa: ARG002
-        """Take apart what was chosen, where actions are.
+        """Split actions and scores into single choices; empty for actions of real numbers.
 
         Args:
             action: ``[N, ...]`` in the environment's form.
-            scores: the output that they are chosen by, ``[N, ...]``.
+            scores: the output by which they are chosen, ``[N, ...]``.
 
         Returns:
-            Of each choice the numbers of actions ``[R]``, from 0, and the scores of all of them ``[R, A]``.
+            For each choice the numbers of the chosen actions ``[R]``, from 0, and all scores ``[R, A]``.
         """
         return []
 
@@ -84,7 +84,7 @@ class BestActionRule(ActionRule):
     """Chooses the action of the highest score, for one agent or for each of a team.
 
     Args:
-        scores: what the network gives, ``[A]`` or ``[M, A]``.
+        scores: the network's output, ``[A]`` or ``[M, A]``.
         first: the environment's number of the first action.
     """
 
@@ -95,16 +95,16 @@ class BestActionRule(ActionRule):
         self.outputs = (best, scores)
 
     def forward(self, given: Sequence[torch.Tensor], noise: torch.Tensor | None) -> tuple[torch.Tensor, ...]:  # noqa: ARG002
-        """Choose."""
+        """Choose the actions; returns them and the scores."""
         return given[0].argmax(dim=-1) + self._first, given[0]
 
     def choices(self, action: Array, scores: Array) -> list[tuple[Array, Array]]:
-        """Take agents apart."""
+        """Split actions and scores by agent."""
         return [(action.reshape(-1) - self._first, scores.reshape(-1, scores.shape[-1]))]
 
 
 class BoundedRule(ActionRule):
-    """Brings numbers from -1 to 1 between bounds, in the type that its environment takes."""
+    """Scales numbers from -1 to 1 to bounds, in the environment's type."""
 
     low: torch.Tensor
     high: torch.Tensor
@@ -128,7 +128,7 @@ class BoundedRule(ActionRule):
         return Port(name, self.action_dtype, self.action_shape, meaning)
 
     def number(self, name: str, meaning: str) -> Port:
-        """Describe an output with a number for each of an action's."""
+        """Describe an output with one number for each number of an action."""
         return Port(name, np.dtype(np.float32), self.action_shape, meaning)
 
 

@@ -1,4 +1,4 @@
-"""How a hyperparameter changes over training: a word, or a table of points. Imports no torch."""
+"""Schedules of hyperparameters over training: a word, or a table of points. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pydantic import BeforeValidator
 from pydantic_core import PydanticKnownError
 
 Points = tuple[tuple[int, float], ...]
-"""Env steps, which ascend, and factors of the start value there; between two of them there is a line."""
+"""Ascending env steps, and factors of the start value there, with straight lines between them."""
 
 _EXAMPLE: Final = "[[0, 1.0], [500_000, 0.3], [1_000_000, 0.0]]"
 
 
 def _words_or_points(*words: str) -> Callable[[Any], Any]:
-    """Build what checks a schedule that is one of the words, or points."""
+    """Build the validator of a schedule that is one of the words, or points."""
     quoted = [f"'{word}'" for word in words]
     expected = f"{', '.join(quoted[:-1])} or {quoted[-1]}, or points such as {_EXAMPLE}"
 
@@ -67,13 +67,13 @@ def _is_number(value: Any) -> bool:
 Schedule = Annotated[
     Literal["constant", "linear"] | Points, BeforeValidator(_words_or_points("constant", "linear"))
 ]
-"""How a hyperparameter changes over training."""
+"""Schedule of a hyperparameter over training."""
 
 AdaptiveSchedule = Annotated[
     Literal["constant", "linear", "adaptive"] | Points,
     BeforeValidator(_words_or_points("constant", "linear", "adaptive")),
 ]
-"""Likewise, or as the policy asks for."""
+"""Schedule of a hyperparameter that may also adapt to the policy's divergence."""
 
 
 def falling(start: float, end: float, over: int, env_steps: int) -> float:

@@ -1,4 +1,4 @@
-"""Settings that algorithms share: of exploration, optimizers, target networks, rollouts. Imports no torch."""
+"""Settings that algorithms share: exploration, optimizers, target networks, rollouts. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic_core import PydanticKnownError
 from tianji_algos.schedules import Schedule
 
 Backend = Literal["auto", "torch", "numpy"]
-"""What differentiates the losses of an update: see ``OptimizerSettings``."""
+"""Library that differentiates the losses of an update: see ``OptimizerSettings``."""
 
 
 def _in_torch(backend: Backend) -> Backend:
@@ -26,10 +26,10 @@ def _on_off_or_auto(value: Any) -> Any:
 
 
 Switch = Annotated[bool | Literal["auto"], BeforeValidator(_on_off_or_auto)]
-"""On, off, or as what is seen has it."""
+"""On, off, or "auto", which depends on the observations."""
 
 TorchAlone = Annotated[Backend, AfterValidator(_in_torch)]
-"""For losses without derivatives by hand."""
+"""Backend of losses without derivatives by hand."""
 
 
 class Settings(BaseModel):
@@ -38,25 +38,25 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     adjustable: ClassVar[frozenset[str]] = frozenset()
-    """Names of those that may change while it trains, by ``adopt_settings`` of an update rule or an agent."""
+    """Names of keys that may change during training, by ``adopt_settings`` of an update rule or an agent."""
 
 
 class NoSettings(Settings):
-    """For an agent, embryo or model that has nothing to set."""
+    """Empty settings of an agent, embryo or model that has nothing to set."""
 
 
 class OptimizerSettings(Settings):
-    """Of Adam, and how its learning rate changes over training.
+    """Settings of Adam, and the schedule of its learning rate.
 
     Attributes:
-        learning_rate: of the optimizer.
+        learning_rate: start value of the optimizer's learning rate.
         learning_rate_schedule: "linear" lets it fall to 0 at ``schedule_steps``; points, such as
             ``[[0, 1.0], [500_000, 0.3]]``, are env steps and the factor of the start value there, with lines
             between them.
         schedule_steps: env steps after which a linear schedule has reached 0.
         adam_eps: Adam's term against division by zero, added to a root.
         max_grad_norm: gradients are scaled down to this norm; None leaves them as they are.
-        backend: "torch" differentiates the loss as it is written, where the network is; "numpy" has the
+        backend: "torch" differentiates the loss with autograd, on the network's device; "numpy" has
             derivatives by hand, on a CPU; "auto" is "numpy" where that is possible.
     """
 
@@ -71,7 +71,7 @@ class OptimizerSettings(Settings):
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
-        """How each hyperparameter that may change over training does."""
+        """Schedules of all scheduled hyperparameters."""
         return (self.learning_rate_schedule,)
 
     @model_validator(mode="after")
@@ -82,11 +82,11 @@ class OptimizerSettings(Settings):
 
 
 class AnyOptimizerSettings(OptimizerSettings):
-    """Of Adam or RMSProp.
+    """Settings of an optimizer, Adam or RMSProp.
 
     Attributes:
         optimizer: "adam" or "rmsprop".
-        rmsprop_decay: how much of its mean square RMSProp keeps from update to update.
+        rmsprop_decay: share of its mean square that RMSProp keeps from update to update.
         rmsprop_eps: RMSProp's term against division by zero, added inside the root.
     """
 
@@ -96,9 +96,9 @@ class AnyOptimizerSettings(OptimizerSettings):
 
 
 class TargetSettings(Settings):
-    """How a target network keeps up with the online network.
+    """Settings of a target network, which follows the online network.
 
-    Settings of what was not chosen may stand here, so that another can be chosen with ``--set``.
+    A config may keep settings of the other kind of update, so that ``--set`` can choose it.
 
     Attributes:
         target_update: "hard" copies the online network now and then, "soft" follows it with every update.
@@ -114,13 +114,13 @@ class TargetSettings(Settings):
 
 
 class ObservationSettings(Settings):
-    """How networks see observations that are numbers.
+    """Normalisation of observations that are numbers.
 
     Attributes:
         normalize_observations: shift and scale each number of an observation by its running mean and standard
             deviation, and clip it to 10 of these.
-        normalize_precisely: numbers may be as far from 0 and vary as little as they like; else means are
-            float32, and 1e-8 is added to variances.
+        normalize_precisely: numbers may be far from 0 and vary however little; else means are float32, and
+            1e-8 is added to variances.
     """
 
     normalize_observations: bool = False
@@ -128,24 +128,24 @@ class ObservationSettings(Settings):
 
 
 class PolicyAgentSettings(Settings):
-    """How an agent acts that samples from its policy; section ``[agent]`` of a config.
+    """Settings of an agent that samples from its policy; section ``[agent]`` of a config.
 
     Attributes:
         scale_actions: real numbers: -1 and 1 of the policy are the bounds of the action; else they are -1 and
-            1 in the environment, too, and what lies outside the bounds is clipped to them.
+            1 in the environment, too, and numbers outside the bounds are clipped to them.
     """
 
     scale_actions: bool = True
 
 
 class ContinuousAgentSettings(Settings):
-    """How an agent begins that learns continuous actions from a replay.
+    """Warm-up of an agent that learns continuous actions from a replay.
 
     Attributes:
-        uniform_warmup: choose actions uniformly between their bounds until the first policy that was trained
-            has come, as the warm-up of the replay.
-        warmup_hold: steps that each of these actions is held: with more than one they go somewhere, where
-            those that change at every step cancel out.
+        uniform_warmup: choose actions uniformly between their bounds until the first trained policy arrives,
+            as the warm-up of the replay.
+        warmup_hold: steps that each of these actions is held: held actions lead somewhere, while actions that
+            change at every step cancel out.
     """
 
     uniform_warmup: bool = True
@@ -153,10 +153,10 @@ class ContinuousAgentSettings(Settings):
 
 
 class ActorSettings(OptimizerSettings):
-    """Of Adam, for critics and for an actor that they teach.
+    """Settings of Adam, for critics and for an actor that they teach.
 
     Attributes:
-        actor_learning_rate: of the actor, where ``learning_rate`` is of all else; None: the same.
+        actor_learning_rate: learning rate of the actor; None: ``learning_rate``, as for all else.
     """
 
     adjustable: ClassVar[frozenset[str]] = OptimizerSettings.adjustable | {"actor_learning_rate"}
@@ -165,10 +165,10 @@ class ActorSettings(OptimizerSettings):
 
 
 class ActorQSettings(ActorSettings, ObservationSettings):
-    """Hyperparameters of an actor with Q functions that learn from a replay, and of their optimizers, Adam.
+    """Hyperparameters of an actor and Q functions that learn from a replay, and of their optimizers, Adam.
 
     Attributes:
-        replay_ratio: rho, how often each sample is used, on average; ``batch_size`` makes one update a step.
+        replay_ratio: rho, mean number of uses of each sample; ``batch_size`` makes one update a step.
         batch_size: samples per gradient update.
         warmup_steps: env steps in the replay before the first update.
         n_step: steps until the return is bootstrapped.
@@ -194,10 +194,10 @@ class ActorQSettings(ActorSettings, ObservationSettings):
 
 
 class PolicySettings(AnyOptimizerSettings):
-    """Hyperparameters beside those of the loss.
+    """Hyperparameters of on-policy algorithms, beside those of the loss.
 
     Attributes:
-        rollout_steps: env steps, over all actors of a learner, that are gathered for one round of updates.
+        rollout_steps: env steps, over all actors of a learner, in one round of updates.
         minibatch_size: samples per gradient update, about: a rollout is cut into equal minibatches.
         epochs: passes over each rollout.
         gamma: discount.
@@ -206,8 +206,8 @@ class PolicySettings(AnyOptimizerSettings):
         entropy_coef: weight of the entropy bonus.
         normalize_observations: shift and scale each number of an observation by its running mean and standard
             deviation, and clip it to 10 of these; "auto": where there are floats among them.
-        normalize_precisely: such numbers may be as far from 0 and vary as little as they like; else means are
-            float32, and 1e-8 is added to variances.
+        normalize_precisely: such numbers may be far from 0 and vary however little; else means are float32,
+            and 1e-8 is added to variances.
         normalize_rewards: scale rewards by the running standard deviation of discounted returns, likewise,
             before ``reward_scale``; "auto": unless observations are images.
         normalize_values: the network gives values shifted and scaled by the running mean and standard
@@ -247,5 +247,5 @@ class PolicySettings(AnyOptimizerSettings):
 
     @property
     def may_scale_rewards(self) -> bool:
-        """Rewards can be normalised where ``normalize_rewards`` leaves it open."""
+        """Whether ``normalize_rewards = "auto"`` may normalise rewards."""
         return True

@@ -1,9 +1,9 @@
-"""How an algorithm reads the records that a team's environment shows (see ``Team.of``).
+"""Records of a team's environment, as algorithms read them (see ``Team.of``).
 
-A record is one element of a structured dtype; of an array of records ``seen [...]`` numpy gives each part
-as a view, ``seen["observation"]`` as ``[..., M, O]``. Its parts are ``observation [M, O]``, ``reward [M]``
-(of the step that led here), ``alive [M]``, with discrete actions ``available [M, A]``, ``state [S]`` where
-there is more of it than all observations, and ``truncated [M]`` where agents may be cut off one by one.
+A record is one element of a structured dtype; numpy gives each part of records ``seen [...]`` as a view,
+``seen["observation"]`` as ``[..., M, O]``. Its parts are ``observation [M, O]``, ``reward [M]`` (of the step
+that led here), ``alive [M]``, with discrete actions ``available [M, A]``, ``state [S]`` where it is more than
+all observations, and ``truncated [M]`` where agents may be cut off one by one.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tianji_algos.fields import FieldSpec
 Records = npt.NDArray[np.void]
 
 UNAVAILABLE: Final = float("-inf")
-"""Value, or logit, of an action that is not available: the least of all."""
+"""Value, or logit, of an unavailable action: the least of all."""
 IMPOSSIBLE: Final = -1e9
-"""Logit of an action that is not available, where it is learnt: its probability is 0, and no gradient flows.
+"""Logit of an unavailable action in learning: its probability is 0, and no gradient flows.
 
 It is finite, since an entropy has products of probabilities with their logarithms.
 """
 
 
 def cut_off(seen: Records) -> npt.NDArray[np.bool_]:
-    """Return which agents the step that led to ``seen [...]`` cut off, while others go on: ``[..., M]``.
+    """Mark the agents that the step to ``seen [...]`` cut off, while others go on: ``[..., M]``.
 
-    Such an agent acts no more, but what it sees there still has a value.
+    Such an agent acts no more, but its last observation still has a value.
     """
     alive: npt.NDArray[np.bool_] = seen["alive"]
     return seen["truncated"] if "truncated" in (seen.dtype.names or ()) else np.zeros_like(alive)
@@ -41,14 +41,14 @@ def cut_off(seen: Records) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Team:
-    """Sizes of what a team sees and does.
+    """Sizes of a team's observations and actions.
 
     Attributes:
-        agents: M.
-        observation: O, of one agent.
-        actions: A_m, how many actions each agent has, or how many numbers its action has.
-        discrete: actions are chosen, from A_m each; else they are A_m numbers within bounds.
-        state: S, of ``state_of``.
+        agents: M, number of agents.
+        observation: O, numbers in one agent's observation.
+        actions: A_m, number of each agent's actions, or of numbers in its action.
+        discrete: an agent chooses one of A_m actions; else its action is A_m numbers within bounds.
+        state: S, numbers in the state that ``state_of`` returns.
         has_state: records have a ``state`` of their own.
     """
 

@@ -22,7 +22,7 @@ from tianji_envs.team import TeamTranslator
 Array = npt.NDArray[Any]
 
 MOST_FPS: Final = 1000.0
-"""Pictures a second that are taken for meant."""
+"""Most pictures a second that ``render_fps`` may ask for; higher numbers are ignored."""
 
 
 class BaseEnv(ABC):
@@ -44,7 +44,7 @@ class BaseEnv(ABC):
         """Begin an episode.
 
         Args:
-            seed: begin the random stream anew from it; None goes on with the stream as it is.
+            seed: seed that restarts the random stream; None goes on with the stream as it is.
 
         Returns:
             The first observation, of the shape that ``observation_space`` states.
@@ -58,10 +58,10 @@ class BaseEnv(ABC):
             action: an element of ``action_space``; an ``int`` if that is ``Discrete``.
 
         Returns:
-            observation: what is seen after the action.
-            reward: of this step.
-            terminated: the episode ended in a terminal state, which is worth nothing more.
-            truncated: the episode was cut off (a time limit) in a state that is still worth something.
+            observation: observation after the action.
+            reward: reward of this step.
+            terminated: the episode ended in a terminal state, whose value is 0.
+            truncated: the episode was cut off (a time limit) in a state that still has a value.
         """
 
     def render(self) -> npt.NDArray[np.uint8]:
@@ -69,12 +69,14 @@ class BaseEnv(ABC):
         raise BrokenEnvironmentError(f"{type(self).__name__} defines no render()")
 
     def close(self) -> None:  # noqa: B027 - most environments hold nothing
-        """Free what the environment holds."""
+        """Free the environment's resources."""
 
 
 @dataclass(frozen=True)
 class Games:
-    """Whole games, where rewards are clipped or an episode is less than a game: written with every step.
+    """Scores and ends of whole games, where rewards are clipped or an episode is less than a game.
+
+    Every step writes them.
 
     Attributes:
         score: sum of the game's own rewards so far, ``[N]`` float64; at a game's last step, all of them.
@@ -86,7 +88,7 @@ class Games:
 
 
 class VectorEnvironment(ABC):
-    """N copies of one environment, stepped together into memory that the caller gives.
+    """N copies of one environment, stepped together into the caller's memory.
 
     Every implementation autoresets on the *next* step: a step that ends an environment's episode
     shows that episode's last observation; the following step ignores that environment's action,
@@ -95,26 +97,26 @@ class VectorEnvironment(ABC):
 
     Attributes:
         num_envs: N.
-        observation_space: of one environment.
-        action_space: of one environment.
-        stack: S, how many observations in a row a policy should see as one; each is given once.
+        observation_space: space of one environment.
+        action_space: space of one environment.
+        stack: S, number of successive observations that a policy should see as one; a step gives one.
         frames_per_step: frames of the game that one step takes.
-        render_fps: pictures a second at which what it draws looks natural; None: it does not say.
-        games: whole games, where these are more than what the flags call an episode, or other rewards
-            count; None: an episode is a game and its return the sum of its rewards.
+        render_fps: natural frame rate of the drawings, in pictures a second; None: unknown.
+        games: whole games, where a game is more than an episode by the flags, or other rewards count; None:
+            an episode is a game and its return the sum of its rewards.
         agents: names of a team's agents; observations are records then, see ``team.TeamSpace``, and actions
             ``MultiDiscrete [M]`` or a ``Box [M, A]``. ``reward`` is the team's: where agents have rewards of
             their own, their sum.
         won: whether the step ended an episode that the team won, ``[N]`` bool, written with every step;
-            None: nothing is won here.
-        remarks: what users are to be told once, a sentence for each subject.
-        metrics: the numbers that were asked for, of each episode (or game) that ended with the step,
-            ``[N, K]`` float32; of others anything. None: none were asked for.
-        info_keys: of gymnasium's ``info`` of the first environment, after ``reset``; empty without one.
-        heuristic: a policy made by hand, from observations ``[N]`` to actions, that a learned one can be
-            compared with; None: there is none.
-        translator: from a team's own observations, by its agents' names, and to its own actions; None: it has
-            none but records.
+            None: this environment has no victories.
+        remarks: remarks for users, shown once, a sentence for each subject.
+        metrics: ``environment.metrics`` of each episode (or game) that ended with the step, ``[N, K]``
+            float32; other rows mean nothing. None: the config has none.
+        info_keys: keys of gymnasium's ``info`` of the first environment, after ``reset``; empty without one.
+        heuristic: a policy made by hand, from observations ``[N]`` to actions, to compare learned ones with;
+            None: there is none.
+        translator: translator from a team's own observations, by its agents' names, and to its own actions;
+            None: the team has records only.
     """
 
     num_envs: int
@@ -133,7 +135,7 @@ class VectorEnvironment(ABC):
     translator: TeamTranslator | None = None
 
     def new_observations(self) -> Array:
-        """Make memory that ``reset`` and ``step`` can write observations to: zeros, ``[N, ...]``."""
+        """Allocate memory for the observations of ``reset`` and ``step``: zeros, ``[N, ...]``."""
         space = self.observation_space
         return np.zeros((self.num_envs, *(space.shape or ())), space.dtype)
 
@@ -153,7 +155,7 @@ class VectorEnvironment(ABC):
     def step(
         self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array
     ) -> None:
-        """Act once in every environment and write what came of it into the caller's arrays.
+        """Act once in every environment and write the results into the caller's arrays.
 
         Args:
             actions: ``[N, ...]``; not kept after the call.
@@ -173,15 +175,15 @@ class VectorEnvironment(ABC):
 
 
 class EnvironmentFactory(ABC):
-    """Makes environments of one type; what a config's ``environment.type`` names leads to one.
+    """Makes environments of one type; a config's ``environment.type`` names it.
 
     Attributes:
         wants_fresh_process: its library must not be forked: processes that use it are started anew.
-        makes_teams: all its environments are teams, or none is; None: only an environment says so.
+        makes_teams: all its environments are teams, or none is; None: only an environment itself tells.
         takes_wrappers: ``make`` takes ``wrappers``, functions from one ``gymnasium.Env`` to another, and puts
-            them around each environment, the first innermost. They are given only where the config has some.
+            them around each environment, the first innermost. Callers pass them only if the config has some.
         takes_metrics: ``make`` takes ``metrics``, names of numbers in an environment's ``info``, and its
-            ``VectorEnvironment`` has them as ``metrics``. They are given only where the config has some.
+            ``VectorEnvironment`` has them as ``metrics``. Callers pass them only if the config has some.
     """
 
     wants_fresh_process: ClassVar[bool] = False
@@ -225,10 +227,10 @@ class EnvironmentFactory(ABC):
 
         Args:
             id: which environment; empty where the type is one environment.
-            max_episode_steps: truncate episodes after so many steps; None means what the environment says.
+            max_episode_steps: truncate episodes after so many steps; None keeps the environment's own limit.
             options: keyword arguments of the environment's constructor.
-            evaluation: whole games with their own rewards, without what eases training.
-            threads: how many the environments may step in.
+            evaluation: whole games with their own rewards, without changes that ease training.
+            threads: number of threads that the environments may step in.
 
         Raises:
             UnknownEnvironmentError: no such id.
@@ -260,7 +262,10 @@ def check_spaces(name: str, observation: object, action: object) -> None:
 
 
 def close_all(closes: Iterable[Callable[[], object]]) -> None:
-    """Call each ``close``, also when one raises, which is raised afterwards; only an alarm ends it."""
+    """Call each ``close``, also after one has raised; raise the first error at the end.
+
+    Only an alarm, which is no ``Exception``, ends the calls at once.
+    """
     failures = []
     for close in closes:
         try:
@@ -275,10 +280,10 @@ def check_part(called: str, space: object) -> None:
     """Refuse a space whose values are not one array of fixed dtype and shape.
 
     Args:
-        called: what it is called in the message: whose space, and which.
+        called: name of the space in the message.
 
     Raises:
-        UnsupportedSpaceError: says what would be right.
+        UnsupportedSpaceError: names the supported spaces.
     """
     supported = (
         gymnasium.spaces.Box,
@@ -295,7 +300,7 @@ def check_part(called: str, space: object) -> None:
 
 
 def fps_of(metadata: object) -> float | None:
-    """Read ``render_fps`` of gymnasium's metadata; None of what says none that is one."""
+    """Read ``render_fps`` of gymnasium's metadata; None if it is missing or no sensible frame rate."""
     fps = metadata.get("render_fps") if isinstance(metadata, Mapping) else None
     if not isinstance(fps, int | float | np.integer | np.floating) or isinstance(fps, bool):
         return None
@@ -303,10 +308,10 @@ def fps_of(metadata: object) -> float | None:
 
 
 def as_picture(name: str, drawn: object) -> npt.NDArray[np.uint8]:
-    """Take what an environment has drawn as ``[height, width, 3]``.
+    """Convert an environment's drawing to ``[height, width, 3]`` uint8.
 
     Raises:
-        BrokenEnvironmentError: it is no picture; says what would be right.
+        BrokenEnvironmentError: the drawing is no picture; describes a right one.
     """
     wanted = "an array [height, width, 3] of whole numbers from 0 to 255"
     if drawn is None:
@@ -321,7 +326,7 @@ def as_picture(name: str, drawn: object) -> npt.NDArray[np.uint8]:
             f"{name}: render() gave no array ({cause}); {wanted} is right"
         ) from cause
     if picture.dtype.kind == "f" and picture.size and 0 <= picture.min() <= picture.max() <= 1:
-        picture = np.rint(255 * picture).astype(np.uint8)  # As matplotlib takes them, and MinAtar gives them.
+        picture = np.rint(255 * picture).astype(np.uint8)  # Matplotlib's form, which MinAtar uses.
     if picture.ndim != 3 or picture.shape[2] != 3 or not picture.size or picture.dtype.kind not in "iu":
         raise BrokenEnvironmentError(
             f"{name}: render() gave {picture.dtype} of shape {picture.shape}; {wanted} is right"
@@ -330,10 +335,10 @@ def as_picture(name: str, drawn: object) -> npt.NDArray[np.uint8]:
 
 
 def fits(seen: Array, dtype: np.dtype[Any]) -> bool:
-    """Whether an array stays what it is in another dtype, up to rounding."""
+    """Whether an array keeps its values in another dtype, up to rounding."""
     if np.can_cast(seen.dtype, dtype, "safe") or (seen.dtype.kind in "biuf" and dtype.kind == "f"):
         return True
-    # Whole numbers in a narrower space: a list of Python's is such. Of flags a number may be 0 or 1.
+    # Whole numbers in a narrower space, such as a list of Python's; 0 and 1 may be flags.
     kinds = "biuf" if dtype.kind == "b" else "biu"
     narrows = seen.dtype.kind in kinds and dtype.kind in "biu"
     return narrows and np.array_equal(seen.astype(dtype), seen)

@@ -12,7 +12,7 @@ Exceptions that an environment's own ``reset`` or ``step`` raises pass through a
 
 
 class EnvironmentFailure(Exception):  # noqa: N818 - builtins.EnvironmentError is an alias of OSError
-    """Anything this package raises."""
+    """Base class of all errors of this package."""
 
 
 class UnknownEnvironmentError(EnvironmentFailure):
@@ -32,7 +32,7 @@ class BrokenEnvironmentError(EnvironmentFailure):
 
 
 class WrongOptionError(BrokenEnvironmentError):
-    """The environment has no such option, or none of that value."""
+    """The environment has no such option, or the option does not take that value."""
 
     def __init__(self, option: str, message: str) -> None:
         super().__init__(message)

@@ -1,10 +1,10 @@
 """Environment type ``"gym"``: everything that gymnasium has registered.
 
-An environment's own vectorised implementation is used where there is one and it autoresets as
-``VectorEnvironment`` promises; all others are stepped one after the other. gymnasium knows an environment
-once the module that registers it was imported, and ids that begin with that module's name
-(``"minigrid:MiniGrid-Empty-5x5-v0"``) have it imported; which module that is, the files of installed
-packages say, and none of them is imported for it.
+This module uses an environment's own vectorised implementation if it autoresets as ``VectorEnvironment``
+promises, and steps all others one after the other. gymnasium knows an environment once the module that
+registers it was imported, and an id that begins with that module's name
+(``"minigrid:MiniGrid-Empty-5x5-v0"``) imports it. To name that module in a message, this one reads the files
+of installed packages, without importing them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def find_spec(id: str) -> EnvSpec:  # noqa: A002 - the config's word for it
     """Look an id up in gymnasium's registry, without building anything.
 
     Args:
-        id: such as ``"CartPole-v1"``, or ``"module:MyEnv-v0"`` to import what registers it first.
+        id: such as ``"CartPole-v1"``, or ``"module:MyEnv-v0"`` to import the module that registers it first.
 
     Raises:
         UnknownEnvironmentError: no such id; names the nearest ones.
@@ -88,13 +88,13 @@ def find_spec(id: str) -> EnvSpec:  # noqa: A002 - the config's word for it
 def _register_namespace(name: str) -> bool:
     """Let installed packages register the namespace of an id, such as ``MinAtar/Breakout-v1``.
 
-    They declare how in the entry-point group that gymnasium read by itself before its version 1.0.
+    Packages declare namespaces in the entry-point group that gymnasium read by itself before its version 1.0.
 
     Returns:
-        There is such a package, whose namespace was not there.
+        Whether a package has registered the namespace now.
 
     Raises:
-        UnknownEnvironmentError: it cannot be imported.
+        UnknownEnvironmentError: the package cannot be imported.
     """
     wanted, slash, _ = name.partition("/")
     if any(known.startswith(f"{wanted}/") for known in gymnasium.registry):
@@ -129,7 +129,7 @@ class GymFactory(EnvironmentFactory):
     takes_metrics = True
 
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
-        """Look the id up in gymnasium's registry, and import what it leads to."""
+        """Look the id up in gymnasium's registry, and import its entry point."""
         spec = find_spec(id)
         try:
             if isinstance(spec.entry_point, str):
@@ -137,7 +137,7 @@ class GymFactory(EnvironmentFactory):
         except MISSING as cause:
             raise missing(id, cause) from cause
         except Exception as cause:
-            # It chooses the library that draws, which MuJoCo's environments import.
+            # MUJOCO_GL chooses the drawing library, which MuJoCo's environments import.
             if (library := os.environ.get("MUJOCO_GL")) and "mujoco" in str(spec.entry_point):
                 raise BrokenEnvironmentError(
                     f"{id} does not import with MUJOCO_GL={library}: {type(cause).__name__}: {cause}; "
@@ -158,9 +158,9 @@ class GymFactory(EnvironmentFactory):
         wrappers: Sequence[Wrap] = (),
         metrics: Sequence[str] = (),
     ) -> VectorEnvironment:
-        """Build the environment's own vector where it has a fitting one, else N single ones.
+        """Build the environment's own vector where it has a fitting one, else N single environments.
 
-        Wrappers go around single ones, and metrics are read from their infos.
+        Wrappers and metrics need single environments: they use these and their infos.
         """
         spec = find_spec(id)
         keywords = dict(options or {}) | ({"render_mode": "rgb_array"} if render else {})
@@ -181,8 +181,8 @@ def _own_vector(
 ) -> VectorEnvironment | None:
     """Build the environment's own vectorised implementation, unless it autoresets in another way.
 
-    An implementation that resets within the step that ends an episode has moved on by the time its
-    next action comes; that step cannot be given back, so such environments are stepped one by one.
+    An implementation that resets within the step that ends an episode has no separate step for the reset, so
+    such environments are stepped one by one.
     """
     if spec.vector_entry_point is None:
         return None
@@ -218,7 +218,7 @@ def _serial(
 
 
 SAME_STEP_KEYS: Final = frozenset(("final_info", "final_obs", "final_observation"))
-"""Keys of an info that only an environment has that resets itself within the step."""
+"""Keys of an info that show a reset within the step that ended the episode."""
 
 
 class OwnVectorEnvironment(VectorEnvironment):
@@ -257,7 +257,7 @@ class OwnVectorEnvironment(VectorEnvironment):
         self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array
     ) -> None:
         """Act once in every environment."""
-        result: Any = self._vector.step(actions.copy())  # It may keep them; the memory is an agent's.
+        result: Any = self._vector.step(actions.copy())  # The vector may keep them; an agent owns the memory.
         try:
             shown, rewards, ends, cuts, info = result
         except (TypeError, ValueError) as cause:
@@ -303,11 +303,11 @@ _KNOWN: Final[Mapping[str, tuple[str, str]]] = {
     "PointMaze": ("gymnasium_robotics", "gymnasium-robotics"),
     "highway-": ("highway_env", "highway-env"),
 }
-"""Module and distribution of well-known environments, by how their ids begin."""
+"""Module and distribution of well-known environments, by the first characters of their ids."""
 
 
 def well_known(name: str) -> str:
-    """Return which package has ids that begin so, as the end of a sentence; empty if none is known."""
+    """Name the package of ids that begin like this one, as the end of a sentence; empty if none is known."""
     module, distribution = next(
         (known for prefix, known in _KNOWN.items() if name.startswith(prefix)), ("", "")
     )
@@ -319,13 +319,13 @@ def well_known(name: str) -> str:
 
 
 def registered_elsewhere(name: str) -> str:
-    """Return which installed package registers an id, as the end of a sentence; empty if none does."""
+    """Name the installed package that registers an id, as the end of a sentence; empty if none does."""
     module = next(_registering(name), None) if name else None
     return "" if module is None else f'; {module} is installed and has it: id = "{module}:{name}" imports it'
 
 
 def how_to_install(module: str) -> str:
-    """Describe how to install a module, as the end of a sentence; empty if that is not known."""
+    """Give the command that installs a module, as the end of a sentence; empty if it is unknown."""
     found = next((distribution for known, distribution in _KNOWN.values() if known == module), None)
     return f"; pip install {found}" if found else ""
 
@@ -345,8 +345,8 @@ def _needs_gymnasium(distribution: Distribution) -> bool:
 
 
 def _sources(distribution: Distribution) -> Iterator[tuple[bytes, str]]:
-    """Read the source files of a distribution, each with the name of the module that it is in or of."""
+    """Read the source files of a distribution, each with the name of its top-level module."""
     for file in distribution.files or ():
         if file.suffix == ".py":
-            with contextlib.suppress(OSError):  # It is listed, and gone.
+            with contextlib.suppress(OSError):  # A listed file may be gone.
                 yield file.read_binary(), file.parts[0].removesuffix(".py")

@@ -1,4 +1,4 @@
-"""Options of an environment as a dataclass, checked by name, type and value, and what a wrong name meant."""
+"""Options of an environment as a dataclass, checked by name, type and value, with hints for wrong names."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ COPY: Final = "TIANJI_COPY"
 """Environment variable with the number of a copy in its actor, while it is built."""
 
 _PORTS: Final = range(20_000, 65_536, 10_000)
-"""The ports of the first copy; each further one has those behind them."""
+"""Ports to try for the first copy; each further copy adds its index to them."""
 
 
 def nearest(name: str, known: Iterable[str], show: Callable[[str], str] = repr, most: int = 1) -> str:
-    """Suggest the nearest of what there is; empty if nothing is near.
+    """Suggest the nearest of the known names; empty if none is near.
 
     >>> nearest("clmbing", ["climbing", "penalty"])
     "; did you mean 'climbing'?"
@@ -36,14 +36,14 @@ def nearest(name: str, known: Iterable[str], show: Callable[[str], str] = repr, 
     '; did you mean Pitfall or Pitfall2?'
 
     Args:
-        show: writes one of these; in quotes by default.
+        show: formats a name; in quotes by default.
     """
     near = tianji_plugins.nearest(name, known, most)
     return f"; did you mean {' or '.join(map(show, near))}?" if near else ""
 
 
 def nearest_or_all(name: str, known: Iterable[str]) -> str:
-    """Suggest the nearest of what there is, or else list all of it.
+    """Suggest the nearest of the known names, or else list all.
 
     >>> nearest_or_all("zzz", ["climbing", "penalty"])
     '; they are climbing, penalty'
@@ -67,8 +67,8 @@ def read_typed(
 
     Args:
         kind: a dataclass whose fields are of the types bool, int, float and str.
-        of: what error messages call the environment.
-        wanted: says what the value of an option should be, if it has the right type; empty if it is.
+        of: name of the environment in error messages.
+        wanted: describes the right values of an option if a value of the right type is wrong; else empty.
 
     Raises:
         WrongOptionError: an option that does not exist, or a value that does not fit it.
@@ -85,16 +85,16 @@ def read_typed(
 
 
 def _has_type(value: object, name: str) -> bool:
-    # Not isinstance: true is no number.
+    # Not isinstance(), which takes True for a number.
     return type(value).__name__ in ((name, "int") if name == "float" else (name,))
 
 
 def numbered(value: Any) -> Any:
-    """Fill in the numbers of the copy that is being built, in a value and all values inside it.
+    """Fill in the numbers of the copy under construction, in a value and all values inside it.
 
-    ``{index}`` is different in each copy of a job, ``{copy}`` in those of one actor, ``{actor}`` in each
-    actor, and ``{port}`` is a port that nobody has opened yet, one for each copy. A text that is nothing
-    else becomes a number.
+    ``{index}`` differs between all copies of a job, ``{copy}`` between those of one actor, ``{actor}``
+    between actors, and ``{port}`` is a free port, another for each copy. A text of one placeholder alone
+    becomes a number.
 
     >>> numbered({"name": "world-{copy}", "ids": ["{index}"], "{copy}": True})
     {'name': 'world-0', 'ids': [0], '{copy}': True}

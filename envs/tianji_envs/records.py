@@ -1,4 +1,4 @@
-"""Dict and Tuple observations, nested or not, as one record: so they travel as any observation does.
+"""Dict and Tuple observations, nested or not, as one record, which travels as any observation does.
 
 A record is one element of a structured dtype, with a part for each space that is neither Dict nor Tuple:
 ``{"camera": image, "arm": {"angles": a, "speeds": s}}`` has the parts ``camera``, ``arm.angles`` and
@@ -22,23 +22,23 @@ Path = tuple[str | int, ...]
 Check = Callable[[Any], None]
 
 _UNFIT: Final = (KeyError, IndexError, TypeError, ValueError)
-"""What is raised where an observation lacks a part, or has another thing in its place."""
+"""Exceptions that an observation with a missing or wrong part causes."""
 
 
 class RecordSpace(gymnasium.spaces.Dict):
     """The parts of a Dict or Tuple by their names; its values are records of ``dtype``.
 
-    Text is left out: no network takes it.
+    The space leaves out text, which no network takes.
 
     Args:
-        name: of the environment, for messages.
+        name: name of the environment, for messages.
         space: a Dict or a Tuple.
 
     Attributes:
         left_out: names of the parts that are text.
 
     Raises:
-        UnsupportedSpaceError: a part is no array of fixed dtype and shape; or nothing is left.
+        UnsupportedSpaceError: a part is no array of fixed dtype and shape; or no part is left.
     """
 
     def __init__(self, name: str, space: gymnasium.spaces.Dict[Any] | gymnasium.spaces.Tuple[Any]) -> None:
@@ -69,18 +69,18 @@ class RecordSpace(gymnasium.spaces.Dict):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """It is no array of numbers."""
+        """False: records are no arrays of numbers."""
         return False
 
     def rows(self, records: npt.NDArray[Any]) -> RecordRows:
-        """Return what writes observations of N environments into ``records [N]``."""
+        """Return an object that writes observations of N environments into ``records [N]``."""
         return RecordRows(self, [(records[part], *how) for part, how in self._parts.items()])
 
     def pack(self, observation: Any) -> npt.NDArray[Any]:
         """Make a record of an observation, or records ``[N]`` of a batch that has N in each of its parts.
 
         Raises:
-            KeyError, IndexError, TypeError: it lacks a part; ValueError: one does not fit its space.
+            KeyError, IndexError, TypeError: a part is missing; ValueError: a part does not fit its space.
         """
         parts = {part: np.asarray(_at(path, observation)) for part, (path, _) in self._parts.items()}
         records: npt.NDArray[Any] | None = None
@@ -114,10 +114,11 @@ class RecordSpace(gymnasium.spaces.Dict):
 
 
 class RecordRows:
-    """Records ``[N]`` that take an observation each, part by part.
+    """Writes observations, part by part, into records ``[N]``.
 
     Args:
-        parts: of all records, ``[N, ...]``, with the keys that lead to each in an observation, and a check.
+        parts: parts of all records, ``[N, ...]``, each with the keys that lead to it in an observation, and
+            its check.
     """
 
     def __init__(self, space: RecordSpace, parts: Sequence[tuple[npt.NDArray[Any], Path, Check]]) -> None:
@@ -125,10 +126,10 @@ class RecordRows:
         self._parts = parts
 
     def __setitem__(self, number: int, observation: Any) -> None:
-        """Write what an environment shows into its record.
+        """Write an environment's observation into its record.
 
         Raises:
-            UnfitError: it does not fit the space; says which part.
+            UnfitError: the observation does not fit the space; names the part.
         """
         try:
             for part, path, check in self._parts:
@@ -145,7 +146,7 @@ class RecordRows:
 
 
 def _parts(space: gymnasium.Space[Any], path: Path = ()) -> Iterator[tuple[Path, gymnasium.Space[Any]]]:
-    """Go through what is neither Dict nor Tuple, with the keys that lead there."""
+    """Iterate over the spaces that are neither Dict nor Tuple, with the keys that lead to them."""
     if isinstance(space, gymnasium.spaces.Dict):
         for key, part in space.spaces.items():
             yield from _parts(part, (*path, key))
@@ -164,5 +165,5 @@ def _at(path: Path, observation: Any) -> Any:
 
 
 def _is_text(space: gymnasium.Space[Any]) -> bool:
-    """Whether it is gymnasium's Text or another space of strings, as the missions of MiniGrid are."""
+    """Whether a space is gymnasium's Text or another space of strings, as the missions of MiniGrid are."""
     return space.dtype is not None and space.dtype.kind in "US"

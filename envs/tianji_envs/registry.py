@@ -1,4 +1,4 @@
-"""Finds environments by the type that a config names; imports gymnasium only when one is asked for.
+"""Registry of environment types by the name in a config; imports gymnasium only when a type is asked for.
 
 A type is a built-in's name, a name in the entry-point group ``tianji.environments``, or
 ``"my_module:MyEnv"``. The last two lead to an ``EnvironmentFactory`` subclass, to a ``BaseEnv`` or
@@ -41,15 +41,15 @@ def names() -> list[str]:
 
 
 def find(type: str) -> EnvironmentFactory:  # noqa: A002 - the config's word for it
-    """Find what checks ids and makes environments of a type.
+    """Find the factory that checks ids and makes environments of a type.
 
     Args:
         type: ``"gym"``, ``"atari"``, the name of an entry point, ``"my_module:MyEnv"`` or
             ``"my_module:make"``.
 
     Raises:
-        UnknownEnvironmentError: nothing is called that; names the nearest type or class.
-        BrokenEnvironmentError: it is there, and does not import or is no environment.
+        UnknownEnvironmentError: no type has that name; names the nearest type or class.
+        BrokenEnvironmentError: the type does not import, or is no environment.
     """
     return _as_factory(type, TYPES.load(type))
 
@@ -83,7 +83,7 @@ def _as_factory(type: str, found: object) -> EnvironmentFactory:  # noqa: A002 -
 
 
 def _check_make(type: str, factory: type[EnvironmentFactory]) -> None:  # noqa: A002 - the config's word for it
-    """Refuse a factory whose ``make`` does not take what it is called with."""
+    """Refuse a factory whose ``make`` lacks a keyword that callers pass."""
     parameters = inspect.signature(factory.make).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return

@@ -1,8 +1,8 @@
-"""Checks of what ``reset()`` and ``step()`` of an environment gave, before anything is learnt from it.
+"""Checks of the results of an environment's ``reset()`` and ``step()``, before a learner sees them.
 
-numpy casts, cuts and repeats numbers without a word while it writes them into memory. So dtype and shape are
-compared where that happens (``Expected``); what can still be seen afterwards is looked for in many steps at
-once (``first_fault``), which costs next to nothing.
+numpy silently casts, cuts and repeats numbers while it writes them into memory. So ``Expected`` compares
+dtype and shape at that moment; ``first_fault`` looks for the faults that are still visible afterwards in many
+steps at once, which costs next to nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tianji_envs.core import Array, fits
 from tianji_envs.errors import BrokenEnvironmentError
 
 SHOWN_CHARACTERS: Final = 80
-"""Most of a value that a message shows."""
+"""Most characters of a value that a message shows."""
 
 SAY_WHEN_IT_RESETS: Final = (
     'metadata["autoreset_mode"] = AutoresetMode.SAME_STEP, or DISABLED, would be right for a vector '
@@ -32,14 +32,14 @@ STEP_GIVES: Final = (
     "gymnasium's (observation, reward, terminated, truncated, info) is wanted: "
     "of a single done, terminated is the end of an episode and truncated that it was only cut off"
 )
-"""Words for what ``reset`` and ``step`` of a gymnasium environment give."""
+"""Descriptions of the right results of a gymnasium environment's ``reset`` and ``step``, for messages."""
 
 
 class UnfitError(BrokenEnvironmentError):
-    """A value is not as its space says; the message ends a sentence that begins with "step() gave".
+    """A value does not fit its space; the message ends a sentence that begins with "step() gave".
 
     Attributes:
-        copy: that gave it, where the value is of many.
+        copy: number of the copy with the wrong value, where there are several.
     """
 
     def __init__(self, message: str, copy: int = 0) -> None:
@@ -48,7 +48,7 @@ class UnfitError(BrokenEnvironmentError):
 
 
 def describe(value: Any) -> str:
-    """Say of which type, shape and dtype a value is, and how it begins.
+    """Describe a value: type, shape, dtype and first characters.
 
     >>> describe([False])
     'of type list and shape (1,), [False]'
@@ -64,21 +64,21 @@ def describe(value: Any) -> str:
 
 
 def wrong_result(name: str, call: str, result: Any, wanted: str) -> BrokenEnvironmentError:
-    """Make the error of a ``reset`` or ``step`` that did not give the values that are wanted."""
+    """Build the error of a ``reset`` or ``step`` whose result is not the wanted values."""
     found = f"{len(result)} values" if isinstance(result, tuple) else f"a value {describe(result)}"
     return BrokenEnvironmentError(f"{name}: {call}() gave {found}; {wanted}")
 
 
 class Expected:
-    """The dtype and shape of one value of every step; a value like one that was good costs a comparison.
+    """Expected dtype and shape of one value of every step; a value like a good one costs a comparison.
 
     Args:
-        called: the value, in messages.
-        dtype: that it is written as; of records their own.
-        wanted: what would be right, in messages; by default what the space says.
+        called: name of the value in messages.
+        dtype: dtype of the memory that it goes to; for records their own.
+        wanted: description of right values in messages; by default the space's.
 
     Attributes:
-        types: of single numbers that need no further look.
+        types: types of single numbers that need no further check.
     """
 
     def __init__(self, called: str, dtype: Any, shape: tuple[int, ...], wanted: str = "") -> None:
@@ -96,7 +96,7 @@ class Expected:
         """Refuse a value that numpy would cut or repeat to this dtype and shape.
 
         Raises:
-            UnfitError: says what came, and what would be right.
+            UnfitError: shows the value, and describes a right one.
         """
         of = type(value)
         if of is np.ndarray:
@@ -130,7 +130,7 @@ class Expected:
 
 
 def reward_and_flags() -> tuple[Expected, Expected, Expected]:
-    """Make what a single reward, ``terminated`` and ``truncated`` are held against."""
+    """Build the expectations for a single reward, ``terminated`` and ``truncated``."""
     flags = (
         Expected(called, np.bool_, (), "True or False is wanted") for called in ("terminated", "truncated")
     )
@@ -139,10 +139,10 @@ def reward_and_flags() -> tuple[Expected, Expected, Expected]:
 
 
 class Bounds:
-    """The least and the greatest numbers of a space.
+    """Lower and upper bounds of a space.
 
     Attributes:
-        are_whole: numbers are whole, so that one outside of them means another thing, or nothing.
+        are_whole: numbers are whole, so that one outside of the bounds is wrong.
     """
 
     def __init__(self, low: Any, high: Any, dtype: np.dtype[Any], copies: int) -> None:
@@ -155,7 +155,7 @@ class Bounds:
             self._of_copies = np.stack([self._low] * copies), np.stack([self._high] * copies)
 
     def outside(self, values: Array) -> npt.NDArray[np.bool_] | None:
-        """Find the numbers outside of ``[T, N, *shape]``; None: there are none."""
+        """Mark the numbers of ``[T, N, *shape]`` outside the bounds; None: there are none."""
         if self._are_one and values.size and values.min() >= self._least and values.max() <= self._most:
             return None
         low, high = self._of_copies
@@ -163,14 +163,14 @@ class Bounds:
         return found if found.any() else None
 
     def say(self, place: tuple[int, ...]) -> str:
-        """Say which numbers are right at a place of ``[T, N, *shape]``."""
+        """Describe the right numbers at a place of ``[T, N, *shape]``."""
         return f"observation_space says {self._low[place[2:]]} to {self._high[place[2:]]}"
 
 
 def bounds_of(space: Any, copies: int) -> dict[str, Bounds]:
     """Return the bounds of parts of observations by the names of ``parts_of``, for N copies.
 
-    What may be all that its dtype holds has none.
+    A part whose bounds are those of its dtype is left out.
     """
     leaves = {f"observation[{part!r}]": leaf for part, leaf in getattr(space, "spaces", {}).items()}
     found = {}
@@ -193,7 +193,7 @@ def bounds_of(space: Any, copies: int) -> dict[str, Bounds]:
 
 
 def parts_of(shown: Array, called: str = "observation") -> Iterator[tuple[str, Array]]:
-    """Go through the parts of observations: of records each by its name, else all that there is."""
+    """Iterate over the parts of observations: those of a record by their names, else the whole array."""
     if shown.dtype.names is None:
         yield called, shown
     for name in shown.dtype.names or ():
@@ -201,13 +201,13 @@ def parts_of(shown: Array, called: str = "observation") -> Iterator[tuple[str, A
 
 
 def coarse_number(shown: Array, *, subtracts: bool) -> str:
-    """Describe a number that changes by less than float32 says of its size; empty if there is none.
+    """Describe a number whose changes are below float32's resolution at its size; empty if there is none.
 
-    A float32 number above 2^24 may have lost its changes before it came here.
+    A float32 number above 2^24 may have lost its changes before this check.
 
     Args:
         shown: observations ``[rows, N, ...]``.
-        subtracts: networks get numbers of other types after their mean is subtracted from them.
+        subtracts: the mean of numbers of other types is subtracted before networks get them.
     """
     for name, values in parts_of(shown):
         single = values.dtype == np.float32
@@ -229,10 +229,12 @@ def coarse_number(shown: Array, *, subtracts: bool) -> str:
 
 
 def first_not_finite(values: Array) -> list[int] | None:
-    """Find the first number that is not finite, mostly by a sum of squares: a tenth of a look at each.
+    """Find the first number that is not finite; a sum of squares mostly saves the look at each.
+
+    The sum takes a tenth of the time.
 
     Returns:
-        Its place; None: all are finite, or no floats.
+        Its place; None: all numbers are finite, or no floats.
     """
     if values.dtype.kind != "f":
         return None
@@ -248,10 +250,10 @@ class Fault(NamedTuple):
     """The first wrong number of a part of observations, in many steps.
 
     Attributes:
-        row: of the step.
+        row: number of the step.
         gave: the number and its place, as in "gave nan as observation[2]".
-        wanted: what would be right.
-        outside: how many real numbers are outside of their bounds, which may be; 0: this one may not be.
+        wanted: description of a right number.
+        outside: count of real numbers outside their bounds, which is tolerated; 0: this fault is an error.
     """
 
     row: int
@@ -265,7 +267,7 @@ def faults(values: Array, bounds: Mapping[str, Bounds], called: str = "observati
     """Find numbers of ``[T, N, ...]`` that are not finite, or not within bounds; one of each part.
 
     Args:
-        bounds: of the parts, see ``bounds_of``.
+        bounds: bounds of the parts, see ``bounds_of``.
     """
     for name, part in parts_of(values, called):
         found, wanted, count = first_not_finite(part), "finite numbers would be right", 0
@@ -282,7 +284,7 @@ def faults(values: Array, bounds: Mapping[str, Bounds], called: str = "observati
 
 
 def first_fault(values: Array, bounds: Mapping[str, Bounds]) -> Fault | None:
-    """Find a number of ``[T, N, ...]`` that may not be; None: there is none."""
+    """Find a number of ``[T, N, ...]`` that is an error; None: there is none."""
     return next((one for one in faults(values, bounds) if not one.outside), None)
 
 
@@ -292,10 +294,10 @@ def missing_reset(
     """Find a copy that did not begin an episode in a step after the end of one.
 
     Args:
-        begins: steps that are to begin an episode, ``[..., N]`` as the others.
+        begins: steps that have to begin an episode, ``[..., N]`` as the others.
 
     Returns:
-        Its number, and what is wrong with it, in words; None: all have begun one.
+        Its number, and a description of the fault; None: all have begun one.
     """
     wrong = reward != 0
     for flags in (terminated, truncated):

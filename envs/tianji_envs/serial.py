@@ -1,4 +1,4 @@
-"""Single environments, N of them stepped one after the other; makes those of types ``"my_module:MyEnv"``."""
+"""Vector of N single environments, stepped one after the other; factory of types ``"my_module:MyEnv"``."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _OWN_EXTRAS: Final = frozenset({"box2d", "mujoco"})
 """Extras of gymnasium that tianji passes on under the same name."""
 
 _MOST: Final = float(np.finfo(np.float32).max)
-"""The largest number that a fragment has room for."""
+"""Largest number that a fragment can hold."""
 
 Wrap = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
 """A wrapper that ``environment.wrappers`` names, with its keywords."""
@@ -69,8 +69,8 @@ def wrapped(
 ) -> gymnasium.Env[Any, Any]:
     """Put wrappers around an environment, the first innermost, and its time limit inside them.
 
-    There wrappers look for the limit, and it counts the environment's own steps, whatever wrappers make of
-    them. Without wrappers nothing is changed: the vector keeps the limit, which costs less.
+    Wrappers look for the limit inside, where it counts the environment's own steps, even if wrappers change
+    steps. Without wrappers the environment stays as it is: the vector keeps the limit, which costs less.
     """
     if wrappers and max_episode_steps is not None:
         env = TimeLimit(env, max_episode_steps)
@@ -80,7 +80,7 @@ def wrapped(
 
 
 def missing(what: str, cause: Exception) -> MissingExtraError:
-    """Name the library that something needs and that is not installed.
+    """Build the error that names a library which is not installed.
 
     Args:
         cause: one of ``MISSING``.
@@ -112,7 +112,7 @@ class SerialVectorEnvironment(VectorEnvironment):
 
     Args:
         max_episode_steps: truncate episodes after so many steps; None leaves it to the environment.
-        metrics: keys of the info of ``GymnasiumEnv``, which all are then.
+        metrics: keys of the info of ``GymnasiumEnv``; all environments are of that class then.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class SerialVectorEnvironment(VectorEnvironment):
                 os.environ[COPY] = str(copy)
                 envs.append(create())
             _require_spaces(name, envs[0])
-        except BaseException:  # Those that are there are closed; why another cannot be built matters more.
+        except BaseException:  # Close the built ones; why another failed matters more.
             with suppress(Exception):
                 close_all(env.close for env in envs)
             raise
@@ -159,7 +159,7 @@ class SerialVectorEnvironment(VectorEnvironment):
         self.metrics = np.zeros((num_envs, len(metrics)), np.float32) if metrics else None
         space = self.observation_space
         expected = Expected("an observation", space.dtype, space.shape or ())
-        # Parts of records are compared one by one, where they are written.
+        # ``RecordRows`` checks parts of records one by one, as it writes them.
         self._check = expected.check if self._records is None else None
         self._numbers = reward_and_flags()
         self._usual = [expected.types for expected in self._numbers]
@@ -187,7 +187,7 @@ class SerialVectorEnvironment(VectorEnvironment):
         self.info_keys = keys_of(self._with_info[0].info) if self._with_info else ()
 
     def _rows(self, observation: Array) -> Array | RecordRows:
-        """Return what takes each environment's observation."""
+        """Return an object that takes each environment's observation by its number."""
         return observation if self._records is None else self._records.rows(observation)
 
     def _check_available(self, first: Array) -> None:
@@ -236,16 +236,16 @@ class SerialVectorEnvironment(VectorEnvironment):
                 metrics[i] = measure(self._name, self._asked, self._with_info[i].info)
 
     def _look_at(self, result: Any) -> tuple[bool, bool]:
-        """Take the flags of a step for True or False, and refuse a reward that is no number."""
+        """Convert the flags of a step to True or False, and refuse a reward that is no number."""
         _, value, over, cut = result
-        if isinstance(cut, Mapping):  # Of gym's old (observation, reward, done, info).
+        if isinstance(cut, Mapping):  # Gym's old (observation, reward, done, info).
             raise BrokenEnvironmentError(self._not_a_step(result))
         for expected, given in zip(self._numbers, (value, over, cut), strict=True):
             expected.check(given)
         return bool(over), bool(cut)
 
     def _located(self, error: BrokenEnvironmentError, copy: int) -> BrokenEnvironmentError:
-        """Say which copy has failed, and in which step of its episode."""
+        """Add to an error the copy that has failed, and the step of its episode."""
         step = self._steps[copy]
         gave = f"{self._name}: {'step' if step else 'reset'}() gave " if isinstance(error, UnfitError) else ""
         where = f", step {step} of its episode" if step else ""
@@ -268,13 +268,13 @@ class SerialVectorEnvironment(VectorEnvironment):
         return as_picture(self._name, self._envs[0].render())
 
     def close(self) -> None:
-        """Close every environment, also when another one's ``close`` raises, which is raised afterwards."""
+        """Close every environment, also if one's ``close`` raises; raise that error afterwards."""
         envs, self._envs = self._envs, []
         close_all(env.close for env in envs)
 
 
 def keys_of(info: object) -> tuple[str, ...]:
-    """Return the keys of gymnasium's ``info``; none of what is no such, which is refused where it is read."""
+    """Return the keys of gymnasium's ``info``; none if it is no mapping, which its readers refuse."""
     return tuple(info) if isinstance(info, Mapping) else ()
 
 
@@ -282,7 +282,7 @@ def measure(name: str, wanted: Sequence[str], info: Mapping[str, Any]) -> list[f
     """Read ``environment.metrics`` from the info of an episode's last step.
 
     Raises:
-        BrokenEnvironmentError: one of them is not there, or no finite number; names those that are.
+        BrokenEnvironmentError: a metric is missing, or no finite number; names the keys that are numbers.
     """
     found = [_number(info.get(key)) for key in wanted]
     for key, value in zip(wanted, found, strict=True):
@@ -297,7 +297,7 @@ def measure(name: str, wanted: Sequence[str], info: Mapping[str, Any]) -> list[f
 
 
 def _number(value: object) -> float | None:
-    """Read a number or bool, of numpy too; None of anything else, and of what float32 has no number for."""
+    """Read a number or bool, of numpy too; None for anything else, and for numbers beyond float32."""
     if isinstance(value, np.ndarray | np.generic) and value.ndim == 0:
         value = value.item()
     if isinstance(value, bool | int | float) and abs(value) <= _MOST:
@@ -309,7 +309,7 @@ class GymnasiumEnv(BaseEnv):
     """A single gymnasium environment, seen as a ``BaseEnv``.
 
     Attributes:
-        info: gymnasium's, of the last reset or step.
+        info: gymnasium's info of the last reset or step.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -322,7 +322,7 @@ class GymnasiumEnv(BaseEnv):
         self.action_space = env.action_space
 
     def reset(self, seed: int | None = None) -> Any:
-        """Begin an episode; gymnasium's info is kept aside."""
+        """Begin an episode; ``info`` keeps gymnasium's info."""
         if seed is not None:  # Environments draw from their spaces, too, which reset() does not seed.
             for env in (self._env, self.unwrapped):
                 for space in (getattr(env, "observation_space", None), getattr(env, "action_space", None)):
@@ -335,7 +335,7 @@ class GymnasiumEnv(BaseEnv):
         return observation
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool]:
-        """Act once; gymnasium's info is kept aside."""
+        """Act once; ``info`` keeps gymnasium's info."""
         result = self._step(action)
         try:
             observation, reward, terminated, truncated, self.info = result
@@ -381,7 +381,7 @@ class UserFactory(EnvironmentFactory):
     def __init__(self, name: str, maker: Maker) -> None:
         self._name = name
         self._maker = maker
-        # Of a function it shows only when it has made one.
+        # A function shows only by its first environment whether that is gymnasium's.
         self.takes_wrappers = self.takes_metrics = not (inspect.isclass(maker) and issubclass(maker, BaseEnv))
 
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
@@ -402,7 +402,7 @@ class UserFactory(EnvironmentFactory):
         wrappers: Sequence[Wrap] = (),
         metrics: Sequence[str] = (),
     ) -> VectorEnvironment:
-        """Build N of the class, or call the function N times."""
+        """Build N environments of the class, or call the function N times."""
         self.check_id(id)
         index = self._parameters().get("index")
         asked = {} if index is None or index.kind is index.POSITIONAL_ONLY else {"index": "{index}"}
@@ -442,7 +442,7 @@ class UserFactory(EnvironmentFactory):
             ) from cause
 
     def _draws_if_asked(self) -> bool:
-        """Whether ``render_mode`` is a keyword: of gymnasium's classes, and of a function that says so."""
+        """Whether ``render_mode`` is a keyword: for gymnasium's classes, and functions that declare it."""
         if inspect.isclass(self._maker):
             return issubclass(self._maker, gymnasium.Env)
         return any(
@@ -455,7 +455,7 @@ class UserFactory(EnvironmentFactory):
         try:
             return inspect.signature(self._maker).parameters
         except (TypeError, ValueError):
-            return {}  # What is written in C may not say what it takes.
+            return {}  # Code in C may have no signature.
 
     def _as_base(self, made: object, wrappers: Sequence[Wrap], max_episode_steps: int | None) -> BaseEnv:
         if isinstance(made, gymnasium.Env):

@@ -1,9 +1,9 @@
-"""What a team sees after a step: one record, so that it travels as any observation does.
+"""Records of a team: everything it sees after a step, in one element that travels as any observation does.
 
 A record is one element of a structured dtype. numpy gives each of its parts as a view: ``seen["state"]`` of
-an array of records ``seen [N]`` is ``[N, S]``. Agents are in the order of ``VectorEnvironment.agents``; what
-is smaller for some of them than for others is padded at its end: observations with zeros, actions with such
-as are never available.
+an array of records ``seen [N]`` is ``[N, S]``. Agents are in the order of ``VectorEnvironment.agents``; an
+agent's shorter observation is padded with zeros at its end, and its shorter list of actions with actions that
+are never available.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ class TeamSpace(gymnasium.Space[npt.NDArray[Any]]):
 
     Parts of a record:
 
-    - ``observation [M, O]`` float32: what each agent sees; zeros where it is not alive.
-    - ``reward [M]`` float32: of each agent, for the step that led here; 0 where an episode begins.
-    - ``state [S]`` float32: of the whole, for training; left out where it is no more than all observations.
-    - ``available [M, A]`` bool: which actions each agent may choose, one at least; discrete actions only.
-    - ``alive [M]`` bool: whether what the agent does counts.
+    - ``observation [M, O]`` float32: observation of each agent; zeros where it is not alive.
+    - ``reward [M]`` float32: reward of each agent for the step that led here; 0 where an episode begins.
+    - ``state [S]`` float32: global state, for training; left out if it is no more than all observations.
+    - ``available [M, A]`` bool: actions that each agent may choose, at least one; discrete actions only.
+    - ``alive [M]`` bool: whether the agent's actions count.
     - ``truncated [M]`` bool, where agents may be cut off one by one: the step that led here cut the agent
-      off, and the episode goes on without it. The agent is not alive, but the record shows what it sees and
-      which actions it would have, because that still has a value. An agent that died has none.
+      off, and the episode goes on without it. The agent is not alive, but the record has its observation and
+      the actions that it would have, because that observation still has a value. A dead agent's has none.
 
-    The last record of an episode that was truncated has a value, too, for the agents that are alive in it.
+    The last record of a truncated episode has a value, too, for the agents that are alive in it.
 
     Args:
-        agents: M.
-        observation: O.
+        agents: M, number of agents.
+        observation: O, numbers in an observation.
         actions: A, the largest number of actions of an agent; None: actions are continuous.
-        state: S; 0: there is no more of it than all observations.
+        state: S, numbers in the state; 0: the state is no more than all observations.
         truncates: agents may be cut off one by one.
     """
 
@@ -66,7 +66,7 @@ class TeamSpace(gymnasium.Space[npt.NDArray[Any]]):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """It is no array of numbers."""
+        """False: records are no arrays of numbers."""
         return False
 
     def contains(self, x: Any) -> bool:
@@ -74,7 +74,7 @@ class TeamSpace(gymnasium.Space[npt.NDArray[Any]]):
         return isinstance(x, np.ndarray | np.void) and x.dtype == self.dtype and x.shape == ()
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        """Raise an error: what a team sees cannot be made up.
+        """Raise an error: a team's records cannot be made up.
 
         Raises:
             NotImplementedError: always.
@@ -87,16 +87,16 @@ class TeamSpace(gymnasium.Space[npt.NDArray[Any]]):
 
 @runtime_checkable
 class TeamTranslator(Protocol):
-    """Translates between records and a team's own observations and actions, which go by the agents' names.
+    """Translates between records and a team's own observations and actions, by the agents' names.
 
-    An environment that is one translates though it is closed.
+    An environment that is a translator still translates after ``close``.
     """
 
     def record_of(self, seen: Mapping[str, Any]) -> npt.NDArray[Any]:
-        """Make a record ``[]`` of what agents see; those that are not named are not alive.
+        """Build a record ``[]`` of the agents' observations; agents that are not named are not alive.
 
-        There is no state in it: acting needs none.
+        The record has no state: acting needs none.
         """
 
     def actions_of(self, action: npt.NDArray[Any], names: Collection[str]) -> dict[str, Any]:
-        """Return the actions of those agents, out of the team's ``[M]`` or ``[M, A]``."""
+        """Return the actions of the named agents, out of the team's ``[M]`` or ``[M, A]``."""

@@ -1,7 +1,7 @@
-"""What ``environment.wrappers`` names: a wrapper of gymnasium's, or a user's own ``"module:Class"``.
+"""Wrappers that ``environment.wrappers`` names: gymnasium's, or a user's own ``"module:Class"``.
 
-A name is looked up, and its keywords compared with what it takes, before anything is built; whether it
-can be put around an environment shows when one is made.
+This module looks a name up and checks its keywords before anything is built; a wrapper that does not fit an
+environment fails when the environment is made.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
 def with_statistics(environment: object) -> list[str]:
     """Name the wrappers, and other parts, of an environment that learn running statistics of their own.
 
-    They hold a ``RunningMeanStd``, as gymnasium's ``NormalizeObservation`` and ``NormalizeReward`` do. Frozen
-    statistics are the same in every copy, and are not named.
+    Such parts hold a ``RunningMeanStd``, as gymnasium's ``NormalizeObservation`` and ``NormalizeReward`` do.
+    Frozen statistics are the same in every copy, and are not named.
     """
     found, layers = [], [environment]
     for layer in layers:  # Inner environments are appended on the way.
@@ -104,8 +104,8 @@ class Wrapper:
     """One entry of ``environment.wrappers``.
 
     Attributes:
-        called: what messages call it: its place in the list, and its name.
-        create: makes a wrapped environment of one, and of the keywords.
+        called: name in messages: its place in the list, and its name.
+        create: function of an environment and the keywords that returns a wrapped environment.
     """
 
     called: str
@@ -117,7 +117,7 @@ class Wrapper:
 
         Raises:
             MissingExtraError: the wrapper needs a library.
-            BrokenEnvironmentError: it raises something, or gives what is no gymnasium environment.
+            BrokenEnvironmentError: the wrapper raises an error, or returns no gymnasium environment.
         """
         try:
             wrapped = self.create(env, **numbered(self.keywords))
@@ -141,12 +141,12 @@ def find(index: int, name: str, keywords: Mapping[str, Any]) -> Wrapper:
     """Find the wrapper that an entry names.
 
     Args:
-        index: of the entry.
+        index: place of the entry in the list.
 
     Raises:
-        UnknownEnvironmentError: nothing is called that; names the nearest.
-        MissingExtraError: it needs a library; the message is the pip command.
-        BrokenEnvironmentError: it does not import, is no callable, or does not take these keywords.
+        UnknownEnvironmentError: no wrapper has that name; names the nearest.
+        MissingExtraError: the wrapper needs a library; the message is the pip command.
+        BrokenEnvironmentError: the wrapper does not import, is no callable, or does not take these keywords.
     """
     try:
         found = WRAPPERS.load(name)
@@ -164,7 +164,7 @@ def _check_keywords(name: str, create: Callable[..., object], keywords: Mapping[
     try:
         signature = inspect.signature(create)
     except (TypeError, ValueError):
-        return  # What is written in C may not say what it takes.
+        return  # Code in C may have no signature.
     try:
         signature.bind_partial(None)
     except TypeError as cause:

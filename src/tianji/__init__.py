@@ -1,4 +1,4 @@
-"""TianJi from Python: train, read what a run left behind, and act with what it has learnt.
+"""TianJi from Python: train, read the results of a run, and act with its policy.
 
     import tianji
 
@@ -7,7 +7,7 @@
     policy = tianji.load(run)
     action = policy.act(observation)
 
-What goes wrong is a ``TianjiError``. Importing this imports no torch.
+Failures raise a ``TianjiError``. Importing this package imports no torch.
 """
 
 from tianji.policy import ObservationError, Policy, load

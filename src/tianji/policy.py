@@ -1,4 +1,4 @@
-"""``load`` and ``Policy``: what a run has learnt, to act with in a program of one's own."""
+"""``load`` and ``Policy``: a run's trained policy, to act with in a program of one's own."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ Array = npt.NDArray[Any]
 
 
 class ObservationError(TianjiError, ValueError):
-    """What was given to ``Policy.act`` is no observation of the environment that the policy has learnt in."""
+    """The argument of ``Policy.act`` is no observation of the environment that the policy was trained in."""
 
 
 class Policy:
-    """What a run has learnt, built by ``load``: chooses actions for one observation, or for a batch of them.
+    """A run's trained policy, built by ``load``: chooses actions for one observation, or for a batch.
 
-    One policy plays in one environment, or in as many side by side as a batch has observations. A network
-    that remembers has a memory for each of them: call ``reset`` where an episode begins. Not to be shared
-    among threads.
+    One policy plays in one environment, or in as many side by side as a batch has observations. A recurrent
+    network has a state for each environment: call ``reset`` where an episode begins. Threads must not share a
+    policy.
 
     Attributes:
-        observation_space: of what ``act`` takes. Dict and Tuple observations are taken as the environment
-            gives them; here their parts are named, such as ``arm.angles``. Where frames are stacked, an
-            observation is the whole stack, oldest first.
-        action_space: of what ``act`` returns.
+        observation_space: space of observations for ``act``. It takes Dict and Tuple observations as the
+            environment gives them; here their parts have names, such as ``arm.angles``. Where frames are
+            stacked, an observation is the whole stack, oldest first.
+        action_space: space of the actions that ``act`` returns.
     """
 
     def __init__(self, builder: Builder, checkpoint: str, seed: int) -> None:
@@ -64,18 +64,18 @@ class Policy:
 
         Args:
             observation: as the environment gives it, or N of them along a first axis, as gymnasium's vectors
-                give them; N may differ from call to call, but a network that remembers begins anew then. Of a
-                team: what each agent sees, by its name, as PettingZoo has it; those left out are not alive.
+                give them; N may differ from call to call, but a recurrent network begins anew then. For a
+                team: each agent's observation by its name, as in PettingZoo; agents left out are not alive.
                 Or records of ``observation_space``, where the environment has no names.
             deterministic: take the likeliest action, or the one of the highest value. Otherwise as in
                 training: from the policy's distribution, or with the share of random actions at its end.
 
         Returns:
-            An element of ``action_space``, or N of them ``[N, ...]``; of a team by name if observations are.
-            Yours to keep.
+            An element of ``action_space``, or N of them ``[N, ...]``; a team's by name if observations are.
+            The caller owns it.
 
         Raises:
-            ObservationError: it does not fit ``observation_space``; says how.
+            ObservationError: the observation does not fit ``observation_space``; says how.
         """
         team = self._builder.translator
         if team is not None and isinstance(observation, Mapping):
@@ -89,13 +89,13 @@ class Policy:
         return (actions[0] if is_single else actions).copy()
 
     def reset(self, where: npt.ArrayLike = True) -> None:
-        """Forget what was seen: the next observation begins an episode.
+        """Clear the network's state: the next observation begins an episode.
 
         Args:
-            where: in which environments of a batch, ``[N]`` bool; in all of them by default.
+            where: environments of a batch to reset, ``[N]`` bool; all of them by default.
 
         Raises:
-            ObservationError: there are not as many.
+            ObservationError: ``where`` has another number of environments than the last observations.
         """
         flags = np.asarray(where, np.bool_)
         if flags.shape not in {(), (self._number,)}:
@@ -106,7 +106,7 @@ class Policy:
         self._agent.begin_episodes(np.broadcast_to(flags, self._number))
 
     def _build(self, number: int) -> None:
-        """Build what acts in so many environments."""
+        """Build the agents that act in so many environments."""
         from tianji_cli.roles.evaluator import ExploringPolicy  # noqa: PLC0415 - imports environments
 
         self._number = number
@@ -117,7 +117,7 @@ class Policy:
         self._explorer = ExploringPolicy(self._agent, self._builder.agent_fields, number)
 
     def _rows(self, observation: Any) -> tuple[Array, bool]:
-        """Return observations ``[N, ...]``, and whether a single one was given."""
+        """Return observations ``[N, ...]``, and whether the argument was a single one."""
         from tianji_envs.records import RecordSpace  # noqa: PLC0415 - imports gymnasium
 
         space = self.observation_space
@@ -140,7 +140,7 @@ def _fitting(read: Callable[[Any], Array], observation: Any, space: gymnasium.Sp
     """Read an observation.
 
     Raises:
-        ObservationError: it does not fit its space.
+        ObservationError: the observation does not fit its space.
     """
     try:
         return read(observation)
@@ -178,25 +178,25 @@ def load(
     seed: int = 0,
     out: str | os.PathLike[str] = DEFAULT_OUT,
 ) -> Policy:
-    """Load what a run has learnt.
+    """Load a run's trained policy.
 
         policy = tianji.load("ppo_cartpole")          # of the newest run of that name
         policy = tianji.load("experiments/ppo_cartpole/3", checkpoint="last")
 
-    Its environment is built once, to see its spaces, and modules of your own that the run's config names are
-    imported; no process is started.
+    This builds the environment once, for its spaces, and imports modules of your own that the run's config
+    names; it starts no process.
 
     Args:
         run: a ``Run``, a path, ``name/n``, or ``name`` for its newest run.
-        checkpoint: ``"best"``, ``"last"``, or the env steps of one that was kept.
-        seed: of what is random where it does not act deterministically.
-        out: where runs are looked for by name.
+        checkpoint: ``"best"``, ``"last"``, or the env steps of a kept checkpoint.
+        seed: seed of random actions, where the policy does not act deterministically.
+        out: directory in which to look for runs by name.
 
     Raises:
-        TianjiError: there is no such run or checkpoint, or it cannot be loaded here.
+        TianjiError: there is no such run or checkpoint, or the policy cannot be loaded here.
     """
     directory = RunDirectory.find(os.fspath(run), Path(out))
-    for warning in directory.check():  # Its config names modules that will run.
+    for warning in directory.check():  # The config names modules that will run.
         warnings.warn(warning, stacklevel=2)
     config = load_run_config(str(directory.config))
     name = directory.checkpoint(str(checkpoint))

@@ -1,4 +1,4 @@
-"""``train`` and ``Run``: trainings that are started from Python, and what a run left behind."""
+"""``train`` and ``Run``: training from Python, and the results of a run."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     import pandas
 
 END_S: Final = 60.0
-"""How long a training that is interrupted may take to save a checkpoint and end."""
+"""Time limit of an interrupted training to save a checkpoint and end."""
 
 
 class Run:
-    """What a run has left behind, or a running one has written so far: read anew each time it is asked for.
+    """Results of a run, or of a running one so far; each access reads the files anew.
 
         run = tianji.Run("ppo_cartpole")              # the newest of that name
         run.metrics["mean_100"]
 
     Args:
         run: a path, ``name/n``, or ``name`` for its newest run.
-        out: where runs are looked for by name.
+        out: directory in which to look for runs by name.
 
     Attributes:
-        path: its directory.
+        path: directory of the run.
 
     Raises:
         TianjiError: there is no such run.
@@ -50,7 +50,7 @@ class Run:
         self.path = self._directory.path
 
     def __fspath__(self) -> str:
-        """Return the path of its directory."""
+        """Return the path of the run's directory."""
         return os.fspath(self.path)
 
     def __repr__(self) -> str:
@@ -64,7 +64,7 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """What it came to, as in ``summary.json``; None before it is over."""
+        """Summary of the run, as in ``summary.json``; None before its end."""
         try:
             found: dict[str, Any] = read_json(self._directory.summary)
         except FileNotFoundError:
@@ -75,7 +75,7 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, npt.NDArray[Any]]:
-        """Columns ``[rows]`` of ``metrics.jsonl`` by name; of tables by dotted names, as ``losses.entropy``.
+        """Columns ``[rows]`` of ``metrics.jsonl`` by name; tables have dotted names, as ``losses.entropy``.
 
         Numbers are float64, NaN where a row has none; counts that all rows have are int64; text is objects.
         A file of more than 2 GiB gives every second row, or third.
@@ -84,11 +84,11 @@ class Run:
 
     @property
     def evaluations(self) -> dict[str, npt.NDArray[Any]]:
-        """Columns ``[evaluations]`` of evaluations while training, likewise; empty if there were none."""
+        """Columns ``[evaluations]`` of evaluations during training, likewise; empty if there were none."""
         return _columns(self._history()[1])
 
     def _history(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Read snapshots and evaluations; none where nothing was written yet.
+        """Read snapshots and evaluations; none before the run has written any.
 
         Raises:
             TianjiError: the file is damaged, or cannot be read.
@@ -102,10 +102,10 @@ class Run:
 
     @property
     def frame(self) -> pandas.DataFrame:
-        """The same as a pandas DataFrame; pandas has to be installed.
+        """The columns of ``metrics`` as a pandas DataFrame; pandas has to be installed.
 
         Raises:
-            UsageError: it is not.
+            UsageError: pandas is not installed.
         """
         try:
             import pandas  # noqa: PLC0415 - most do without
@@ -117,7 +117,7 @@ class Run:
 
     @property
     def checkpoints(self) -> tuple[str, ...]:
-        """What ``load`` takes as a checkpoint: ``best``, ``last``, and env steps of those that are kept."""
+        """Names of checkpoints for ``load``: ``best``, ``last``, and env steps of kept ones."""
         return self._directory.checkpoint_names
 
 
@@ -130,25 +130,25 @@ def train(
     quiet: bool = True,
     **sections: Mapping[str, Any],
 ) -> Run:
-    """Train as ``tianji train CONFIG`` does, in processes of its own, and wait for the end.
+    """Train as ``tianji train CONFIG`` does, in separate processes, and wait for the end.
 
         run = tianji.train("configs/ppo_cartpole.toml", training={"learning_rate": 1e-3},
                            distribution={"actor": {"num": 2}})
 
-    An interruption (Ctrl-C) lets the training save a checkpoint, and goes on from here.
+    After an interruption (Ctrl-C) the training saves a checkpoint, and the interruption is raised again here.
 
     Args:
         config: a TOML file, or the name of a shipped one.
-        name: of the experiment, in place of the config's.
-        out: where runs go.
+        name: name of the experiment, in place of the config's.
+        out: directory of runs.
         init_from: a run, ``"RUN:CHECKPOINT"`` or a file of safetensors to begin with.
-        quiet: show nothing; else what the command shows, where this process writes.
+        quiet: show nothing; else show the command's output in this process's.
         sections: values in place of the config's, by section and key: ``experiment={"seed": 3}`` is
             ``--set experiment.seed=3``.
 
     Raises:
         UsageError: the config cannot be run, or TianJi is importing the module that calls this; RunFailed:
-            the training failed. Both with what the command said.
+            the training failed. Both have the command's message.
     """
     _refuse_in_import()
     words = [os.fspath(config), "--out", os.fspath(out), *(["--name", name] if name else [])]
@@ -173,7 +173,7 @@ def _refuse_in_import() -> None:
     """Refuse a training that a module begins while TianJi imports it: each would begin another one.
 
     Raises:
-        UsageError: names the module, and what guards it.
+        UsageError: names the module, and the guard that it needs.
     """
     module, frame = "", sys._getframe(1)
     while (caller := frame.f_back) is not None:
@@ -188,7 +188,7 @@ def _refuse_in_import() -> None:
 
 
 def _settings(at: KeyPath, values: Mapping[str, Any]) -> Iterator[str]:
-    """Write values as ``--set`` takes them; the tables within a section that are sections key by key."""
+    """Write values as arguments of ``--set``; tables that are sections themselves, key by key."""
     for key, value in values.items():
         path = (*at, key)
         if (not at or is_section(path)) and isinstance(value, Mapping):
@@ -221,7 +221,7 @@ def _as_toml(value: Any) -> str:
 def _columns(read: Sequence[Mapping[str, Any]]) -> dict[str, npt.NDArray[Any]]:
     rows = [{name: value for name, value in flat(row) if not isinstance(value, list)} for row in read]
     names = dict.fromkeys(name for row in rows for name in row)
-    # What is a table in some rows, and null in others, has columns of its own.
+    # A table that is null in some rows has columns of its own.
     tables = {name[:end] for name in names for end in range(len(name)) if name[end] == "."}
     tables |= {name for row in read for name, value in row.items() if isinstance(value, list)}
     return {name: _column([row.get(name) for row in rows]) for name in names if name not in tables}

@@ -37,7 +37,7 @@ DIAGNOSTICS: Final = ("loss", "mean_q", "td_error")
 
 
 def bootstrap(next_q: torch.Tensor, chooser: torch.Tensor) -> torch.Tensor:
-    """Value the states that ``next_q [B, A]`` belongs to at the action that is best by ``chooser [B, A]``.
+    """Take from ``next_q [B, A]`` the values ``[B]`` of the actions that are best by ``chooser [B, A]``.
 
     With the online network as chooser this is double Q-learning (van Hasselt et al., 2016, equation 4);
     with ``next_q`` itself it is the maximum (Mnih et al., 2015).
@@ -52,8 +52,8 @@ def td_loss(
 
     Args:
         q: ``[B, A]``.
-        action: those taken, ``[B]``.
-        target: what their values should have been, ``[B]``.
+        action: actions taken, ``[B]``.
+        target: target values of these actions, ``[B]``.
         weight: importance of each sample, ``[B]``.
         delta: TD error from which the loss is linear; None for half the squared error everywhere.
 
@@ -75,7 +75,7 @@ class EpsilonGreedyAgent(Agent):
 
     Raises:
         UnsupportedSpaceError: the action space is not Discrete.
-        UnsuitableModelError: the model is none that the algorithm works with.
+        UnsuitableModelError: the algorithm does not work with this kind of model.
     """
 
     algorithm: ClassVar[str]
@@ -111,7 +111,7 @@ class EpsilonGreedyAgent(Agent):
 
     @classmethod
     def rule(cls, spaces: Spaces, settings: Any) -> ActionRule:  # noqa: ARG003 - always the same
-        """Choose the best action, and no random ones: those take no network."""
+        """Choose the best action; random actions need no network."""
         assert isinstance(spaces.action, gym.spaces.Discrete)
         values = (count_actions(spaces.action),)
         return BestActionRule(
@@ -131,14 +131,14 @@ class EpsilonGreedyAgent(Agent):
         return self._action
 
     def _note(self, q: Floats) -> None:
-        """Take note of the values ``[N, A]`` by which an action, counted from 0, was chosen."""
+        """Note the action values ``[N, A]`` of a step; ``_action`` still counts from 0."""
 
     def begin(self, fields: Fields) -> None:
-        """Write what the network remembers."""
+        """Write the network's state."""
         self._executor.record(fields)
 
     def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
-        """Let the network forget earlier episodes."""
+        """Clear the network's state of earlier episodes."""
         self._executor.forget(where)
 
     def schedule(self, env_steps: int) -> None:
@@ -177,7 +177,7 @@ class EpsilonGreedyAgent(Agent):
     def _explore(
         self, actions: npt.NDArray[np.int64], epsilon: Floats | float, observation: npt.NDArray[Any]
     ) -> None:
-        """Replace actions ``[N]`` by random ones of those that there are, each with probability epsilon."""
+        """Replace actions ``[N]`` by random available ones, each with probability epsilon."""
         self._rng.random(dtype=np.float32, out=self._draws)
         luck, choice = self._draws
         np.less(luck, epsilon, out=self._is_random)
@@ -189,7 +189,7 @@ class EpsilonGreedyAgent(Agent):
 
 
 class DQNAgent(EpsilonGreedyAgent):
-    """Acts epsilon-greedily; records the action, and on demand how surprising its outcome was."""
+    """Acts epsilon-greedily; records the action, and on demand its TD error as a priority."""
 
     algorithm: ClassVar[str] = "DQN"
     contract: ClassVar[type[torch.nn.Module]] = QNetwork
@@ -215,7 +215,7 @@ class DQNAgent(EpsilonGreedyAgent):
             self._seen.append(q, self._action)
 
     def finish(self, fields: Fields, observation: npt.NDArray[Any]) -> None:
-        """Write the priority of each step, ``[T, N]``; of those that are no experience, 0."""
+        """Write the priority of each step, ``[T, N]``; 0 for steps that are no experience."""
         if self._seen is None:
             return
         (q,) = self._executor(observation)
@@ -229,7 +229,7 @@ def pick(q: Floats, action: npt.NDArray[Any]) -> tuple[Floats, npt.NDArray[np.in
     """Take ``q[i, action[i]]`` of each row i of ``q [B, A]``.
 
     Returns:
-        What was taken, ``[B]``, and where it is in the flat ``q.T``.
+        The values ``[B]``, and their indices in the flat ``q.T``.
     """
     where = action.astype(np.intp)
     where *= len(q)
@@ -238,7 +238,7 @@ def pick(q: Floats, action: npt.NDArray[Any]) -> tuple[Floats, npt.NDArray[np.in
 
 
 def draw_available(available: npt.NDArray[np.bool_], luck: Floats) -> npt.NDArray[np.intp]:
-    """Draw one of the actions that there are for each row.
+    """Draw one available action for each row.
 
     Args:
         available: ``[N, A]``.
@@ -251,7 +251,7 @@ def draw_available(available: npt.NDArray[np.bool_], luck: Floats) -> npt.NDArra
 
 
 class _SeenValues:
-    """The values that the network gave while acting, so that a fragment's TD errors cost no second pass."""
+    """Action values from acting, kept so that a fragment's TD errors cost no second pass of the network."""
 
     def __init__(self, num_envs: int) -> None:
         self._taken = np.empty((0, num_envs), np.float32)
@@ -269,10 +269,10 @@ class _SeenValues:
         self._steps += 1
 
     def td_error(self, fields: Fields, last_q: Floats, gamma: float, reward_scale: float) -> Floats:
-        """Return ``|r + gamma max Q' - Q|`` of each of a fragment's steps ``[T, N]``, and forget them.
+        """Return ``|r + gamma max Q' - Q|`` of each of a fragment's steps ``[T, N]``, and clear the record.
 
         Args:
-            fields: of a fragment whose T steps are the last that were noted.
+            fields: fields of a fragment, whose T steps are the last ones noted.
             last_q: values of the observation after the last step, ``[N, A]``.
         """
         steps = len(fields["reward"])
@@ -292,14 +292,14 @@ Network = TypeVar("Network", bound=Model)
 
 
 class QEmbryo(OptimizedEmbryo, Generic[Network]):
-    """Has a Q network, the target network that follows it, and Adam.
+    """Update rule with a Q network, a target network that follows it, and Adam.
 
     Args:
         model: trained in place, on its final device; its parameters move into one flat tensor.
 
     Raises:
         UnsupportedSpaceError: the action space is not Discrete.
-        UnsuitableModelError: the model is none that the algorithm works with.
+        UnsuitableModelError: the algorithm does not work with this kind of model.
     """
 
     contract: ClassVar[type[torch.nn.Module]]
@@ -332,7 +332,7 @@ class QEmbryo(OptimizedEmbryo, Generic[Network]):
 
 
 class DQNEmbryo(QEmbryo[QNetwork], ReplayEmbryo):
-    """Trains a Q network towards what a target network makes of the next observation."""
+    """DQN's update rule: trains a Q network towards targets that a target network bootstraps."""
 
     algorithm: ClassVar[str] = "DQN"
     contract: ClassVar[type[torch.nn.Module]] = QNetwork
@@ -351,7 +351,7 @@ class DQNEmbryo(QEmbryo[QNetwork], ReplayEmbryo):
             )
 
     def update(self, batch: Batch) -> UpdateResult:
-        """Make one step of Adam, and let the target network follow when it is time."""
+        """Make one step of Adam, and update the target network when it is time."""
         self._normalizer.update_drawn(batch.observation, self._learners)
         if self._by_hand:
             batch = self._normalizer.seen_batch(batch)
@@ -364,12 +364,12 @@ class DQNEmbryo(QEmbryo[QNetwork], ReplayEmbryo):
         return UpdateResult(len(errors) * self._learners.number, priorities)
 
     def _in_torch(self, batch: Batch) -> Differentiated:
-        """Differentiate the loss as it is written."""
+        """Differentiate the loss with autograd."""
         to_device, settings = self._exchange.to_device, self.settings
         action, weight = to_device(batch.fields["action"]), to_device(batch.weight)
         reward, discount = to_device(batch.reward) * settings.reward_scale, to_device(batch.discount)
         next_observation = self._exchange.begin(batch.next_observation)
-        observation = self._exchange.begin(batch.observation)  # On its way while networks see the other.
+        observation = self._exchange.begin(batch.observation)  # Copied while networks run on the other.
         with torch.no_grad():
             seen = self._normalizer.seen(next_observation())
             next_q = self._target.model(seen)

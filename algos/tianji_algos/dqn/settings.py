@@ -10,9 +10,9 @@ from tianji_algos.settings import ObservationSettings, OptimizerSettings, Settin
 
 
 class EpsilonSettings(Settings):
-    """How an agent explores by random actions.
+    """Settings of an agent that explores by random actions.
 
-    Settings of the schedule that was not chosen may stand here, so that another can be chosen with ``--set``.
+    A config may keep settings of the other schedule, so that ``--set`` can choose it.
 
     Attributes:
         epsilon_schedule: "linear" falls over training, alike in every environment; "per_actor" stays, and
@@ -42,13 +42,13 @@ class EpsilonSettings(Settings):
 
 
 class DQNAgentSettings(EpsilonSettings):
-    """How DQN's agent explores, and what it records; section ``[agent]`` of a config.
+    """Settings of DQN's agent: exploration and recorded priorities; section ``[agent]`` of a config.
 
     Attributes:
         priorities: record the absolute one-step TD error as the field ``priority``, so that a replay need
             not treat new samples as the most surprising of all (Horgan et al., 2018, algorithm 1).
         priority_gamma: discount of that error, as ``gamma`` is in ``[training]``.
-        priority_reward_scale: of its rewards, as ``reward_scale`` is in ``[training]``.
+        priority_reward_scale: factor of its rewards, as ``reward_scale`` is in ``[training]``.
     """
 
     priorities: bool = False
@@ -59,10 +59,10 @@ class DQNAgentSettings(EpsilonSettings):
 class DQNSettings(OptimizerSettings, TargetSettings, ObservationSettings):
     """Hyperparameters of DQN, its optimizer (Adam) and target network; section ``[training]`` of a config.
 
-    Settings of a loss that was not chosen may stand here, so that another can be chosen with ``--set``.
+    A config may keep settings of the other loss, so that ``--set`` can choose it.
 
     Attributes:
-        replay_ratio: rho, how often each sample is used, on average.
+        replay_ratio: rho, mean number of uses of each sample.
         batch_size: samples per gradient update.
         warmup_steps: env steps in the replay before the first update.
         n_step: steps until the return is bootstrapped.

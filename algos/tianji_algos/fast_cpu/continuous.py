@@ -1,7 +1,7 @@
 """The actor of SAC and TD3 on a CPU, and their losses for fully connected networks, differentiated by hand.
 
-What is computed, and why, stands in ``sac/sac.py`` and ``td3/td3.py``. Everything is feature-major,
-``[width, B]``, as the layers have it.
+``sac/sac.py`` and ``td3/td3.py`` say what is computed, and why. All arrays are feature-major, ``[width, B]``,
+as in the layers.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class ActorExecutor(Executor):
 
 
 class _Critics:
-    """Q functions over the parameters of their networks; keep what the last rows' derivatives need.
+    """Q functions over the parameters of their networks; they keep the last forward pass for its derivatives.
 
     Args:
-        number: how many of them, the first; None: all.
+        number: use the first so many; None: all.
     """
 
     def __init__(self, critics: Critics, activation: str, number: int | None = None) -> None:
@@ -115,12 +115,12 @@ def _prefixes(critics: Critics) -> list[str]:
 
 
 class _ByHand:
-    """What both algorithms compute: values, and the derivative of their squared errors.
+    """Base of both algorithms' losses: values, and the derivative of their squared errors.
 
     Args:
         model: in its final memory, with the memory of its gradients.
-        target: Q functions that follow.
-        judges: how many of the Q functions the actor has to please; None: all.
+        target: target Q functions.
+        judges: number of Q functions whose values the actor maximises; None: all.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class _ByHand:
         activation = model.settings.activation
         self._actor = _Actor(model.actor, activation)
         self._critics = _Critics(model.critics, activation)
-        self._judges = _Critics(model.critics, activation, judges)  # The same, of what the actor chooses.
+        self._judges = _Critics(model.critics, activation, judges)  # For the actor's actions.
         self._target = _Critics(target, activation)
         self._actor_gradients = select_layers(gradient_views(model.actor), "layers")
         gradients = gradient_views(model.critics)
@@ -146,8 +146,8 @@ class _ByHand:
         """Write the gradient of the critics' loss.
 
         Args:
-            after: value of what comes after, ``[B]``.
-            weight: of each sample, over B.
+            after: value of the next observation, ``[B]``.
+            weight: importance weight of each sample, divided by B.
 
         Returns:
             Loss, mean value, mean error, and absolute errors ``[B]``.
@@ -172,7 +172,7 @@ class SACByHand(_ByHand):
     """Differentiates SAC's losses.
 
     Args:
-        target_entropy: of the policy.
+        target_entropy: target entropy of the policy.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class SACByHand(_ByHand):
         self._target_entropy = target_entropy
 
     def __call__(self, batch: Batch) -> Differentiated:
-        """Write all gradients."""
+        """Write all gradients; returns the diagnostics and the absolute errors ``[B]``."""
         temperature = np.exp(self._log_temperature)
         weight = batch.weight / np.float32(len(batch.weight))
 
@@ -237,7 +237,7 @@ class _SquashedDraw:
 
         Args:
             d_action: derivative of the loss by each action, ``[A, B]``.
-            d_log_prob: by each log-probability, ``[B]``.
+            d_log_prob: derivative of the loss by each log-probability, ``[B]``.
         """
         action = self.action
         # d log(1 - tanh(u)^2) / du = -2 tanh(u), and d tanh(u) / du = 1 - tanh(u)^2.
@@ -250,7 +250,7 @@ class TD3ByHand(_ByHand):
     """Differentiates TD3's losses.
 
     Args:
-        target_actor: that follows.
+        target_actor: target network of the actor.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Probabilities of actions and their derivatives, by hand and in numpy.
 
-What is computed stands in ``distributions.py``. It works on the policy's transpose, as sampling does.
+``distributions.py`` says what is computed. This code works on the policy's transpose, as sampling does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The loss of DQN, differentiated by hand on the outputs of a network on a CPU.
 
-What is computed, and why, stands in ``dqn/dqn.py``. It works on transposed Q, ``[A, B]``: that is how the
-built-in network lays it out in memory, and numpy is fast on rows of B numbers.
+``dqn/dqn.py`` says what is computed, and why. This code works on transposed Q, ``[A, B]``: the built-in
+network lays Q out that way in memory, and numpy is fast on rows of B numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float32]
 
 
 def bootstrap(next_q: Floats, chooser: Floats) -> Floats:
-    """Value the states that ``next_q [B, A]`` belongs to at the action that is best by ``chooser [B, A]``."""
+    """Take from ``next_q [B, A]`` the values ``[B]`` of the actions that are best by ``chooser [B, A]``."""
     if chooser is next_q:
         return cast("Floats", np.maximum.reduce(next_q.T))
     return pick(next_q, chooser.T.argmax(axis=0))[0]
@@ -49,8 +49,8 @@ class TDLossByHand:
         """Differentiate by ``q [B, A]``.
 
         Args:
-            action: those taken, ``[B]``.
-            target: what their values should have been, ``[B]``.
+            action: actions taken, ``[B]``.
+            target: target values of these actions, ``[B]``.
             weight: importance of each sample, ``[B]``.
 
         Returns:
@@ -81,9 +81,9 @@ class DQNByHand:
 
     Args:
         model: in its final memory, with the memory of its gradients.
-        target: that follows.
-        delta: of the loss.
-        mask: of observations that say which actions there are.
+        target: target network.
+        delta: as for ``TDLossByHand``.
+        mask: reader of action masks; None if observations have none.
     """
 
     def __init__(

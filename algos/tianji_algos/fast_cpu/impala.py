@@ -1,6 +1,6 @@
 """V-trace in numpy, and IMPALA's loss differentiated by hand by the outputs of a network on a CPU.
 
-What is computed, and why, stands in ``impala/impala.py``.
+``impala/impala.py`` says what is computed, and why.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def v_trace(
 
 
 class IMPALALossByHand:
-    """The loss on one minibatch.
+    """Differentiates IMPALA's loss on one minibatch.
 
     Args:
-        values: the network's are normalised; V-trace takes what they stand for.
+        values: units of the network's values, from which V-trace restores returns; None if they are returns.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class IMPALALossByHand:
         Args:
             policy: ``[(T + 1) * B, outputs]``, time first.
             value: ``[(T + 1) * B]``.
-            batch: what the outputs are for; it has at least one sample.
+            batch: the minibatch that the outputs belong to, with at least one sample.
 
         Returns:
             Derivatives by ``policy`` and by ``value``, 0 where there is no experience, and the

@@ -1,10 +1,10 @@
 """Fully connected layers, and their derivatives, over the same parameters in torch and in numpy.
 
-At these sizes torch's autograd costs as much as the arithmetic, so a pass is written out. Each step of it
-is done by the library that is faster at it, on the same memory: products and tanh by numpy (torch's tanh on a
-CPU takes about ten times as long), sums with a bias, ReLU and the derivatives of both activations by torch
-(a half to a third of numpy's time). Activations are feature-major, ``[width, N]``: biases and their gradients
-then run along memory.
+At these sizes torch's autograd costs as much as the arithmetic, so this code writes each pass out. The faster
+library does each step, on the same memory: numpy multiplies matrices and applies tanh (torch's tanh on a CPU
+takes about ten times as long), torch adds biases, applies ReLU and differentiates both activations (in a half
+to a third of numpy's time). Activations are feature-major, ``[width, N]``: biases and their gradients then
+run along memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _THROUGH_RELU: Final = torch.ops.aten.threshold_backward.grad_input
 class DenseNetwork:
     """Weights ``[out, in]`` and biases ``[out]`` per layer, an activation after each or all but the last.
 
-    The arrays are borrowed: what an optimizer writes into them is what the next pass computes with.
+    The network borrows its arrays: the next pass computes with what an optimizer has written into them.
     """
 
     def __init__(
@@ -79,11 +79,12 @@ class DenseNetwork:
         """Write the gradient of the last ``forward``.
 
         Args:
-            d_output: derivative of the loss by the output, ``[outputs, N]``; used up if that is activated.
-            d_weights: written, ``[out, in]`` per layer; None if that by the input is all that is wanted.
+            d_output: derivative of the loss by the output, ``[outputs, N]``; overwritten if the output is
+                activated.
+            d_weights: written, ``[out, in]`` per layer; None to differentiate by the input alone.
             d_biases: written, ``[out]`` per layer; None as ``d_weights``.
             d_input: written if given: derivative of the loss by the input, ``[inputs, N]``.
-            inputs: by which of them.
+            inputs: which inputs to differentiate by.
         """
         for k in range(len(self._outputs) - 1, -1, -1):
             if k < self._activated:
@@ -104,7 +105,7 @@ class DenseNetwork:
             d_output = d_below
 
     def _through_activation(self, d_output: Floats, output: torch.Tensor) -> None:
-        """Turn the derivative by a layer's ``output`` into that by what was activated, in place."""
+        """Turn the derivative by a layer's ``output`` into that by the activation's input, in place."""
         derivative = torch.from_numpy(d_output)
         if self._tanh:
             _THROUGH_TANH(derivative, output, grad_input=derivative)
@@ -144,7 +145,7 @@ def select_layers(arrays: Mapping[str, Floats], prefix: str) -> tuple[list[Float
 def dense_network(
     arrays: Mapping[str, Floats], prefix: str, activation: str, activate_output: bool = False
 ) -> DenseNetwork:
-    """Make the network of the layers under ``prefix``."""
+    """Build the network of the layers under ``prefix``."""
     return DenseNetwork(*select_layers(arrays, prefix), activation, activate_output)
 
 

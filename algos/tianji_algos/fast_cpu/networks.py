@@ -1,6 +1,6 @@
 """The built-in fully connected networks of one agent in numpy, and their derivatives.
 
-What is computed, and why, stands in ``models/mlp.py``: ``forward`` of each network, in torch.
+``models/mlp.py`` says what is computed, and why: ``forward`` of each network, in torch.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class NumpyActorCritic:
 
 
 def actor_critic_executor(model: MLPActorCritic) -> NumpyExecutor:
-    """Act with a copy of the parameters."""
+    """Build the executor, with a copy of the parameters."""
     return NumpyExecutor(model, partial(NumpyActorCritic, model))
 
 
@@ -62,7 +62,7 @@ class MLPBackprop:
     """Differentiates an ``MLPActorCritic`` by hand.
 
     Args:
-        model: its parameters and their ``grad`` are read and written where they are now.
+        model: network whose parameters are read, and whose ``grad`` is written, in place.
     """
 
     def __init__(self, model: MLPActorCritic) -> None:
@@ -157,12 +157,12 @@ class _NumpyStreams(_NumpyDuelingQ):
         self._d_trunk = np.empty((2, model.settings.hidden[-1], 0), np.float32)
 
     def forward(self, rows: Floats) -> Floats:
-        """Compute ``q [A, N]`` from V and A, which two networks make of the trunk's output."""
+        """Compute ``q [A, N]`` from V and A, which two networks compute from the trunk's output."""
         trunk = self.trunk.forward(rows).T
         return self._combine(self.value.forward(trunk)[0], self.advantage.forward(trunk))
 
     def backward(self, d_q: Floats, gradients: list[tuple[list[Floats], list[Floats]]]) -> None:
-        """Divide ``d_q [A, N]`` between the two networks, and add up what they give back to the trunk."""
+        """Divide ``d_q [A, N]`` between the two networks, and add up their derivatives by the trunk."""
         if self._d_trunk.shape[2] != d_q.shape[1]:
             self._d_trunk = np.empty((*self._d_trunk.shape[:2], d_q.shape[1]), np.float32)
         d_value, d_advantage = self._divide(d_q)
@@ -174,19 +174,19 @@ class _NumpyStreams(_NumpyDuelingQ):
 
 
 def numpy_q(model: MLPQ, arrays: Mapping[str, Floats]) -> _NumpyQ:
-    """Make the network of a model's kind over named arrays."""
+    """Build a model's network over named arrays."""
     if model.settings.stream_hidden:
         return _NumpyStreams(model, arrays)
     return (_NumpyDuelingQ if model.settings.dueling else _NumpyQ)(model, arrays)
 
 
 def q_executor(model: MLPQ) -> NumpyExecutor:
-    """Act with a copy of the parameters."""
+    """Build the executor, with a copy of the parameters."""
     return NumpyExecutor(model, partial(numpy_q, model))
 
 
 def evaluate_q(model: MLPQ) -> q_network.Forward:
-    """Evaluate with the parameters where they are."""
+    """Build a forward pass over the parameters in place."""
     return numpy_q(model, value_views(model))
 
 
@@ -194,7 +194,7 @@ class MLPQBackprop:
     """Differentiates an ``MLPQ`` by hand.
 
     Args:
-        model: its parameters and their ``grad`` are read and written where they are now.
+        model: network whose parameters are read, and whose ``grad`` is written, in place.
     """
 
     def __init__(self, model: MLPQ) -> None:

@@ -1,6 +1,6 @@
 """The loss of PPO and MAPPO, differentiated by hand by the outputs of a network on a CPU.
 
-What is computed, and why, stands in ``ppo/ppo.py``.
+``ppo/ppo.py`` says what is computed, and why.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class PPOLossByHand:
-    """The loss on one minibatch.
+    """Differentiates PPO's loss on one minibatch.
 
     Attributes:
         clip_range: epsilon; set anew by its schedule.
@@ -36,7 +36,7 @@ class PPOLossByHand:
         Args:
             policy: ``[B, outputs]``; more rows where ``batch.outputs`` says which are samples.
             value: ``[B]``, likewise.
-            batch: what the outputs are for; it has at least one sample.
+            batch: the minibatch that the outputs belong to, with at least one sample.
 
         Returns:
             Derivatives of the mean over all learners' samples by ``policy`` and by ``value``, 0 where there
@@ -91,7 +91,7 @@ class PPOLossByHand:
         clipped_change = np.clip(change, -self.clip_range, self.clip_range)
         clipped_error = batch.value + clipped_change - batch.target
         is_worse = np.square(clipped_error) > np.square(error)  # then the clipped, constant, term counts
-        is_worse &= clipped_change != change  # What is not clipped may seem worse, since it was rounded.
+        is_worse &= clipped_change != change  # Rounding may make an unclipped error seem worse.
         loss = 0.5 * float(np.maximum(np.square(clipped_error), np.square(error)).mean())
         error[is_worse] = 0.0
         return error, loss

@@ -1,6 +1,6 @@
 """A team's policies and values in numpy, and their derivatives.
 
-What is computed, and why, stands in ``models/teams/actor_critic.py``: ``TeamActorCritic.forward``, in torch.
+``models/teams/actor_critic.py`` says what is computed, and why: ``TeamActorCritic.forward``, in torch.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class NumpyTeam:
         return policy.T, value
 
     def _forbid(self, logit: Floats, available: npt.NDArray[np.bool_]) -> None:
-        """Make what is not ``available [N, M, A]`` impossible in ``logit [A, N, M]``, in place."""
+        """Make actions that are not ``available [N, M, A]`` impossible in ``logit [A, N, M]``, in place."""
         if self._unavailable.shape[1] != logit.shape[1]:
             self._unavailable = np.empty(logit.shape, np.bool_)
         np.logical_not(available.transpose(2, 0, 1), out=self._unavailable)
@@ -76,7 +76,7 @@ class NumpyTeam:
 
 
 def team_executor(model: TeamActorCritic) -> NumpyExecutor:
-    """Act with a copy of the parameters."""
+    """Build the executor, with a copy of the parameters."""
     return NumpyExecutor(model, partial(NumpyTeam, model))
 
 
@@ -84,7 +84,7 @@ class TeamBackprop:
     """Differentiates a ``TeamActorCritic`` by hand.
 
     Args:
-        model: its parameters and their ``grad`` are read and written where they are now.
+        model: network whose parameters are read, and whose ``grad`` is written, in place.
     """
 
     def __init__(self, model: TeamActorCritic) -> None:
@@ -103,7 +103,7 @@ class TeamBackprop:
         self._networks.value.backward(d_value[None], self._gradients)
 
     def _of_means(self, d_policy: Floats, d_log_std: Floats) -> Floats:
-        """Write the gradient of the spread; give that of means that exist, ``[A, B * M]``."""
+        """Write the gradient of ``log_std``; return that of the existing means, ``[A, B * M]``."""
         exists = self._networks.exists
         numbers, agents = len(exists), exists.shape[2]
         both = d_policy.reshape(2, numbers, -1, agents) * exists
@@ -123,8 +123,8 @@ def _states(team: Team, seen: Records) -> Floats:
 class AgentNetworks:
     """One network for the rows of all agents, or a network for each.
 
-    They are differentiated by hand, as the single-agent actor-critics are; ``BatchedLayers``, which computes
-    all networks at once, leaves that to torch.
+    Derivatives are by hand, as those of single-agent actor-critics; ``BatchedLayers`` computes all networks
+    at once and leaves derivatives to torch.
     """
 
     def __init__(self, arrays: Mapping[str, Floats], prefix: str, number: int, activation: str) -> None:
@@ -153,7 +153,7 @@ class AgentNetworks:
 
 
 class CentralNetwork:
-    """One network of the state, with an output for each agent."""
+    """One network over the state, with an output for each agent."""
 
     def __init__(self, arrays: Mapping[str, Floats], prefix: str, agents: int, activation: str) -> None:
         self._prefix = f"{prefix}.0"

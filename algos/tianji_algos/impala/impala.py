@@ -35,8 +35,8 @@ class IMPALAMinibatch(PolicyMinibatch):
     """Sequences of T steps for one gradient update, B of them.
 
     Attributes:
-        observation: of T + 1 rows, the last for what the last step led to: ``[(T + 1) * B, ...]``, time
-            first, or ``Sequences``.
+        observation: T + 1 rows, the last for the observation that the last step led to:
+            ``[(T + 1) * B, ...]``, time first, or ``Sequences``.
         experience: where the samples lie in ``[T, B]``, as flat indices.
         reward: ``[T, B]``.
         terminated: ``[T, B]`` bool.
@@ -58,7 +58,7 @@ def v_trace(
     terminated: torch.Tensor,
     mask: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute what values and policy are moved towards, given how likely each action is now and was then.
+    """Compute V-trace's value errors and policy-gradient weights from the actions' probability ratios.
 
     The step after an episode's end only resets the environment: ``mask`` is False there, and nothing flows
     through it. The observation it starts from is the ended episode's last one, so ``value[t + 1]`` bootstraps
@@ -71,7 +71,7 @@ def v_trace(
         value: ``[T + 1, N]`` of the current network; the last row belongs to the observation after the
             last step.
         terminated: ``[T, N]`` bool.
-        mask: ``[T, N]`` bool; where it is False, both results mean nothing and are 0.
+        mask: ``[T, N]`` bool; where it is False, both results are 0 and mean nothing.
 
     Returns:
         ``v_s - V(x_s)`` (equation 1), and ``rho_s (r_s + gamma v_{s+1} - V(x_s))``, the weight of the
@@ -91,13 +91,13 @@ def v_trace(
 
 
 class LearntValues:
-    """The values of a network in updates that compute their targets anew.
+    """Normalised values of a network whose updates compute their targets anew.
 
-    The targets of a pass over a rollout are noted where they are, and taken into the statistics at its end:
-    an update reads nothing to the host, and learners add up once in a pass.
+    Updates note their targets on the network's device, and ``end_pass`` merges them into the statistics after
+    a pass over a rollout: an update reads nothing to the host, and learners all-reduce once in a pass.
 
     Attributes:
-        units: of the network's values in this pass.
+        units: units of the network's values in this pass.
     """
 
     def __init__(self, normalizer: Normalizer) -> None:
@@ -107,26 +107,26 @@ class LearntValues:
 
     @classmethod
     def of(cls, model: Model) -> Self | None:
-        """Build them for a model; None if its values are as they are."""
+        """Build for a model; None if it does not normalise values."""
         normalizer = normalizer_of(model)
         return None if normalizer is None or normalizer.values is None else cls(normalizer)
 
     def begin(self) -> None:
-        """Begin with a rollout: since the last, statistics may have come from a checkpoint or from groups."""
+        """Begin a rollout with the current statistics; a checkpoint or other groups may have changed them."""
         self._noted.clear()
         self.units = ValueUnits.of(self._normalizer)
 
     def note(self, target: Floats | torch.Tensor) -> None:
-        """Note the targets ``[K]`` of an update, as returns, in memory that stays as it is."""
+        """Note the targets ``[K]`` of an update, as returns; the caller leaves their memory as it is."""
         self._noted.append(target)
 
     def end_pass(self, learners: AllReduce) -> None:
-        """Take in what was noted, and by other learners."""
+        """Merge the noted targets of all learners into the statistics."""
         self._normalizer.update_values(self.targets(), learners)
         self.begin()
 
     def targets(self) -> Floats:
-        """Bring the targets of this pass so far together on the host, ``[K]``."""
+        """Collect the targets of this pass so far on the host, ``[K]``."""
         if not self._noted:
             return np.empty(0, np.float32)
         return torch.cat([torch.as_tensor(target) for target in self._noted]).cpu().numpy()
@@ -136,7 +136,7 @@ class IMPALALoss:
     """The loss on one minibatch (section 4.2).
 
     Args:
-        values: the network's are normalised; V-trace takes what they stand for.
+        values: units of the network's values, from which V-trace restores returns; None if they are returns.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class IMPALALoss:
         Args:
             policy: ``[(T + 1) * B, outputs]``, time first.
             value: ``[(T + 1) * B]``.
-            batch: what the outputs are for; it has at least one sample.
+            batch: the minibatch that the outputs belong to, with at least one sample.
         """
         settings, where = self._settings, batch.experience
         log_prob, entropy = self._distribution.evaluate(policy.index_select(0, where), batch.action)
@@ -190,12 +190,11 @@ class IMPALALoss:
 
 
 class IMPALAEmbryo(PolicyEmbryo):
-    """Trains an actor-critic on sequences that older policies may have made.
+    """IMPALA's update rule: trains an actor-critic on sequences that older policies may have made.
 
-    One pass of the network over a minibatch gives policy, values and the values to bootstrap from; V-trace
-    is computed from them, so that its targets are those of the current parameters at every update. Sequences
-    are the T steps of each environment in each fragment; what was recorded of them goes once to where the
-    network is.
+    One pass of the network over a minibatch gives policy, values and the values to bootstrap from. V-trace
+    uses them, so that its targets are those of the current parameters at every update. Sequences are the T
+    steps of each environment in each fragment; their recorded fields go to the network's device once.
     """
 
     algorithm: ClassVar[str] = "IMPALA"
@@ -204,7 +203,7 @@ class IMPALAEmbryo(PolicyEmbryo):
     settings_type: ClassVar[type[IMPALASettings]] = IMPALASettings
     settings: IMPALASettings
     _loss: Any
-    """``IMPALALoss``, or what stands in for it on a CPU."""
+    """``IMPALALoss``, or its kernel on a CPU."""
     _columns: Columns
     _widths: npt.NDArray[np.int64]
     """Columns of each learner, ``[learners]``."""
@@ -213,7 +212,7 @@ class IMPALAEmbryo(PolicyEmbryo):
         super().__init__(spaces, model, settings, seed)
         self._recorded: dict[str, npt.NDArray[Any]] = {}
         self._held: dict[str, Any] = {}
-        """The same, where minibatches are to be."""
+        """The recorded fields as minibatches take them: arrays, or tensors on the network's device."""
 
     def _build_loss(self) -> None:
         """Build the actor-critic loss with V-trace's targets."""
@@ -224,7 +223,7 @@ class IMPALAEmbryo(PolicyEmbryo):
     # A rollout, its epochs and their minibatches.
 
     def minibatches(self, fragments: Sequence[Fields]) -> Iterator[IMPALAMinibatch]:
-        """Yield the minibatches of all epochs, each in the units of values that the last ended with."""
+        """Yield the minibatches of all epochs; each epoch uses the value units at the end of the last."""
         if self._values is not None:
             self._values.begin()
         self._normalizer.update(fragments, self._learners)
@@ -253,10 +252,10 @@ class IMPALAEmbryo(PolicyEmbryo):
         self._widths = self._learners.compare(np.array([self._columns.number]))[:, 0]
 
     def _shuffled(self) -> Iterator[IMPALAMinibatch]:
-        """Go through all sequences once, in random order, in minibatches of as many (give or take one).
+        """Go through all sequences once, in random order, in minibatches of equal size (give or take one).
 
-        Every learner yields as many: it has a share of each minibatch, which may be empty. Those that hold no
-        experience are left out: all learners know of them.
+        Every learner yields equally many: it has a share of each minibatch, which may be empty. All learners
+        leave out minibatches without experience: they have compared their counts.
         """
         shares = self._columns.minibatches(self._rng, self.settings.minibatch_size, self._widths)
         samples = np.array([np.count_nonzero(self._recorded["mask"][:, share]) for share in shares])
@@ -266,7 +265,7 @@ class IMPALAEmbryo(PolicyEmbryo):
                 yield self._minibatch(share, total)
 
     def _minibatch(self, columns: Indices, total: int) -> IMPALAMinibatch:
-        """Put some of the sequences side by side."""
+        """Build a minibatch of some of the sequences, side by side."""
         memory = self._memory
         chosen = memory.put(columns)
         part = {name: memory.take(field, chosen, axis=1) for name, field in self._held.items()}
@@ -316,7 +315,7 @@ class IMPALAEmbryo(PolicyEmbryo):
 
 
 class IMPALAAgent(PolicyAgent):
-    """Acts by sampling; records action and log-probability. Values are the learner's to compute."""
+    """Acts by sampling; records action and log-probability. The learner computes values."""
 
     algorithm: ClassVar[str] = "IMPALA"
     normalizes: ClassVar[bool] = True

@@ -16,7 +16,7 @@ class IMPALAAgentSettings(PolicyAgentSettings):
 
 @dataclass(frozen=True)
 class VTrace:
-    """How V-trace discounts and truncates (Espeholt et al., 2018, section 4.1).
+    """Discount and truncations of V-trace (Espeholt et al., 2018, section 4.1).
 
     Attributes:
         rho_bar: truncation of ``rho`` in the values' targets; it decides which policy's value they are.
@@ -44,8 +44,8 @@ class IMPALASettings(PolicySettings):
         epochs: passes over each rollout; the targets are computed anew with every update.
         correction: "vtrace"; "none" takes samples as if the current policy had made them.
         rho_bar: truncation of the importance weights that say which policy's value is learned (section 4.1).
-        c_bar: truncation of those that say how far back a temporal difference reaches.
-        pg_rho_bar: truncation of those of the policy gradient (section 4.2).
+        c_bar: truncation of the weights that say how far back a temporal difference reaches.
+        pg_rho_bar: truncation of the weights of the policy gradient (section 4.2).
         vtrace_lambda: factor of ``c`` (remark 2); 1 looks as far ahead as the sequence does.
         reduction: losses are the "sum" over the steps of a minibatch, or their "mean". It is the scale that
             ``max_grad_norm`` and ``rmsprop_eps`` are held against.
@@ -69,7 +69,7 @@ class IMPALASettings(PolicySettings):
 
     @property
     def vtrace(self) -> VTrace:
-        """How its targets are computed."""
+        """Discount and truncations of V-trace."""
         return VTrace(self.gamma, self.rho_bar, self.c_bar, self.pg_rho_bar, self.vtrace_lambda)
 
     @model_validator(mode="after")

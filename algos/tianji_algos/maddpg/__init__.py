@@ -1,1 +1,1 @@
-"""MADDPG: an actor of its own for each agent of a team, trained by critics that see everything."""
+"""MADDPG: an actor for each agent of a team, trained by critics that see everything."""

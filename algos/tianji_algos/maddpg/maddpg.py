@@ -1,7 +1,7 @@
-"""MADDPG (Lowe et al., 2017, algorithm 1): agents act on what each sees, critics see everything.
+"""MADDPG (Lowe et al., 2017, algorithm 1): actors see their own agent's observation, critics everything.
 
-In an update everything is agent by agent, ``[M, B, ...]``, as actors compute it; what a dead agent does is
-seen as zeros. Where an agent was cut off, targets have it act once more, for the value of what it saw there.
+Arrays of an update are agent by agent, ``[M, B, ...]``, as actors compute them; a dead agent's actions are
+zeros. Where an agent was cut off, targets let it act once more, for the value of its last observation.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ DIAGNOSTICS: Final = ("critic_loss", "policy_loss", "mean_q", "td_error", "entro
 
 
 class MADDPGEmbryo(ActorEmbryo, ReplayEmbryo):
-    """Trains critics towards what target networks make of the next records, and actors to please them.
+    """MADDPG's update rule: trains critics towards bootstrapped targets, and actors to maximise their values.
 
-    Both gradients are taken at the same parameters; those of an actor's loss reach no critic.
+    An update takes both gradients at the same parameters; an actor's loss gives critics no gradient.
 
     Args:
         model: trained in place, on its final device; its parameters move into one flat tensor.
-        seed: of the actions that policies draw in updates.
+        seed: seed of the actions that policies draw in updates.
 
     Raises:
         UnsupportedSpaceError: the environment has no team, or actions are not bounded.
@@ -80,7 +80,7 @@ class MADDPGEmbryo(ActorEmbryo, ReplayEmbryo):
         self.schedule(0)
 
     def update(self, batch: Batch) -> UpdateResult:
-        """Make one step of critics and one of actors, and let the target networks follow.
+        """Make one step of critics and one of actors, and update the target networks.
 
         A sample's priority is a mean over critics.
         """
@@ -121,7 +121,7 @@ class MADDPGEmbryo(ActorEmbryo, ReplayEmbryo):
     def _targets(self, batch: Batch) -> torch.Tensor:
         """Compute ``reward + discount * Q'(next state, target policies' actions)``: ``[M, B]`` or ``[1, B]``.
 
-        For an agent that is not alive any more there is nothing to come, where its rewards are its own.
+        Where agents have rewards of their own, the next value of a dead agent counts as 0.
         """
         to_device, records = self._exchange.to_device, batch.next_observation
         after, networks = self._seen(records), self._target.model
@@ -137,8 +137,8 @@ class MADDPGEmbryo(ActorEmbryo, ReplayEmbryo):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the critics' loss (equation 6), the values ``[M, B]`` and absolute errors ``[B]``.
 
-        An agent's own critic learns nothing from where the agent is not alive, and a team's critic nothing
-        from where an agent was cut off.
+        An agent's own critic learns only from steps at which the agent is alive, and a team's critic only
+        from steps before any agent was cut off.
         """
         values = self.model.value(seen.state, _joint(done))
         counts = 1.0 - seen.cut.amax(dim=0, keepdim=True) if self.model.has_team_critic else seen.alive
@@ -152,7 +152,8 @@ class MADDPGEmbryo(ActorEmbryo, ReplayEmbryo):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the actors' loss, whose gradient is that of equation 5, and their mean entropy.
 
-        Each agent does what its policy says, and the others what they did; those not alive do not count.
+        Each agent's value takes a new action of its own policy and the recorded actions of the others; dead
+        agents do not count.
         """
         outputs = self.model.act(seen.observation)
         chosen = self._actions.chosen(outputs, seen.available)
@@ -174,7 +175,7 @@ class MADDPGEmbryo(ActorEmbryo, ReplayEmbryo):
 
 
 def _joint(actions: torch.Tensor) -> torch.Tensor:
-    """Put what all agents do, ``[M, B, A]``, side by side: ``[B, M * A]``."""
+    """Put the actions of all agents, ``[M, B, A]``, side by side: ``[B, M * A]``."""
     return actions.transpose(0, 1).flatten(1)
 
 
@@ -235,7 +236,7 @@ class MADDPGAgent(Agent):
 
     @classmethod
     def rule(cls, spaces: Spaces, settings: MADDPGAgentSettings) -> ActionRule:  # noqa: ARG003
-        """Choose each policy's most probable action, or the action itself."""
+        """Choose each policy's most probable action, or a continuous policy's action."""
         if isinstance(spaces.action, gym.spaces.Box):
             return DeterministicRule(spaces.action)
         team = Team.of(spaces)
@@ -250,11 +251,11 @@ class MADDPGAgent(Agent):
         return actions
 
     def schedule(self, env_steps: int) -> None:
-        """Set how much is explored."""
+        """Set the amount of exploration."""
         self._choice.schedule(env_steps)
 
     def act_greedily(self, observation: Records) -> Array:
-        """Choose each policy's most probable action, or the action itself."""
+        """Choose each policy's most probable action, or a continuous policy's action."""
         (outputs,) = self._executor(observation)
         return self._choice.greedy(outputs, observation)
 
@@ -268,19 +269,19 @@ class _Choice(ABC):
 
     @abstractmethod
     def schedule(self, env_steps: int) -> None:
-        """Set how much is explored."""
+        """Set the amount of exploration."""
 
     @abstractmethod
     def exploring(self, outputs: Floats, seen: Records) -> Array:
-        """Choose actions to learn from; ``outputs`` may be used up."""
+        """Choose exploring actions; may overwrite ``outputs``."""
 
     @abstractmethod
     def greedy(self, outputs: Floats, seen: Records) -> Array:
-        """Choose the actions that are thought best; ``outputs`` may be used up."""
+        """Choose the best actions by the policy; may overwrite ``outputs``."""
 
 
 class _DiscreteChoice(_Choice):
-    """Draws actions ``[N, M]`` from the policies, or with probability epsilon any that is available."""
+    """Draws actions ``[N, M]`` from the policies, or with probability epsilon any available one."""
 
     def __init__(self, team: Team, settings: MADDPGAgentSettings, num_envs: int, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -341,28 +342,28 @@ class _BoundedChoice(_Choice):
         return self._scaled(outputs)
 
     def greedy(self, outputs: Floats, seen: Records) -> Array:  # noqa: ARG002 - all numbers are available
-        """Return what the policy says."""
+        """Return the policy's actions, without noise."""
         return self._scaled(np.tanh(outputs, out=outputs))
 
     def _scaled(self, actions: Floats) -> Array:
-        """Bring what is between -1 and 1, or just outside, between the bounds."""
+        """Clip actions to -1 to 1, and scale them to the bounds."""
         np.clip(actions, -1.0, 1.0, out=actions)
         return self._bounds.scale(actions)
 
 
 class TeamActions(ABC):
-    """Turns actors' outputs into actions."""
+    """Turns recorded actions and actors' outputs into actions as critics see them."""
 
     @abstractmethod
     def done(self, recorded: torch.Tensor) -> torch.Tensor:
-        """Return what the agent's field ``action [B, M, ...]`` says was done: ``[M, B, A]``."""
+        """Return recorded actions ``[B, M, ...]`` as critics see them, ``[M, B, A]``."""
 
     @abstractmethod
     def chosen(self, outputs: torch.Tensor, available: torch.Tensor | None) -> torch.Tensor:
-        """Return what actors do by their outputs ``[M, B, A]``, differentiably: ``[M, B, A]``.
+        """Return the actors' actions ``[M, B, A]`` by their outputs ``[M, B, A]``, differentiably.
 
         Args:
-            available: which actions there are, ``[M, B, A]``; None where they are continuous.
+            available: available actions, ``[M, B, A]``; None where actions are continuous.
         """
 
     @abstractmethod
@@ -374,8 +375,8 @@ class DiscreteActions(TeamActions):
     """Actions are one-hot; their distribution has a Gumbel-softmax for its gradient (Jang et al., 2017).
 
     Args:
-        temperature: of the Gumbel-softmax; the lower it is, the fewer actions have a part in a gradient.
-        rng: that actions are drawn with; on the host, so that every device gets the same.
+        temperature: temperature of the Gumbel-softmax; the lower, the fewer actions a gradient has.
+        rng: random stream of the actions; on the host, so that every device gets the same.
     """
 
     def __init__(self, actions: int, temperature: float, rng: np.random.Generator) -> None:
@@ -388,7 +389,7 @@ class DiscreteActions(TeamActions):
         return torch.nn.functional.one_hot(recorded.T.long(), self._actions).float()
 
     def chosen(self, outputs: torch.Tensor, available: torch.Tensor | None) -> torch.Tensor:
-        """Draw one-hot actions, whose gradient is that of the softmax that they are the argmax of."""
+        """Draw one-hot actions, with the gradient of the softmax whose argmax they are."""
         noise = torch.from_numpy(gumbel(self._rng, np.empty(outputs.shape, np.float32))).to(outputs.device)
         soft = torch.softmax(_masked((outputs + noise) / self._temperature, available), dim=2)
         hard = torch.zeros_like(soft).scatter_(2, soft.argmax(dim=2, keepdim=True), 1.0)
@@ -403,7 +404,7 @@ class DiscreteActions(TeamActions):
 
 
 class ContinuousActions(TeamActions):
-    """Actions are tanh of the outputs, from -1 to 1; in the environment that is from bound to bound."""
+    """Actions are tanh of the outputs, from -1 to 1; the environment gets them scaled to its bounds."""
 
     def __init__(self, bounds: ActionBounds, device: torch.device) -> None:
         self._middle = torch.from_numpy(bounds.middle).float().to(device)[:, None]

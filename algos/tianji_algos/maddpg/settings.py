@@ -1,4 +1,4 @@
-"""Settings of MADDPG: of its agent and its update rule. Imports no torch."""
+"""Settings of MADDPG's agent and update rule. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tianji_algos.settings import ActorSettings, Settings, TorchAlone
 
 
 class MADDPGAgentSettings(Settings):
-    """How MADDPG's agents explore; section ``[agent]`` of a config.
+    """Exploration of MADDPG's agents; section ``[agent]`` of a config.
 
-    What is about the other kind of actions may stand here, too: nothing heeds it.
+    A config may also keep settings of the other kind of actions; they have no effect.
 
     Attributes:
         epsilon_start: discrete actions: share of random ones among those available at first; the others are
@@ -36,14 +36,14 @@ class MADDPGSettings(ActorSettings):
     """Hyperparameters of MADDPG, with those of its optimizers, Adam; section ``[training]`` of a config.
 
     Attributes:
-        replay_ratio: rho, how often each sample is used, on average.
+        replay_ratio: rho, mean number of uses of each sample.
         batch_size: samples per gradient update.
         warmup_steps: env steps in the replay before the first update.
         n_step: steps until the return is bootstrapped: one, since a transition has the agents' own rewards of
             its last step alone.
         gamma: discount.
         target_tau: share of the way that the target networks go with every update.
-        temperature: discrete actions: of the Gumbel-softmax distribution that gradients go through.
+        temperature: discrete actions: temperature of the Gumbel-softmax that gradients go through.
         logits_penalty: weight of the mean squared output of the actors in their loss.
         reward_scale: rewards are multiplied by it.
         publish_every: updates from one policy that actors get to the next.

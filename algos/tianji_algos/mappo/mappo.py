@@ -41,18 +41,17 @@ class TeamMinibatch(PPOMinibatch):
     """Samples for one gradient update: the steps of living agents, ``[B, ...]`` each.
 
     Attributes:
-        env_steps: that they are parts of, over all learners.
+        env_steps: env steps of the samples, over all learners.
     """
 
     env_steps: int
 
 
 class MAPPOEmbryo(PPOEmbryo):
-    """Trains the policies of a team with PPO's loss, each on its agent's own steps.
+    """MAPPO's update rule: trains a team's policies with PPO's loss, each on its agent's own steps.
 
-    Values are of the state of the whole, which policies do not see. Env steps are shuffled one by one, and
-    what they have of each agent stays together: until a minibatch is put together, samples are
-    ``[env steps, M, ...]``.
+    Values are of the global state, which policies do not see. Each epoch shuffles env steps, and the agents
+    of an env step stay together: until a minibatch is built, samples are ``[env steps, M, ...]``.
     """
 
     algorithm: ClassVar[str] = "MAPPO"
@@ -64,11 +63,11 @@ class MAPPOEmbryo(PPOEmbryo):
     """Number of env steps in each minibatch of this epoch, over all learners."""
 
     def _build_distribution(self, spaces: Spaces) -> Distribution:
-        """Return the distribution of one agent's actions: samples are those of agents."""
+        """Return the distribution of one agent's actions: a sample is one agent's step."""
         return TeamDistribution(spaces).of_agent
 
     def _columns_of(self, fragment: Fields) -> dict[str, npt.NDArray[Any]]:
-        """Compute what a minibatch has of each step, ``[T * N, M, ...]``; the dead have no advantage."""
+        """Compute the minibatch fields of each step, ``[T * N, M, ...]``; dead agents have advantage 0."""
         columns = super()._columns_of(fragment)
         alive = fragment["observation"]["alive"][:-1]
         columns["alive"] = alive.reshape(-1, alive.shape[2])
@@ -76,16 +75,16 @@ class MAPPOEmbryo(PPOEmbryo):
         return columns
 
     def _returns_of(self, fragment: Fields) -> tuple[Floats, Floats, npt.NDArray[Any], npt.NDArray[Any]]:
-        """Describe what each agent's return consists of.
+        """Return reward, value, terminated and mask of each agent, as ``estimate_advantages`` takes them.
 
-        Rewards of the team go on when an agent has died, and those that live know what they are worth: the
-        value of who is dead is the mean of theirs. That is our own; Yu et al. (2022) show the value network
-        zeros in place of what a dead agent would see. An agent's own rewards end with it. One that is cut off
-        has the value of what it sees last, and nothing of what others get after that.
+        The team's rewards go on after an agent has died, so a dead agent's value is the mean value of the
+        living. This is our own choice; Yu et al. (2022) show the value network zeros in place of a dead
+        agent's observation. An agent's own rewards end with it. An agent that is cut off has the value of its
+        last observation, and no part of the others' later rewards.
 
         Returns:
-            Reward; value ``[T + 1, N, M]``; where nothing follows; and what is experience. All but the value
-            are ``[T, N, M]``, or ``[T, N, 1]`` where they are the same for all agents.
+            The value is ``[T + 1, N, M]``; all others are ``[T, N, M]``, or ``[T, N, 1]`` where they are the
+            same for all agents.
         """
         alive, value = fragment["observation"]["alive"], fragment["value"]  # [T + 1, N, M] both
         cut = cut_off(fragment["observation"])
@@ -107,7 +106,7 @@ class MAPPOEmbryo(PPOEmbryo):
         return counts
 
     def _minibatch(self, number: int, samples: slice, total: int) -> TeamMinibatch:
-        """Put together what living agents did; the network sees the others with them."""
+        """Build a minibatch of the living agents' samples; the network sees all agents."""
         observation, _ = self._order.input(number, samples)
         parts = {name: _of_agents(rows[samples]) for name, rows in self._epoch.items() if name != "alive"}
         is_alive, outputs = _of_agents(self._ordered["alive"][samples]), None
@@ -134,11 +133,11 @@ def _of_agents(rows: Any) -> Any:
 class TeamDistribution(Distribution):
     """The distribution of one agent's actions, for each of M agents.
 
-    A policy's output has M rows for each of N environments, ``[N * M, outputs]``. Actions that an agent has
-    not, or may not choose, are the network's business: it makes them impossible, or constant.
+    A policy's output has M rows for each of N environments, ``[N * M, outputs]``. The network makes actions
+    that an agent lacks, or may not choose, impossible, or their distribution constant.
 
     Args:
-        scaled: -1 and 1 are the bounds of a Box; else they are -1 and 1.
+        scaled: -1 and 1 stand for the bounds of a Box; else for themselves.
 
     Attributes:
         of_agent: the distribution of one agent's actions.
@@ -176,7 +175,7 @@ class TeamDistribution(Distribution):
         return self.of_agent.mode(policy).reshape(-1, *self.action_shape)
 
     def for_environment(self, action: Actions) -> Actions:
-        """Return actions as the space's type, within each agent's own bounds; reused by the next call."""
+        """Return actions in the space's type, within each agent's own bounds; reused by the next call."""
         if self._bounds is not None:
             return self._bounds.scale(action)
         if self._given.shape != action.shape:
@@ -189,7 +188,7 @@ class TeamDistribution(Distribution):
         return self.of_agent.evaluate(policy, action)
 
     def rule(self) -> ActionRule:
-        """Choose for all agents."""
+        """Describe ``mode`` and ``sample`` of all agents in torch."""
         if self._bounds is not None:
             return GaussianRule(self._bounds, self.agents)
         assert isinstance(self.of_agent, Categorical)

@@ -17,7 +17,7 @@ class MAPPOAgentSettings(PolicyAgentSettings):
 class MAPPOSettings(PPOSettings):
     """Hyperparameters of MAPPO, with those of ``PPOSettings``; section ``[training]`` of a config.
 
-    A sample is an env step: what all agents of a team did in it.
+    A sample is an env step, with the actions of all agents of a team.
 
     Attributes:
         minibatch_size: env steps per gradient update, about: a rollout is cut into equal minibatches.
@@ -38,5 +38,5 @@ class MAPPOSettings(PPOSettings):
 
     @property
     def may_scale_rewards(self) -> bool:
-        """Only the team's can be normalised."""
+        """Whether rewards can be normalised: only the team's can."""
         return self.rewards == "team"

@@ -1,1 +1,1 @@
-"""Networks: what an agent acts with and an embryo trains."""
+"""Networks, with which agents act and which embryos train."""

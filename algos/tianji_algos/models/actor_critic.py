@@ -16,19 +16,20 @@ from tianji_algos.models.torch_backend import TorchBackprop, TorchExecutor, Torc
 Floats = npt.NDArray[np.float32]
 
 LossGradient = Callable[[Floats, Floats], tuple[Floats, Floats]]
-"""From policy ``[B, outputs]`` and value ``[B]`` to the loss's derivatives by them, same shapes."""
+"""Function of policy ``[B, outputs]`` and value ``[B]`` that returns the loss's derivatives, same shapes."""
 
 Backprop = Callable[[Any, LossGradient], None]
-"""From observations ``[B, ...]`` and the loss's derivative to ``grad`` of every parameter, overwritten.
+"""Function of observations ``[B, ...]`` and a loss gradient that overwrites ``grad`` of every parameter.
 
-A network that remembers takes ``Sequences``; its outputs are flat then, ``[T * B, outputs]`` and ``[T * B]``,
-time first.
+A recurrent network takes ``Sequences``; its outputs are flat then, ``[T * B, outputs]`` and ``[T * B]``, time
+first.
 """
 
 TrainingPass = Callable[[Any], tuple[torch.Tensor, ...]]
-"""From observations, an array or a tensor on the network's device, to policy and value, differentiably.
+"""Function of observations that returns policy and value, differentiably.
 
-A network that remembers takes ``Sequences``, as for ``Backprop``.
+Observations are an array, or a tensor on the network's device. A recurrent network takes ``Sequences``, as
+for ``Backprop``.
 """
 
 
@@ -45,16 +46,16 @@ class ActorCritic(Model):
         """Compute ``policy [N, outputs]`` and ``value [N]`` from ``observation [N, ...]`` as it comes."""
 
     def executor(self, batch_size: int) -> Executor:  # noqa: ARG002 - torch allocates its outputs itself
-        """Act through torch with a copy of this network."""
+        """Build an executor that runs a copy of this network in torch."""
         return TorchExecutor(self)
 
     def backprop(self) -> Backprop:
-        """Train by a loss that is differentiated by hand, as on a CPU; through torch's autograd.
+        """Build the backward pass for losses differentiated by hand, as on a CPU; here torch's autograd.
 
-        Built once parameters and gradients are in their final memory.
+        Call this once parameters and gradients are in their final memory.
         """
         return TorchBackprop(self)
 
     def training_pass(self) -> TrainingPass:
-        """Run in torch, for a loss that is written in torch."""
+        """Build the forward pass for losses in torch."""
         return TorchPass(self)

@@ -19,19 +19,19 @@ from tianji_algos.models.torch_backend import TorchExecutor
 from tianji_algos.registry import kernel
 
 _ACTOR_GAIN: Final = 0.01
-"""Initial policies are in the middle between the bounds."""
+"""Gain of an actor's output layer, so that initial policies are in the middle between the bounds."""
 
 
 class ActorQ(Model):
     """A policy over A continuous numbers from -1 to 1, and C Q functions of them.
 
     A user's subclass sets both parts, which have no parameter in common; acting and training then go through
-    torch. It derives from one of the two classes below, which say what the actor gives.
+    torch. It derives from one of the two classes below, which define the actor's outputs.
 
     Attributes:
-        actor: from ``observation [B, ...]`` to outputs ``[B, ...]``.
-        critics: from ``observation [B, ...]`` and ``action [B, A]`` to values ``[C, B]``.
-        outputs: of the built-in actors, for each of an action's numbers.
+        actor: maps ``observation [B, ...]`` to outputs ``[B, ...]``.
+        critics: map ``observation [B, ...]`` and ``action [B, A]`` to values ``[C, B]``.
+        outputs: outputs of a built-in actor for each number of an action.
     """
 
     outputs: ClassVar[int] = 1
@@ -40,23 +40,23 @@ class ActorQ(Model):
     critics: nn.Module
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
-        """Compute what the actor gives, of ``observation [B, ...]`` as it comes."""
+        """Compute the actor's outputs for ``observation [B, ...]`` as it comes."""
         outputs: torch.Tensor = self.actor(observation)
         return outputs
 
     def executor(self, batch_size: int) -> Executor:  # noqa: ARG002 - torch allocates its outputs itself
-        """Act through torch with a copy of this network."""
+        """Build an executor that runs a copy of this network in torch."""
         return TorchExecutor(self)
 
     def pair_targets(self, actor: nn.Module, critics: nn.Module) -> None:
-        """Let a copy of the actor read what a copy of the critics shares with it; most share nothing."""
+        """Let a copy of the actor use the parts that a copy of the critics shares; most share none."""
 
 
 class GaussianActorQ(ActorQ):
     """The actor gives means and logarithms of standard deviations ``[B, 2 A]``; tanh of a draw is the action.
 
     Attributes:
-        log_temperature: logarithm of what a unit of entropy is worth; SAC learns it with the rest.
+        log_temperature: logarithm of the entropy's weight; SAC learns it with the rest.
     """
 
     outputs: ClassVar[int] = 2
@@ -71,7 +71,7 @@ class DeterministicActorQ(ActorQ):
 
 
 class Actor(nn.Module):
-    """Fully connected layers from what an encoder makes of an observation to what a policy is made of."""
+    """Fully connected layers from an encoder's features to the outputs of a policy."""
 
     def __init__(self, encoder: Any, hidden: Sequence[int], activation: str, outputs: int) -> None:
         super().__init__()
@@ -103,20 +103,20 @@ class Critics(nn.Module):
 
 
 class LentEncoder:
-    """The critics' encoder as an actor sees through it, which is no part of it: its loss trains the rest."""
+    """The critics' encoder, lent to an actor, whose loss does not train it."""
 
     def __init__(self, encoder: ImageEncoder | JoinedEncoder) -> None:
         self.encoder, self.features = encoder, encoder.features
 
     def in_torch(self, observation: torch.Tensor) -> torch.Tensor:
-        """Compute features ``[B, features]`` of ``observation [B, ...]``, of which no gradient flows back."""
+        """Compute features ``[B, features]`` of ``observation [B, ...]``, without gradients."""
         with torch.no_grad():
             features: torch.Tensor = self.encoder(observation)
         return features
 
 
 class CNNActorQ(ActorQ):
-    """Both parts on convolutions that belong to the critics (Yarats et al., 2021, section 4.2, and DrQ).
+    """Actor and critics on convolutions that belong to the critics (Yarats et al., 2021, section 4.2; DrQ).
 
     Raises:
         UnsupportedSpaceError: observations without images, or actions without bounds.
@@ -133,22 +133,22 @@ class CNNActorQ(ActorQ):
         self.actor: Actor = Actor(lent, settings.actor_hidden, settings.activation, self.outputs * numbers)
 
     def pair_targets(self, actor: nn.Module, critics: nn.Module) -> None:
-        """Let a copy of the actor see through the encoder of a copy of the critics."""
+        """Let a copy of the actor use the encoder of a copy of the critics."""
         assert isinstance(actor, Actor)
         assert isinstance(critics, Critics)
         actor.encoder = LentEncoder(critics.encoder)
 
 
 class CNNGaussianQ(CNNActorQ, GaussianActorQ):
-    """SAC's networks of images."""
+    """SAC's networks for images."""
 
 
 class CNNDeterministicQ(CNNActorQ, DeterministicActorQ):
-    """TD3's networks of images."""
+    """TD3's networks for images."""
 
 
 class MLPActorQ(ActorQ):
-    """Both parts as fully connected layers.
+    """Actor and critics as fully connected layers.
 
     Raises:
         UnsupportedSpaceError: an observation that it cannot serve, or actions without bounds.
@@ -165,7 +165,7 @@ class MLPActorQ(ActorQ):
         self.critics: Critics = Critics(encoders[1], spaces, settings)
 
     def executor(self, batch_size: int) -> Executor:
-        """Act in numpy with a copy of the actor alone; in torch where the network is on a device."""
+        """Build an executor with a copy of the actor alone, in numpy; on a device, one in torch."""
         if not is_on_host(self):
             return super().executor(batch_size)
         built: Executor = kernel("MLPActorQ.executor")(self)
@@ -184,7 +184,7 @@ def parts_of(model: ActorQ) -> tuple[slice, slice]:
     """Find the parameters of actor and critics in the flat array of all of them.
 
     Raises:
-        ValueError: those of one do not lie together, or they have some in common.
+        ValueError: the parameters of one part do not lie together, or both parts have some in common.
     """
     actor, critics = part_of(model, model.actor), part_of(model, model.critics)
     if actor.start < critics.stop and critics.start < actor.stop:
@@ -196,7 +196,7 @@ def part_of(model: Model, part: nn.Module | nn.Parameter) -> slice:
     """Find the parameters of a part of a network in the flat array of all of them, where they lie together.
 
     Raises:
-        ValueError: they do not.
+        ValueError: the part has no parameters, or they do not lie together.
     """
     wanted = {id(one) for one in (part.parameters() if isinstance(part, nn.Module) else (part,))}
     start, places = 0, []

@@ -29,13 +29,14 @@ from tianji_algos.models.settings import (
 from tianji_algos.models.torch_backend import MixedPrecision
 
 _REST_WIDTH: Final = 64
-"""Width of the layer over what is no image in a record."""
+"""Width of the layer over the parts of a record that are no images."""
 
 
 class ImageEncoder(MixedPrecision):
     """Convolutions over images, then fully connected layers, a ReLU after each.
 
-    Pixels go from 0 to 1 there; the factor is put into the first convolution's weights, which are fewer.
+    The convolutions see pixels from 0 to 1. The factor goes into the first convolution's weights, which are
+    fewer than the pixels.
 
     Raises:
         UnsupportedSpaceError: images are too small for the convolutions.
@@ -56,8 +57,8 @@ class ImageEncoder(MixedPrecision):
         """Compute features ``[N, features]`` in float32 of ``observation [N, ...]``."""
         device = observation.device
         pixels = self._image.to_planes(observation)
-        # Channels last, gradients of convolutions take half the time in float32 on a CPU, and pooling takes a
-        # quarter. As bytes they are put there in a tenth of the time that it takes afterwards.
+        # With channels last, gradients of convolutions take half the time in float32 on a CPU, and pooling
+        # takes a quarter. Reordering bytes takes a tenth of the time of reordering floats.
         trains_in_float32 = torch.is_grad_enabled() and self.dtype == torch.float32
         if self._pools or device.type != "cpu" or trains_in_float32:
             pixels = pixels.contiguous(memory_format=torch.channels_last)
@@ -121,7 +122,7 @@ def image_encoder(
     """Choose the convolutional network for images, or for records with images.
 
     Raises:
-        UnsupportedSpaceError: there are none, or they are too small.
+        UnsupportedSpaceError: there are no images, or they are too small.
     """
     space, layout = spaces.observation, spaces.image_layout
     if isinstance(space, gym.spaces.Dict):
@@ -163,17 +164,17 @@ class _ResidualBlock(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.first = _convolution(channels, channels, 3, 1, padding=1)
-        # Each block adds up two numbers: with a smaller one of them, what flows grows less over six blocks.
+        # Each block adds this output to its input: a smaller gain lets activations grow less over six blocks.
         self.second = _convolution(channels, channels, 3, 1, padding=1, gain=1.0)
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
-        """Add to ``maps [N, channels, H, W]`` what the convolutions make of them."""
+        """Add the convolutions' output to ``maps [N, channels, H, W]``."""
         added: torch.Tensor = self.second(functional.relu(self.first(functional.relu(maps))))
         return maps + added
 
 
 def _plain(image: ImageShape, settings: EncoderSettings) -> tuple[list[nn.Module], int]:
-    """Build a stack of convolutions; returns them, and how many numbers they give."""
+    """Build a stack of convolutions; returns its layers and the number of its outputs."""
     layers: list[nn.Module] = []
     planes, height, width = image.planes, image.height, image.width
     for channels, (kernel, stride) in zip(settings.section_channels, settings.windows, strict=True):
@@ -189,7 +190,7 @@ def _plain(image: ImageShape, settings: EncoderSettings) -> tuple[list[nn.Module
 
 
 def _residual(image: ImageShape, settings: EncoderSettings) -> tuple[list[nn.Module], int]:
-    """Build sections of a convolution, pooling and two blocks; returns what ``_plain`` does."""
+    """Build sections of a convolution, pooling and two blocks; returns layers and number of outputs."""
     layers: list[nn.Module] = []
     planes, height, width = image.planes, image.height, image.width
     for channels in settings.section_channels:
@@ -209,7 +210,7 @@ def _convolution(
 
 
 class PolicyValueHead(nn.Module):
-    """One layer with the outputs of the policy and the value; in float32, which probabilities need.
+    """One layer with the outputs of policy and value, in float32, which probabilities need.
 
     The standard deviation of continuous actions is a parameter of its own and depends on no observation.
 

@@ -1,4 +1,4 @@
-"""Which observations are images, and how they lie in memory. Imports no torch: defaults ask it, too.
+"""The rule which observations are images, and their layout in memory; without torch, for config defaults.
 
 The rule, in one place. A Box is an image if it has
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 _SMALLEST_SIDE: Final = 16
 _WIDEST: Final = 65_535
 _MOST_COLOURS: Final = 4
-"""Channels behind height and width, at most, in runs that are older than ``image_layout``."""
+"""Maximum channels behind height and width, in runs that are older than ``image_layout``."""
 
 
 @dataclass(frozen=True)
 class ImageShape:
-    """How the numbers of one image lie in memory, and between which bounds.
+    """Memory layout of one image, and the bounds of its numbers.
 
     Attributes:
         planes: channels as networks see them: colours times frames of a stack.
-        axes: those of the observation in the order ``[planes..., H, W]``.
-        low: what networks see as 0; ``span`` above it is what they see as 1.
+        axes: axes of the observation in the order ``[planes..., H, W]``.
+        low: number that networks see as 0; they see ``low + span`` as 1.
     """
 
     planes: int
@@ -58,7 +58,7 @@ class ImageShape:
 
 
 def image_shape(space: gym.Space[Any], layout: ImageLayout = "auto") -> ImageShape | None:
-    """Read a space of images, of whatever size; None if it is another.
+    """Read the layout of a space of images of any size; None for any other space.
 
     Raises:
         UnsupportedSpaceError: the channels may be on either side.
@@ -80,13 +80,13 @@ def image_shape(space: gym.Space[Any], layout: ImageLayout = "auto") -> ImageSha
 
 
 def is_picture(space: gym.Space[Any], layout: ImageLayout = "auto") -> bool:
-    """Whether it is an image so large that it takes convolutions, wherever its channels are."""
+    """Whether a space is of images that are large enough for convolutions, wherever their channels are."""
     heights = _heights(space, layout)
     return bool(heights) and min(space.shape[heights[0] :][:2]) >= _SMALLEST_SIDE  # type: ignore[index]
 
 
 def how_seen(space: gym.Space[Any], layout: ImageLayout = "auto") -> str:
-    """Say how networks take a part of an observation, and why."""
+    """Describe how networks take a part of an observation, and why."""
     if is_picture(space, layout):
         image = image_shape(space, layout)
         assert image is not None
@@ -102,7 +102,7 @@ def how_seen(space: gym.Space[Any], layout: ImageLayout = "auto") -> str:
 
 
 def _heights(space: gym.Space[Any], layout: ImageLayout) -> list[int]:
-    """List the axes that may be the height, before the width; empty for what is no image of any size."""
+    """List the axes that may be the height, before the width; empty if the space is no image of any size."""
     if layout == "none" or not isinstance(space, gym.spaces.Box) or not 2 <= len(space.shape) <= 4:
         return []
     shape, last = space.shape, len(space.shape) - 2

@@ -41,7 +41,7 @@ def _linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
 
 
 def flat_views(module: nn.Module, prefix: str = "") -> tuple[Floats, dict[str, Floats]]:
-    """Allocate parameters anew as one flat array, with the values that they have now.
+    """Copy a network's parameters and buffers into one new flat array.
 
     Returns:
         The array ``[P]``, all parameters and then all buffers; and views of it by the parameters' names.

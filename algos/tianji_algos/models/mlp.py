@@ -69,14 +69,14 @@ class MLPActorCritic(ActorCritic):
         return policy, value
 
     def executor(self, batch_size: int) -> Executor:
-        """Act in numpy with a copy of the parameters on a CPU, in torch elsewhere."""
+        """Build an executor with a copy of the parameters: in numpy on a CPU, in torch elsewhere."""
         if not is_on_host(self):
             return super().executor(batch_size)
         built: Executor = kernel("MLPActorCritic.executor")(self)
         return built
 
     def backprop(self) -> Backprop:
-        """Train in numpy."""
+        """Build the backward pass in numpy."""
         built: Backprop = kernel("MLPActorCritic.backprop")(self)
         return built
 
@@ -124,18 +124,18 @@ class MLPQ(QNetwork):
         return q
 
     def executor(self, batch_size: int) -> Executor:
-        """Act in numpy with a copy of the parameters on a CPU, in torch elsewhere."""
+        """Build an executor with a copy of the parameters: in numpy on a CPU, in torch elsewhere."""
         if not is_on_host(self):
             return super().executor(batch_size)
         built: Executor = kernel("MLPQ.executor")(self)
         return built
 
     def evaluation(self) -> Forward:
-        """Evaluate in numpy."""
+        """Build a forward pass in numpy."""
         built: Forward = kernel("MLPQ.evaluation")(self)
         return built
 
     def backprop(self) -> q_network.Backprop:
-        """Train in numpy."""
+        """Build the backward pass in numpy."""
         built: q_network.Backprop = kernel("MLPQ.backprop")(self)
         return built

@@ -20,11 +20,11 @@ from tianji_algos.models.settings import ImageLayout
 Floats = npt.NDArray[np.float32]
 
 MOST_RAW: Final = 4096
-"""Whole numbers of a part that a fully connected network takes as they are: more are pixels in a row."""
+"""Most integers of a part that a fully connected network takes as they are: more are pixels in a row."""
 
 
 class ObservationEncoder(Protocol):
-    """Makes rows of numbers of observations.
+    """Encodes observations as rows of numbers.
 
     Attributes:
         features: numbers in a row.
@@ -43,7 +43,7 @@ def observation_encoder(space: gym.Space[Any], layout: ImageLayout = "auto") -> 
     """Choose how observations become rows of numbers.
 
     Raises:
-        UnsupportedSpaceError: they cannot, or are images.
+        UnsupportedSpaceError: observations cannot become rows, or are images.
     """
     if isinstance(space, gym.spaces.Dict):
         return RecordEncoder(space, shown(space), layout)
@@ -59,7 +59,7 @@ class ArrayEncoder:
     """Flattens Box and MultiBinary observations; makes discrete ones one-hot.
 
     Raises:
-        UnsupportedSpaceError: it is of another kind, or of images.
+        UnsupportedSpaceError: the space is of another kind, or of images.
     """
 
     def __init__(self, space: gym.Space[Any], layout: ImageLayout = "auto") -> None:
@@ -101,10 +101,10 @@ class ArrayEncoder:
 
     def in_torch(self, observation: torch.Tensor) -> torch.Tensor:
         """Encode ``observation [N, ...]`` as ``[N, features]`` where it is."""
-        rows = observation.reshape(observation.shape[0], -1)  # which tracing follows, and len() it does not
+        rows = observation.reshape(observation.shape[0], -1)  # tracing follows shape[0], not len()
         if self._first_in_torch is None:
             return rows.to(torch.float32)
-        self._first_in_torch = self._first_in_torch.to(rows.device)  # which copies once, or never
+        self._first_in_torch = self._first_in_torch.to(rows.device)  # copies once, or never
         places = rows.to(torch.int64) + self._first_in_torch
         return torch.zeros(rows.shape[0], self.features, device=rows.device).scatter_(1, places, 1.0)
 
@@ -113,8 +113,8 @@ class RecordEncoder:
     """Puts rows of the parts of a record side by side.
 
     Args:
-        space: whose dtype is that of the records.
-        parts: those that are encoded, by their names.
+        space: space of the records, for its dtype.
+        parts: spaces of the encoded parts, by name.
 
     Raises:
         UnsupportedSpaceError: a part cannot be a row, or is an image.

@@ -18,13 +18,13 @@ from tianji_algos.models.torch_backend import TorchBackprop, TorchExecutor, Torc
 Floats = npt.NDArray[np.float32]
 
 Forward = Callable[[Any], tuple[Floats, ...]]
-"""From observations ``[B, ...]`` to ``(Q [B, A],)``, in memory that the next call may reuse."""
+"""Function of observations ``[B, ...]`` that returns ``(Q [B, A],)``; the next call may reuse the array."""
 
 LossGradient = Callable[[Floats], tuple[Floats]]
-"""From ``Q [B, A]`` to the loss's derivative by it, same shape."""
+"""Function of ``Q [B, A]`` that returns the loss's derivative by Q, same shape."""
 
 Backprop = Callable[[Any, LossGradient], None]
-"""From observations ``[B, ...]`` and the loss's derivative to ``grad`` of every parameter, overwritten."""
+"""Function of observations ``[B, ...]`` and a loss gradient that overwrites ``grad`` of every parameter."""
 
 
 class QNetwork(Model):
@@ -38,20 +38,20 @@ class QNetwork(Model):
         """Compute ``Q [N, A]`` from ``observation [N, ...]`` as it comes; ``A`` is ``count_actions``."""
 
     def executor(self, batch_size: int) -> Executor:  # noqa: ARG002 - torch allocates its outputs itself
-        """Act through torch with a copy of this network."""
+        """Build an executor that runs a copy of this network in torch."""
         return TorchExecutor(self)
 
     def evaluation(self) -> Forward:
-        """Build a forward pass, on a CPU, with this network's parameters as they are when it is called.
+        """Build a forward pass, on a CPU; each call computes with the network's current parameters.
 
-        Built once the parameters are in their final memory. Its outputs outlive a call of ``backprop``.
+        Call this once the parameters are in their final memory. Outputs outlive a call of ``backprop``.
         """
         return TorchForward(self)
 
     def backprop(self) -> Backprop:
-        """Train by a loss that is differentiated by hand, as on a CPU; through torch's autograd.
+        """Build the backward pass for losses differentiated by hand, as on a CPU; here torch's autograd.
 
-        Built once parameters and gradients are in their final memory.
+        Call this once parameters and gradients are in their final memory.
         """
         return TorchBackprop(self)
 
@@ -60,7 +60,7 @@ def count_actions(space: gym.Space[Any]) -> int:
     """Count the actions of a space.
 
     Raises:
-        UnsupportedSpaceError: there are not finitely many single actions.
+        UnsupportedSpaceError: the space is not Discrete.
     """
     if not isinstance(space, gym.spaces.Discrete):
         raise UnsupportedSpaceError(

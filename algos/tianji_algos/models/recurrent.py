@@ -1,4 +1,4 @@
-"""The recurrent backend: the contract of networks that remember, and an LSTM or GRU after an encoder."""
+"""Recurrent networks: their contract, and an LSTM or GRU after an encoder."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ Floats = npt.NDArray[np.float32]
 
 
 class RecurrentModel(Model):
-    """A network that remembers: its state goes from step to step, and into each fragment.
+    """A recurrent network: its state goes from step to step, and into each fragment.
 
     A user's subclass needs ``unroll``, ``state_size`` and ``recorded``, which declares the field
     ``state``; acting and training then go through torch.
 
     Attributes:
-        state_size: numbers that it remembers of one environment.
+        state_size: numbers in the state of one environment.
     """
 
     state_size: int
@@ -50,44 +50,44 @@ class RecurrentModel(Model):
 
         Args:
             observation: ``[T, B, ...]`` as it comes.
-            first: ``[T, B]`` bool, on the host, so that where episodes begin is known without waiting for a
-                device; the state is zero before these.
-            state: ``[B, state_size]`` before the first step; zero is nothing remembered.
+            first: ``[T, B]`` bool: steps that begin an episode; the state is zero before these. It is on the
+                host, so that reading it waits for no device.
+            state: ``[B, state_size]`` before the first step; zero where an episode begins.
 
         Returns:
             Each output ``[T * B, ...]``, time first, and the state after the last step.
         """
 
     def executor(self, batch_size: int) -> Executor:
-        """Act through torch with a copy of this network, and remember."""
+        """Build an executor that runs a copy of this network in torch, and keeps its state."""
         return RecurrentExecutor(self, batch_size)
 
 
 class RecurrentQNetwork(RecurrentModel):
-    """A network that remembers and gives the value of each action: ``unroll`` gives ``Q [T * B, A]``."""
+    """A recurrent network of action values: ``unroll`` gives ``Q [T * B, A]``."""
 
 
 class RecurrentActorCritic(RecurrentModel, ActorCritic):
-    """An actor-critic that remembers: ``unroll`` gives policy ``[T * B, outputs]`` and value ``[T * B]``."""
+    """A recurrent actor-critic: ``unroll`` gives policy ``[T * B, outputs]`` and value ``[T * B]``."""
 
     def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute policy and value of observations ``[N, ...]`` of which nothing earlier is remembered."""
+        """Compute policy and value of observations ``[N, ...]`` from a state of zero."""
         state = torch.zeros(len(observation), self.state_size, device=observation.device)
         first = torch.zeros(1, len(observation), dtype=torch.bool)
         policy, value, _ = self.unroll(observation[None], first, state)
         return policy, value
 
     def backprop(self) -> Backprop:
-        """Train through time with torch's autograd, on ``Sequences``."""
+        """Build the backward pass through time, on ``Sequences``, with torch's autograd."""
         return TorchBackprop(self, RecurrentPass(self))
 
     def training_pass(self) -> TrainingPass:
-        """Run in torch, on ``Sequences``."""
+        """Build the forward pass in torch, on ``Sequences``."""
         return RecurrentPass(self)
 
 
 class RecurrentExecutor(Executor):
-    """Acts with a copy of a network that remembers, and remembers for it."""
+    """Acts with a copy of a recurrent network, and keeps its state."""
 
     def __init__(self, model: RecurrentModel, num_envs: int) -> None:
         self._model = acting_copy(model)
@@ -97,7 +97,7 @@ class RecurrentExecutor(Executor):
         self._nowhere = torch.zeros(1, num_envs, dtype=torch.bool)
 
     def adopt(self, parameters: Floats) -> None:
-        """Copy new parameters in; what is remembered stays."""
+        """Copy new parameters in; the state stays."""
         self._model.read_parameters(parameters)
 
     def __call__(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
@@ -105,7 +105,7 @@ class RecurrentExecutor(Executor):
         return self._run(observation, moves_on=True)
 
     def preview(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
-        """Return each output for ``observation [N, ...]``, and stay."""
+        """Return each output for ``observation [N, ...]``, without moving on."""
         return self._run(observation, moves_on=False)
 
     def record(self, fields: Fields) -> None:
@@ -113,7 +113,7 @@ class RecurrentExecutor(Executor):
         fields["state"][0] = self._state.cpu().numpy()
 
     def forget(self, where: npt.NDArray[np.bool_]) -> None:
-        """Forget what was seen in those environments, ``[N]``."""
+        """Set the state of the environments ``where [N]`` to zero."""
         self._state.masked_fill_(self._exchange.to_device(where)[:, None], 0.0)
 
     def _run(self, observation: npt.NDArray[Any], moves_on: bool) -> tuple[Floats, ...]:
@@ -134,7 +134,7 @@ class RecurrentPass(TorchPass):
         """Return policy and value of sequences, time first."""
         sequences = observation
         to_device = self._exchange.to_device
-        first = torch.tensor(sequences.first)  # a copy, since torch knows no read-only memory
+        first = torch.tensor(sequences.first)  # a copy: torch knows no read-only memory
         policy, value, _ = self._model.unroll(
             to_device(sequences.observation), first, to_device(sequences.state)
         )
@@ -145,12 +145,12 @@ class RecurrentCore(nn.Module):
     """One layer of LSTM (Hochreiter & Schmidhuber, 1997) or GRU (Cho et al., 2014) cells, in float32.
 
     Attributes:
-        state_size: numbers remembered: an LSTM's output and cell side by side, a GRU's output.
+        state_size: numbers in the state: an LSTM's output and cell side by side, or a GRU's output.
     """
 
     def __init__(self, inputs: int, width: int, kind: Literal["lstm", "gru"]) -> None:
         super().__init__()
-        # All parameters of a network are one tensor, not where cuDNN would lay out these.
+        # The network's flat tensor holds these parameters, in another layout than cuDNN's.
         warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
         self.cells = nn.LSTM(inputs, width) if kind == "lstm" else nn.GRU(inputs, width)
         self.state_size = state_size(width, kind)
@@ -168,9 +168,9 @@ class RecurrentCore(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the outputs of successive steps.
 
-        From one step at which an episode begins in any column to the next, all columns go through one call,
-        which takes a third of the time of as many calls as there are steps. The more columns, the more such
-        steps; where every step is one, it takes as long as single steps do.
+        Each call of the cells takes all columns from one step at which an episode begins, in any column, to
+        the next, in a third of the time of a call for each step. More columns have more such steps; if every
+        step is one, the time is that of a call for each step.
 
         Args:
             features: ``[T, B, inputs]``.
@@ -197,7 +197,7 @@ class RecurrentCore(nn.Module):
             output, after = self.cells(features, state[None].contiguous())
             return output, after[0]
         hidden, cell = (half.contiguous() for half in state.chunk(2, dim=1))
-        if len(features) == 1:  # which is faster so: it prepares no weights for more
+        if len(features) == 1:  # a single cell is faster: it prepares no weights for more steps
             parameters = self.cells.parameters()
             hidden, cell = torch.lstm_cell(features[0], (hidden, cell), *parameters)
             return hidden[None], torch.cat((hidden, cell), dim=1)
@@ -206,12 +206,12 @@ class RecurrentCore(nn.Module):
 
 
 def state_size(width: int, kind: Literal["lstm", "gru"]) -> int:
-    """Count what a core of a width remembers of one environment."""
+    """Return the size of a core's state of one environment."""
     return 2 * width if kind == "lstm" else width
 
 
 class GatedModel(RecurrentModel):
-    """An LSTM or GRU after an encoder of the observation, for what is on top of it.
+    """An LSTM or GRU after an encoder of the observation; subclasses add heads.
 
     Raises:
         UnsupportedSpaceError: an observation space that the encoder cannot serve.
@@ -236,7 +236,7 @@ class GatedModel(RecurrentModel):
         spaces: Spaces,  # noqa: ARG003 - the same for all
         settings: RecurrentSettings,
     ) -> tuple[FieldSpec, ...]:
-        """Record once in a fragment what is remembered before its first step."""
+        """Declare ``state``, recorded once a fragment: the state before its first step."""
         shape = (state_size(settings.width, settings.core),)
         return (FieldSpec("state", np.dtype(np.float32), shape, once=True),)
 

@@ -23,7 +23,7 @@ OneOrMoreWidths = Annotated[
 Precision = Literal["float32", "bfloat16"]
 ImageEncoderName = Literal["nature", "impala_small", "impala_large"]
 ImageLayout = Literal["auto", "channels_first", "channels_last", "none", "legacy"]
-"""Where the channels of images are; "legacy" is the rule of runs that are older than the key."""
+"""Position of an image's channels; "legacy" is the rule of runs that are older than the key."""
 
 _CHANNELS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
     {"nature": (32, 64, 64), "impala_small": (16, 32), "impala_large": (16, 32, 32)}
@@ -40,10 +40,10 @@ class MLPActorCriticSettings(Settings):
 
     Attributes:
         hidden: widths of the hidden layers.
-        activation: after each hidden layer.
+        activation: activation function after each hidden layer.
         shared: one network with a policy and a value output in place of two networks.
         policy_gain: scale of the policy output's initial weights; small means nearly uniform at first.
-        initial_log_std: of the Gaussian policy, for continuous actions.
+        initial_log_std: continuous actions: initial logarithm of the policy's standard deviation.
     """
 
     hidden: Annotated[Widths, Field(min_length=1)] = (64, 64)
@@ -59,7 +59,7 @@ class MLPActorQSettings(Settings):
     Attributes:
         hidden: widths of the policy's hidden layers.
         critic_hidden: widths of the hidden layers of each Q function.
-        activation: after each hidden layer.
+        activation: activation function after each hidden layer.
         critics: number of Q functions; the smallest of their values counts.
     """
 
@@ -74,7 +74,7 @@ class MLPQSettings(Settings):
 
     Attributes:
         hidden: widths of the hidden layers.
-        activation: after each hidden layer.
+        activation: activation function after each hidden layer.
         dueling: value and advantages apart (Wang et al., 2016, equation 9).
         stream_hidden: widths of the hidden layers that each of the two has of its own, after ``hidden``.
     """
@@ -104,9 +104,9 @@ class EncoderSettings(Settings):
 
     Attributes:
         encoder: name of the network before the heads.
-        channels: of each convolution, or section of "impala_large"; those of the paper by default.
+        channels: channels of each convolution, or section of "impala_large"; the paper's by default.
         kernels: height and width of each convolution.
-        strides: of each convolution.
+        strides: stride of each convolution.
         hidden: widths of the fully connected layers after the convolutions; one number is one layer.
         precision: "bfloat16" computes the encoder with half the digits, and all else in float32.
     """
@@ -163,7 +163,7 @@ class CNNActorCriticSettings(EncoderSettings):
 
     Attributes:
         policy_gain: scale of the policy output's initial weights; small means nearly uniform at first.
-        initial_log_std: of the Gaussian policy, for continuous actions.
+        initial_log_std: continuous actions: initial logarithm of the policy's standard deviation.
     """
 
     encoder: ImageEncoderName = "nature"
@@ -188,7 +188,7 @@ class CNNActorQSettings(EncoderSettings):
     Attributes:
         actor_hidden: widths of the policy's hidden layers, after the encoder's.
         critic_hidden: widths of the hidden layers of each Q function, likewise.
-        activation: after each of these.
+        activation: activation function after each of these layers.
         critics: number of Q functions; the smallest of their values counts.
     """
 
@@ -206,8 +206,8 @@ class RecurrentSettings(EncoderSettings):
 
     Attributes:
         core: the recurrent network.
-        width: of its output; an LSTM remembers twice as many numbers, a GRU as many.
-        activation: after each of the hidden layers of "mlp"; the others have ReLUs.
+        width: width of its output; an LSTM's state has twice as many numbers, a GRU's as many.
+        activation: activation function after each hidden layer of "mlp"; the others have ReLUs.
     """
 
     encoder: Literal["mlp", "nature", "impala_small", "impala_large"] = "mlp"
@@ -221,7 +221,7 @@ class RecurrentActorCriticSettings(RecurrentSettings):
 
     Attributes:
         policy_gain: scale of the policy output's initial weights; small means nearly uniform at first.
-        initial_log_std: of the Gaussian policy, for continuous actions.
+        initial_log_std: continuous actions: initial logarithm of the policy's standard deviation.
     """
 
     policy_gain: float = Field(0.01, gt=0)
@@ -241,16 +241,16 @@ class RecurrentQSettings(RecurrentSettings):
 
 
 class TeamActorCriticSettings(Settings):
-    """A policy for each agent, of what it sees, and a value for each, of the state of the whole.
+    """A policy for each agent, from its own observation, and a value for each, from the global state.
 
     Attributes:
         hidden: widths of the hidden layers, of policy and value networks.
-        activation: after each hidden layer.
-        share_parameters: one policy and one value network for all agents, which are told who they are.
-        agent_specific_value: a value network also gets what the agent itself sees (Yu et al., 2022, section
+        activation: activation function after each hidden layer.
+        share_parameters: one policy and one value network for all agents, with an agent's identity as input.
+        agent_specific_value: a value network also gets the agent's own observation (Yu et al., 2022, section
             5.2: the agent-specific state).
         policy_gain: scale of the policy output's initial weights; small means nearly uniform at first.
-        initial_log_std: of the Gaussian policy, for continuous actions.
+        initial_log_std: continuous actions: initial logarithm of the policy's standard deviation.
     """
 
     hidden: Annotated[Widths, Field(min_length=1)] = (64, 64)
@@ -267,11 +267,11 @@ class TeamDeterministicSettings(Settings):
     Attributes:
         hidden: widths of an actor's hidden layers.
         critic_hidden: widths of a critic's hidden layers.
-        activation: after each hidden layer.
-        share_parameters: one network acts for all agents, and is told for which, in place of one for each;
-            likewise the critics.
-        rewards: "individual": each agent has a critic, of its own rewards; "team": all have one together, of
-            the team's reward.
+        activation: activation function after each hidden layer.
+        share_parameters: one actor for all agents, with the agent's identity as input, in place of one for
+            each; likewise the critics.
+        rewards: "individual": each agent has a critic, for its own rewards; "team": all share one, for the
+            team's reward.
     """
 
     hidden: Annotated[Widths, Field(min_length=1)] = (64, 64)
@@ -282,18 +282,18 @@ class TeamDeterministicSettings(Settings):
 
 
 class TeamQSettings(Settings):
-    """Action values of agents that remember, and how they become the team's; section ``[model]`` of a config.
+    """Action values of recurrent agents, and the mixer of the team's value; section ``[model]`` of a config.
 
     Attributes:
-        width: of an agent's layer before its GRU, and of the GRU.
+        width: width of an agent's layer before its GRU, and of the GRU.
         share_parameters: one network acts for all agents, in place of one for each.
-        agent_id: a network that is shared is told for which agent.
-        last_action: agents are told what they did before.
-        mixer: "qmix" mixes by a network that the state chooses (Rashid et al., 2018), "vdn" adds up (Sunehag
-            et al., 2018), "none" lets each agent learn by itself (IQL; Tan, 1993).
-        mixer_width: "qmix": of the mixing network's hidden layer.
-        hypernet_width: "qmix": of the hidden layers of the networks that the mixing network's weights come
-            from.
+        agent_id: a shared network gets the agent's identity as input.
+        last_action: agents see their last action.
+        mixer: "qmix" mixes values by a network whose weights depend on the state (Rashid et al., 2018), "vdn"
+            adds them up (Sunehag et al., 2018), "none" lets each agent learn by itself (IQL; Tan, 1993).
+        mixer_width: "qmix": width of the mixing network's hidden layer.
+        hypernet_width: "qmix": width of the hidden layers of the networks that give the mixing network's
+            weights.
     """
 
     width: int = Field(64, ge=1)

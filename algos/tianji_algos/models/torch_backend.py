@@ -1,4 +1,4 @@
-"""Acting and training through torch alone, in float32 or bfloat16, for models without a faster way."""
+"""Acting and training in torch alone, in float32 or bfloat16, for models without a faster way."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class MixedPrecision(nn.Module):
-    """Layers that compute in the precision that is set; their parameters are float32, for an optimizer."""
+    """Layers that compute in the configured precision; their parameters are float32, for an optimizer."""
 
     def __init__(self, precision: Precision) -> None:
         super().__init__()
@@ -28,21 +28,22 @@ class MixedPrecision(nn.Module):
         self._converts = self.dtype != torch.float32
 
     def computing(self, device: torch.device) -> AbstractContextManager[object]:
-        """Convert parameters and what flows on ``device`` as needed, within a ``with`` statement."""
+        """Convert parameters and activations on ``device`` as needed, within a ``with`` statement."""
         if not self._converts:
             return nullcontext()
         return torch.autocast(device.type, self.dtype, cache_enabled=False)
 
     def round_parameters(self) -> None:
-        """Keep the parameters in the precision that is computed in, to act with and never to train.
+        """Keep the parameters in the layers' own precision, for acting and never for training.
 
-        With few observations at a time, converting them at every step takes as long as a third of the rest.
+        With few observations at a time, converting the parameters at every step takes a third of the time of
+        all else.
         """
         self.to(self.dtype)
         self._converts = False
 
     def compute_in_float32(self) -> None:
-        """Leave the precision that is set: files that act elsewhere have no other."""
+        """Compute in float32 from now on, the only precision of files that act elsewhere."""
         self.dtype, self._converts = torch.float32, False
 
 
@@ -53,7 +54,7 @@ class TorchForward:
     """Runs a network whose ``forward`` gives one tensor or several, on the device where it is.
 
     Args:
-        model: run with the parameters that it has at the time; it stays where it is now.
+        model: network whose current parameters each call uses; it stays on its device.
     """
 
     def __init__(self, model: Model) -> None:
@@ -63,7 +64,7 @@ class TorchForward:
     def __call__(self, observation: Any) -> tuple[Floats, ...]:
         """Return each output ``[N, ...]`` for ``observation [N, ...]``: an array, or a tensor on the device.
 
-        What is given may be reused by the next call.
+        The next call may reuse the arrays.
         """
         with torch.inference_mode():
             outputs = _as_tuple(self._model(self._exchange.to_device(observation)))
@@ -97,8 +98,8 @@ class TorchBackprop:
     """Differentiates a network on a CPU with autograd, given a loss's derivatives by its outputs.
 
     Args:
-        model: its parameters' ``grad`` is written.
-        outputs: runs it; None for one whose ``forward`` takes observations.
+        model: network whose parameters' ``grad`` is written.
+        outputs: the network's pass; None for a network whose ``forward`` takes observations.
     """
 
     def __init__(self, model: Model, outputs: TorchPass | None = None) -> None:
@@ -106,7 +107,7 @@ class TorchBackprop:
         self._outputs = TorchPass(model) if outputs is None else outputs
 
     def __call__(self, observation: Any, loss_gradient: Callable[..., tuple[Floats, ...]]) -> None:
-        """Write the gradient of a loss on ``observation``, which is what the network's pass takes."""
+        """Write the gradient of a loss on ``observation``, in the form that the network's pass takes."""
         outputs = self._outputs(observation)
         found = [parameter.grad for parameter in self._model.parameters() if parameter.grad is not None]
         if found:  # there are none before the first call, unless they are views of one tensor
@@ -116,7 +117,7 @@ class TorchBackprop:
 
 
 def acting_copy(model: Network) -> Network:
-    """Copy a network that is to act and never to be trained."""
+    """Copy a network for acting; the copy is never trained."""
     acting = copy.deepcopy(model)
     for part in acting.modules():
         if isinstance(part, MixedPrecision):
@@ -125,5 +126,5 @@ def acting_copy(model: Network) -> Network:
 
 
 def _as_tuple(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Take a single output for one of several."""
+    """Wrap a single output in a tuple."""
     return (outputs,) if isinstance(outputs, torch.Tensor) else outputs

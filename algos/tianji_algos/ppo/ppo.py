@@ -2,9 +2,9 @@
 
 It reads from top to bottom: the advantages of a rollout, the loss of a minibatch, the update rule
 (``minibatches``: rollout, epochs and minibatches; ``update``: loss, gradient and step), and the agent, which
-records log-probabilities and values. Called from here: observations and the order of samples
-(``rollout_observations``), running statistics (``normalization``), the optimizer (``optim``), and on a CPU
-the derivatives of the loss by hand (``fast_cpu/ppo.py``).
+records log-probabilities and values. This module calls ``rollout_observations`` (observations and the order
+of samples), ``normalization`` (running statistics), ``optim`` (the optimizer), and on a CPU
+``fast_cpu/ppo.py`` (the derivatives of the loss by hand).
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ Integers = npt.NDArray[np.int64]
 DIAGNOSTICS: Final = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 DIVERGENCE: Final = DIAGNOSTICS.index("approx_kl")
 FACTOR: Final = 1.5
-"""Factor by which an adaptive learning rate changes at a time."""
+"""Factor of one change of an adaptive learning rate."""
 SMALL: Final = np.float32(1e-8)
 """Keeps a division by a spread of 0 finite."""
 ON_HOST: Final = ("advantage", "alive")
-"""Fields that the host works with in each epoch."""
+"""Fields that the host uses in each epoch."""
 
 
 def estimate_advantages(
@@ -67,15 +67,15 @@ def estimate_advantages(
     bootstraps a truncated step as it does any other; a terminated step has nothing to bootstrap from.
 
     Args:
-        reward: ``[T, N, ...]``: a team has a last axis, of its agents; it is 1 long in ``reward``,
-            ``terminated`` and ``mask`` where these are the same for all of them.
+        reward: ``[T, N, ...]``: a team has a last axis, for its agents; it is 1 long in ``reward``,
+            ``terminated`` and ``mask`` where these are the same for all agents.
         value: ``[T + 1, N, ...]``; the last row belongs to the observation after the last step.
         terminated: ``[T, N, ...]``, bool or uint8.
         mask: ``[T, N, ...]``; where it is False the advantage is 0 and nothing flows through.
         gae_lambda: 0 is one-step temporal difference, 1 is Monte Carlo.
 
     Returns:
-        Advantages ``[T, N, ...]``, for every agent that there is a value of.
+        Advantages ``[T, N, ...]``, for every agent that has a value.
     """
     experience = mask.astype(bool)
     delta = np.where(terminated.astype(bool), np.float32(0.0), value[1:])
@@ -105,9 +105,9 @@ class PPOMinibatch(PolicyMinibatch):
 
     Attributes:
         value: estimate at the time of acting.
-        advantage: how much better than ``value`` the action turned out, normalised.
-        target: what the value should have been: advantage (not normalised) plus value.
-        outputs: which of the network's outputs are the samples, ``[B]``; None says that all are, in order.
+        advantage: advantage of the action over ``value``, normalised.
+        target: target of the value: advantage (not normalised) plus value.
+        outputs: indices of the network's outputs that are samples, ``[B]``; None: all are, in order.
     """
 
     value: Any
@@ -136,7 +136,7 @@ class PPOLoss:
         Args:
             policy: ``[B, outputs]``; more rows where ``batch.outputs`` says which are samples.
             value: ``[B]``, likewise.
-            batch: what the outputs are for; it has at least one sample.
+            batch: the minibatch that the outputs belong to, with at least one sample.
         """
         settings, epsilon = self._settings, self.clip_range
         if batch.outputs is not None:
@@ -161,14 +161,14 @@ class PPOLoss:
 
 
 class PPOEmbryo(PolicyEmbryo):
-    """Trains an actor-critic on rollouts with the clipped surrogate loss.
+    """PPO's update rule: trains an actor-critic on rollouts with the clipped surrogate loss.
 
     One epoch of one minibatch, in ``sync`` mode and without normalised advantages, is advantage actor-critic
     (Mnih et al., 2016): all ratios are 1 then, and nothing is clipped.
 
-    Advantages and the order of samples are the host's, wherever the network is. For a loss in torch a rollout
-    goes to the network's device once, and is put in order there; only what the host works with in each epoch,
-    advantages that it normalises, goes there with each.
+    The host computes advantages and the order of samples, wherever the network is. For a loss in torch a
+    rollout goes to the network's device once, which puts it in order; only advantages, which the host may
+    normalise in each epoch, go there with every epoch.
     """
 
     algorithm: ClassVar[str] = "PPO"
@@ -177,7 +177,7 @@ class PPOEmbryo(PolicyEmbryo):
     settings_type: ClassVar[type[PPOSettings]] = PPOSettings
     settings: PPOSettings
     _loss: Any
-    """``PPOLoss``, or what stands in for it on a CPU; both have a ``clip_range``."""
+    """``PPOLoss``, or its kernel on a CPU; both have a ``clip_range``."""
 
     def __init__(self, spaces: Spaces, model: ActorCritic, settings: PPOSettings, seed: int) -> None:
         super().__init__(spaces, model, settings, seed)
@@ -191,7 +191,7 @@ class PPOEmbryo(PolicyEmbryo):
         """Samples of this learner in the rollout."""
         self._samples: dict[str, Array] = {}
         self._ordered: dict[str, Array] = {}
-        """The same, in the order of an epoch."""
+        """Samples in the order of an epoch."""
         self._resident: dict[str, Any] = {}
         """Samples on the device."""
         self._epoch: Mapping[str, Any] = {}
@@ -253,7 +253,7 @@ class PPOEmbryo(PolicyEmbryo):
             }
 
     def _columns_of(self, fragment: Fields) -> dict[str, Array]:
-        """Compute what a minibatch has of each step, ``[T * N, ...]``."""
+        """Compute the minibatch fields of each step, ``[T * N, ...]``."""
         settings = self.settings
         reward, value, terminated, mask = self._returns_of(fragment)
         reward = self._normalizer.rewards(reward) * np.float32(settings.reward_scale)
@@ -280,12 +280,12 @@ class PPOEmbryo(PolicyEmbryo):
                 memory[name] = np.empty((self._size, *rows.shape[1:]), rows.dtype)
 
     def _living(self, name: str) -> Array:
-        """Return a field of the rollout's samples; of a team's, of those that are alive."""
+        """Return a field of the rollout's samples; for a team, those of living agents."""
         alive, rows = self._samples.get("alive"), self._samples[name][: self._size]
         return rows if alive is None else rows[alive[: self._size].astype(bool)]
 
     def _normalize_values(self) -> None:
-        """Take in the rollout's targets; bring values, targets and advantages into the network's units."""
+        """Merge the rollout's targets; bring values, targets and advantages into the network's units."""
         if self._normalizer.values is None:
             return
         self._normalizer.update_values(self._living("target"), self._learners)
@@ -298,8 +298,8 @@ class PPOEmbryo(PolicyEmbryo):
     def _shuffled(self) -> Iterator[PPOMinibatch]:
         """Go through all samples once, in random order, in minibatches of about equal size.
 
-        Every learner yields as many: it has a share of each minibatch, which may be empty. Those without a
-        sample are left out: all learners know of them.
+        Every learner yields equally many: it has a share of each minibatch, which may be empty. All learners
+        leave out minibatches without a sample: they have compared their counts.
         """
         order, edges = self._order.shuffle(self._rng, self.settings.minibatch_size)
         for name, rows in self._samples.items():
@@ -319,15 +319,15 @@ class PPOEmbryo(PolicyEmbryo):
                 yield self._minibatch(number, samples, total)
 
     def _own(self, edges: Integers) -> list[slice]:
-        """Return where this learner's part of each minibatch is."""
+        """Return this learner's part of each minibatch, as slices of its order."""
         return [slice(*edge) for edge in pairwise(edges[self._learners.index].tolist())]
 
     def _count(self, columns: Mapping[str, Array], edges: Integers) -> Integers:  # noqa: ARG002 - all are samples
         """Count the samples of each minibatch over all learners.
 
         Args:
-            columns: of this learner's samples.
-            edges: where each minibatch begins and the last ends, ``[learners, minibatches + 1]``.
+            columns: fields of this learner's samples.
+            edges: begin of each minibatch and end of the last, ``[learners, minibatches + 1]``.
         """
         counts: Integers = np.diff(edges).sum(axis=0)
         return counts
@@ -336,8 +336,8 @@ class PPOEmbryo(PolicyEmbryo):
         """Shift and scale advantages to mean 0 and standard deviation 1, each minibatch over all learners.
 
         Args:
-            columns: of this learner's samples; ``advantage`` is written in place. Where there is ``alive``,
-                those that are not are no samples, and their advantages come as zeros.
+            columns: fields of this learner's samples; ``advantage`` is written in place. With ``alive``, dead
+                agents' steps are no samples, and their advantages are zeros.
         """
         advantage, slices = columns["advantage"], self._own(edges)
         if self._learners.number == 1 and "alive" not in columns:
@@ -359,12 +359,12 @@ class PPOEmbryo(PolicyEmbryo):
             advantage[own] /= scale
 
     def _minibatch(self, number: int, samples: slice, total: int) -> PPOMinibatch:
-        """Put a minibatch together.
+        """Build a minibatch.
 
         Args:
-            number: of the minibatch in its epoch.
-            samples: where it is in that order.
-            total: its samples over all learners.
+            number: number of the minibatch in its epoch.
+            samples: place of this learner's part in the epoch's order.
+            total: samples of the minibatch over all learners.
         """
         observation, outputs = self._order.input(number, samples)
         parts = {name: rows[samples] for name, rows in self._epoch.items()}
@@ -405,7 +405,7 @@ class PPOEmbryo(PolicyEmbryo):
     # Learning rate and clip range, what is reported, and what is saved.
 
     def _end_epoch(self) -> None:
-        """Let an adaptive learning rate follow how far the policy is now from the one that acted."""
+        """Adapt an adaptive learning rate to the divergence between the policy and the one that acted."""
         if not self._adapts:
             return
         sums = torch.tensor([float(self._diverged), self._diverged_samples], dtype=torch.float64)
@@ -420,7 +420,7 @@ class PPOEmbryo(PolicyEmbryo):
         self._diverged, self._diverged_samples = 0.0, 0
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return what every update rule does, and an adaptive learning rate."""
+        """Return the state of every update rule, and an adaptive learning rate."""
         tensors, rest = super().state()
         if self._adapts:
             rest["learning_rate"] = self._optimizer.learning_rate
@@ -435,9 +435,9 @@ class PPOEmbryo(PolicyEmbryo):
             self._began_at = rest.get("began_at", self.settings.learning_rate)
 
     def adopt_settings(self, settings: PPOSettings) -> None:  # type: ignore[override]
-        """Train by these settings from now on; an adaptive learning rate begins anew if it is another one.
+        """Train by these settings from now on; a new ``learning_rate`` restarts an adaptive one.
 
-        Another one than that which the present rate began with, in whichever update rule: see ``load_state``.
+        It is new if the current rate began at another value, also before a resume: see ``load_state``.
         """
         if self._adapts and settings.learning_rate != self._began_at:
             self._optimizer.learning_rate = self._began_at = settings.learning_rate
@@ -491,7 +491,7 @@ class PPOAgent(PolicyAgent):
         return (*super().fields(spaces, settings), value)
 
     def record_value(self, value: npt.NDArray[np.float32], into: Fields) -> None:
-        """Write ``value [N]``, as returns have it where the network gives normalised ones."""
+        """Write ``value [N]``, restored to returns where the network's values are normalised."""
         into["value"][...] = value.reshape(into["value"].shape)
         if self._units is not None:
             into["value"][...] = self._units.restored(into["value"])

@@ -22,20 +22,21 @@ class PPOSettings(PolicySettings):
     """Hyperparameters of PPO, with those of ``PolicySettings``; section ``[training]`` of a config.
 
     Attributes:
-        minibatch_size: samples per gradient update, about: a rollout is cut into equal minibatches. If the
-            network remembers, they are of whole sequences, ``send_size`` steps each, and have one at least.
+        minibatch_size: samples per gradient update, about: a rollout is cut into equal minibatches. With
+            a recurrent network they are of whole sequences, ``send_size`` steps each, and have one at least.
         learning_rate_schedule: "linear" lets it fall to 0 at ``schedule_steps``; "adaptive" follows
             ``adaptive_kl``; or points, such as ``[[0, 1.0], [500_000, 0.3]]``: env steps and a factor.
         gae_lambda: of generalised advantage estimation (Schulman et al., 2016, equation 16).
-        clip_range: of the probability ratio (Schulman et al., 2017, equation 7).
+        clip_range: epsilon, clip range of the probability ratio (Schulman et al., 2017, equation 7).
         clip_range_schedule: "linear" lets it fall to 0 at ``schedule_steps``; or points, likewise.
         clip_value: clip the value function's change like the policy's.
-        normalize_advantage: to mean 0 and standard deviation 1, over each minibatch or rollout.
-        adaptive_kl: what ``learning_rate_schedule = "adaptive"`` keeps the policy's divergence near: after an
+        normalize_advantage: bring advantages to mean 0 and standard deviation 1, over each minibatch or
+            rollout.
+        adaptive_kl: divergence of the policy that ``learning_rate_schedule = "adaptive"`` aims at: after an
             epoch with more than twice this the learning rate is divided by 1.5, with less than half of it
-            multiplied, between 1e-6 and 1e-2 (as rl_games has it).
-        target_kl: skip the rest of a rollout once the policy is this far from the one that acted; on a device
-            each update is waited for, to see.
+            multiplied, between 1e-6 and 1e-2 (as in rl_games).
+        target_kl: skip the rest of a rollout once the policy's divergence from the one that acted exceeds
+            this; on a device the host then waits for each update.
     """
 
     adjustable: ClassVar[frozenset[str]] = PolicySettings.adjustable | {
@@ -65,5 +66,5 @@ class PPOSettings(PolicySettings):
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
-        """How learning rate and clip range change over training."""
+        """Schedules of learning rate and clip range."""
         return (*super().schedules, self.clip_range_schedule)

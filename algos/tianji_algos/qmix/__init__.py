@@ -1,1 +1,1 @@
-"""QMIX: a team's values from those of its agents, learnt from whole episodes; with VDN and IQL."""
+"""QMIX: a team's value mixed from its agents' values, learnt from whole episodes; with VDN and IQL."""

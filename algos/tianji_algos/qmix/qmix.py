@@ -1,6 +1,6 @@
 """QMIX (Rashid et al., 2018, section 4), and with other mixers VDN and IQL: targets, update rule and agent.
 
-Episodes have different lengths: they are packed step by step, without what follows their ends.
+Episodes have different lengths: ``PackedEpisodes`` packs them step by step, without padding.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def value_of(q: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
 
 
 def best_values(q: torch.Tensor, chooser: torch.Tensor, available: torch.Tensor) -> torch.Tensor:
-    """Return the values ``[R, M]`` of what each agent would do.
+    """Return the values ``[R, M]`` of each agent's best action.
 
     With the online network as chooser this is double Q-learning (van Hasselt et al., 2016, equation 4); with
     ``q`` itself it is the maximum.
 
     Args:
-        q: of all actions, by the target network, ``[R, M, A]``.
-        chooser: by which the best actions are found, ``[R, M, A]``.
+        q: values of all actions, by the target network, ``[R, M, A]``.
+        chooser: values that decide which actions are best, ``[R, M, A]``.
     """
     return value_of(q, chooser.masked_fill(~available, UNAVAILABLE).argmax(dim=2))
 
@@ -67,15 +67,15 @@ def lambda_targets(
 ) -> torch.Tensor:
     """Compute ``y_t = r_t + discount_t ((1 - lambda) V_t+1 + lambda y_t+1)``, without importance weights.
 
-    That is Peng's Q(lambda) (Peng & Williams, 1994); 0 is Q-learning's target. Beyond an episode's last step
-    there is no ``y``, and ``V`` stands in for it.
+    The target is Peng's Q(lambda) (Peng & Williams, 1994); lambda = 0 gives Q-learning's target. Beyond an
+    episode's last step there is no ``y``, and ``V`` stands in for it.
 
     Args:
-        reward: of each step, ``[U, 1]`` or ``[U, V]``, time first; the longest episodes come first.
+        reward: reward of each step, ``[U, 1]`` or ``[U, V]``, time first; the longest episodes come first.
         discount: ``gamma``, or 0 for steps after which nothing counts, ``[U, 1]`` or ``[U, V]``.
-        value: of what each step led to, ``[U, V]``.
-        sizes: how many episodes have a step at each time.
-        is_cut: after which steps ``V`` stands in for ``y``, too, ``[U, V]``; None: after no others.
+        value: value of the record that each step led to, ``[U, V]``.
+        sizes: number of episodes that have a step at each time.
+        is_cut: further steps after which ``V`` stands in for ``y``, ``[U, V]``; None: there are none.
 
     Returns:
         ``[U, V]``.
@@ -87,7 +87,7 @@ def lambda_targets(
     stop = len(target)
     for now, later in zip(reversed(sizes[:-1]), reversed(sizes[1:]), strict=True):
         begin = stop - later
-        steps = slice(begin - now, begin - now + later)  # Those of this time that are no episode's last.
+        steps = slice(begin - now, begin - now + later)  # This time's steps that are no episode's last.
         gain = target[begin:stop] - value[steps]
         target[steps].addcmul_(gain, trace[steps], value=td_lambda)
         stop = begin
@@ -95,16 +95,16 @@ def lambda_targets(
 
 
 class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
-    """Trains a team's value towards the rewards and what target networks make of what follows.
+    """QMIX's update rule: trains a team's value towards targets that target networks bootstrap.
 
-    Every step of every episode counts alike, up to the terminal one. For a mixer what a dead agent does, its
-    only available action, counts as any other, and so it does where agents learn from the team's rewards: its
-    value is what is still to come. Where each agent learns from its own rewards, every step of every living
-    agent counts alike, and for the dead there is nothing to come and nothing to learn.
+    Every step of every episode counts alike, up to the terminal one. A mixer treats a dead agent's action,
+    its only available one, as any other, and so do agents that learn from the team's rewards: a dead agent's
+    value is that of the team's later rewards. Where each agent learns from its own rewards, every step of
+    every living agent counts alike, and dead agents have no further value and learn nothing.
 
-    Where an agent is cut off and others go on, the value of that record is as if it went on, too. No target
-    looks beyond that record, and nothing is learnt from the step that begins there, which the agent has no
-    part in. Without a mixer this holds for that agent alone. Later the agent is like one that died.
+    Where an agent is cut off and others go on, the value of that record is as if the agent went on, too. No
+    target looks beyond that record, and no value of the step that begins there is learnt, since the agent has
+    no part in that step. Without a mixer this holds for that agent alone. Later the agent is like a dead one.
 
     Args:
         model: trained in place, on its final device; its parameters move into one flat tensor.
@@ -138,7 +138,7 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
         self._each_for_itself = model.settings.mixer == "none" and settings.rewards == "individual"
 
     def update(self, batch: SequenceBatch) -> UpdateResult:
-        """Make one step of the optimizer, and let the target networks follow when it is time."""
+        """Make one step of the optimizer, and update the target networks when it is time."""
         episodes = PackedEpisodes(batch)
         counts = self._counts(episodes)
         own = np.array([batch.length.sum(), np.count_nonzero(counts)], np.int64)
@@ -152,21 +152,21 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
         return UpdateResult(int(steps))
 
     def _counts(self, episodes: PackedEpisodes) -> Counts:
-        """Return which values of all steps are learnt, ``[U, V]``."""
+        """Mark the values of all steps that are learnt, ``[U, V]``."""
         counts: Counts = episodes.seen["alive"] if self._each_for_itself else ~self._cut(episodes.seen)
         return counts[episodes.origin]
 
     def _cut(self, seen: Records) -> Counts:
-        """Return which values ``[R, V]`` the steps to records ``[R]`` cut off: the team's if any agent."""
+        """Mark the values ``[R, V]`` that the steps to records ``[R]`` cut off: the team's if any agent's."""
         cut = cut_off(seen)
         return cut if self._values > 1 else np.logical_or.reduce(cut, axis=1, keepdims=True)
 
     def _differentiate(self, episodes: PackedEpisodes, counts: Counts, total: int) -> torch.Tensor:
-        """Write the gradient of half the squared error; give the diagnostics ``[4]``.
+        """Write the gradient of half the squared error; return the diagnostics ``[4]``.
 
         Args:
-            counts: which values are learnt, ``[U, V]``.
-            total: how many that are with all learners; the gradients of all add up to that of the mean.
+            counts: values that are learnt, ``[U, V]`` bool.
+            total: number of these over all learners; the learners' gradients add up to that of the mean.
         """
         to_device = self._exchange.to_device
         inputs = to_device(self._inputs(episodes.seen["observation"], episodes.last_action))
@@ -187,14 +187,14 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
     def _targets(
         self, episodes: PackedEpisodes, inputs: torch.Tensor, state: torch.Tensor, online: torch.Tensor
     ) -> torch.Tensor:
-        """Compute what the values of all steps should be, ``[U, V]``.
+        """Compute the targets of the values of all steps, ``[U, V]``.
 
         Args:
-            inputs: of the agents' networks, in all rows.
+            inputs: inputs of the agents' networks, in all rows.
             online: values of all actions by the online network, in all rows.
         """
         settings, to_device = self.settings, self._exchange.to_device
-        first = episodes.sizes[0]  # All rows after these are what a step led to, in the order of steps.
+        first = episodes.sizes[0]  # A step led to each of the rows after these, in the order of steps.
         led_to = episodes.seen[first:]
         q = self._target.model(inputs, episodes.sizes)[first:]
         chooser = online[first:] if settings.double else q
@@ -215,19 +215,19 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
 
 
 class PackedEpisodes:
-    """The rows and steps of a batch, in the order of time; at each time the longest episodes come first.
+    """Rows and steps of a batch, in the order of time; at each time the longest episodes come first.
 
-    A row is what a team saw, R in all; a step leads from a row to another, U in all, in the order in which
-    rows have them. Rows of the same episodes follow one another in the same order, so the first B rows are
-    first observations, and step i leads to row B + i.
+    A row is a team's record, R in all; a step leads from one row to another, U in all, in the order of the
+    rows. Episodes have the same order at every time, so the first B rows are first observations, and step i
+    leads to row B + i.
 
     Attributes:
-        sizes: how many episodes have a row at each time, from 0 to the longest episode's length.
+        sizes: number of episodes that have a row at each time, from 0 to the longest episode's length.
         seen: records ``[R]``.
-        last_action: what was done before each row, ``[R, M]``; ``NO_ACTION`` in the first.
-        origin: the row that each step begins in, ``[U]``.
-        action: of the step that begins in each row, ``[R, M]``; 0 where none does.
-        reward: the team's for each step, ``[U, 1]``.
+        last_action: actions before each row, ``[R, M]``; ``NO_ACTION`` in an episode's first row.
+        origin: the row in which each step begins, ``[U]``.
+        action: actions of the step that begins in each row, ``[R, M]``; 0 where none does.
+        reward: the team's reward for each step, ``[U, 1]``.
         goes_on: 0 for steps that terminated an episode, else 1; ``[U, 1]``.
     """
 
@@ -261,7 +261,7 @@ def _steps_of(field: npt.NDArray[Any], steps: Indices) -> npt.NDArray[Any]:
 
 
 class QMIXAgent(Agent):
-    """Acts epsilon-greedily for all agents of a team; records what each does.
+    """Acts epsilon-greedily for all agents of a team; records their actions.
 
     Raises:
         UnsupportedSpaceError: the environment has no team, or actions are continuous.
@@ -314,7 +314,7 @@ class QMIXAgent(Agent):
         return self._act(observation, self.settings.eval_epsilon)
 
     def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
-        """Forget what was seen and done before."""
+        """Clear the states and last actions of earlier episodes."""
         self._executor.forget(where)
 
     def schedule(self, env_steps: int) -> None:

@@ -1,4 +1,4 @@
-"""Settings of QMIX: of its agent and its update rule. Imports no torch."""
+"""Settings of QMIX's agent and update rule. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tianji_algos.settings import AnyOptimizerSettings, Settings, TargetSettings
 
 
 class QMIXAgentSettings(Settings):
-    """How QMIX's agents explore; section ``[agent]`` of a config.
+    """Exploration of QMIX's agents; section ``[agent]`` of a config.
 
     Attributes:
         epsilon_start: share of random actions, among those available, at first.
@@ -30,17 +30,17 @@ class QMIXSettings(AnyOptimizerSettings, TargetSettings):
     """Hyperparameters of QMIX, its optimizer and its target networks; section ``[training]`` of a config.
 
     Attributes:
-        replay_ratio: rho, how often each step is used, on average.
+        replay_ratio: rho, mean number of uses of each step.
         batch_size: episodes per gradient update.
-        sequence_steps: L, steps of an episode that are learnt from together; longer ones are cut. A piece
-            that follows a cut is learnt from as if agents remembered nothing and had done nothing before it,
-            while those that act do remember: as many steps as an episode may have are best.
+        sequence_steps: L, steps of an episode that one sequence holds; longer episodes are cut. Learning from
+            a piece after a cut starts without state and last action, while acting agents have both: as many
+            steps as an episode may have are best.
         warmup_steps: env steps in the replay before the first update.
         gamma: discount.
-        td_lambda: how much later values count in a target: 0 bootstraps after one step, 1 at the end.
+        td_lambda: weight of later values in a target: 0 bootstraps after one step, 1 at the end.
         double: the online network chooses the actions that the target network values (van Hasselt et al.,
             2016).
-        rewards: mixer "none": what agents learn from, "individual" rewards up to their death, or the "team"'s
+        rewards: mixer "none": agents learn from "individual" rewards up to their death, or from the "team"'s
             to the end of the episode.
         reward_scale: rewards are multiplied by it.
         publish_every: updates from one policy that actors get to the next.

@@ -1,7 +1,7 @@
-"""R2D2 (Kapturowski et al., 2019): DQN with a network that remembers: agent, targets and update rule.
+"""R2D2 (Kapturowski et al., 2019), DQN with a recurrent network: agent, targets and update rule.
 
-A replay gives steps of one environment in a row, and what the network remembered before the first. Both
-networks go through the burn-in from there, and what is learnt from begins with what they remember then.
+A replay gives successive steps of one environment, and the network's recorded state before the first. Both
+networks go through the burn-in from that state, and the steps to learn from begin with their states after it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tianji_algos.normalization import Normalizer
 from tianji_algos.r2d2.settings import R2D2AgentSettings, R2D2Settings
 
 LINEAR: Final = 1e-3
-"""Of rescaled values: what grows linearly in them (epsilon of Kapturowski et al., 2019, equation 2)."""
+"""Factor of the linear part of rescaled values (epsilon of Kapturowski et al., 2019, equation 2)."""
 
 
 def rescale(value: torch.Tensor) -> torch.Tensor:
@@ -40,9 +40,9 @@ def n_step_targets(
     """Compute ``r_t + gamma r_t+1 + ... + gamma^n V_t+n``, with fewer rewards where an episode or all ends.
 
     Args:
-        reward: of each step, ``[L, B]``.
+        reward: reward of each step, ``[L, B]``.
         discount: ``gamma``, or 0 where the step terminated the episode, ``[L, B]``.
-        value: of what each step led to, ``[L, B]``.
+        value: value of the observation that each step led to, ``[L, B]``.
         goes_on: the next step is of the same episode, ``[L - 1, B]`` bool.
     """
     target = reward + discount * value
@@ -54,7 +54,7 @@ def n_step_targets(
 
 
 class R2D2Agent(EpsilonGreedyAgent):
-    """Acts epsilon-greedily with a network that remembers."""
+    """Acts epsilon-greedily with a recurrent network."""
 
     algorithm: ClassVar[str] = "R2D2"
     contract: ClassVar[type[torch.nn.Module]] = RecurrentQNetwork
@@ -64,7 +64,7 @@ class R2D2Agent(EpsilonGreedyAgent):
 
 
 class R2D2Embryo(QEmbryo[RecurrentQNetwork], UnrollEmbryo):
-    """Trains a Q network that remembers towards what a target network makes of what follows."""
+    """R2D2's update rule: trains a recurrent Q network towards targets that a target network bootstraps."""
 
     algorithm: ClassVar[str] = "R2D2"
     contract: ClassVar[type[torch.nn.Module]] = RecurrentQNetwork
@@ -81,7 +81,7 @@ class R2D2Embryo(QEmbryo[RecurrentQNetwork], UnrollEmbryo):
         self._normalizer = Normalizer.of(model, spaces)
 
     def update(self, batch: UnrollBatch) -> UpdateResult:
-        """Make one step of Adam, and let the target network follow when it is time."""
+        """Make one step of Adam, and update the target network when it is time."""
         observed = batch.observation.reshape(-1, *batch.observation.shape[2:])
         self._normalizer.update_drawn(observed, self._learners)
         own = np.count_nonzero(batch.mask[:, self.settings.burn_in :])
@@ -89,7 +89,7 @@ class R2D2Embryo(QEmbryo[RecurrentQNetwork], UnrollEmbryo):
         self._optimizer.gradient.zero_()
         if own:
             diagnostics, priorities = self._differentiate(batch, own / total)
-        else:  # Of several learners one may have no step to learn from.
+        else:  # One of several learners may have no step to learn from.
             diagnostics, priorities = self._nothing, self._nothing.new_zeros(len(batch.mask))
         if self._learners.number > 1:
             self._learners.add_up(self._optimizer.gradient)
@@ -98,10 +98,10 @@ class R2D2Embryo(QEmbryo[RecurrentQNetwork], UnrollEmbryo):
         return UpdateResult(total, self._exchange.to_host_if(priorities, asked=self.prioritised))
 
     def _differentiate(self, batch: UnrollBatch, share: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the gradient of the loss; give the diagnostics and the priorities ``[B]``.
+        """Write the gradient of the loss; return the diagnostics and the priorities ``[B]``.
 
         Args:
-            share: this learner's share of what all learners learn from: the gradients of all add up.
+            share: this learner's share of all learners' steps: the gradients of all add up.
         """
         to_device, burn_in = self._exchange.to_device, self.settings.burn_in
         mask = batch.mask[:, burn_in:].T  # [L, B], as all that follows
@@ -124,8 +124,8 @@ class R2D2Embryo(QEmbryo[RecurrentQNetwork], UnrollEmbryo):
         """Go through all unrolls with both networks.
 
         Returns:
-            Action values of what is learnt from and of what that led to, by the online and by the target
-            network, ``[L + 1, B, A]``; and the observations ``[L + 1, B, ...]``.
+            Action values after the burn-in, up to the observation that the last step led to, by the online
+            and by the target network, ``[L + 1, B, A]``; and the observations ``[L + 1, B, ...]``.
         """
         burn_in = self.settings.burn_in
         seen = self._exchange.to_device(batch.observation)
@@ -148,7 +148,7 @@ class R2D2Embryo(QEmbryo[RecurrentQNetwork], UnrollEmbryo):
     def _targets(
         self, batch: UnrollBatch, q: torch.Tensor, target_q: torch.Tensor, observation: torch.Tensor
     ) -> torch.Tensor:
-        """Compute what the values of the actions should have been, ``[L, B]``."""
+        """Compute the targets of the actions' values, ``[L, B]``."""
         settings, to_device = self.settings, self._exchange.to_device
         chooser = (q if settings.double else target_q)[1:].flatten(0, 1)
         if self._mask is not None:
@@ -168,7 +168,7 @@ class R2D2Embryo(QEmbryo[RecurrentQNetwork], UnrollEmbryo):
         """Mix the largest and the mean of TD errors ``[L, B]``, 0 where nothing is learnt (section 2.3).
 
         Args:
-            steps: that are learnt from, ``[B]``.
+            steps: number of learnt steps of each unroll, ``[B]``.
         """
         mix = self.settings.priority_mix
         return mix * errors.amax(dim=0) + (1.0 - mix) * errors.sum(dim=0) / steps.clamp(min=1)

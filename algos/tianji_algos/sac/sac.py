@@ -1,4 +1,4 @@
-"""SAC (Haarnoja et al., 2018b, algorithm 1): a policy that is paid for its entropy, and twin Q functions."""
+"""SAC (Haarnoja et al., 2018b, algorithm 1): a policy rewarded for its entropy, and twin Q functions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DIAGNOSTICS: Final = ("critic_loss", "policy_loss", "mean_q", "td_error", "entro
 
 
 class SACEmbryo(ActorQEmbryo):
-    """Trains by the losses of SAC: of the Q functions, of the policy, and of the temperature."""
+    """SAC's update rule, with the losses of the Q functions, the policy and the temperature."""
 
     algorithm: ClassVar[str] = "SAC"
     contract: ClassVar[type[GaussianActorQ]] = GaussianActorQ
@@ -54,7 +54,7 @@ class SACEmbryo(ActorQEmbryo):
     def critic_loss(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the loss of the Q functions (equation 5), their mean value and absolute errors ``[B]``.
 
-        With n-step returns the entropy of the steps in between counts for nothing.
+        With n-step returns the entropy of the steps in between does not count.
         """
         with torch.no_grad():
             outputs = self.model.actor(seen.next_observation)
@@ -65,7 +65,7 @@ class SACEmbryo(ActorQEmbryo):
         return self._td_loss(seen, target)
 
     def policy_loss(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the loss of the policy (equation 9) and the log-probabilities ``[B]`` of what it chose."""
+        """Return the loss of the policy (equation 9) and the log-probabilities ``[B]`` of its actions."""
         outputs = self.model.actor(seen.observation)
         action, log_prob = squashed_draw(outputs, self._draw(len(outputs)))
         value = self.model.critics(seen.observation, action).amin(dim=0)
@@ -90,7 +90,7 @@ class SACEmbryo(ActorQEmbryo):
 
     def _improve(self) -> Norm:
         norm = self._step(self._actor_adam)
-        if self.settings.temperature is None:  # What is remembered of gradients would move it else.
+        if self.settings.temperature is None:  # Adam's moments would move a fixed one.
             self._step(self._temperature_adam)
         self._target_critics.follow(self.settings.target_tau)
         return norm
@@ -101,7 +101,7 @@ class SACEmbryo(ActorQEmbryo):
         self._temperature_adam.learning_rate = self._optimizer.learning_rate
 
     def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
-        """Continue from what ``state`` returned; a temperature that is set is the settings' business."""
+        """Continue from what ``state`` returned; a fixed temperature comes from the settings."""
         super().load_state(tensors, rest)
         self._temperature_adam.steps = self._actor_adam.steps
         if self.settings.temperature is not None:
@@ -127,7 +127,7 @@ def squashed_draw(outputs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Ten
     log_std = log_std.clamp(LEAST_LOG_STD, MOST_LOG_STD)
     drawn = torch.addcmul(mean, log_std.exp(), noise)
     normal = -0.5 * noise.square() - log_std - HALF_LOG_2PI
-    # log(1 - tanh(u)^2), which is that of tanh's derivative, without the square that rounds to 1.
+    # log(1 - tanh(u)^2), the logarithm of tanh's derivative, without the square that rounds to 1.
     slope = 2.0 * (math.log(2.0) - drawn - torch.nn.functional.softplus(-2.0 * drawn))
     return drawn.tanh(), (normal - slope).sum(dim=1)
 
@@ -157,7 +157,7 @@ class SACAgent(ContinuousAgent):
 
 
 class SquashedNormalRule(BoundedRule):
-    """What ``SACAgent`` does."""
+    """Acts as ``SACAgent`` does: by the tanh of a normal distribution's mean, or of a draw."""
 
     def __init__(self, space: gym.Space[Any]) -> None:
         super().__init__(ActionBounds(space))
@@ -177,5 +177,5 @@ class SquashedNormalRule(BoundedRule):
         return self.scaled(mean.tanh()), self.scaled((mean + std * noise).tanh()), mean, std
 
     def draw(self, rng: np.random.Generator, number: int) -> Floats:
-        """Draw all numbers of an action after the other."""
+        """Draw noise action by action, all numbers of each in a row."""
         return rng.standard_normal((number, *self.action_shape), dtype=np.float32)

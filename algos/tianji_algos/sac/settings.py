@@ -10,21 +10,21 @@ from tianji_algos.settings import ActorQSettings, ContinuousAgentSettings
 
 LEAST_LOG_STD: Final = -20.0
 MOST_LOG_STD: Final = 2.0
-"""A policy's standard deviations are kept between these, as in the authors' code."""
+"""Bounds of the logarithm of a policy's standard deviations, as in the authors' code."""
 
 
 class SACAgentSettings(ContinuousAgentSettings):
-    """How SAC's agent acts: by its policy, which explores by itself; section ``[agent]`` of a config."""
+    """Settings of SAC's agent, whose policy explores by itself; section ``[agent]`` of a config."""
 
 
 class SACSettings(ActorQSettings):
     """Hyperparameters of SAC; section ``[training]`` of a config.
 
     Attributes:
-        temperature: what a unit of entropy is worth; None lets it be learned, towards ``target_entropy``.
-        initial_temperature: where learning it begins.
-        target_entropy: of the policy, whose actions go from -1 to 1; None is minus the numbers of an action
-            (Haarnoja et al., 2018b, appendix D).
+        temperature: weight of the entropy; None lets SAC learn it, towards ``target_entropy``.
+        initial_temperature: temperature at which learning begins.
+        target_entropy: target entropy of the policy, whose actions go from -1 to 1; None is minus the numbers
+            of an action (Haarnoja et al., 2018b, appendix D).
     """
 
     temperature: float | None = Field(None, gt=0)

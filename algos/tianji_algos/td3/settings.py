@@ -1,4 +1,4 @@
-"""Settings of TD3, and of DDPG. Imports no torch."""
+"""Settings of TD3 and DDPG. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tianji_algos.settings import ActorQSettings, ContinuousAgentSettings
 
 
 class TD3AgentSettings(ContinuousAgentSettings):
-    """How TD3's agent explores: normally distributed noise is added; section ``[agent]`` of a config.
+    """Exploration of TD3's agent by normally distributed noise; section ``[agent]`` of a config.
 
     Deviations are in halves of the distance between an action's bounds.
 
@@ -18,8 +18,8 @@ class TD3AgentSettings(ContinuousAgentSettings):
         noise_schedule: "linear" goes over training from ``noise_start`` to ``noise_end``, alike in every
             environment; "per_actor" stays, and goes from one to the other over the job's environments, in
             equal ratios (after Horgan et al., 2018, section 4.1).
-        noise_start: "linear": standard deviation at first; "per_actor": of the first environment.
-        noise_end: "linear": standard deviation from ``noise_steps`` on; "per_actor": of the last environment.
+        noise_start: "linear": standard deviation at first; "per_actor": that of the first environment.
+        noise_end: "linear": standard deviation from ``noise_steps`` on; "per_actor": in the last environment.
         noise_steps: "linear": env steps of the whole job over which it changes, counted as the published
             policy knows them.
     """
@@ -38,7 +38,7 @@ class TD3Settings(ActorQSettings):
     Attributes:
         policy_delay: updates of the critics to one of the actor and of the target networks.
         target_noise: standard deviation of the noise on the target policy's actions, as an agent's is.
-        target_noise_clip: at most so much of it.
+        target_noise_clip: bound of that noise.
     """
 
     policy_delay: int = Field(2, ge=1)

@@ -24,7 +24,7 @@ DIAGNOSTICS: Final = ("critic_loss", "policy_loss", "mean_q", "td_error")
 
 
 class TD3Embryo(ActorQEmbryo):
-    """Trains by the losses of TD3: of the Q functions and, every few updates, of the policy."""
+    """TD3's update rule, with the losses of the Q functions and, every few updates, of the policy."""
 
     algorithm: ClassVar[str] = "TD3"
     contract: ClassVar[type[DeterministicActorQ]] = DeterministicActorQ
@@ -61,13 +61,13 @@ class TD3Embryo(ActorQEmbryo):
         return self._td_loss(seen, target)
 
     def policy_loss(self, seen: Transitions) -> torch.Tensor:
-        """Return minus the mean of what the first Q function makes of the policy's actions."""
+        """Return minus the mean value of the policy's actions by the first Q function."""
         action = self.model.actor(seen.observation).tanh()
         loss: torch.Tensor = -(self.model.critics(seen.observation, action)[0] * seen.weight).mean()
         return loss
 
     def _from_hand(self, batch: Batch) -> Differentiated:
-        """Differentiate the losses as they were found by hand."""
+        """Differentiate the losses by hand."""
         loss, mean_q, error, errors = self._hand.fit_critics(batch)
         if self._moves_policy(self._optimizer.steps + 1):
             self._policy_loss.fill_(self._hand.fit_actor(batch))
@@ -91,7 +91,7 @@ class TD3Embryo(ActorQEmbryo):
         return self._actor_norm
 
     def _moves_policy(self, update: int) -> bool:
-        """Whether the policy and the targets move with that update, counted from 1."""
+        """Whether an update, counted from 1, also moves the policy and the target networks."""
         return update % self.settings.policy_delay == 0
 
     def _networks(self) -> dict[str, torch.Tensor]:
@@ -100,7 +100,7 @@ class TD3Embryo(ActorQEmbryo):
 
 
 class TD3Agent(ContinuousAgent):
-    """Adds noise to what the policy says."""
+    """Adds noise to the policy's actions."""
 
     algorithm: ClassVar[str] = "TD3"
     contract: ClassVar[type[DeterministicActorQ]] = DeterministicActorQ
@@ -130,7 +130,7 @@ class TD3Agent(ContinuousAgent):
             )
 
     def explore_as(self, first: int, of: int) -> None:
-        """Spread the deviations over the environments of the job, where each has its own."""
+        """Set the deviation of each environment, where they differ."""
         settings = self._settings
         if settings.noise_schedule == "per_actor":
             share = (first + np.arange(len(self._deviation))) / max(1, of - 1)
@@ -139,7 +139,7 @@ class TD3Agent(ContinuousAgent):
 
     @classmethod
     def rule(cls, spaces: Spaces, settings: Any) -> ActionRule:  # noqa: ARG003 - always the same
-        """Take what the policy says."""
+        """Take the policy's actions."""
         return DeterministicRule(spaces.action)
 
     def _explore(self, outputs: Floats, actions: Floats) -> None:

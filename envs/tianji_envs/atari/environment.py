@@ -1,7 +1,7 @@
 """Environment type ``"atari"``: games of the Atari 2600, emulated by ``ale_py`` or by EnvPool.
 
-The emulators know whole games. Here a lost life becomes the end of an episode, rewards are clipped, and the
-scores of the games are kept.
+The emulators play whole games. This module ends an episode at a lost life, clips rewards, and keeps the
+scores of the games.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from tianji_envs.core import Array, EnvironmentFactory, Games, VectorEnvironment
 from tianji_envs.errors import BrokenEnvironmentError, MissingExtraError
 
 MAX_FRAMES: Final = 108_000
-"""Of a game: half an hour (Machado et al. 2018, Table 5; Mnih et al. 2015 evaluate over 18,000)."""
+"""Maximum frames of a game: half an hour (Machado et al. 2018, Table 5; 18,000 in Mnih et al. 2015)."""
 
 _LIBRARIES: Final = {"ale": ("ale_py", "atari"), "envpool": ("envpool", "envpool")}
-"""By backend: the module to import, and tianji's extra that brings it."""
+"""Module to import for each backend, and tianji's extra that brings it."""
 
 
 class AtariFactory(EnvironmentFactory):
@@ -35,11 +35,11 @@ class AtariFactory(EnvironmentFactory):
     makes_teams: ClassVar[bool | None] = False
 
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
-        """Look for the game; the libraries are not asked."""
+        """Look for the game, without asking the libraries."""
         find_game(id)
 
     def check_options(self, id: str, options: Mapping[str, Any]) -> None:  # noqa: A002, ARG002 - all games' alike
-        """Check names and values, and look for the library that is to emulate, without importing it."""
+        """Check names and values, and look for the emulator's library without importing it."""
         backend = read_options(options).backend
         if importlib.util.find_spec(_LIBRARIES[backend][0]) is None:
             raise _missing(backend)
@@ -55,7 +55,7 @@ class AtariFactory(EnvironmentFactory):
         evaluation: bool = False,
         threads: int = 1,
     ) -> VectorEnvironment:
-        """Build N emulators of a game; ``AtariOptions`` says what the options are."""
+        """Build N emulators of a game; ``AtariOptions`` lists the options."""
         game = find_game(id)
         chosen = read_options(options)
         if evaluation:
@@ -85,20 +85,20 @@ def _missing(backend: str) -> MissingExtraError:
 
 NOOP, FIRE = 0, 1
 FRAMES_PER_S = 60.0
-"""Of the console."""
+"""Frame rate of the console."""
 RENDERED_SIZE = 336
-"""Pixels that a drawing has at least in height and width, if a whole multiple of a frame fits."""
+"""Maximum height and width of an enlarged drawing, in pixels: the largest multiple of a frame within it."""
 
 
 class Turn(NamedTuple):
-    """What a step of all emulators gives; the library allocates it, each time anew.
+    """Result of a step of all emulators; the library allocates new arrays each time.
 
     Attributes:
-        frames: the newest, ``[N, 1, height, width]`` uint8.
-        reward: of the game, ``[N]``.
+        frames: newest frames, ``[N, 1, height, width]`` uint8.
+        reward: the game's reward, ``[N]``.
         terminated: the game is over, ``[N]`` bool.
         truncated: the game took too long, ``[N]`` bool.
-        lives: left, ``[N]``; 0 throughout in games without lives.
+        lives: remaining lives, ``[N]``; 0 throughout in games without lives.
     """
 
     frames: npt.NDArray[np.uint8]
@@ -117,7 +117,7 @@ class Emulators(ABC):
 
     @abstractmethod
     def reset(self, seeds: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
-        """Begin a game in every emulator; returns frames and lives as ``Turn`` has them."""
+        """Begin a game in every emulator; returns frames and lives as in ``Turn``."""
 
     def step(self, actions: npt.NDArray[np.int32]) -> Turn:
         """Act once in every emulator."""
@@ -130,13 +130,13 @@ class Emulators(ABC):
 
 
 class AleEmulators(Emulators):
-    """N emulators of one game.
+    """N emulators of one game, by ``ale_py``.
 
     ALE's own ``episodic_life`` begins a new game where a life is lost, so later lives would never be
     played; it stays off.
 
     Args:
-        max_steps: of a game, not counting what it begins with.
+        max_steps: maximum steps of a game, without the no-ops that begin it.
     """
 
     def __init__(self, game: str, num_envs: int, max_steps: int, options: AtariOptions, threads: int) -> None:
@@ -169,12 +169,12 @@ class AleEmulators(Emulators):
 
 
 class EnvPoolEmulators(Emulators):
-    """N emulators of one game.
+    """N emulators of one game, by EnvPool.
 
     A pool takes its seeds when it is made, so each reset makes a new one.
 
     Args:
-        options: of emulation.
+        options: options of emulation.
     """
 
     def __init__(self, game: str, num_envs: int, max_steps: int, options: AtariOptions, threads: int) -> None:
@@ -192,7 +192,7 @@ class EnvPoolEmulators(Emulators):
             "img_width": options.size,
             "stack_num": 1,
             "frame_skip": options.frame_skip,
-            "noop_max": max(1, options.noop_max),  # It draws from 1 to noop_max.
+            "noop_max": max(1, options.noop_max),  # EnvPool draws from 1 to noop_max.
             "episodic_life": False,
             "reward_clip": False,
             "use_fire_reset": options.fire_reset,
@@ -208,10 +208,10 @@ class EnvPoolEmulators(Emulators):
 
 
 class AtariVectorEnvironment(VectorEnvironment):
-    """N games, one frame an observation.
+    """N games; an observation is one frame.
 
     Args:
-        evaluation: the steps are not learned from.
+        evaluation: no policy learns from the steps.
     """
 
     def __init__(
@@ -228,8 +228,8 @@ class AtariVectorEnvironment(VectorEnvironment):
         self._ends_at_lives = options.life_loss
         fires = options.fire_reset and (options.full_action_space or game not in WITHOUT_FIRE)
         self._first_action = FIRE if fires else NOOP
-        # Where a lost life ends no episode, the step after it is experience: another action than the
-        # policy's own would be learnt from as if it had been that.
+        # Where a lost life ends no episode, the step after it is experience: the learner would take FIRE for
+        # the policy's own action.
         self._begins_lives = options.life_loss or (fires and evaluation)
 
         self.num_envs = num_envs
@@ -246,10 +246,10 @@ class AtariVectorEnvironment(VectorEnvironment):
         self._frames = np.zeros((num_envs, 1, options.size, options.size), np.uint8)
         self._actions = np.zeros(num_envs, np.int32)
         self._lives = np.zeros(num_envs, np.int32)
-        # Of the last step: the emulator's game was over; a life was lost and another is left; the next
-        # action begins a life; the game was over where an episode only began, and nothing has said so yet.
+        # Flags of the last step: the emulator's game was over; a life was lost and another is left; the next
+        # action begins a life; the game was over in a step that only began an episode, without a flag so far.
         self._over, self._lost, self._begins, self._unsaid = np.zeros((4, num_envs), np.bool_)
-        self._eventful = False  # Some of these but for the lost lives, which do nothing later, are set.
+        self._eventful = False  # Some flags, other than lost lives, are set.
 
     def reset(self, seed: int, observation: Array) -> None:
         """Begin a game in every emulator."""
@@ -264,7 +264,7 @@ class AtariVectorEnvironment(VectorEnvironment):
     def step(
         self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array
     ) -> None:
-        """Act once in every emulator; the action that begins a life is not the caller's."""
+        """Act once in every emulator; FIRE or NOOP replaces the action that begins a life."""
         self._actions[...] = actions
         if self._eventful:
             np.copyto(self._actions, self._first_action, where=self._begins)
@@ -277,7 +277,7 @@ class AtariVectorEnvironment(VectorEnvironment):
             np.clip(turn.reward, -1, 1, out=reward)
         else:
             reward[...] = turn.reward
-        # Most steps neither end nor begin anything, and calls of numpy cost more than what they do here.
+        # Most steps neither end nor begin anything, and a numpy call costs more than its arithmetic here.
         eventful = self._eventful
         if eventful:
             np.copyto(self._score, 0, where=self._game_over)
@@ -296,7 +296,7 @@ class AtariVectorEnvironment(VectorEnvironment):
             self._eventful = any(flags.any() for flags in (self._over, self._begins, self._unsaid))
 
     def _note_ends(self, turn: Turn) -> None:
-        """Find what has ended with this step. ``np.greater(a, b)`` of flags is "a and not b"."""
+        """Find the lives and games that ended with this step. ``np.greater(a, b)`` is "a and not b"."""
         lost, over = self._lost, self._over
         np.less(turn.lives, self._lives, out=lost)
         np.logical_and(lost, turn.lives, out=lost)  # Qbert shows 0 lives for a while before its game is over.
@@ -309,10 +309,10 @@ class AtariVectorEnvironment(VectorEnvironment):
     def _end_episodes_at_lives(self, reward: Array, terminated: Array, truncated: Array) -> None:
         """Make the step after a lost life one that only begins an episode: without reward or flags.
 
-        The game goes on in that step. Should it end there, the next one says so: the emulator then
-        begins a new game and gives no reward either. That step, which is rare, counts as experience of a
-        terminal state though its action did nothing and it shows the new game; if the game was cut off,
-        it says terminated all the same.
+        The game goes on in that step. If the game ends there, the next step has the flag: the emulator then
+        begins a new game and gives no reward either. This rare step counts as experience of a terminal state,
+        though its action did nothing and its observation is the new game's; it is terminated even if the game
+        was truncated.
         """
         begins, unsaid, ends = self._begins, self._unsaid, self._lost
         for written in (reward, terminated, truncated, self._game_over):

@@ -1,4 +1,4 @@
-"""Which Atari games there are, what a config may call them, and its ``environment.options``.
+"""Names of the Atari games, and their ``environment.options``.
 
 The list stands here so that a config is checked without loading an emulator.
 """
@@ -28,7 +28,7 @@ GAMES: Final = tuple(
     video_chess video_cube video_pinball wizard_of_wor word_zapper yars_revenge zaxxon
     """.split()  # noqa: SIM905 - 104 quoted strings are no list to read
 )
-"""Names of the ROMs that one player can play, in alphabetical order: of ALE and EnvPool alike."""
+"""Names of the ROMs that one player can play, in alphabetical order; the same in ALE and EnvPool."""
 
 WITHOUT_FIRE: Final = frozenset(
     {
@@ -62,8 +62,7 @@ _BY_FOLDED: Final = {_folded(game): game for game in GAMES}
 def find_game(id: str) -> str:  # noqa: A002 - the config's word for it
     """Find the ROM that an id means.
 
-    Gymnasium's ids lead to the game alone: how many frames are skipped and how often an action sticks is
-    what the options say.
+    Gymnasium's ids lead to the game alone: the options, not the id, set frame skip and sticky actions.
 
     >>> [find_game(id) for id in ("SpaceInvaders", "space_invaders", "ALE/Pong-v5", "PongNoFrameskip-v4")]
     ['space_invaders', 'space_invaders', 'pong', 'pong']
@@ -95,7 +94,7 @@ BACKENDS: Final = ("ale", "envpool")
 class AtariOptions:
     """Preprocessing of Mnih et al. 2015 ("Methods") and Machado et al. 2018 (section 3 and Table 5).
 
-    The defaults are those of Mnih et al. and of what PPO, IMPALA and Ape-X were measured with. Machado et
+    The defaults are those of Mnih et al. and of the experiments of PPO, IMPALA and Ape-X. Machado et
     al. recommend ``sticky = 0.25``, ``noop_max = 0``, ``full_action_space = true``, ``life_loss = false``
     and ``fire_reset = false``. An observation is the maximum of the last two frames of a step.
 
@@ -103,8 +102,8 @@ class AtariOptions:
         backend: the library that emulates: "ale" or "envpool".
         frame_skip: frames that one step takes, its action repeated.
         stack: frames that a policy sees at once.
-        noop_max: a game begins with a random number of frames without action, at most so many; rewards
-            in these count nowhere. EnvPool makes at least one.
+        noop_max: most frames without action at the begin of a game, a random number; their rewards do not
+            count. EnvPool makes at least one.
         size: height and width of a frame, in pixels.
         sticky: probability that the emulator repeats the previous action instead, in every frame.
         clip_rewards: rewards are clipped to [-1, 1], in training.
@@ -112,8 +111,9 @@ class AtariOptions:
         full_action_space: all 18 actions, not only those that the game knows.
         fire_reset: the first action of a game is FIRE, not the policy's: in Breakout and a few
             others the ball waits for it, and a greedy policy that never learnt to press it would wait
-            for ever. So is the first of each further life in evaluation and where ``life_loss`` makes it
-            no experience; elsewhere in training it is the policy's own, which is what is recorded.
+            for ever. The same holds for the first action of each further life in evaluation, and where
+            ``life_loss`` makes its step no experience; elsewhere in training it is the policy's own, as
+            recorded.
     """
 
     backend: str = "ale"
@@ -143,7 +143,7 @@ def read_options(options: Mapping[str, Any] | None) -> AtariOptions:
 
 
 def _wanted(name: str, value: Any) -> str:
-    """Describe what a value should be; empty if it is."""
+    """Describe the right values of an option; empty if the value is right."""
     if name == "backend" and value not in BACKENDS:
         return " or ".join(f'"{backend}"' for backend in BACKENDS)
     if name in _AT_LEAST and value < _AT_LEAST[name]:

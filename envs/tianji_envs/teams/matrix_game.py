@@ -36,9 +36,9 @@ class Game:
     """States of two agents; the first is where an episode begins.
 
     Attributes:
-        payoffs: of both agents, by state and the actions of both: ``[S, A, A, 2]`` float32.
-        follows: which state comes then, ``[S, A, A]``; S: the episode ends.
-        is_common: both get the same, and the team's reward is this once.
+        payoffs: payoffs of both agents, by state and the actions of both: ``[S, A, A, 2]`` float32.
+        follows: next state, ``[S, A, A]``; S: the episode ends.
+        is_common: both agents get the same payoff, and the team's reward is that payoff once.
     """
 
     payoffs: npt.NDArray[np.float32]
@@ -93,7 +93,7 @@ class MatrixGameFactory(EnvironmentFactory):
         find_game(id)
 
     def check_options(self, id: str, options: Mapping[str, Any]) -> None:  # noqa: A002 - the config's word for it
-        """Check names and values, and whether the game has any."""
+        """Check names and values, and whether the game has options."""
         _read_options(id, options)
 
     def make(
@@ -107,7 +107,7 @@ class MatrixGameFactory(EnvironmentFactory):
         evaluation: bool = False,  # noqa: ARG002 - episodes are whole, and rewards the game's own
         threads: int = 1,  # noqa: ARG002 - all are stepped by the caller's thread
     ) -> VectorEnvironment:
-        """Build N; ``MatrixGameOptions`` says what the options are."""
+        """Build N games; ``MatrixGameOptions`` lists the options."""
         self.check_id(id)
         return MatrixGameVectorEnvironment(
             find_game(id, _read_options(id, options)), num_envs, max_episode_steps
@@ -126,7 +126,7 @@ def _read_options(id: str, options: Mapping[str, Any] | None) -> MatrixGameOptio
 
 
 class MatrixGameVectorEnvironment(VectorEnvironment):
-    """N of one game; what agents see is the state, one-hot, and after the end nothing.
+    """N copies of one game; agents see the state, one-hot, and zeros after the end.
 
     Args:
         max_episode_steps: truncate episodes after so many steps; None: they end as the game says.
@@ -156,7 +156,7 @@ class MatrixGameVectorEnvironment(VectorEnvironment):
     ) -> None:
         """Act in, or begin anew, every environment."""
         game, fresh = self._game, self._ended
-        # Of an environment that begins anew the state is one past the last, and its payoffs count nothing.
+        # An environment that begins anew may be in the state past the last; its payoffs count nothing.
         played = (np.where(fresh, 0, self._state), *actions.T)
         paid = np.where(fresh[:, None], np.float32(0), game.payoffs[played])
         self._state[...] = np.where(fresh, 0, game.follows[played])
@@ -180,4 +180,4 @@ class MatrixGameVectorEnvironment(VectorEnvironment):
         raise BrokenEnvironmentError("a matrix game draws nothing")
 
     def close(self) -> None:
-        """Hold nothing, free nothing."""
+        """Do nothing: there is nothing to free."""

@@ -1,6 +1,6 @@
 """Environment type ``"mpe"``: the particle worlds of Lowe et al. 2017 as package ``mpe2`` keeps them.
 
-They are environments of type ``"pettingzoo"`` too, and the same then; here they step twice as fast.
+The same worlds are available by type ``"pettingzoo"``; this type steps twice as fast.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class MPEFactory(EnvironmentFactory):
     makes_teams: ClassVar[bool | None] = True
 
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
-        """Look for the world; the library is not imported."""
+        """Look for the world without importing the library."""
         find_world(id)
 
     def check_options(self, id: str, options: Mapping[str, Any]) -> None:  # noqa: A002 - the config's word for it
-        """Check names; which values there are, only the world knows."""
+        """Check names; only the world knows the values."""
         name = find_world(id)
         if options:
             check_keywords(id, _raw(name), options)
@@ -50,7 +50,7 @@ class MPEFactory(EnvironmentFactory):
         evaluation: bool = False,  # noqa: ARG002 - episodes are whole, and rewards the environment's own
         threads: int = 1,  # noqa: ARG002 - all are stepped by the caller's thread
     ) -> VectorEnvironment:
-        """Build N with the options as keyword arguments of the world's ``parallel_env``."""
+        """Build N worlds with the options as keyword arguments of the world's ``parallel_env``."""
         name = find_world(id)
         world = _raw(name)
         check_keywords(id, world, options)
@@ -102,7 +102,7 @@ def installed_worlds() -> dict[str, list[int]]:
 
 
 def _raw(name: str) -> Callable[..., Any]:
-    """Import a world of ``mpe2`` as it is without PettingZoo's wrappers."""
+    """Import a world of ``mpe2`` without PettingZoo's wrappers."""
     world: Callable[..., Any] = find_parallel_env(f"mpe2.{name}").raw_env
     return world
 
@@ -110,8 +110,8 @@ def _raw(name: str) -> Callable[..., Any]:
 class ParticleWorld:
     """A world of ``mpe2`` whose agents all act at once: a ``ParallelEnv``.
 
-    In a world agents take turns, and it moves after the last one's. ``parallel_env`` asks before each turn
-    what its agent sees, goes through wrappers that check the order of calls, and so takes twice the time.
+    Agents of a world take turns, and the world moves after the last turn. ``parallel_env`` observes before
+    each turn, goes through wrappers that check the order of calls, and so takes twice the time.
 
     Args:
         world: a ``raw_env``; episodes end for all agents at once.
@@ -127,12 +127,12 @@ class ParticleWorld:
         self.agents: Sequence[str] = ()
 
     def observation_space(self, agent: str) -> gymnasium.Space[Any]:
-        """Describe what an agent sees."""
+        """Return the space of an agent's observations."""
         space: gymnasium.Space[Any] = self._world.observation_space(agent)
         return space
 
     def action_space(self, agent: str) -> gymnasium.Space[Any]:
-        """Describe what an agent does."""
+        """Return the space of an agent's actions."""
         space: gymnasium.Space[Any] = self._bounds[agent]
         return space
 
@@ -159,7 +159,7 @@ class ParticleWorld:
         return {agent: self._world.observe(agent) for agent in self.possible_agents}
 
     def state(self) -> npt.NDArray[Any]:
-        """Show what all agents see; no environment asks, since that is no more than observations."""
+        """Return all agents' observations; no environment asks for the state, which is no more than these."""
         state: npt.NDArray[Any] = self._world.state()
         return state
 
@@ -173,24 +173,24 @@ class ParticleWorld:
 
 
 _MOST_AGENTS: Final = 8
-"""All assignments are tried: 40,320 for eight."""
+"""Most agents of the heuristic, which tries all assignments: 40,320 for eight."""
 
-# Of mpe2's physics: a step of 0.1 moves an agent by 0.1 of its velocity, of which it then keeps 0.75 and
-# gets 0.5 more in the direction in which it pushes.
+# mpe2's physics: a step of 0.1 moves an agent by 0.1 of its velocity; the agent then keeps 0.75 of the
+# velocity and gets 0.5 more in the direction in which it pushes.
 _COASTS: Final = 0.1 / (1 - 0.75)
-"""How far an agent that pushes no more still gets, by its velocity."""
+"""Distance that an agent still coasts without pushes, per unit of velocity."""
 _PUSH: Final = 0.5 * _COASTS
-"""How much farther one push lets it get."""
+"""Distance that one push adds."""
 
 
 def spread_heuristic(
     vector: VectorEnvironment, options: Mapping[str, Any]
 ) -> Callable[[Array], Array] | None:
-    """Build the policy for such a vector.
+    """Build the heuristic policy of ``simple_spread``: each agent heads for a landmark of its own.
 
     Returns:
-        From records ``[N]`` to actions; None if there are more than eight agents, or they do not see all
-        landmarks.
+        A function from records ``[N]`` to actions; None if there are more than eight agents, or they do not
+        see all landmarks.
     """
     agents = len(vector.agents)
     if agents > _MOST_AGENTS or options.get("num_landmark_neighbors") is not None:
@@ -205,11 +205,11 @@ def spread_heuristic(
 
 
 def _misses(observation: Array, assignments: Array) -> Array:
-    """Compute by how much agents would miss their landmarks if they pushed no more.
+    """Compute the distances by which agents would miss their landmarks without further pushes.
 
     Args:
         observation: ``[N, M, O]``: an agent's velocity, its position, all landmarks relative to it, others.
-        assignments: ``[P, M]``, all: the landmark of each agent.
+        assignments: all assignments of a landmark to each agent, ``[P, M]``.
 
     Returns:
         ``[N, M, 2]``.
@@ -224,7 +224,7 @@ def _misses(observation: Array, assignments: Array) -> Array:
 
 
 def _push_one(misses: Array) -> Array:
-    """Push along the axis of the larger miss, if that lessens it: 1 left, 2 right, 3 down, 4 up; else 0."""
+    """Push along the axis of the larger miss if a push reduces it: 1 left, 2 right, 3 down, 4 up; else 0."""
     axis = np.argmax(np.abs(misses), axis=-1)
     larger = np.take_along_axis(misses, axis[..., None], axis=-1)[..., 0]
     return np.where(np.abs(larger) > _PUSH / 2, 1 + 2 * axis + (larger > 0), 0)

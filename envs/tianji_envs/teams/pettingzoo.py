@@ -41,7 +41,7 @@ from tianji_envs.serial import SerialVectorEnvironment
 from tianji_envs.team import ALIVE, AVAILABLE, OBSERVATION, REWARD, STATE, TRUNCATED, TeamSpace
 
 LARGEST: Final = 4096
-"""Numbers that an agent may see; what is larger is an image."""
+"""Most numbers in an agent's observation; a larger one is an image."""
 
 _FLAT: Final = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
 
@@ -52,7 +52,7 @@ def flat_size(who: str, space: gymnasium.Space[Any]) -> int:
     """Count the numbers that ``_Flat`` makes of an element of ``space``.
 
     Raises:
-        UnsupportedSpaceError: an image, or nothing of a fixed number of numbers.
+        UnsupportedSpaceError: the space is of images, or of no fixed number of numbers.
     """
     if not isinstance(space, _FLAT):
         raise UnsupportedSpaceError(
@@ -76,7 +76,7 @@ def team_actions(name: str, agents: Mapping[str, gymnasium.Space[Any]]) -> TeamA
         in a row, in which the numbers that an agent does not have are bounded by 0 and 0.
 
     Raises:
-        UnsupportedSpaceError: other spaces, or some of both kinds.
+        UnsupportedSpaceError: there are other spaces, or both kinds.
     """
     parts = list(agents.values())
     choices = [int(space.n) for space in parts if isinstance(space, spaces.Discrete)]
@@ -100,7 +100,7 @@ def _padded(boxes: Sequence[spaces.Box]) -> spaces.Box:
 
 
 MASK: Final = "action_mask"
-"""PettingZoo's name for which actions are legal, in a Dict observation, an agent's info, or alike in both."""
+"""PettingZoo's name of the mask of legal actions, in a Dict observation, an agent's info, or in both."""
 
 ByAgent = Mapping[str, Any]
 BY_AGENT: Final = ("observations", "rewards", "terminations", "truncations")
@@ -108,31 +108,31 @@ BY_AGENT: Final = ("observations", "rewards", "terminations", "truncations")
 
 
 class ParallelEnv(Protocol):
-    """The methods of PettingZoo's class of that name that are used here."""
+    """The methods of PettingZoo's class of that name that this module calls."""
 
     possible_agents: Sequence[str]
     agents: Sequence[str]
 
     def observation_space(self, agent: str) -> gymnasium.Space[Any]:
-        """Describe what an agent sees."""
+        """Return the space of an agent's observations."""
 
     def action_space(self, agent: str) -> gymnasium.Space[Any]:
-        """Describe what an agent does."""
+        """Return the space of an agent's actions."""
 
     def reset(self, seed: int | None = None) -> tuple[ByAgent, Any]:
-        """Begin an episode: observations, infos."""
+        """Begin an episode; returns observations and infos."""
 
     def step(self, actions: dict[str, Any]) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent, Any]:
-        """Act: observations, rewards, terminations, truncations, infos."""
+        """Act; returns observations, rewards, terminations, truncations and infos."""
 
     def state(self) -> npt.NDArray[Any]:
-        """Show all there is; where there is a ``state_space``."""
+        """Return the global state, where there is a ``state_space``."""
 
     def render(self) -> Any:
         """Draw the current state."""
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Free the environment's resources."""
 
 
 class _Flat:
@@ -176,19 +176,19 @@ class _Member:
         self.size = flat_size(name, self.sees)
         self.acts = acts
         self.count = int(acts.n) if isinstance(acts, spaces.Discrete) else spaces.flatdim(acts)
-        self.tells_mask: bool | None = None  # In its info; None: it was not there yet.
+        self.tells_mask: bool | None = None  # In its info; None: not known yet.
         self.flat = _Flat(f"{name} sees", self.sees)
         self.row: npt.NDArray[np.float32]
         self.choices: npt.NDArray[np.bool_] | None = None
 
     def write_to(self, record: npt.NDArray[Any]) -> None:
-        """Show all further observations in ``record``."""
+        """Write all further observations into ``record``."""
         self.row = record[OBSERVATION][self.index, : self.size]
         if AVAILABLE in (record.dtype.names or ()):
             self.choices = record[AVAILABLE][self.index, : self.count]
 
     def show(self, seen: Any, info: Any, *, is_alive: bool = True) -> None:
-        """Write an observation, and which actions it or the info leaves."""
+        """Write an observation, and the actions that its mask or the info's allows."""
         masks: dict[str, Any] = {}
         if self.is_masked:
             if not (isinstance(seen, Mapping) and seen.keys() >= {"observation", MASK}):
@@ -205,7 +205,7 @@ class _Member:
         self.row[...] = self.flat(seen)
 
     def _choose(self, choices: npt.NDArray[np.bool_], masks: Mapping[str, Any], *, is_alive: bool) -> None:
-        """Write which actions there are, by the masks of the observation and of the info, which agree."""
+        """Write the available actions by the masks of the observation and of the info, which must agree."""
         tells = "info" in masks
         if is_alive and self.tells_mask not in (None, tells):
             now, before = ("an", "none") if tells else ("no", "one")
@@ -213,7 +213,7 @@ class _Member:
                 f"{self.name} has {now} {MASK} in its info, and had {before} before; "
                 "one at reset() and at every step, or none at all, would be right"
             )
-        if is_alive:  # One that no longer acts may have no mask, or an empty one.
+        if is_alive:  # An agent that acts no more may have no mask.
             self.tells_mask = tells
         for where, mask in masks.items():
             if np.shape(mask) != choices.shape:
@@ -241,17 +241,17 @@ class _Member:
 
 
 class PettingZooTeam(BaseEnv):
-    """A team's environment.
+    """A PettingZoo environment as a team's environment.
 
     An agent is alive while it is among the environment's ``agents``. The record of the step that truncates an
-    agent still shows what it sees, which is worth something. An episode ends when no agent is left. It is
-    truncated if any agent that left last was; such agents are alive in its last record, and others are not.
+    agent still has its observation, which has a value. An episode ends when no agent is left. It is truncated
+    if any agent that left last was; such agents are alive in its last record, and others are not.
 
     A record has a state where the environment declares a ``state_space`` that ``flat_size`` accepts, and its
     state is not just all observations in a row.
 
     Args:
-        env: not shared with anything.
+        env: environment that nothing else uses.
 
     Raises:
         UnsupportedSpaceError: an agent sees images, or agents act in several ways.
@@ -287,7 +287,7 @@ class PettingZooTeam(BaseEnv):
             member.write_to(self._record)
         self._living: list[str] = []
         if self._is_discrete:
-            self.reset(0)  # What is wrong with masks shows now, and who has its mask in its info.
+            self.reset(0)  # Finds wrong masks now, and agents with masks in infos.
 
     def _find_state_space(self) -> gymnasium.Space[Any] | None:
         space: gymnasium.Space[Any] | None = getattr(self._env, "state_space", None)
@@ -324,13 +324,13 @@ class PettingZooTeam(BaseEnv):
         """Act once.
 
         Args:
-            action: ``[M]`` or ``[M, A]``; of agents that are not alive, anything.
+            action: ``[M]`` or ``[M, A]``; actions of dead agents are ignored.
 
         Returns:
             observation: a record, ``[]``; the next call writes into it again.
-            reward: the sum of all agents'.
-            terminated: of the team's episode.
-            truncated: of the team's episode.
+            reward: sum of all agents' rewards.
+            terminated: the team's episode has terminated.
+            truncated: the team's episode was truncated.
         """
         acting, members = self._living, self._members
         result = self._env.step(self.actions_of(action, acting))
@@ -345,13 +345,13 @@ class PettingZooTeam(BaseEnv):
         return self._record, float(sum(rewards.values())), over and not truncated, truncated
 
     def _results(self, call: str, wanted: Sequence[str], result: Any) -> Sequence[Any]:
-        """Refuse what ``reset`` or ``step`` gave unless it is dicts by agents, with numbers and flags."""
+        """Refuse results of ``reset`` or ``step`` that are not dicts by agents, of numbers and flags."""
         if not isinstance(result, (tuple, list)) or len(result) != len(wanted) + 1:
             names = ", ".join(wanted)
             raise wrong_result(self._name, call, result, f"PettingZoo's ({names}, infos) is wanted")
         known = self._members.keys()
         for called, given in zip(wanted, result, strict=False):
-            # Of most it is the first: to ask an abstract class takes longer than all the rest.
+            # Most are dicts: a check against an abstract class takes longer than all the rest.
             if not (isinstance(given, (dict, Mapping)) and given.keys() <= known):
                 raise self._not_by_agents(call, called, given)
         if not known >= set(self._env.agents):
@@ -367,7 +367,7 @@ class PettingZooTeam(BaseEnv):
         return result
 
     def _not_by_agents(self, call: str, called: str, given: Any) -> BrokenEnvironmentError:
-        """Make the error of a part that is no dict by the agents' names."""
+        """Build the error of a part that is no dict by the agents' names."""
         said = f"{self._name}: {call}() gave {called}"
         if not isinstance(given, Mapping):
             return BrokenEnvironmentError(f"{said} {describe(given)}; a dict by the agents' names is wanted")
@@ -375,15 +375,15 @@ class PettingZooTeam(BaseEnv):
         return BrokenEnvironmentError(f"{said} of {unknown!r}; possible_agents are {self.agents}")
 
     def actions_of(self, action: npt.NDArray[Any], names: Collection[str]) -> dict[str, Any]:
-        """Return the actions of those agents, out of the team's ``[M]`` or ``[M, A]``."""
+        """Return the actions of the named agents, out of the team's ``[M]`` or ``[M, A]``."""
         given, members = action.tolist() if self._is_discrete else action, self._members
         return {name: members[name].action(given[members[name].index]) for name in names}
 
     def record_of(self, seen: ByAgent) -> npt.NDArray[Any]:
-        """Make a record ``[]`` of what agents see; those that are not named are not alive.
+        """Build a record ``[]`` of the agents' observations; agents that are not named are not alive.
 
-        Agents with a mask in their infos see ``{"observation": ..., "action_mask": ...}``. There is no state
-        in it; the next call writes into it again.
+        Agents with a mask in their infos see ``{"observation": ..., "action_mask": ...}``. The record has no
+        state; the next call writes into it again.
         """
         if unknown := seen.keys() - self._members.keys():
             raise ValueError(f"there is no agent {min(unknown)!r}; they are {', '.join(self.agents)}")
@@ -397,7 +397,7 @@ class PettingZooTeam(BaseEnv):
         return self._record
 
     def _show(self, seen: ByAgent, infos: Any, alive: Sequence[str], cut: Sequence[str] = ()) -> None:
-        """Write what agents see that are alive, or were cut off by this step, and the state."""
+        """Write the state, and the observations of agents that are alive or that this step cut off."""
         self._show_agents(seen, infos, alive, cut)
         if self._state_space is not None:
             self._record[STATE] = self._flat_state(self._env.state())
@@ -408,7 +408,7 @@ class PettingZooTeam(BaseEnv):
             part[...] = 0
         if self._is_discrete:
             parts[AVAILABLE][:, 0] = True
-        # Where none is left, the flags of the step say the rest.
+        # Without living agents, the flags of the step say that the episode is truncated.
         is_alive, is_cut = parts[ALIVE], parts[TRUNCATED if alive and cut else ALIVE]
         infos = infos if isinstance(infos, (dict, Mapping)) else {}
         for name in (*alive, *cut) if cut else alive:
@@ -440,11 +440,11 @@ class PettingZooFactory(EnvironmentFactory):
     makes_teams: ClassVar[bool | None] = True
 
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
-        """Import the module that the id names."""
+        """Import the module that the id names, and look for its ``parallel_env``."""
         find_parallel_env(id)
 
     def check_options(self, id: str, options: Mapping[str, Any]) -> None:  # noqa: A002 - the config's word for it
-        """Check names; which values there are, only the environment knows."""
+        """Check names; only the environment knows the values."""
         _check_keywords_of(id, find_parallel_env(id), options)
 
     def make(
@@ -458,7 +458,7 @@ class PettingZooFactory(EnvironmentFactory):
         evaluation: bool = False,  # noqa: ARG002 - episodes are whole, and rewards the environment's own
         threads: int = 1,  # noqa: ARG002 - all are stepped by the caller's thread
     ) -> VectorEnvironment:
-        """Build N with the options as keyword arguments of ``parallel_env``."""
+        """Build N environments with the options as keyword arguments of ``parallel_env``."""
         module = find_parallel_env(id)
         _check_keywords_of(id, module, options)
         return SerialVectorEnvironment(
@@ -475,7 +475,7 @@ def find_parallel_env(id: str) -> ModuleType:  # noqa: A002 - the config's word 
     Raises:
         UnknownEnvironmentError: no such module, or it has no ``parallel_env``; names the nearest.
         MissingExtraError: its package, or one that it needs, is not installed.
-        BrokenEnvironmentError: it does not import.
+        BrokenEnvironmentError: the module does not import.
     """
     try:
         module = importlib.import_module(id) if id else None
@@ -493,7 +493,7 @@ def find_parallel_env(id: str) -> ModuleType:  # noqa: A002 - the config's word 
 
 
 def missing(id: str, cause: ModuleNotFoundError) -> MissingExtraError:  # noqa: A002 - the config's word for it
-    """Describe how to install the module that an environment lacks."""
+    """Build the error with the command that installs an environment's missing module."""
     package, *families = id.split(".")
     if cause.name in _OF_EXTRA or package == "mpe2":
         command = "pip install 'tianji[marl]'"
@@ -505,7 +505,7 @@ def missing(id: str, cause: ModuleNotFoundError) -> MissingExtraError:  # noqa: 
 
 
 def _nearest(id: str) -> str:  # noqa: A002 - the config's word for it
-    """Name what is most like an id among the modules of its package."""
+    """Suggest the module of an id's package whose name is nearest."""
     package, _, name = id.rpartition(".")
     try:
         spec = importlib.util.find_spec(package) if package else None
@@ -522,7 +522,7 @@ def _check_keywords_of(id: str, module: ModuleType, options: Mapping[str, Any] |
 
 
 def check_keywords(name: str, create: Callable[..., object], options: Mapping[str, Any] | None) -> None:
-    """Refuse options that ``create`` does not take by name, if it says which it takes.
+    """Refuse options that ``create`` does not take by name, if its signature names all.
 
     Raises:
         WrongOptionError: names the nearest.
@@ -539,12 +539,12 @@ def check_keywords(name: str, create: Callable[..., object], options: Mapping[st
 def create_team(
     name: str, create: Callable[..., ParallelEnv], options: Mapping[str, Any] | None, render: bool
 ) -> PettingZooTeam:
-    """Build one environment, and translate what goes wrong.
+    """Build one environment, and translate its errors.
 
     Raises:
-        MissingExtraError: it needs a library.
-        UnsupportedSpaceError: says which agent and space.
-        BrokenEnvironmentError: it cannot be built with these options.
+        MissingExtraError: the environment needs a library.
+        UnsupportedSpaceError: names the agent and its space.
+        BrokenEnvironmentError: the environment cannot be built with these options.
     """
     keywords = dict(options or {}) | ({"render_mode": "rgb_array"} if render else {})
     try:

@@ -1,7 +1,7 @@
 """Environment type ``"smac"``: battles of StarCraft II by ``smac``, or without the game by ``smaclite``.
 
-Both packages are installed from their repositories: no extra of TianJi's can bring them. Either is imported
-when a battle is built.
+Users install both packages from their repositories: no extra of TianJi's can bring them. This module imports
+either when it builds a battle.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from tianji_envs.errors import (
 )
 
 LITE_LIMIT: Final = 120
-"""Steps that a battle of ``smaclite`` may take, which sets no limit itself; on most of its maps SMAC's."""
+"""Maximum steps of a battle of ``smaclite``, which sets no limit itself; on most of its maps SMAC's limit."""
 
 
 class Sizes(NamedTuple):
     """Sizes of the arrays of one battle.
 
     Attributes:
-        agents: M.
-        observation: O, of each agent.
-        actions: A, of each agent.
-        state: S.
+        agents: M, number of agents.
+        observation: O, numbers in each agent's observation.
+        actions: A, number of each agent's actions.
+        state: S, numbers in the state.
     """
 
     agents: int
@@ -55,9 +55,9 @@ class Outcome(NamedTuple):
     """Result of a step.
 
     Attributes:
-        reward: the team's.
+        reward: reward of the team.
         terminated: a side is beaten.
-        truncated: the time is up, or the game was lost.
+        truncated: the time is up, or the game was lost and restarted.
         won: the enemies are beaten.
     """
 
@@ -68,10 +68,10 @@ class Outcome(NamedTuple):
 
 
 class Battle(ABC):
-    """One battle; both packages show it alike.
+    """One battle, with the interface that both packages share.
 
     Args:
-        limit: steps that it may take; None: as the package says.
+        limit: maximum steps of the battle; None: the package's own.
     """
 
     sizes: Sizes
@@ -83,14 +83,14 @@ class Battle(ABC):
 
     @abstractmethod
     def begin(self, seed: int | None) -> None:
-        """Begin an episode; with a seed, a random stream, too."""
+        """Begin an episode; a seed also restarts the random stream."""
 
     @abstractmethod
     def step(self, actions: list[int]) -> Outcome:
-        """Act once; the dead do nothing, which is action 0 and theirs alone."""
+        """Act once; dead agents take action 0, no operation, which is theirs alone."""
 
     def observations(self) -> Any:
-        """Return what each agent sees, ``[M, O]``; zeros where it is dead."""
+        """Return the agents' observations, ``[M, O]``; zeros where an agent is dead."""
         return self._env.get_obs()
 
     def state(self) -> npt.NDArray[Any]:
@@ -111,7 +111,7 @@ class StarCraftBattle(Battle):
 
     def __init__(self, name: str, limit: int | None, keywords: Mapping[str, Any]) -> None:
         self._build = importlib.import_module("smac.env").StarCraft2Env
-        # Told of the limit, it ends a battle itself; left in the middle of one, it would start another game.
+        # The package ends a battle at the limit itself; a reset within a battle would start another game.
         self._limit = limit
         self._keywords = {"map_name": name, "continuing_episode": True, **keywords}
         self._env = self._built(seed=None)
@@ -130,7 +130,7 @@ class StarCraftBattle(Battle):
         return env
 
     def begin(self, seed: int | None) -> None:
-        """Begin an episode; the game takes a seed only when it starts, so that it starts again with one."""
+        """Begin an episode; a seed restarts the game, which takes seeds only at its start."""
         if seed is not None:
             self._env.close()
             self._env = self._built(seed)
@@ -139,7 +139,7 @@ class StarCraftBattle(Battle):
     def step(self, actions: list[int]) -> Outcome:
         """Act once."""
         reward, ended, info = self._env.step(actions)
-        # A game that was lost and restarted says that the battle has ended, and nothing else.
+        # A lost and restarted game reports the end of the battle, and nothing else.
         cut = ended and (info.get("episode_limit", False) or "battle_won" not in info)
         return Outcome(reward, ended and not cut, cut, ended and info.get("battle_won", False))
 
@@ -148,9 +148,9 @@ class LiteBattle(Battle):
     """A battle of ``smaclite``, which gymnasium makes."""
 
     def __init__(self, name: str, limit: int | None, keywords: Mapping[str, Any]) -> None:
-        importlib.import_module("smaclite")  # It registers its maps.
+        importlib.import_module("smaclite")  # The import registers its maps.
         try:
-            with contextlib.redirect_stdout(sys.stderr):  # It tells which collision avoidance it has.
+            with contextlib.redirect_stdout(sys.stderr):  # It prints its collision avoidance.
                 made = gymnasium.make(f"smaclite/{name}-v0", disable_env_checker=True, **keywords)
         except gymnasium.error.UnregisteredEnv as cause:
             raise UnknownEnvironmentError(f"smaclite has no map {name!r}: {cause}") from cause
@@ -226,7 +226,7 @@ class SMACVectorEnvironment(VectorEnvironment):
         observation[team.ALIVE][i] = self._alive[i]
 
     def render(self) -> npt.NDArray[np.uint8]:
-        """Refuse.
+        """Raise an error: battles cannot be drawn.
 
         Raises:
             BrokenEnvironmentError: always.
@@ -234,7 +234,7 @@ class SMACVectorEnvironment(VectorEnvironment):
         raise BrokenEnvironmentError("battles of SMAC cannot be drawn; smac's own save_replay() films them")
 
     def close(self) -> None:
-        """End every game, also when the end of another one raises."""
+        """End every game, also if the end of another one raises."""
         battles, self._battles = self._battles, []
         close_all(battle.close for battle in battles)
 
@@ -253,7 +253,7 @@ _OWN_OPTIONS: Final = {
     "seed": "experiment.seed",
     "continuing_episode": "nothing: a time limit truncates",
 }
-"""Keyword arguments of the packages that are not the user's, and what says them."""
+"""Keyword arguments of the packages that users cannot set, and the keys that replace them."""
 
 
 class SMACFactory(EnvironmentFactory):
@@ -266,12 +266,12 @@ class SMACFactory(EnvironmentFactory):
     makes_teams: ClassVar[bool | None] = True
 
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
-        """Refuse an empty id; which maps there are, and users may add some, only the packages know."""
+        """Refuse an empty id; only the packages know their maps, to which users may add."""
         if not id:
             raise UnknownEnvironmentError('SMAC needs the name of a map, such as id = "3m"')
 
     def check_options(self, id: str, options: Mapping[str, Any]) -> None:  # noqa: A002, ARG002 - alike in all
-        """Check what TianJi knows of, and look for the package and the game without importing anything."""
+        """Check the options that TianJi knows, and look for package and game without importing anything."""
         package, keywords = _split(options)
         for name in keywords:
             if name in _OWN_OPTIONS:
@@ -321,7 +321,7 @@ def _split(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _missing_steps(package: str) -> list[str]:
-    """Describe what is still to be installed, in order."""
+    """Describe the missing steps of the installation, in order."""
     steps = []
     if importlib.util.find_spec(package) is None:
         steps.append(f"pip install {_SOURCES[package]}")

@@ -1,7 +1,7 @@
 """Environment type ``"smax"``: battles like those of StarCraft II, simulated by JaxMARL.
 
 A team of allies fights a team of enemies that a policy made by hand commands (Rutherford et al. 2024,
-section 4). All copies are stepped by one call that JAX has compiled.
+section 4). One call, compiled by JAX, steps all copies.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class SMAXFactory(EnvironmentFactory):
         evaluation: bool = False,  # noqa: ARG002 - episodes are whole, and rewards the environment's own
         threads: int = 1,
     ) -> VectorEnvironment:
-        """Build N battles; ``SMAXOptions`` says what the options are."""
+        """Build N battles; ``SMAXOptions`` lists the options."""
         self.check_id(id)
         limit = MAX_STEPS if max_episode_steps is None else max_episode_steps
         # JaxMARL ends a battle on the step after its max_steps: its own default of 100 makes battles of 101.
@@ -94,9 +94,9 @@ class SMAXFactory(EnvironmentFactory):
 
 
 def _settle_jax(threads: int) -> None:
-    """Set where JAX computes, which it reads once, before its first use; the user's settings come first.
+    """Choose JAX's platform and threads before its first use, when it reads them; the user's settings win.
 
-    Every actor has a core of its own: more threads than that would take turns on it.
+    Every actor has a core of its own: several threads would take turns on it.
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     if threads == 1:
@@ -105,10 +105,10 @@ def _settle_jax(threads: int) -> None:
 
 @contextlib.contextmanager
 def _smax_alone() -> Iterator[None]:
-    """Import of JaxMARL only what is asked for: SMAX.
+    """Let imports of JaxMARL load SMAX alone.
 
-    Its packages import all of its environments, which takes four seconds of a core in each process, prints
-    which of them it lacks, and replaces ``sys.stdout``. SMAX needs none of them.
+    JaxMARL's packages import all of its environments, which takes four seconds of a core in each process,
+    prints the missing ones, and replaces ``sys.stdout``. SMAX needs none of them.
     """
     left_out = []
     for package in ("jaxmarl", "jaxmarl.environments"):
@@ -133,21 +133,21 @@ _POSITIVE: Final = ("map_width", "map_height", "world_steps_per_env_step", "time
 
 @dataclass(frozen=True)
 class SMAXOptions:
-    """Names and defaults are those of ``jaxmarl.environments.smax``.
+    """Options of SMAX, with the names and defaults of ``jaxmarl.environments.smax``.
 
     Attributes:
         enemy_shoots: the enemies attack.
-        attack_mode: which unit in range they attack: "closest" or "random".
-        see_enemy_actions: a unit sees what enemies in sight did last.
+        attack_mode: the unit in range that they attack: "closest" or "random".
+        see_enemy_actions: a unit sees the last actions of enemies in sight.
         walls_cause_death: a unit that touches the edge of the map dies.
         won_battle_bonus: reward for winning, beside 1 for all the damage that can be done.
         use_self_play_reward: no reward for damage, and the bonus is lost with the battle.
-        observation_type: "unit_list", a place for each other unit, or "conic", a place for what is seen in
+        observation_type: "unit_list", a place for each other unit, or "conic", a place for the units in
             each direction.
-        map_width: in units of length; a marine shoots over 5.
-        map_height: the same.
+        map_width: width of the map, in units of length; a marine shoots over 5.
+        map_height: height of the map, in the same units.
         world_steps_per_env_step: steps of the simulation that one step takes.
-        time_per_step: of the simulation, in seconds.
+        time_per_step: time of a step of the simulation, in seconds.
     """
 
     enemy_shoots: bool = True

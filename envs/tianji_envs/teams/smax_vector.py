@@ -1,6 +1,6 @@
 """N battles of SMAX as a ``VectorEnvironment``: one compiled call a step.
 
-Imports JAX, whose settings ``smax`` makes first: nothing else imports this module.
+This module imports JAX, after ``smax`` has set JAX's environment variables: nothing else imports this module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tianji_envs import team
 from tianji_envs.core import Array, VectorEnvironment, derive_seed
 
 PIXELS: Final = 12
-"""Of a drawing, for a unit of length."""
+"""Pixels of a drawing for a unit of length."""
 
 _ALLY, _ENEMY, _GROUND = (60, 100, 230), (200, 70, 50), (240, 240, 240)
 
@@ -27,8 +27,8 @@ class Battles(NamedTuple):
     """The state between steps, ``[N, ...]`` each, in JAX's memory.
 
     Attributes:
-        keys: where each battle's random stream has got to.
-        states: of the battles, as JaxMARL has them.
+        keys: current keys of the battles' random streams.
+        states: JaxMARL's states of the battles.
         ended: the last step ended the battle.
     """
 
@@ -38,7 +38,7 @@ class Battles(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """What a step gives, in two arrays: each that leaves JAX costs a call.
+    """Result of a step, in two arrays: each array that leaves JAX costs a call.
 
     Attributes:
         numbers: observations, state and the team's reward, ``[N, M * O + S + 1]`` float32.
@@ -71,7 +71,7 @@ class SMAXVectorEnvironment(VectorEnvironment):
         """Begin a battle in every environment."""
         seeds = [derive_seed(seed, index) for index in range(self.num_envs)]
         keys = jnp.stack([jax.random.PRNGKey(one) for one in seeds])
-        # A battle begins with the step after the end of another: so there is one function to compile.
+        # A battle begins as after the end of another one, so that JAX has one function to compile.
         ended = Battles(keys, self._blank(keys), jnp.ones(self.num_envs, jnp.bool_))
         self.won[...] = self._act(ended, np.zeros((self.num_envs, len(self.agents)), np.int32), observation)[
             :, 0
@@ -82,7 +82,7 @@ class SMAXVectorEnvironment(VectorEnvironment):
     ) -> None:
         """Act once in every battle, or begin it anew."""
         assert self._battles is not None
-        # JAX may read the memory of what it is given until the step is done: never the caller's own.
+        # JAX may read its arguments' memory until the step is done: it gets a copy of the caller's.
         ends = self._act(self._battles, actions.astype(np.int32), observation)
         reward[...] = observation[team.REWARD][:, 0]
         self.won[...], terminated[...], truncated[...] = ends.T
@@ -123,7 +123,7 @@ class SMAXVectorEnvironment(VectorEnvironment):
         return Battles(keys, states, ends), shown
 
     def _blank(self, keys: jax.Array) -> Any:
-        """Return states that will not be read."""
+        """Return states of zeros, which nothing reads."""
         shapes = jax.eval_shape(jax.vmap(self._env.reset), keys)[1]
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
@@ -167,6 +167,6 @@ def _build(scenario: str, keywords: dict[str, Any]) -> Any:
 
 
 def _split(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Take from each of N random streams what one step needs; returns the streams and what was taken."""
+    """Split N keys; returns the keys that carry on and those for one step."""
     both = jax.vmap(jax.random.split)(keys)
     return both[:, 0], both[:, 1]

@@ -1,4 +1,4 @@
-"""The networks of a team: a policy for each agent, and values that see the whole.
+"""Actor-critic networks of a team: a policy for each agent, and values of the global state.
 
 Torch holds the parameters. On a CPU numpy does the arithmetic (``fast_cpu/team.py``), elsewhere torch.
 """
@@ -80,14 +80,14 @@ class TeamActorCritic(ActorCritic):
         return policy.reshape(batch * agents, -1), value.reshape(-1)
 
     def executor(self, batch_size: int) -> Executor:
-        """Act in numpy with a copy of the parameters on a CPU, in torch elsewhere."""
+        """Build an executor with a copy of the parameters: in numpy on a CPU, in torch elsewhere."""
         if not is_on_host(self):
             return super().executor(batch_size)
         built: Executor = kernel("TeamActorCritic.executor")(self)
         return built
 
     def backprop(self) -> Backprop:
-        """Train in numpy."""
+        """Build the backward pass in numpy."""
         built: Backprop = kernel("TeamActorCritic.backprop")(self)
         return built
 

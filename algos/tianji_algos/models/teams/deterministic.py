@@ -1,4 +1,4 @@
-"""Actors that see what their agents see, and critics that see everything (Lowe et al., 2017, section 4.1)."""
+"""Actors of each agent's own observation, and critics of everything (Lowe et al., 2017, section 4.1)."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tianji_algos.team import Records, Team
 Floats = npt.NDArray[np.float32]
 
 _ACTOR_GAIN: Final = 0.01
-"""Initial policies are nearly uniform, or in the middle between the bounds."""
+"""Gain of an actor's output layer: initial policies are nearly uniform, or in the middle of the bounds."""
 
 
 class TeamDeterministic(Model):
-    """A policy for each agent, and critics of what all of them do together.
+    """A policy for each agent, and critics of the joint action.
 
-    Networks of all agents are computed as one. The actors' parameters come first in the flat array: acting
+    One call computes the networks of all agents. The actors' parameters come first in the flat array: acting
     needs no others.
 
     Attributes:
-        actors: from what agents see to logits, or to numbers whose tanh is the action.
-        critics: from the state and all actions to values.
+        actors: map observations to logits, or to numbers whose tanh is the action.
+        critics: map the state and all actions to values.
 
     Raises:
         UnsupportedSpaceError: the environment has no team.
@@ -78,7 +78,7 @@ class TeamDeterministic(Model):
         return self.act(seen.transpose(0, 1)).transpose(0, 1)
 
     def act(self, observation: torch.Tensor) -> torch.Tensor:
-        """Compute the actors' outputs ``[M, B, A]`` of what agents see, ``[M, B, O]``."""
+        """Compute the actors' outputs ``[M, B, A]`` for the agents' observations ``[M, B, O]``."""
         agents, batch, _ = observation.shape
         rows = append_identity(observation, 0) if self.settings.share_parameters else observation
         outputs: torch.Tensor = self.actors(rows.reshape(self.actors.networks, -1, self.actors.inputs))
@@ -88,13 +88,13 @@ class TeamDeterministic(Model):
         """Compute the values of joint actions.
 
         Args:
-            state: of all, ``[B, S]``.
-            actions: of all agents as the critics see them, ``[B, M * A]``; or ``[M, B, M * A]`` where each
-                agent's critic is to value others.
+            state: global state, ``[B, S]``.
+            actions: joint actions as the critics see them, ``[B, M * A]``; or ``[M, B, M * A]`` where each
+                agent's critic takes different ones.
             frozen: gradients reach the actions alone.
 
         Returns:
-            A value for each agent ``[M, B]``; ``[1, B]`` if it is one for the team, of the same actions.
+            A value for each agent, ``[M, B]``; ``[1, B]`` for a team's critic of actions ``[B, M * A]``.
         """
         batch, size = actions.shape[-2:]
         valued = actions.shape[0] if actions.ndim == 3 else (1 if self.has_team_critic else self.team.agents)
@@ -106,7 +106,7 @@ class TeamDeterministic(Model):
         return values.reshape(valued, batch)
 
     def executor(self, batch_size: int) -> Executor:  # noqa: ARG002 - it takes as many as come
-        """Act in numpy with a copy of the actors alone."""
+        """Build an executor with a copy of the actors alone, in numpy."""
         return _NumpyActors(self)
 
 

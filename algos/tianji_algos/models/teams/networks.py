@@ -1,6 +1,6 @@
-"""The networks of a team that torch differentiates: one for all agents or one for each, computed together.
+"""Networks of a team that torch differentiates: one for all agents or one for each, computed together.
 
-Those that are differentiated by hand go one by one (``fast_cpu/team.py``).
+Networks with derivatives by hand are computed one by one (``fast_cpu/team.py``).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Floats = npt.NDArray[np.float32]
 
 
 def append_identity(rows: torch.Tensor, agents_axis: int) -> torch.Tensor:
-    """Append to rows ``[M, B, ...]`` or ``[B, M, ...]`` which agent they are of, one-hot.
+    """Append the agent's identity, one-hot, to rows ``[M, B, ...]`` or ``[B, M, ...]``.
 
     Args:
-        agents_axis: 0 or 1, which axis the agents are.
+        agents_axis: axis of the agents, 0 or 1.
     """
     agents = rows.shape[agents_axis]
     identity = torch.eye(agents, dtype=rows.dtype, device=rows.device).unsqueeze(1 - agents_axis)
@@ -31,11 +31,11 @@ def append_identity(rows: torch.Tensor, agents_axis: int) -> torch.Tensor:
 
 
 class AgentRows:
-    """Puts together, in numpy, the rows that agents' networks take.
+    """Builds, in numpy, the input rows of agents' networks.
 
     Args:
-        identity: say who the agent is.
-        state: give the state, too.
+        identity: append the agent's identity.
+        state: append the state.
     """
 
     def __init__(self, team: Team, *, identity: bool, state: bool) -> None:
@@ -66,8 +66,8 @@ class AgentRows:
 class BatchedLayers(nn.Module):
     """G networks with orthogonal weights and zero biases, an activation after each hidden layer.
 
-    Torch differentiates them: they stand in losses that go through several networks, or through time.
-    ``AgentNetworks`` and ``DenseNetwork`` are for losses simple enough to be differentiated by hand.
+    Torch differentiates them, for losses that go through several networks, or through time. ``AgentNetworks``
+    and ``DenseNetwork`` are for losses simple enough for derivatives by hand.
     """
 
     def __init__(
@@ -141,10 +141,10 @@ class BatchedGRU(nn.Module):
     """G networks of one layer of GRU cells (Cho et al., 2014), with orthogonal weights and zero biases.
 
     The gates of a cell are in the order reset, update, new. As in torch and cuDNN, and unlike in the paper,
-    the reset gate is applied after what is remembered was multiplied by its weights, and not before.
+    a cell applies the reset gate after multiplying the state by its weights, and not before.
 
     Args:
-        width: H, of what each remembers and gives.
+        width: H, width of each network's state, which is its output.
     """
 
     def __init__(self, networks: int, inputs: int, width: int) -> None:
@@ -168,11 +168,11 @@ class BatchedGRU(nn.Module):
 
         Args:
             rows: ``[G, R, inputs]``: first of all sequences at step 0, then at step 1, and so on.
-            sizes: how many sequences have that step; those that end are the last.
-            state: what is remembered before the first step, ``[G, sizes[0], H]``; None: nothing.
+            sizes: number of sequences that have each step; those that end are the last.
+            state: state before the first step, ``[G, sizes[0], H]``; None: zeros.
 
         Returns:
-            What each gives after each step, ``[G, R, H]``.
+            The state after each step, ``[G, R, H]``.
         """
         width = self._width
         gates = torch.baddbmm(self.bias, rows, self.input_weight)
@@ -196,10 +196,10 @@ class NumpyBatchedGRU:
 
     Args:
         arrays: parameters by the names that they have in a ``BatchedGRU`` called ``prefix``.
-        rows: N, of each network.
+        rows: N, rows of each network.
 
     Attributes:
-        state: what is remembered, ``[G, N, H]``.
+        state: current state, ``[G, N, H]``.
     """
 
     def __init__(self, arrays: Mapping[str, Floats], prefix: str, rows: int) -> None:

@@ -1,4 +1,4 @@
-"""Agents of a team that remember, the values of their actions, and how these become the team's value."""
+"""Action values of a team's recurrent agents, and mixers that turn them into the team's value."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ Floats = npt.NDArray[np.float32]
 
 
 class Mixer(nn.Module, ABC):
-    """Gives what is learnt from the agents' values: one value for the team, or one for each agent.
+    """Mixes the agents' values into the learnt ones: one value for the team, or one for each agent.
 
-    The best actions of all agents are the best of the team: no value falls as an agent's rises.
+    No mixed value falls as an agent's value rises, so the agents' best actions are the team's best.
     """
 
     @abstractmethod
@@ -40,8 +40,8 @@ class Mixer(nn.Module, ABC):
         """Compute the mixed values.
 
         Args:
-            values: of what each agent does, ``[R, M]``.
-            state: of the whole, ``[R, S]``.
+            values: values of the agents' actions, ``[R, M]``.
+            state: global state, ``[R, S]``.
 
         Returns:
             ``[R, V]``, V = 1 or M.
@@ -67,11 +67,11 @@ class SumMixer(Mixer):
 class MonotonicMixer(Mixer):
     """QMIX's mixing network (Rashid et al., 2018, Figure 2).
 
-    Its weights are absolute values of what hypernetworks make of the state, so that the team's value rises
+    Its weights are absolute values of hypernetworks' outputs for the state, so that the team's value rises
     with each agent's (equation 5). Biases may be negative; the last comes from a network of two layers.
-    Unlike the paper's, the hypernetworks of weights have a hidden layer, too, and all get a state of mean 0
-    and standard deviation 1, with the logarithms of what these were: where a state has coordinates on a map,
-    values would begin far above all returns.
+    Unlike the paper's, the hypernetworks of weights have a hidden layer, too, and all get the state scaled to
+    mean 0 and standard deviation 1, with the logarithms of its own mean and deviation: with coordinates on a
+    map in the state, values would otherwise begin far above all returns.
     """
 
     def __init__(self, agents: int, state: int, width: int, hypernet_width: int) -> None:
@@ -98,7 +98,7 @@ class MonotonicMixer(Mixer):
 
 
 def _tamed(state: torch.Tensor) -> torch.Tensor:
-    """Bring states ``[R, S]`` to mean 0 and standard deviation 1, and append what that takes from them.
+    """Bring states ``[R, S]`` to mean 0 and standard deviation 1, and append their mean and deviation.
 
     Returns:
         ``[R, S + 2]``: the state so normalised, the logarithm of 1 + the size of its mean with the mean's
@@ -124,7 +124,7 @@ class TeamQ(Model):
     """A layer, a GRU and a layer for each agent (DRQN; Hausknecht & Stone, 2015), and a mixer.
 
     Attributes:
-        networks: G, how many networks there are: one, or one for each agent.
+        networks: G, number of networks: one, or one for each agent.
 
     Raises:
         UnsupportedSpaceError: the environment has no team, or actions are continuous.
@@ -147,12 +147,12 @@ class TeamQ(Model):
         self.mixer = build_mixer(team, settings)
 
     def forward(self, inputs: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-        """Compute the values of all actions along sequences that begin with nothing remembered.
+        """Compute the values of all actions along sequences that begin with a state of zero.
 
         Args:
             inputs: ``[R, M, I]`` as ``AgentInputs`` writes them: first of all sequences at step 0, then at
                 step 1, and so on.
-            sizes: how many sequences have that step; those that end are the last.
+            sizes: number of sequences that have each step; those that end are the last.
 
         Returns:
             ``Q [R, M, A]``, also of actions that are not available.
@@ -173,7 +173,7 @@ class TeamQ(Model):
         Args:
             records: as bytes ``[N, size]``.
             last_action: ``[N, M]``; ``NO_ACTION`` where there was none.
-            state: what each agent remembers, ``[N, M, width]``; zeros are nothing.
+            state: each agent's state, ``[N, M, width]``; zeros where an episode begins.
 
         Returns:
             ``Q [N, M, A]``, also of actions that are not available, and the state after the step.
@@ -197,15 +197,15 @@ class TeamQ(Model):
         return rows.reshape(1, -1, rows.shape[2]) if self.networks == 1 else rows.transpose(0, 1)
 
     def executor(self, batch_size: int) -> TeamQExecutor:
-        """Act in numpy with a copy of the parameters."""
+        """Build an executor with a copy of the parameters, in numpy."""
         return TeamQExecutor(self, batch_size)
 
 
 class AgentInputs:
-    """Writes what agents' networks get: observations, last actions and which agent it is, as far as they do.
+    """Writes the inputs of agents' networks: observations and, by the settings, last actions and identities.
 
     Attributes:
-        width: I, of one agent's.
+        width: I, numbers in one agent's input.
     """
 
     def __init__(self, model: TeamQ) -> None:
@@ -236,7 +236,7 @@ class AgentInputs:
 
 
 class TeamQExecutor(Executor):
-    """Agents' networks in numpy, over views of one flat array; remembers for them."""
+    """Runs agents' networks in numpy, over views of one flat array, and keeps their states."""
 
     def __init__(self, model: TeamQ, num_envs: int) -> None:
         self._flat, arrays = flat_views(model)
@@ -248,7 +248,7 @@ class TeamQExecutor(Executor):
         self._last_action = np.full(self._shape, NO_ACTION, np.int64)
 
     def adopt(self, parameters: Floats) -> None:
-        """Copy new parameters ``[parameter_count]`` in; what is remembered stays."""
+        """Copy new parameters ``[parameter_count]`` in; states stay."""
         np.copyto(self._flat, parameters)
 
     def __call__(self, observation: Records) -> tuple[Floats, ...]:
@@ -260,18 +260,18 @@ class TeamQExecutor(Executor):
         return (self._by_environment(q),)
 
     def preview(self, observation: Records) -> tuple[Floats, ...]:
-        """Return ``Q [N, M, A]`` of records ``[N]``, and stay."""
+        """Return ``Q [N, M, A]`` of records ``[N]``, without moving on."""
         state = self._core.state.copy()
         q = self(observation)
         self._core.state[...] = state
         return q
 
     def note(self, action: npt.NDArray[Any]) -> None:
-        """Remember what was done after the last call, ``[N, M]``."""
+        """Remember the actions ``[N, M]`` that were taken after the last call."""
         self._last_action[...] = action
 
     def forget(self, where: npt.NDArray[np.bool_]) -> None:
-        """Forget what was seen and done in those environments, ``[N]``."""
+        """Clear states and last actions of the environments ``where [N]``."""
         self._last_action[where] = NO_ACTION
         self._by_environment(self._core.state)[where] = 0.0
 
