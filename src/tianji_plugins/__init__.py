@@ -1,8 +1,8 @@
-"""Finds what a config names: built in, brought by an installed package, or a user's own ``module:attribute``.
+"""Finds the plug-ins of a config: built in, from an installed package, or a user's own ``module:attribute``.
 
-Engines, environments, agents, update rules, models and roles of users are all looked up here, so that a
-wrong name, a missing module and a module that does not import read alike. Each package keeps its own
-exceptions: a ``Plugins`` is told which to raise. Nothing is imported before it is loaded.
+All engines, environments, agents, update rules, models and roles of users are found here, so that a wrong
+name, a missing module and a module that does not import read alike. Each package keeps its own exceptions:
+a ``Plugins`` knows which to raise. Only ``load`` imports a plug-in.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import ModuleType
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
-    """Find the names that were probably meant, in any case, the nearest first; none if nothing is near.
+    """Find the known names near a name, upper or lower case, the nearest first; none if nothing is near.
 
     >>> nearest("Clmbing", ["climbing", "penalty"])
     ['climbing']
@@ -31,7 +31,7 @@ def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str], kind: str) -> str:
-    """Suggest the nearest of what there is, or else list all of it.
+    """Suggest the nearest known name, or else list all of them.
 
     >>> did_you_mean("pppo", ["ppo", "dqn"], "agents")
     "did you mean 'ppo'?"
@@ -49,11 +49,11 @@ class Plugins:
     """The plug-ins of one kind that a config may name.
 
     Attributes:
-        kind: what messages call one of them.
-        group: of the entry points by which packages bring others.
-        unknown: raised, with a message, for what does not exist.
-        broken: raised for what exists and does not import.
-        built_in: where those are that come with tianji, ``module:attribute`` by name.
+        kind: word for one of them in messages.
+        group: group of the entry points by which packages bring others.
+        unknown: error for a name that does not exist.
+        broken: error for a plug-in that exists and does not import.
+        built_in: plug-ins that come with tianji, ``module:attribute`` by name.
         library: makes the error of a plug-in (its name) that lacks a library (its name); None for ``broken``.
     """
 
@@ -69,7 +69,7 @@ class Plugins:
         return sorted({*self.built_in, *_brought(self.group)})
 
     def target(self, name: str) -> str:
-        """Find where a name leads, as ``module:attribute``, without importing it.
+        """Find the ``module:attribute`` of a name, without importing it.
 
         Raises:
             Exception: ``unknown``, if nothing has the name.
@@ -92,10 +92,10 @@ class Plugins:
         return brought.dist.name if brought.dist is not None else brought.module
 
     def load(self, name: str, target: str | None = None) -> object:
-        """Import what a name leads to.
+        """Import the plug-in of a name.
 
         Args:
-            target: another ``module:attribute`` of it, such as its settings.
+            target: another ``module:attribute`` of the plug-in, such as its settings.
 
         Raises:
             Exception: ``unknown`` or ``broken``, with the cause.
@@ -131,7 +131,7 @@ class Plugins:
 
 
 def _as_module(name: str) -> str:
-    """Say how what is named by a path is named by a module."""
+    """Hint at the module name of a plug-in that was named by a path."""
     path, _, attribute = name.partition(":")
     way = Path(path.removesuffix(".py"))
     if way.is_absolute() or ".." in way.parts:
@@ -141,5 +141,5 @@ def _as_module(name: str) -> str:
 
 @cache
 def _brought(group: str) -> Mapping[str, EntryPoint]:
-    """Ask all installed packages, which takes some 10 ms; processes that are forked later know the answer."""
+    """Entry points of all installed packages, by name; takes some 10 ms, and forked processes inherit it."""
     return {entry.name: entry for entry in entry_points(group=group)}

@@ -2,8 +2,8 @@
 
 An edge is one sender and one receiver of a channel, or a slot's writer and one of its readers. ``split``
 divides a wiring by edges, so that a channel whose senders are on several hosts becomes two of one name.
-Callers open the endpoint of a plan with ``open_endpoint``; its capabilities are known before, from
-``edge_capabilities``.
+Callers open the endpoint of a plan with ``open_endpoint``; ``edge_capabilities`` tells its capabilities
+beforehand.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def open_endpoint(
         hosts: host of each rank; the same mapping at every rank of the job.
 
     Raises:
-        TransportError: an engine is not to be had, or the engines do not go together.
+        TransportError: an engine does not load, or the engines cannot be combined.
     """
     edge_capabilities(local, remote, hosts)
     name = _single(local, remote, hosts)
@@ -57,10 +57,10 @@ def open_endpoint(
 
 
 def edge_capabilities(local: str, remote: str, hosts: Mapping[int, str]) -> Capabilities:
-    """Describe what the endpoints of ``open_endpoint`` will be able to do: the same at every rank.
+    """Capabilities of the endpoints of ``open_endpoint``, the same at every rank.
 
     Raises:
-        TransportError: an engine is not to be had, or the engines do not go together.
+        TransportError: an engine does not load, or the engines cannot be combined.
     """
     name = _single(local, remote, hosts)
     if name is None:
@@ -78,12 +78,12 @@ def edge_capabilities(local: str, remote: str, hosts: Mapping[int, str]) -> Capa
 
 
 def _single(local: str, remote: str, hosts: Mapping[int, str]) -> str | None:
-    """The one engine of a job that needs no two."""
+    """Name of the only engine that the job needs; None if it needs both."""
     return local if local == remote or len(set(hosts.values())) == 1 else None
 
 
 def _engine(name: str) -> type[AnyEndpoint]:
-    """Load an engine that can be one of two."""
+    """Load an engine that can be combined with another."""
     found = registry.load(name)
     if not issubclass(found, Endpoint):
         raise TransportError(f"transport {name!r} is no Endpoint and cannot be combined with another")
@@ -107,7 +107,7 @@ def both(local: Capabilities, remote: Capabilities) -> Capabilities:
 def split(wiring: Wiring, hosts: Mapping[int, str], host: str) -> tuple[Wiring, Wiring]:
     """Divide a wiring by its edges.
 
-    The job of what is inside a host bears the host's name: hosts that are one machine stay apart.
+    The job id of the part inside a host contains the host's name, so that hosts on one machine stay apart.
 
     Returns:
         The edges inside ``host``, and those between any two hosts.
@@ -138,13 +138,13 @@ def _part(wiring: Wiring, job: str, has: Callable[[int, int], bool]) -> Wiring:
 
 @dataclass(eq=False)
 class Confluence:
-    """A channel whose senders are on both sides: its receiver takes from each as often as it has senders.
+    """A channel with local and remote senders; claims alternate in proportion to the senders of each side.
 
     Attributes:
-        local: has the senders on this host.
-        remote: has the others.
-        share: how many are on this host.
-        turn: the next claim is ``local``'s below ``share``.
+        local: engine of the senders on this host.
+        remote: engine of the other senders.
+        share: number of senders on this host.
+        turn: position in the cycle of claims; ``local`` comes first below ``share``.
     """
 
     channel: Channel
@@ -194,8 +194,8 @@ class CompositeTransport(Transport):
         options: EngineOptions | None = None,
     ) -> None:
         super().__init__(wiring, rank, incarnation, options)
-        # Of the pair, so not of the class; and of the pair even where only one of both is opened, since
-        # every rank must derive the same wiring from them.
+        # The pair has the capabilities, not the class; and the pair has them even where this rank opens only
+        # one engine, since every rank must derive the same wiring from them.
         self.capabilities = both(local.capabilities, remote.capabilities)  # type: ignore[misc]
         self._report: CloseReport | None = None
         self._hosts = hosts
@@ -253,7 +253,7 @@ class CompositeTransport(Transport):
 
     @property
     def address(self) -> str:
-        """The addresses of both engines, as a JSON list; null for one that this rank has no use for."""
+        """The addresses of both engines, as a JSON list; null for an engine that this rank does not use."""
         engines = (self._local, self._remote)
         return json.dumps([None if engine is None else engine.address for engine in engines])
 
@@ -288,7 +288,7 @@ class CompositeTransport(Transport):
         return self._way(dest, channel).loan(dest, channel, nbytes)
 
     def push(self, loan: Loan) -> None:
-        """Send what was filled; see ``Transport.push``."""
+        """Send a filled loan; see ``Transport.push``."""
         assert isinstance(loan, HeldLoan), "a loan of another kind of transport"
         self._ways[loan.outlet.dest].push(loan)
 
@@ -297,7 +297,7 @@ class CompositeTransport(Transport):
         return self._way(dest, channel).unconfirmed(dest, channel)
 
     def peer_lost(self, rank: int) -> None:
-        """Handle the death of a peer; to be called before the peer is restarted."""
+        """Handle the death of a peer; callers do so before they restart the peer."""
         for engine in self._engines:
             engine.peer_lost(rank)
 
@@ -344,7 +344,7 @@ class CompositeTransport(Transport):
 
     @contextlib.contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Keep strangers of both engines from taking descriptors; see ``Transport.undisturbed``."""
+        """Keep strangers from taking descriptors at either engine; see ``Transport.undisturbed``."""
         with contextlib.ExitStack() as stack:
             for engine in self._engines:
                 stack.enter_context(engine.undisturbed())

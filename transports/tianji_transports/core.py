@@ -1,9 +1,9 @@
 """The contract of every transport engine: push by the sender, probe by the receiver.
 
 A sender asks for memory (``loan``), fills it and pushes it; ``push`` never waits and never
-drops. A receiver probes; a hit is a *claim* that only it holds. A push is confirmed when it
-was claimed, not when a library call returned; a sender with ``Channel.window`` unconfirmed
-pushes gets FULL from ``loan``, and that is all the back-pressure there is.
+drops. A receiver probes; a hit is a *claim* that only it holds. The claim confirms the push; the
+return of a library call does not. ``loan`` answers FULL to a sender with ``Channel.window``
+unconfirmed pushes; there is no other back-pressure.
 
 This module knows no engine and no reinforcement learning. ``testing`` holds the contract as tests.
 """
@@ -46,8 +46,8 @@ class Capabilities:
         peer_restart: a killed peer may come back under its rank with a higher incarnation.
         max_bytes: largest message the engine moves.
         cross_process: endpoints may be in different processes.
-        rings: an endpoint has descriptors (``Endpoint.bells``) at which another engine's can sleep for it.
-        progresses: what was pushed arrives though its sender never turns to the endpoint again.
+        rings: another engine's endpoint can sleep for this one, at the descriptors of ``Endpoint.bells``.
+        progresses: a pushed message arrives even if its sender never calls the endpoint again.
     """
 
     cross_host: bool
@@ -62,7 +62,7 @@ class Capabilities:
 
 @dataclass
 class Counters:
-    """Counts of an endpoint's actions, alike for every engine.
+    """Counts of an endpoint's calls and messages; every engine counts alike.
 
     ``first_rejection`` is the reason for the first of the ``rejected`` frames; ``refusals`` counts answers of
     FULL.
@@ -79,14 +79,14 @@ class Counters:
     first_rejection: str = ""
 
     def reject(self, reason: str) -> None:
-        """Count a frame, or a connection, that is none of the job's."""
+        """Count a frame or a connection that does not belong to the job."""
         self.rejected += 1
         self.first_rejection = self.first_rejection or reason
 
 
 @dataclass(frozen=True)
 class CloseReport:
-    """The messages that were left when an endpoint closed.
+    """Messages that were left when an endpoint closed.
 
     Attributes:
         unconfirmed: pushes that no receiver had claimed, by (dest rank, channel).
@@ -149,7 +149,7 @@ class Claim(ABC):
 
 @dataclass
 class EngineOptions:
-    """How an engine may reach beyond this host; shm and inproc ignore it.
+    """Settings of engines that reach other hosts; shm and inproc ignore them.
 
     Attributes:
         host: interface that the engine listens on.
@@ -185,7 +185,7 @@ class Transport(ABC):
 
     @classmethod
     def libraries(cls) -> dict[str, str]:
-        """Name what the engine sends with, and its version, for the head of a measurement: by subject."""
+        """Versions of the libraries that the engine uses, by name, for the head of a measurement."""
         return {}
 
     @property
@@ -194,7 +194,7 @@ class Transport(ABC):
         return ""
 
     def connect(self, addresses: Mapping[int, str]) -> None:  # noqa: B027 - engines without addresses need nothing
-        """Learn where peers are: rank -> their ``address``. May be called again when a peer was restarted."""
+        """Connect to peers: rank -> their ``address``. Repeated when a peer was restarted."""
 
     @abstractmethod
     def loan(self, dest: int, channel: str, nbytes: int) -> Loan | Full:
@@ -210,7 +210,7 @@ class Transport(ABC):
 
     @abstractmethod
     def push(self, loan: Loan) -> None:
-        """Send what was filled. Never waits, never drops: the loan had the credit for it."""
+        """Send a filled loan. Never waits, never drops: the loan had the credit for it."""
 
     @abstractmethod
     def probe(self, channel: str, source: int = ANY) -> Claim | None:
@@ -222,11 +222,11 @@ class Transport(ABC):
 
     @abstractmethod
     def latest(self, slot: str, newer_than: int = -1) -> Claim | None:
-        """Claim a slot's newest value if its version is above ``newer_than``; it is never a torn one."""
+        """Claim a slot's newest value if its version is above ``newer_than``; never a torn value."""
 
     @abstractmethod
     def wait(self, timeout_s: float, also: Sequence[int] = ()) -> bool:
-        """Sleep until a message, a slot's value or a credit is there or a descriptor in ``also`` is readable.
+        """Sleep until a message, a slot's value or a credit arrives or a descriptor in ``also`` is readable.
 
         May wake early (callers probe and wait again), never sleeps past something that arrived
         before the call, and burns no core while nothing comes.
@@ -236,14 +236,14 @@ class Transport(ABC):
         """
 
     def peer_lost(self, rank: int) -> None:  # noqa: B027 - optional: engines that keep no state per peer
-        """Handle the death of a peer, which the caller learnt: pushes to it raise, its credit is void."""
+        """Handle the death of a peer, reported by the caller: pushes to it raise, its credit is void."""
 
     def unconfirmed(self, dest: int, channel: str) -> int:
         """Count the pushes to a receiver that it has not claimed yet."""
         raise NotImplementedError
 
     def undisturbed(self) -> AbstractContextManager[None]:
-        """Keep strangers from taking descriptors by connecting, while the caller opens files."""
+        """Keep strangers' connections from taking descriptors while the caller opens files."""
         return nullcontext()
 
     @abstractmethod

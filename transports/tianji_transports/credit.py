@@ -1,12 +1,12 @@
 """Credits as messages: a receiver tells each sender how many of its pushes are claimed.
 
-The engines whose peers share no memory derive from ``CreditEndpoint``. They send and receive; the counting of
-claims and the time of a credit are decided here. One life of a sender begins with HELLO, which says how many
-pushes there were before, and a credit says up to which push all are claimed.
+Engines whose peers share no memory derive from ``CreditEndpoint``. The engine sends and receives;
+``CreditEndpoint`` counts claims and decides when a credit is due. One life of a sender begins with HELLO,
+which holds the number of earlier pushes; a credit says up to which push all are claimed.
 
-A credit leaves after half a window of claims, which keeps its sender going. Fewer are credited when the
-receiver finds nothing more to claim, sleeps or drains: then a sender may be waiting for it. A prompt engine
-credits the last message of a queue with its claim, as a receiver may not turn to its endpoint again for long.
+A receiver sends a credit after half a window of claims, which keeps its sender going. It credits fewer when
+it finds nothing more to claim, sleeps or drains: the sender may be waiting then. A prompt engine credits the
+last message of a queue with its claim, since a receiver may not call its endpoint again for long.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tianji_transports.wiring import Wiring
 
 @dataclass(eq=False)
 class CreditOutlet(Outlet):
-    """The sender's end.
+    """The sender's end of a channel.
 
     Attributes:
-        index: of the channel in the wiring.
-        session: the receiver's life that may answer, -1 before there is one.
+        index: index of the channel in the wiring.
+        session: life of the receiver whose answers count; -1 before the first.
     """
 
     index: int = field(kw_only=True)
@@ -40,11 +40,11 @@ class Life:
     """One life of a sender, as its receiver sees it.
 
     Attributes:
-        inlet: whose.
-        session: which.
+        inlet: receiving end of the sender's channel.
+        session: number that tells the lives apart.
         route: where its credits go, as the engine names it.
         arrived: number of the last push that has arrived, or begun to.
-        begun: ``arrived`` if it had sent nothing yet: what came before its HELLO.
+        begun: ``arrived`` without the messages of this life; equal to ``arrived`` while none has come.
         claimed: number of the last push that was claimed.
         credited: number of the last credit that was sent.
     """
@@ -61,12 +61,12 @@ class Life:
 
 @dataclass(eq=False)
 class CreditInlet(Inlet):
-    """The receiver's end.
+    """The receiver's end of a channel.
 
     Attributes:
-        index: of the channel in the wiring.
+        index: index of the channel in the wiring.
         queue: messages to claim: the life, the number of the push, its memory, the engine's handle.
-        lives: of the sender, as the engine tells them apart; the oldest first.
+        lives: lives of the sender by the engine's key, the oldest first.
     """
 
     index: int = field(kw_only=True)
@@ -74,7 +74,7 @@ class CreditInlet(Inlet):
     lives: dict[Any, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Keep what every message reads one attribute away. Half a window always keeps its sender going."""
+        """Copy the limits that every message reads; half a window of credit always keeps a sender going."""
         super().__post_init__()
         self.max_bytes = self.channel.max_bytes
         self.window = self.channel.window
@@ -90,10 +90,10 @@ class CreditEndpoint(
     Endpoint[CreditOutletT, CreditInletT, SlotViewT],
     Generic[CreditOutletT, CreditInletT, SlotViewT, LifeT],
 ):
-    """An endpoint whose engine carries messages and credits; when a credit is due is decided here.
+    """An endpoint that decides when a credit is due; its engine carries messages and credits.
 
     Attributes:
-        prompt: a claim that empties a queue is credited at once.
+        prompt: the endpoint credits a claim that empties a queue at once.
     """
 
     prompt: ClassVar[bool] = False
@@ -108,7 +108,7 @@ class CreditEndpoint(
         self._owed: set[LifeT] = set()
 
     def _open(self) -> None:
-        """Build this rank's ends of the wiring, and find them by (index of the channel, rank of the peer)."""
+        """Build this rank's ends of the wiring, and map them by (index of the channel, rank of the peer)."""
         super()._open()
         for inbox in self._inboxes.values():
             self._inlet_of.update({(inlet.index, inlet.source): inlet for inlet in inbox.inlets})
@@ -144,7 +144,7 @@ class CreditEndpoint(
         return HeldClaim(inlet, handle, memory, inlet.source)
 
     def _claim_any(self, inbox: Inbox[CreditInletT]) -> HeldClaim | None:
-        """Claim of all senders in turn, after one look for all of them."""
+        """Claim from the senders in turn, after one look for all of them."""
         inlets, count = inbox.inlets, len(inbox.inlets)
         if count == 1:
             return self._claim(inlets[0])
@@ -172,13 +172,13 @@ class CreditEndpoint(
             life.credited = life.claimed
             self._send_credit(life)
 
-    # -- what an engine fills in -----------------------------------------------------------------------
+    # -- hooks for engines -----------------------------------------------------------------------------
 
     @abstractmethod
     def _reach(
         self, rank: int, address: str, outlets: Sequence[CreditOutletT], views: Sequence[SlotViewT]
     ) -> None:
-        """Connect to a rank, in place of its earlier address, for what it receives and for slots of it."""
+        """Connect to a rank at its new address, for the channels that it receives and its slots."""
 
     @abstractmethod
     def _receive(self) -> None:
@@ -186,4 +186,4 @@ class CreditEndpoint(
 
     @abstractmethod
     def _send_credit(self, life: LifeT) -> None:
-        """Tell a sender ``life.claimed``; nothing if it is gone."""
+        """Send ``life.claimed`` to a sender; does nothing if the sender is gone."""

@@ -1,4 +1,4 @@
-"""What all engines share: who may use which channel, window accounting, counters, rules of waking.
+"""Base of all engines: access to channels, window accounting, counters and rules of waking.
 
 ``Outlet`` and ``Inlet`` are the two ends of one (sender, channel, receiver), ``SlotView`` the reading end of
 a slot; ``Endpoint`` counts what goes through them. An engine derives from all four, and fills in the hooks at
@@ -26,16 +26,16 @@ from tianji_transports.errors import (
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 CLOSE_POLL_S: Final = 0.05
-"""Between two looks at the credits while ``close`` drains."""
+"""Seconds between two looks at the credits while ``close`` drains."""
 
 
 def page_memory(nbytes: int) -> memoryview:
-    """Allocate page-aligned memory, to be used again and again: its pages are new only once."""
+    """Allocate page-aligned memory for repeated use: only the first use faults its pages in."""
     return memoryview(mmap.mmap(-1, max(1, nbytes)))
 
 
 def flat_bytes(memory: memoryview) -> memoryview:
-    """See contiguous memory as bytes."""
+    """View contiguous memory as bytes."""
     return memory if memory.format == "B" and memory.ndim == 1 else memory.cast("B")
 
 
@@ -45,12 +45,12 @@ class Outlet:
 
     Attributes:
         dest: rank of the receiver.
-        channel: what is sent.
+        channel: channel that it sends.
         present: the receiver is there to take messages.
         lost: the receiver is dead and no newer one has come.
         refused: the last ``loan`` answered FULL, so a credit is worth waking for.
         pushed: messages pushed by this endpoint.
-        confirmed: those of them that need no credit any more: claimed, or void.
+        confirmed: pushes that need no credit any more: claimed, or void.
         loaned: loans that are neither pushed nor abandoned.
         void: messages that a dead receiver never claimed.
         free: memory for loans, where the engine has its own.
@@ -68,7 +68,7 @@ class Outlet:
     free: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Keep what every loan reads one attribute away."""
+        """Copy the limits that every loan reads to the outlet itself."""
         self.max_bytes = self.channel.max_bytes
         self.window = self.channel.window
 
@@ -77,7 +77,7 @@ class Outlet:
         return self.present and self.pushed - self.confirmed + self.loaned < self.window
 
     def write_off(self) -> None:
-        """Count what a dead receiver had not claimed as void; its credit is free for the next one."""
+        """Count a dead receiver's unclaimed messages as void; the next receiver gets their credit."""
         self.void += self.pushed - self.confirmed
         self.confirmed = self.pushed
 
@@ -92,9 +92,9 @@ class Inlet:
 
     Attributes:
         source: rank of the sender.
-        channel: what is received.
-        arrived: messages that this endpoint knows to be there or to have been there.
-        claimed: those of them that were claimed.
+        channel: channel that it receives.
+        arrived: messages that are known to have arrived, claimed ones included.
+        claimed: messages that were claimed.
         asked: the sender was probed by name since the last news.
         reported: ``arrived`` when ``wait`` last had news.
     """
@@ -107,7 +107,7 @@ class Inlet:
     reported: int = 0
 
     def __post_init__(self) -> None:
-        """Leave the inbox to the collector of a channel's inlets."""
+        """Start without an inbox; ``Inbox`` sets it."""
         self.inbox: Inbox[Any] | None = None
 
     def reclaim(self, handle: Any) -> None:  # noqa: ARG002 - engines extend it
@@ -126,8 +126,8 @@ class Inbox(Generic[InletT]):
     """A channel that this endpoint receives.
 
     Attributes:
-        channel: what is received.
-        inlets: one a sender.
+        channel: channel that it receives.
+        inlets: one for each sender.
         turn: where the next probe of ANY begins.
         held: claims not yet released.
         asked: ANY was probed since the last news.
@@ -141,7 +141,7 @@ class Inbox(Generic[InletT]):
     by_source: dict[int, InletT] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Index the inlets and keep what every probe reads one attribute away."""
+        """Index the inlets by source, and copy the borrow limit, which every probe reads."""
         self.by_source = {inlet.source: inlet for inlet in self.inlets}
         self.borrow = self.channel.borrow
         for inlet in self.inlets:
@@ -153,7 +153,7 @@ class SlotView:
     """A slot that this endpoint reads.
 
     Attributes:
-        slot: what is read.
+        slot: slot that it reads.
         version: newest version known to exist.
         seen: newest version claimed or asked about.
         reported: ``version`` when ``wait`` last had news.
@@ -175,7 +175,7 @@ class SlotView:
 
 @dataclass(eq=False)
 class StoredSlotView(SlotView):
-    """A slot whose values arrive in memory of this endpoint, which is used again.
+    """A slot whose values arrive in reused memory of this endpoint.
 
     Attributes:
         handle: the engine's name for the memory of the newest value.
@@ -278,8 +278,8 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
     ``_make_slot_view``, which ``_open`` calls for everything in the wiring that this rank is part of.
 
     Attributes:
-        spin_s: how long ``wait`` looks again and again before it sleeps, if the caller claimed or pushed
-            something since the last wait: to be woken costs both sides a system call.
+        spin_s: seconds that ``wait`` polls before it sleeps, if the caller claimed or pushed something since
+            the last wait: a wake-up costs both sides a system call.
     """
 
     spin_s: ClassVar[float] = 0.0
@@ -350,7 +350,7 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
         return loan
 
     def push(self, loan: Loan) -> None:
-        """Send what was filled; see ``Transport.push``."""
+        """Send a filled loan; see ``Transport.push``."""
         if self._report is not None or not isinstance(loan, HeldLoan) or loan.ended:
             raise self._error("this loan was pushed or abandoned before")
         outlet = loan.outlet
@@ -375,7 +375,7 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
         return outlet.pushed - outlet.confirmed
 
     def peer_lost(self, rank: int) -> None:
-        """Handle the death of a peer; to be called before the peer is restarted."""
+        """Handle the death of a peer; callers do so before they restart the peer."""
         for outlet in self._outlets.values():
             if outlet.dest == rank:
                 self._refresh(outlet)
@@ -471,9 +471,9 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
     def wait(self, timeout_s: float, also: Sequence[int] = ()) -> bool:
         """Sleep until there is news; see ``Transport.wait``.
 
-        A caller that claims and pushes nothing between two waits is not woken again by what the first
-        one reported and it did not ask for since (no probe of that channel, no ``latest`` of that slot):
-        a receiver that leaves a channel alone, as back-pressure on its senders, sleeps.
+        If the caller claims and pushes nothing between two waits, the second does not wake for news that
+        the first reported and the caller did not ask for since (no probe of that channel, no ``latest``
+        of that slot): a receiver that leaves a channel alone, as back-pressure on its senders, sleeps.
         """
         if self._report is not None:
             raise self._error("wait")
@@ -482,7 +482,7 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
     def bells(self) -> Sequence[int]:
         """Descriptors that become readable when a peer rings while this endpoint is armed.
 
-        Another endpoint of the same thread then can sleep for both; none where ``capabilities.rings`` is
+        Another endpoint of the same thread can then sleep for both. Empty where ``capabilities.rings`` is
         false.
         """
         return ()
@@ -560,7 +560,7 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
             return TransportClosedError(f"the endpoint of rank {self.rank} is closed")
         return TransportError(f"{reason} in job {self.wiring.job!r}")
 
-    # -- what an engine fills in -----------------------------------------------------------------------
+    # -- hooks for engines -----------------------------------------------------------------------------
 
     @abstractmethod
     def _make_outlet(self, channel: Channel) -> OutletT:
@@ -580,11 +580,11 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
 
     @abstractmethod
     def _allocate(self, outlet: OutletT, nbytes: int) -> HeldLoan[OutletT]:
-        """Lend memory that was used before, wherever that is possible."""
+        """Lend memory, reused where possible."""
 
     @abstractmethod
     def _send(self, loan: HeldLoan[OutletT]) -> None:
-        """Deliver; ``outlet.pushed`` counts this message already. Ring the receiver if it sleeps."""
+        """Deliver a message, which ``outlet.pushed`` counts already; ring the receiver if it sleeps."""
 
     @abstractmethod
     def _claim(self, inlet: InletT) -> HeldClaim | None:
@@ -620,7 +620,7 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
 
     @abstractmethod
     def _free(self) -> None:
-        """Give everything back to the system."""
+        """Free everything that the engine holds."""
 
 
 AnyEndpoint = Endpoint[Any, Any, Any]
@@ -638,7 +638,7 @@ def wait_for_news(endpoints: Sequence[AnyEndpoint], timeout_s: float, also: Sequ
     """Sleep until one of the endpoints has news or ``also`` is readable; see ``Transport.wait``.
 
     Args:
-        endpoints: of one thread; the first sleeps with the bells of the others beside its own.
+        endpoints: endpoints of one thread; the first sleeps with the bells of the others beside its own.
     """
     moved = any(endpoint._moved for endpoint in endpoints)
     for endpoint in endpoints:
@@ -675,7 +675,7 @@ def drain(endpoints: Sequence[AnyEndpoint], drain_s: float) -> None:
 
 
 def _news(endpoints: Sequence[AnyEndpoint]) -> bool:
-    # All are asked: what one has to report must not keep the others from remembering what they reported.
+    # Ask all of them, without a short circuit: each must remember the news that it reported.
     return True in [endpoint._news() for endpoint in endpoints]
 
 
@@ -712,5 +712,5 @@ def _sleep(endpoints: Sequence[AnyEndpoint], timeout_s: float, also: Sequence[in
     if not first._sleep(timeout_s, [*also, *bells]):
         return False
     for other in others:
-        other._sleep(0.0, ())  # takes in its rings
+        other._sleep(0.0, ())  # clears its rings
     return bool(also) and bool(readable(also, 0.0))

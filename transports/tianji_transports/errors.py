@@ -1,12 +1,12 @@
-"""All errors of this package, in one tree: what engines raise and their callers catch.
+"""Errors of this package, in one tree: engines raise them, and callers catch them.
 
     TransportError
     ├── UnknownTransportError      no engine of that name; names the nearest one
     ├── MissingExtraError          the engine's library is not installed; the message is the pip command
     ├── BrokenEngineError          the engine's library is installed and does not load; keeps the cause
     ├── MessageTooLargeError       more bytes than the channel or the engine was built for
-    ├── PeerLostError              the other side is dead: what it had not claimed is gone
-    ├── TransportMemoryError       the engine cannot get the memory that the wiring asks for
+    ├── PeerLostError              the other side is dead: messages that it had not claimed are gone
+    ├── TransportMemoryError       the engine cannot get the memory that the wiring needs
     └── TransportClosedError       the endpoint was used after close()
 
 Engines translate their library's exceptions into these and keep them as ``__cause__``.
@@ -14,7 +14,7 @@ Engines translate their library's exceptions into these and keep them as ``__cau
 
 
 class TransportError(Exception):
-    """Anything a transport raises."""
+    """Base of all errors that a transport raises."""
 
 
 class UnknownTransportError(TransportError):
@@ -38,7 +38,7 @@ class PeerLostError(TransportError):
 
 
 class TransportMemoryError(TransportError):
-    """The memory that a wiring needs is not to be had (a small /dev/shm, say)."""
+    """The system has too little memory for a wiring (a small /dev/shm, say)."""
 
 
 class TransportClosedError(TransportError):

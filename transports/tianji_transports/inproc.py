@@ -1,7 +1,7 @@
 """The engine for endpoints of one process: several ranks, several threads, or one rank talking to itself.
 
-Nothing is copied: the receiver claims the very memory that the sender filled, which then returns to
-the sender. Endpoints find one another by the job's id in this module's table.
+A message is never copied: the receiver claims the memory that the sender filled, which then returns
+to the sender. Endpoints find one another by the job's id in this module's table.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class InprocOutlet(Outlet):
 
     Attributes:
         pipe: where messages go.
-        epoch: which receiver was seen last.
+        epoch: epoch of the receiver that was seen last.
         base: pushes through the pipe before this sender came.
     """
 
@@ -130,7 +130,7 @@ class InprocSlotView(SlotView):
     cell: Cell = field(default_factory=Cell)
 
     def reclaim(self, handle: int) -> None:
-        """Let go of a buffer."""
+        """Release the hold on a buffer."""
         super().reclaim(handle)
         with self.cell.lock:
             self.cell.holders[handle] -= 1

@@ -25,11 +25,11 @@ PIP_NAMES: Mapping[str, str] = {
     "mpi4py": "tianji[mpi]",
     "ucxx": "tianji[ucx]",
 }
-"""What to install for a library that an engine imports; the extras of pyproject.toml."""
+"""Package to install for a library that an engine imports, with the extras of pyproject.toml."""
 
 
 def lacks(engine: str, library: str) -> MissingExtraError:
-    """Make the error of an engine whose library is not installed."""
+    """Build the error of an engine whose library is not installed."""
     package = PIP_NAMES.get(library, library)
     return MissingExtraError(f"transport {engine!r} needs {library}: pip install '{package}'")
 
@@ -37,7 +37,8 @@ def lacks(engine: str, library: str) -> MissingExtraError:
 ENGINES = Plugins("transport", "tianji.transports", UnknownTransportError, BrokenEngineError, library=lacks)
 
 LOADS_FIRST = "ucx"
-"""MPICH's wheel brings an older UCX, and a process can hold one: MPICH can do with the newer."""
+"""Engine to load first: MPICH's wheel brings an older UCX, a process can hold only one, and MPICH works
+with the newer."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ class Channel:
     """A stream from many senders to one receiver, FIFO per sender.
 
     Attributes:
-        name: what the stream carries, such as ``"fragments"``; unique per receiver.
+        name: name of the stream, such as ``"fragments"``; unique per receiver.
         receiver: rank that probes.
         senders: ranks that push.
         max_bytes: size of the largest message.
@@ -27,7 +27,7 @@ class Channel:
     borrow: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what no engine could serve."""
+        """Reject a channel that no engine could serve."""
         if not self.senders:
             raise ValueError(f"channel {self.name!r} has no sender")
         if self.max_bytes < 0 or self.window < 1 or self.borrow < 1:
@@ -80,5 +80,5 @@ class Wiring:
 
 
 def digest(wiring: Wiring) -> int:
-    """Number of a wiring: all endpoints of a job have the same."""
+    """64-bit hash of a wiring, the same at all endpoints of a job."""
     return int.from_bytes(hashlib.sha256(repr(wiring).encode()).digest()[:8], "little")

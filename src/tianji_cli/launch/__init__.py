@@ -1,1 +1,1 @@
-"""How processes start and are watched: here, on hosts that joined, under MPI, under Slurm."""
+"""Start and supervision of processes: here, on hosts that joined, under MPI, under Slurm."""

@@ -31,20 +31,20 @@ from tianji_cli.launch import bound
 
 LAST_LINES: Final = 5
 LAST_BYTES: Final = 4096
-"""Of what a child wrote to its standard error that are shown: the last ones."""
+"""Maximum lines and bytes shown of a child's standard error: the last ones."""
 LOOK_S: Final = 0.5
-"""A wait pauses so often: a signal that came just before its poll, or to another thread, does not interrupt
-the poll, and what the signal's handler raises is raised at the pause."""
+"""Seconds between two pauses of a wait: a signal that came just before its poll, or to another thread, does
+not interrupt the poll, and its handler raises at the pause."""
 ORPHAN_LOOK_S: Final = 0.05
-"""Seconds between two looks at orphans that are to end; what they leave behind are orphans, too."""
+"""Seconds between two looks at orphans that are to end; children that they leave behind are orphans, too."""
 ORPHAN_GRACE_S: Final = 1.0
-"""How long an orphan may take to end after SIGTERM; then comes SIGKILL."""
+"""Seconds that an orphan has to end after SIGTERM; then comes SIGKILL."""
 ORPHANS_LIMIT_S: Final = 5.0
-"""How long this process stays for their ends: what is deep in a driver does not even hear SIGKILL."""
+"""Maximum seconds that this process waits for orphans: one deep in a driver does not even obey SIGKILL."""
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """Command that runs a module of TianJi's, and finds all others where this process does.
+    """Command that runs a module of TianJi, and finds all other modules where this process does.
 
     Python by itself would look in the working directory first, where a user's ``queue.py`` would stand in
     for Python's own.
@@ -55,7 +55,7 @@ def python_command(module: str, *arguments: str) -> list[str]:
 def bound_command(command: Sequence[str], number: signal.Signals) -> list[str]:
     """Command that has the kernel send a program a signal when this process ends, however it does.
 
-    What is meant by this process is the thread that starts it.
+    For the kernel, this process is the thread that starts the program.
 
     Raises:
         FileNotFoundError: there is no such program.
@@ -71,17 +71,17 @@ def end_with_parent(number: signal.Signals) -> None:
 
 
 def adopt_orphans() -> set[int]:
-    """Have the kernel make this process the parent of what its descendants leave behind when they end.
+    """Have the kernel make this process the parent of orphans among its descendants.
 
     Returns:
-        Children that it has already, which are not its own: a shell's, that has become this program.
+        Children that this process has already and did not start: those of a shell that became this program.
     """
     ctypes.CDLL(None).prctl(bound.PR_SET_CHILD_SUBREAPER, 1)
     return _children()
 
 
 def _children() -> set[int]:
-    with suppress(OSError):  # There are kernels that list none.
+    with suppress(OSError):  # Some kernels list no children.
         return set(map(int, Path("/proc/thread-self/children").read_text().split()))
     return set()
 
@@ -93,12 +93,12 @@ def end_orphans(others: Collection[int], ending: dict[int, float]) -> None:
     are signalled: their numbers cannot be those of strangers.
 
     Args:
-        ending: when each was asked, by ``time.monotonic``; kept from call to call, empty once all are gone.
+        ending: time of each request, by ``time.monotonic``; kept from call to call, empty once all are gone.
     """
     now = time.monotonic()
     for pid in _children().difference(others, ending):
         ending[pid] = now
-        with suppress(PermissionError):  # It is another user's by now, as sudo's is.
+        with suppress(PermissionError):  # The child is another user's by now, as sudo's is.
             os.kill(pid, signal.SIGTERM)
     for pid, asked_s in list(ending.items()):
         try:
@@ -113,7 +113,7 @@ def end_orphans(others: Collection[int], ending: dict[int, float]) -> None:
 
 
 def end_descendants(others: Collection[int]) -> None:
-    """End what is left of this process's children, but for ``others``, and of theirs: environments', say."""
+    """End the remaining descendants of this process but ``others``, such as those of environments."""
     ending: dict[int, float] = {}
     deadline = time.monotonic() + ORPHANS_LIMIT_S
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -126,16 +126,16 @@ def end_descendants(others: Collection[int]) -> None:
 class Child:
     """A process that this one has started, in a process group of its own; it ends with this one.
 
-    A Ctrl-C is this process's, which then ends the child. The child stays a zombie until ``end_children``, so
-    that no other process gets its number before its group is ended.
+    A Ctrl-C reaches this process alone, which then ends the child. The child stays a zombie until
+    ``end_children``, so that no other process gets its number before its group is ended.
 
     Args:
         command: its program and arguments.
         stdout: as for ``Popen``; None for this process's.
-        keep_errors: for its last words. Otherwise it writes them where this process does.
+        keep_errors: keep its standard error for ``last_words``; otherwise it writes where this process does.
 
     Attributes:
-        process: itself, with unbuffered streams.
+        process: the process, with unbuffered streams.
         descriptor: readable once it has ended.
 
     Raises:
@@ -171,7 +171,7 @@ class Child:
         return self.process.pid
 
     def wait(self) -> ProcessExit:
-        """Wait for the child; returns how it ended, its status as last words if there are no other."""
+        """Wait for the child; returns its exit, with the status as last words if it wrote none."""
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         assert ended is not None, "only WNOHANG finds no process"
         status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
@@ -187,12 +187,12 @@ class Child:
         os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the child, or what is left of its process group."""
+        """Kill the child and the rest of its process group."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def reap(self) -> None:
-        """Wait for the child, whose number is free then, and free what it holds here."""
+        """Wait for the child, whose number is free then, and free its resources here."""
         self.process.wait()
         os.close(self.descriptor)
         for file in (self.process.stdin, self.process.stdout, self._errors):
@@ -234,10 +234,10 @@ def end_children(children: Sequence[Child], patience_s: float) -> None:
 
 @contextmanager
 def supervised(children: Sequence[Child], patience_s: float) -> Iterator[None]:
-    """End children with the context; if it raises, they are sent a SIGTERM first.
+    """End children with the context; if the context raises, send them a SIGTERM first.
 
     Args:
-        patience_s: how long all of them may take to end; a second interruption leaves them no time.
+        patience_s: seconds that all of them have to end; a second interruption leaves them no time.
     """
     remaining_s = 0.0
     try:
@@ -255,18 +255,18 @@ def supervised(children: Sequence[Child], patience_s: float) -> Iterator[None]:
 def run_child(
     command: Sequence[str], *, patience_s: float, limit_s: float | None = None
 ) -> tuple[ProcessExit, str]:
-    """Run a command to its end; whatever is raised here meanwhile ends it, and so does this process's end.
+    """Run a command to its end; an exception here, or the end of this process, ends it early.
 
     Args:
         command: its standard input is empty.
-        patience_s: how long it may take to end once it was sent a SIGTERM; then its whole group is killed.
-        limit_s: how long it may take, in seconds; None: as long as it likes.
+        patience_s: seconds that it has to end after a SIGTERM; then its whole group is killed.
+        limit_s: maximum seconds that it may take; None for no limit.
 
     Returns:
-        How it ended, and what it wrote to its standard output.
+        Its exit, and its standard output.
 
     Raises:
-        TimeoutError: it took longer.
+        TimeoutError: the command took longer.
     """
     with TemporaryFile() as output:
         child = Child(command, stdout=output)

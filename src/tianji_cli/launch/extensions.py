@@ -1,7 +1,7 @@
-"""The user's own files: found at the root, sent to hosts that join, and laid down there.
+"""The user's own files: found at the root, sent to hosts that join, and written there.
 
 A config names modules, as ``module:attribute`` or by ``environment.id``, and data files in
-``experiment.files``. What modules import from the same directories goes with them; installed packages do not.
+``experiment.files``. Modules that these import from the same directories go along; installed packages do not.
 All keep their places relative to the directories of ``experiment.extensions``.
 """
 
@@ -22,28 +22,28 @@ from tianji_cli.errors import UsageError
 from tianji_cli.quantities import memory
 
 DIRECTORY: Final = "extensions"
-"""Where they are on a host that has joined, below its own directory."""
+"""Folder of the files on a host that has joined, below its own directory."""
 MOST_BYTES: Final = 8_000_000
-"""All files together, with their paths: they go to a host in one message, in base64."""
+"""Maximum bytes of all files with their paths: they go to a host in one message, in base64."""
 AROUND_A_FILE: Final = 8
 """Bytes around a path and its content in that message."""
 _ENTRY_POINT: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def collect_files(config: JobConfig) -> dict[str, bytes]:
-    """Read every file of the user's that a config needs.
+    """Read all of the user's files that a config needs.
 
     Returns:
         Contents by path, relative to the directory that modules are imported from.
 
     Raises:
-        UsageError: they cannot be read, are too large, or two of them would have the same place.
+        UsageError: files cannot be read, are too large, or two of them would have the same place.
     """
     roots = [Path(directory).resolve() for directory in config.experiment.extensions]
     files = _Files()
     try:
         for place, file in _modules(config, roots):
-            if place not in files.contents:  # As on Python's path, the first directory has it.
+            if place not in files.contents:  # As on Python's path, the first directory wins.
                 files.add(place, file)
         for place, file in _data(config, roots):
             files.add(place, file)
@@ -53,7 +53,7 @@ def collect_files(config: JobConfig) -> dict[str, bytes]:
 
 
 class _Files:
-    """Owns what goes to hosts that join; a file is judged by its size before it is read."""
+    """Owns the files for hosts that join; checks the size of a file before it reads the file."""
 
     def __init__(self) -> None:
         self.contents: dict[str, bytes] = {}
@@ -63,7 +63,7 @@ class _Files:
         """Take a file for a place on the other hosts.
 
         Raises:
-            UsageError: it is no file, too much with the others, or another one has the place.
+            UsageError: it is no file, exceeds the limit with the others, or another one has the place.
         """
         known, found = self.contents.get(place), file.stat()
         if not stat.S_ISREG(found.st_mode):
@@ -108,7 +108,7 @@ def _data(config: JobConfig, roots: Sequence[Path]) -> Iterator[tuple[str, Path]
         path = Path(name)
         files = sorted(_below(path)) if path.is_dir() else [path]
         for root in roots:
-            if path.is_relative_to(root):  # The config's checks see to it that one of them has it.
+            if path.is_relative_to(root):  # The config's checks ensure that one of them has it.
                 yield from ((file.relative_to(root).as_posix(), file) for file in files)
 
 

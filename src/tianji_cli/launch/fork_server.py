@@ -1,13 +1,13 @@
-"""The fork server of a job: imports once what forked workers share, then forks a worker at each request.
+"""The fork server of a job: imports the modules that workers share, then forks a worker at each request.
 
 Started by ``local`` as ``python -m tianji_cli.launch.fork_server CHANNEL ROOT_PIPE``, two descriptors.
 Lines of JSON go over the channel: requests come in, notices go out. The launcher never waits for the server
-to read; so the server may wait for the launcher. Once the other end of the channel says no more, as it does
-when the root is dead, the server starts nothing more. It stays until the workers have ended, and cleans up
-behind them.
+to read; so the server may wait for the launcher. Once the other end of the channel closes, as it does when
+the root is dead, the server starts nothing more. It stays until the workers have ended, and cleans up behind
+them.
 
-What a worker leaves behind, such as an environment's simulator, the kernel makes the server's child: the
-server ends it.
+A process that a worker leaves behind, such as an environment's simulator, becomes a child of the server,
+which ends it.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from tianji_cli.wire.messages import BuildOutput, BuildReport
 from tianji_transports import registry
 
 SHARED: Final = ("gymnasium", "torch")
-"""What every process of a job needs and is slow to import."""
+"""Modules that every process of a job needs and that are slow to import."""
 
 
 IDLE_S: Final = 1.0
-"""How long nothing is asked for before it prepares for workers that are forked, as most are."""
+"""Seconds without a request after which the server prepares for forked workers, as most are."""
 
 
 def preload() -> None:
-    """Import what forked processes share: torch alone takes 1.5 s and 146 MB.
+    """Import the modules that forked processes share: torch alone takes 1.5 s and 146 MB.
 
-    No transport engine is among it: libzmq and iceoryx2 keep threads and files that a fork would break.
+    No transport engine is among them: libzmq and iceoryx2 keep threads and files that a fork would break.
     """
     for module in SHARED:
         importlib.import_module(module)
-    registry.names()  # It asks all installed packages, once.
+    registry.names()  # The call searches all installed packages, once.
     gc.collect()
 
 
@@ -90,7 +90,7 @@ REQUEST: Final[TypeAdapter[Request]] = TypeAdapter(Annotated[Request, Field(disc
 
 
 class Built(BaseModel):
-    """What was to be built once has been, or could not be."""
+    """The build has ended, or could not begin."""
 
     kind: Literal["built"] = "built"
     report: BuildReport
@@ -113,7 +113,7 @@ class Exited(BaseModel):
 
 
 class Finished(BaseModel):
-    """Nothing is left of the ``job``-th job's workers, nor of what they started."""
+    """Nothing is left of the ``job``-th job's workers, nor of the processes that they started."""
 
     kind: Literal["finished"] = "finished"
     job: int
@@ -123,7 +123,7 @@ Notice = Built | Started | Exited | Finished
 NOTICE: Final[TypeAdapter[Notice]] = TypeAdapter(Annotated[Notice, Field(discriminator="kind")])
 
 Work = Callable[[int], None]
-"""What a forked process is to do, given the descriptor of the pipe that closes when the root ends."""
+"""Work of a forked process; gets the descriptor of the pipe that closes when the root ends."""
 
 
 class ForkServer:
@@ -143,10 +143,10 @@ class ForkServer:
         self._poller.register(channel, select.POLLIN)
 
     def run(self) -> Work | None:
-        """Serve until the launcher asks for nothing more, and nothing is left of what was started.
+        """Serve until the launcher has closed the channel and all started processes have ended.
 
         Returns:
-            In a forked process what it is to do; in the server, at its end, None.
+            The work of a forked process; None in the server, at its end.
         """
         if not self._poller.poll(1000 * IDLE_S):  # A host that joined waits for others meanwhile.
             preload()
@@ -202,7 +202,7 @@ class ForkServer:
         def built(exit_: ProcessExit) -> Notice:
             self._building = None
             report = output.read(exit_)
-            for name in () if job.fresh else report.imported:  # Workers need not do it one by one.
+            for name in () if job.fresh else report.imported:  # Workers then need not import it one by one.
                 importlib.import_module(name)
             return Built(report=report)
 
@@ -241,19 +241,19 @@ class ForkServer:
         return None
 
     def _fork(self, ended: Callable[[ProcessExit], Notice]) -> int:
-        """Fork; gives the child's process id, and 0 in the child.
+        """Fork; returns the child's process id, and 0 in the child.
 
         Raises:
             OSError: the system makes no further process.
         """
-        # Workers share what there is, and need not take it apart when they end, which takes half a second.
+        # Workers share the present objects, and need not free them at their end, which takes half a second.
         gc.freeze()
         pid = os.fork()
         if pid == 0:
             # A process that held the channel would hide the server's end from the root.
             self._channel.close()
             _close(self._children)
-            adopt_orphans()  # What has lost its parent goes on as long as its worker does.
+            adopt_orphans()  # An orphan goes on as long as its worker does.
             return 0
         try:
             descriptor = os.pidfd_open(pid)
@@ -273,7 +273,7 @@ class ForkServer:
         self._send(ended(ProcessExit(status=os.waitstatus_to_exitcode(status))))
 
     def _send(self, notice: Notice) -> bool:
-        """Tell the launcher, unless it is dead."""
+        """Send a notice to the launcher; returns False if the launcher is dead."""
         try:
             self._channel.sendall(notice.model_dump_json().encode() + b"\n")
         except (BrokenPipeError, ConnectionResetError):
@@ -282,9 +282,9 @@ class ForkServer:
 
 
 def _once_told(told: int, work: Work, root_pipe: int) -> None:
-    """Begin when the root has been told of this process, which it may have to end or to wait for.
+    """Begin once the root knows of this process, which the root may have to end or to wait for.
 
-    A server that is killed while it forks leaves a process that the root does not know of: it does nothing.
+    A server that is killed while it forks leaves a process that the root does not know; it does no work.
     Once the root knows, there is a byte in the pipe ``told``.
     """
     is_known = bool(os.read(told, 1))
@@ -299,7 +299,7 @@ def _close(descriptors: Iterable[int]) -> None:
 
 
 def main() -> None:
-    """Serve; in the processes that come of it, work."""
+    """Run the fork server; in a forked process, its work."""
     channel, root_pipe = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     channel.set_inheritable(False)
     os.set_inheritable(root_pipe, False)

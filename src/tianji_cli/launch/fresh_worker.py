@@ -1,4 +1,4 @@
-"""A process that shares nothing with the fork server, where a job uses what must not be forked.
+"""A process that shares nothing with the fork server, for a job that uses a library that must not be forked.
 
 The fork server's child turns into it, with its process id, by ``python_command`` with the arguments
 SPECS ROOT_PIPE (or SPECS ROOT_PIPE REPORT PRINTED, for a build), all of them descriptors.
@@ -19,15 +19,15 @@ from tianji_cli.signals import leave_threads
 from tianji_cli.wire.messages import BuildOutput
 
 Specs = tuple[JobSpec, ProcessSpec | None]
-"""What a process that begins anew is told; a build has no process spec, since it is in no plan."""
+"""Specs of a process that begins anew; a build has no process spec, since it is in no plan."""
 
 _SPECS: Final[TypeAdapter[Specs]] = TypeAdapter(Specs)
 
 
 def turn_into_worker(job: JobSpec, own: ProcessSpec, root_pipe: int) -> NoReturn:
-    """Begin this process anew, as a worker; blocked signals stay blocked until it says what they mean.
+    """Begin this process anew, as a worker; blocked signals stay blocked until the worker handles them.
 
-    What keeps it from being one is in the worker's log.
+    The worker's log gets any error on the way.
     """
     write_to(own.log)
     _begin_anew((job, own), root_pipe)
@@ -50,7 +50,7 @@ def _begin_anew(specs: Specs, *descriptors: int) -> NoReturn:
 
 
 def main() -> None:
-    """Do what the specs say."""
+    """Run the build or the worker of the specs."""
     carrier, root_pipe, *output = map(int, sys.argv[1:])
     for descriptor in (root_pipe, *output):
         os.set_inheritable(descriptor, False)

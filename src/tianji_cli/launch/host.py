@@ -45,19 +45,19 @@ from tianji_cli.wire.messages import (
 
 PRESENT_EVERY_S: Final = 1.0
 SILENT_S: Final = 60.0
-"""A root that is connected and says nothing for so long has lost its host, or its way here."""
+"""Seconds of silence after which a connected root is lost: its host, or the way here, is down."""
 ARRIVE_LIMIT_S: Final = 300.0
-"""How long to wait for an answer: the root may still be in Slurm's queue."""
+"""Maximum seconds to wait for an answer: the root may still be in Slurm's queue."""
 END_LIMIT_S: Final = 15.0
-"""How long workers may take to end when the job is over."""
+"""Maximum seconds that workers have to end when the job is over."""
 
 
 class JoinedHost:
-    """This host's part in a job of another host's.
+    """This host's part in a job whose root is on another host.
 
     Args:
         interface: address that other hosts reach it by.
-        directory: for the files that workers need and write, until the job is over.
+        directory: folder for the files that workers need and write, until the job is over.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class JoinedHost:
 
         Raises:
             UsageError: the root does not want this host.
-            RunFailed: there is no answer, or the root is gone; whatever ran here has been ended.
+            RunFailed: there is no answer, or the root is gone; all workers here have been ended.
             Interruption: the user has asked twice, or before anything ran here.
         """
         with ControlClient(self._root, watched=True) as control:
@@ -110,10 +110,10 @@ class JoinedHost:
 
     @contextlib.contextmanager
     def _naming_root(self, what: str) -> Iterator[None]:
-        """Name the root if what it sends cannot be used.
+        """Name the root if this host cannot use a message of it.
 
         Raises:
-            RunFailed: in place of what it caused.
+            RunFailed: in place of the error that the message caused.
         """
         try:
             yield
@@ -146,7 +146,7 @@ class JoinedHost:
         while True:
             if not self._unhandled:
                 self._listen(control, (self._signals.descriptor, launcher.descriptor))
-            severed = control.severed  # Before looking for what the root may have said last.
+            severed = control.severed  # Asked before the root's last messages are read.
             for message in (*self._unhandled, *self._receive(control)):
                 self._handle(message, launcher, production)
             self._unhandled = []
@@ -204,7 +204,7 @@ class JoinedHost:
                 self._over = True
                 launcher.kill_all()
             case _:
-                pass  # A ping, or what is said to workers.
+                pass  # A ping, or a message to workers.
 
     def _present(self, launcher: LocalLauncher) -> Present:
         return Present(
@@ -223,7 +223,7 @@ class JoinedHost:
         return self._known_job().plan.processes[own.rank].actors
 
     def _adapted(self, job: JobSpec) -> JobSpec:
-        """Name the places of this host in place of the root's."""
+        """Replace the root's paths and addresses by those of this host."""
         return replace(
             job,
             directory=self._directory,
@@ -257,12 +257,12 @@ class JoinedHost:
         return self._logs.setdefault(worker.spec.log, HostLog(worker.spec.log))
 
     def _pass_on(self, control: ControlClient, number: int, output: bytes) -> None:
-        """Send the root what a worker wrote, which this host will forget."""
+        """Send a worker's output to the root: this host will forget it."""
         if output:
             control.send(Wrote(node=self._node, number=number, output=output))
 
     def _pass_on_signals(self, control: ControlClient) -> None:
-        """Tell the root: a signal to one host means the whole job. A second one means right now."""
+        """Pass a signal on to the root: it means the whole job. A second one ends this host at once."""
         if self._signals.count == self._interruptions:
             return
         self._interruptions = self._signals.count
@@ -276,8 +276,8 @@ def reaches_run(run: Path, key: JobKey, say: Callable[[str], None]) -> bool:
     """Whether this host has a job's run directory under the root's path, and may write there.
 
     Args:
-        run: where the root has it.
-        key: of the job, which lies in it.
+        run: path of the run directory at the root.
+        key: key of the job, which the run directory contains.
     """
     try:
         if JobKey.read(run / "job.key") != key or not os.access(run, os.W_OK):
@@ -294,14 +294,14 @@ def reaches_run(run: Path, key: JobKey, say: Callable[[str], None]) -> bool:
 
 
 PIECE_BYTES: Final = 128 << 10
-"""Of one message: in base64 far less than the control channel takes."""
+"""Maximum bytes of log in one message: in base64 far less than the control channel takes."""
 
 
 class HostLog:
-    """Hands out a log that grows, from its beginning, each byte once.
+    """Reads a log that grows, from its beginning, each byte once.
 
     Args:
-        most: bytes that are handed out as they come; of more, the middle is left out.
+        most: maximum bytes to read as they come; the middle of a longer log is left out.
     """
 
     def __init__(self, path: Path, most: int = LOG_BYTES) -> None:
@@ -310,11 +310,11 @@ class HostLog:
         self._read = 0
 
     def piece(self) -> bytes:
-        """Read what is new, ``PIECE_BYTES`` at most; nothing any more once ``most`` were read."""
+        """Read the next new bytes, ``PIECE_BYTES`` at most; none once ``most`` were read."""
         return self._take(min(PIECE_BYTES, self._most - self._read))
 
     def rest(self) -> Iterator[bytes]:
-        """Read all that is new, in pieces: the worker has ended. Says so if it leaves anything out."""
+        """Read all new bytes in pieces after the worker's end; a line marks bytes that are left out."""
         while piece := self.piece():
             yield piece
         with contextlib.suppress(OSError):
@@ -332,7 +332,7 @@ class HostLog:
             with open(open_regular(self._path), "rb") as file:
                 file.seek(self._read)
                 taken = file.read(most)
-        except OSError:  # It has written nothing yet.
+        except OSError:  # The worker has written nothing yet.
             return b""
         self._read += len(taken)
         return taken

@@ -1,4 +1,4 @@
-"""Starts the processes of a job on this host, through a fork server that has imported what is slow."""
+"""Starts the processes of a job on this host, through a fork server that has done the slow imports."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from tianji_cli.signals import STOP_SIGNALS
 from tianji_cli.wire.messages import BuildReport
 
 SLOW_BUILD_S: Final = 30.0
-"""A first build that takes so long is announced."""
+"""Seconds after which the user hears that the first build takes long."""
 
 CLOSE_LIMIT_S: Final = 5.0
-"""How long the fork server may take to end what workers have left behind."""
+"""Maximum seconds that the fork server has to end processes that workers have left behind."""
 
 LOOK_S: Final = 2.0
-"""How often it is looked whether the fork server is suspended while something is built."""
+"""Seconds between two checks, during a build, whether the fork server is suspended."""
 
 
 class WorkerProcess:
@@ -52,8 +52,8 @@ class WorkerProcess:
 
     Attributes:
         pid: None until it runs.
-        exit: how it ended; None before.
-        killed: by this program.
+        exit: its exit; None while it has not ended.
+        killed: whether this program has killed it.
         hung: why this program has aborted it, in words; empty if it has not.
 
     Args:
@@ -70,13 +70,13 @@ class WorkerProcess:
 
     @property
     def is_suspended(self) -> bool:
-        """It is stopped, as by SIGSTOP."""
+        """Whether it is stopped, as by SIGSTOP."""
         return self.pid is not None and process_state(self.pid) in {"T", "t"}
 
     def end(self, exit_: ProcessExit) -> None:
         """Record its end; only the first report of it counts."""
         if self.exit is None:
-            with contextlib.suppress(OSError):  # Whoever has removed it wants no log.
+            with contextlib.suppress(OSError):  # A user who has removed the log wants none.
                 bound_log(self.spec.log)
             self.exit = replace(exit_, error=self.hung) if self.hung and exit_.by_signal else exit_
             self._exited.append(self)
@@ -84,7 +84,7 @@ class WorkerProcess:
     def abort(self, hung: str) -> None:
         """Have it die of SIGABRT, so that its log gets the place where it hung; asked again, of SIGKILL."""
         if self.pid is not None:
-            with contextlib.suppress(OSError):  # Its memory is not wanted, which SIGABRT would have written.
+            with contextlib.suppress(OSError):  # SIGABRT would write a core dump.
                 resource.prlimit(self.pid, resource.RLIMIT_CORE, (0, 0))
         self.send(signal.SIGKILL if self.hung or self.is_suspended else signal.SIGABRT)
         self.hung = hung
@@ -104,13 +104,13 @@ class WorkerProcess:
 class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
     """Owns the fork server of a job, and the pipe whose end tells workers that their root is dead.
 
-    One job may follow another: each goes from ``begin`` to ``start_no_more``. Nothing here waits for the
-    server to read: what it does not take at once is kept until it does.
+    One job may follow another: each goes from ``begin`` to ``start_no_more``. The launcher never waits for
+    the server to read: it keeps requests that the server does not take at once.
 
     Attributes:
-        lost: the fork server is gone. Workers live on; how they end is then not known any more.
-        dismissed: it starts no more of this job.
-        built: what came of the last ``build_once``.
+        lost: the fork server is gone. Workers live on; the status of their ends is then unknown.
+        dismissed: the server starts no more workers of this job.
+        built: report of the last ``build_once``.
 
     Raises:
         OSError: the server cannot be started.
@@ -136,8 +136,8 @@ class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
         self._events.register(self._channel, select.EPOLLIN)
         watched, self._parent_alive = os.pipe()
         command = [sys.executable, "-P", "-m", "tianji_cli.launch.fork_server"]
-        # Blocked signals stay blocked over fork and exec: what stops the job reaches the whole process
-        # group, and must not end the server, without which it is not known how workers end.
+        # Blocked signals stay blocked over fork and exec: a signal that stops the job reaches the whole
+        # process group, and must not end the server, which alone learns how workers end.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             with theirs:
@@ -163,7 +163,7 @@ class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
 
     @property
     def stopped(self) -> bool:
-        """The server is suspended, as by SIGSTOP: it starts nothing, and does not say how workers end."""
+        """Whether the server is suspended, as by SIGSTOP: it then starts nothing and reports no ends."""
         return not self.lost and process_state(self._server.pid) in {"T", "t"}
 
     @property
@@ -178,7 +178,7 @@ class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
             say: tells the user that it takes long.
 
         Raises:
-            UsageError: it cannot be built.
+            UsageError: the build fails.
             RunFailed: there is no fork server.
         """
         self._ask(Build(spec=job))
@@ -202,10 +202,10 @@ class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
             raise error
 
     def begin(self, job: JobSpec) -> None:
-        """Begin a job: describe it to all workers that are started from now on."""
+        """Begin a job, which all workers from now on belong to."""
         self.dismissed = self._is_finished = False
         self._job += 1
-        self._workers.clear()  # What is still said of an earlier job's concerns this one no more.
+        self._workers.clear()  # Late notices of an earlier job do not concern this one.
         self.exited.clear()
         self._ask(Job(spec=job))
 
@@ -221,7 +221,7 @@ class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
         return worker
 
     def check(self) -> None:
-        """Take in what the server reports of the workers; never waits."""
+        """Read the server's notices about workers; never waits."""
         self._flush()
         while not self.lost:
             try:
@@ -248,21 +248,21 @@ class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
         worker.abort(hung)
 
     def kill_all(self) -> None:
-        """Kill all workers at once; those that the server was asked for do not begin, or are killed then."""
+        """Kill all workers at once; requested ones do not begin, or die as soon as they do."""
         self.start_no_more()
         for worker in self._workers.values():
             worker.send_kill()
 
     def start_no_more(self) -> None:
-        """Have the server start no more of this job; it goes on telling how workers end.
+        """Have the server start no more workers of this job; it goes on reporting how workers end.
 
-        A server that is suspended is ended: it would do neither.
+        Ends a suspended server, which would do neither.
         """
         if self.stopped:
             self.dismissed = True
             self._server.kill()
             self._server.wait()
-            self.check()  # What it had said before.
+            self.check()  # Its notices from before.
             self._lose_server()
         elif not (self.lost or self.dismissed):
             self.dismissed = True
@@ -274,16 +274,16 @@ class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
         self._events.poll(timeout_s)
 
     def wait_for_server(self) -> None:
-        """Wait until the server, which starts no more, has said that nothing is left of the workers."""
+        """Wait until the server, which starts no more, has reported that nothing is left of the workers."""
         self._wait_until(lambda: self.lost or self._is_finished)
 
     def cause_of_loss(self) -> str:
-        """Describe how the server ended, and what it wrote last."""
+        """Describe the server's end, with its last output."""
         exit_ = ProcessExit(status=self._server.wait(), last_words=last_words(self._output))
         return f"the fork server {exit_}" + (f":\n{exit_.last_words}" if exit_.last_words else "")
 
     def close(self) -> None:
-        """End by the pipe every worker that is left, and the server once it has cleaned up behind them."""
+        """End the remaining workers by closing their pipe, then the server once it has cleaned up."""
         os.close(self._parent_alive)
         self.start_no_more()
         self.wait_for_server()
@@ -333,9 +333,9 @@ class LocalLauncher(contextlib.AbstractContextManager["LocalLauncher"]):
             case Finished(job=job) if job == self._job:
                 self._is_finished = True
                 for worker in self._workers.values():
-                    worker.end(ProcessExit())  # Those that were taken back.
+                    worker.end(ProcessExit())  # The cancelled ones.
             case Started() | Exited() | Finished():
-                pass  # Of an earlier job.
+                pass  # A notice of an earlier job.
 
     def _lose_server(self) -> None:
         if self.lost:

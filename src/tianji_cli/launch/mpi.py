@@ -39,7 +39,7 @@ STARTED_AGAIN: Final = "TIANJI_STARTED_AGAIN"
 """Environment variable that tells the ranks who started them."""
 
 CODE: Final = "code.json"
-"""In a run's directory while ranks are started: digests of the user's modules as they were built with."""
+"""File in a run's directory while ranks start: digests of the user's modules as the build found them."""
 
 EXIT_STATUS: Final = {"finished": 0, "failed": 1, "stopped": INTERRUPTED}
 
@@ -50,9 +50,9 @@ def run_under_mpiexec(
     """Run the job in as many ranks as the plan has processes, and stay until it is over.
 
     Args:
-        job: the job. The root may be bound to fewer cores, and is told what was chosen for those seen here.
-        run: its directory. It tells afterwards whether the root came to its end.
-        code: digests of the user's modules, by name, as they were built with.
+        job: the job. The root may be bound to fewer cores, and gets the choices for the cores seen here.
+        run: its directory, which tells afterwards whether the root came to its end.
+        code: digests of the user's modules, by name, as the build found them.
         resumed: the directory is an earlier run's.
 
     Returns:
@@ -81,19 +81,19 @@ def run_under_mpiexec(
     except (OSError, ValueError, KeyError):
         raise RunFailed(_cause(status, run)) from None
     if said == "failed" and status != EXIT_STATUS["failed"]:
-        # A rank has died, and its launcher passes no more on of what the root writes to stderr.
+        # A rank has died, and its launcher passes on no more of the root's stderr.
         raise RunFailed(reason)
     return EXIT_STATUS[said]
 
 
 def code_of_job(run: RunDirectory) -> dict[str, str]:
-    """Read what the command that started these ranks has found of the user's modules."""
+    """Read the digests of the user's modules from the command that started these ranks."""
     found: dict[str, str] = json.loads((run.path / CODE).read_text(encoding="utf-8"))
     return found
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Tell a file from those that had its name before; None if there is none."""
+    """Inode and time of a file, which tell it from earlier files of its name; None if there is none."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -105,7 +105,7 @@ def run_again_under_mpiexec(processes: int, more: Sequence[str] = ()) -> int:
     """Run this very command in so many ranks, and stay until they have ended.
 
     Returns:
-        What mpiexec exits with.
+        The exit status of mpiexec.
 
     Raises:
         UsageError: there is no mpiexec, or no mpi4py.
@@ -122,7 +122,7 @@ def run_again_under_mpiexec(processes: int, more: Sequence[str] = ()) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):  # A Ctrl-C reaches mpiexec through the terminal.
         signal.signal(number, lambda number, _frame: launcher.send_signal(number))
     status = launcher.wait()
-    remove_stale()  # A rank that was killed could not.
+    remove_stale()  # A killed rank could not do so.
     return status
 
 
@@ -173,21 +173,21 @@ def _cause(status: int, run: RunDirectory) -> str:
 
 PRESENT_EVERY_S: Final = 1.0
 PLACE_BYTES: Final = 16 << 10
-"""Room for a rank's description of where it is."""
+"""Bytes of a rank's message about its host and cores, or of the root's about its address."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What an MPI launcher's environment says."""
+    """A process's rank and the number of ranks, from the environment of an MPI launcher."""
 
     rank: int
     size: int
 
 
 def launched() -> Launch | None:
-    """Whether an MPI launcher, or srun with several tasks, has started this process.
+    """Rank and size if an MPI launcher, or srun with several tasks, has started this process; else None.
 
-    Looks at the environment alone: what starts one process of its own accord must not initialise MPI.
+    Looks at the environment alone: a process that was started by itself must not initialise MPI.
     """
     variables, dead = os.environ, left_over()
     for rank, size in (
@@ -207,7 +207,7 @@ LEFT_OVER: Final = "left over from an MPI launcher that cannot be reached, and i
 
 
 def left_over() -> list[str]:
-    """Name the variables of MPI launchers that cannot be reached: they have started an outer step alone."""
+    """Name the variables of MPI launchers that cannot be reached: they have started only an outer step."""
     names = sorted(os.environ)
     reaches_pmi = any(name.startswith(("PMI_PORT", "PMI_CONTROL", "PALS_")) for name in names)
     with contextlib.suppress(ValueError, OSError):
@@ -219,15 +219,16 @@ def left_over() -> list[str]:
 
 
 class World(contextlib.AbstractContextManager["World"]):
-    """All ranks of an MPI job. Made by all of them at once.
+    """All ranks of an MPI job, each of which builds a ``World`` at the same time.
 
-    While rank 0 is in its ``with`` block the others wait to be briefed; at its end they are, in any case.
+    The other ranks wait in ``brief`` while rank 0 is in its ``with`` block, whose end briefs them if nothing
+    else has.
 
     Attributes:
-        hosts: where each rank is.
+        hosts: host of each rank.
 
     Raises:
-        UsageError: MPI is not there, or does not see the ranks that the launcher has started.
+        UsageError: MPI is missing, or does not see the ranks that the launcher has started.
     """
 
     def __init__(self, launch: Launch) -> None:
@@ -262,10 +263,10 @@ class World(contextlib.AbstractContextManager["World"]):
         return [hosts[name] for name, _ in said]
 
     def brief(self, root: RootAddress | None) -> RootAddress | None:
-        """Rank 0 says where its control channel is, or that there is nothing to do; the others hear it."""
+        """Send the address of rank 0's control channel to all ranks; None if there is nothing to do."""
         said = b"" if root is None else json.dumps(asdict(root)).encode()
         message = bytearray(said.ljust(PLACE_BYTES))
-        # The root builds an environment and a model before it says anything: seconds, on cores that it needs.
+        # The root builds an environment and a model before it sends: seconds, on cores that it needs.
         with held_back():
             self._mpi.sleep_until(self._comm.Ibcast(message, root=0))
         self._briefed = True
@@ -296,9 +297,9 @@ def _load_mpi() -> Any:
 
 
 def serve(launch: Launch) -> int:
-    """Carry what the root assigns to this rank, until the job is over; returns 1 if the root was lost."""
+    """Run the root's worker in this rank until the job is over; aborts the job if the root is lost."""
     for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)  # They reach the root as well, whose business they are.
+        signal.signal(number, signal.SIG_IGN)  # They reach the root as well, which handles them.
     world = World(launch)
     root = world.brief(None)
     if root is None:
@@ -322,7 +323,7 @@ def _serve(control: ControlClient, node: str) -> bool:
     job: JobSpec | None = None
     while not severed:
         control.wait(PRESENT_EVERY_S)
-        severed = control.severed  # Before looking for what the root may have said last.
+        severed = control.severed  # Asked before the root's last messages are read.
         for message in control.receive():
             match message:
                 case Prepare():
@@ -353,10 +354,10 @@ def _work(job: JobSpec, own: ProcessSpec) -> int:
 
 
 def check_size(size: int, processes: int) -> None:
-    """Refuse a number of ranks that the plan has no use for.
+    """Reject a number of ranks that differs from the plan's.
 
     Raises:
-        UsageError: it says the right one.
+        UsageError: the numbers differ; the message names the right one.
     """
     if size != processes:
         raise UsageError(

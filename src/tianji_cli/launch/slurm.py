@@ -1,8 +1,8 @@
-"""The batch script that runs a job under Slurm: what a user would write by hand, from public commands.
+"""The batch script that runs a job under Slurm, from public commands, as a user would write it by hand.
 
 With MPI, `srun` starts all ranks, each on the node where the plan has it. With any other engine the first
-node trains and listens, and the others join it. The trials of a sweep are shared by an array of jobs, on a
-node each.
+node trains and listens, and the others join it. An array of jobs, on a node each, shares the trials of a
+sweep.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tianji_cli.errors import TianjiError
 from tianji_cli.plan.plan import Plan, expected_hosts, make_plan
 
 WARNING_S: Final = 60
-"""How long before the time limit a job is told to stop and save."""
+"""Seconds before the time limit at which Slurm tells a job to stop and save."""
 
 HEADER: Final = """\
 #!/bin/bash
@@ -96,17 +96,17 @@ exit "$status"
 
 
 class SlurmError(TianjiError):
-    """Slurm is not there, or does not take the job; the message is what it said."""
+    """Slurm is missing, or does not take the job; the message holds its error output."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to ask Slurm for.
+    """Resources to request from Slurm.
 
     Attributes:
-        partition: where to queue; Slurm's default if None.
+        partition: partition to queue in; Slurm's default if None.
         time: limit, in Slurm's notation.
-        account: whom to charge.
+        account: account to charge.
         cpus_per_node: CPUs of each node; as many as the plan puts to work on one if None.
     """
 
@@ -139,9 +139,9 @@ def sweep_script(job: JobConfig, sweep: Path, array: int, request: Request, tian
     """Write the script of a sweep.
 
     Args:
-        job: what each trial is, but for its parameters.
-        sweep: its directory, on a file system that all nodes share.
-        array: how many jobs take part.
+        job: config of each trial, apart from its parameters.
+        sweep: directory of the sweep, on a file system that all nodes share.
+        array: number of jobs that take part.
         tianji: the command, on a file system that all nodes share.
     """
     cpus = request.cpus_per_node or _busiest(make_plan(job, expected_hosts(job)))
@@ -157,7 +157,7 @@ def sweep_script(job: JobConfig, sweep: Path, array: int, request: Request, tian
 
 
 def script_of(run: Path) -> Path:
-    """Return where a run's script is."""
+    """Path of a run's script."""
     return run / "job.sbatch"
 
 
@@ -187,7 +187,7 @@ def submit(script: Path) -> int:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SlurmError(done.stderr.strip() or f"sbatch ended with status {done.returncode}")
-    # On a federation the cluster's name follows.
+    # On a federation the cluster's name follows the number.
     return int(done.stdout.strip().partition(";")[0])
 
 

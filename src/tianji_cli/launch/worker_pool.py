@@ -42,7 +42,7 @@ class WorkerPool:
         local: starts processes on this host; its maker closes it. None if all run at nodes.
         nodes: start the processes of some ranks elsewhere, by rank.
 
-    Each launcher has been told what the job is (``begin``).
+    The caller has described the job to each launcher before (``begin``).
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class WorkerPool:
 
     @property
     def descriptors(self) -> list[int]:
-        """Readable when ``take_exited`` has something to do."""
+        """Descriptors that are readable when ``take_exited`` has something to do."""
         return [self._local.descriptor] if self._local is not None else []
 
     @property
@@ -85,7 +85,7 @@ class WorkerPool:
 
     @property
     def suspended_servers(self) -> dict[str, int]:
-        """Process ids of the fork servers that are suspended, by what they are called."""
+        """Process ids of the fork servers that are suspended, by their names for the user."""
         found = {
             f"the fork server on {launcher.node.host.name}": launcher.suspended_server
             for launcher in self._nodes.values()
@@ -97,12 +97,12 @@ class WorkerPool:
 
     @property
     def starts_no_more(self) -> bool:
-        """The fork server here was ended."""
+        """Whether the fork server here starts no more workers."""
         return self._local is not None and self._local.dismissed
 
     @property
     def must_abort(self) -> bool:
-        """A worker is gone, or should be, that an MPI launcher has started: it has to end the others."""
+        """Whether a worker of an MPI launcher is gone, or has to go: the launcher has to end the others."""
         return any(launcher.must_abort for launcher in self._nodes.values())
 
     def start(self, own: ProcessSpec) -> None:
@@ -110,7 +110,7 @@ class WorkerPool:
         self._running[own.rank] = self._launcher(own.rank).start(own)
 
     def handle(self, message: FromNode) -> WorkerProcess | None:
-        """Take in what a node reports; returns the worker that has written or ended."""
+        """Handle a message of a node; returns the worker that has written or ended."""
         launcher = self._nodes.get(message.node)
         return launcher.handle(message) if launcher is not None else None
 
@@ -133,8 +133,8 @@ class WorkerPool:
         """Count one more restart; False if that is too many within a minute.
 
         Args:
-            now_s: seconds in which the job has made something: what hangs or takes long to start must not be
-                restarted for ever.
+            now_s: seconds in which the job has made progress: a process that hangs or takes long to start
+                must not be restarted for ever.
         """
         self._restarts.append(now_s)
         while self._restarts[0] < now_s - 60.0:
@@ -153,7 +153,7 @@ class WorkerPool:
         return worker.is_suspended if node is None else node.is_suspended(worker)
 
     def abort(self, ranks: set[int], hung: str) -> None:
-        """End processes that hang, in words: their logs get the place where; if asked again, by SIGKILL."""
+        """End processes that hang, as ``hung`` says; their logs get the place. A second call kills."""
         for rank in ranks & self._running.keys():
             self._launcher(rank).abort(self._running[rank], hung)
 
@@ -163,12 +163,12 @@ class WorkerPool:
         self.kill(self.ranks)
 
     def start_no_more(self) -> None:
-        """Take back what was asked for and has not begun."""
+        """Cancel the requests for workers that have not begun."""
         for launcher in self._launchers:
             launcher.start_no_more()
 
     def end_suspended_servers(self) -> None:
-        """End the fork servers that are suspended: they could not say how their workers end."""
+        """End the fork servers that are suspended: they could not report how their workers end."""
         if self._local is not None and self._local.stopped:
             self._local.start_no_more()
         for node in self._nodes.values():
@@ -176,7 +176,7 @@ class WorkerPool:
                 node.start_no_more()
 
     def close(self) -> None:
-        """End whatever still runs; nodes see to it themselves when they are dismissed."""
+        """End all workers; nodes end theirs when they are dismissed."""
         self.kill_all()
         for launcher in self._nodes.values():
             launcher.dismiss()
@@ -192,18 +192,18 @@ class WorkerPool:
 
 PING_EVERY_S: Final = 0.5
 UNREACHABLE_S: Final = 2.0
-"""A node whose connection has been closed for so long is lost: its process has ended."""
+"""Seconds without a connection after which a node is lost: its process has ended."""
 SILENT_S: Final = 60.0
-"""One that is connected and says nothing for so long is lost too: its host may be down, or cut off."""
+"""Seconds of silence after which a connected node is lost, too: its host may be down, or cut off."""
 
 
 @dataclass(frozen=True)
 class NodeAgent:
-    """A place where workers can be started.
+    """A process that starts workers at the root's request.
 
     Attributes:
-        name: of it, on the control channel.
-        host: its name, unique in the job, and its cores.
+        name: its name on the control channel.
+        host: name of its host, unique in the job, and the cores.
         interface: address that other hosts reach it by.
     """
 
@@ -220,10 +220,10 @@ class NodeLauncher:
             for ever in their last collective call, so that the launcher has to end them all.
 
     Attributes:
-        lost: the node is gone, and with it whatever ran there.
-        reaches_run: it has the run directory under the root's path; None until a host has said so.
+        lost: the node is gone, and its workers with it.
+        reaches_run: it has the run directory under the root's path; None before a host has reported it.
         suspended_server: process id of its fork server, if that is suspended.
-        must_abort: a worker was to be killed that cannot be killed alone, or is gone.
+        must_abort: a worker that cannot be killed alone has to go, or a worker is gone with its node.
     """
 
     def __init__(self, control: ControlServer, node: NodeAgent, *, can_kill: bool = True) -> None:
@@ -241,7 +241,7 @@ class NodeLauncher:
         self._next_ping = 0.0
 
     def begin(self, job: JobSpec) -> None:
-        """Describe what all workers from now on are told."""
+        """Describe the job to the node, for all workers from now on."""
         here = job.plan.processes[ROOT_RANK].host == self.node.host.name
         production = job.production if here else None
         adapted = replace(job, interface=self.node.interface, production=production, modules={})
@@ -276,16 +276,16 @@ class NodeLauncher:
         worker.hung = hung
 
     def is_suspended(self, worker: WorkerProcess) -> bool:
-        """Whether a worker is stopped, as its host said last."""
+        """Whether a worker is stopped, by its host's last message."""
         return self._workers.index(worker) in self._suspended
 
     def start_no_more(self) -> None:
-        """Take back what was asked for there and has not begun."""
+        """Cancel the requests for workers there that have not begun."""
         if self._can_kill:
             self._control.send(self.node.name, StartNoMore())
 
     def handle(self, message: FromNode) -> WorkerProcess | None:
-        """Take in what the node reports; returns the worker that has written or ended."""
+        """Handle a message of the node; returns the worker that has written or ended."""
         self._heard = time.monotonic()
         match message:
             case Began(number=number, pid=pid) if number < len(self._workers):
@@ -310,12 +310,12 @@ class NodeLauncher:
         self._next_ping = now + PING_EVERY_S
         if self._control.send(self.node.name, Ping()):
             self._reached = now
-        silent = self._can_kill and now - self._heard > SILENT_S  # A rank at work speaks as a worker only.
+        silent = self._can_kill and now - self._heard > SILENT_S  # A rank at work sends as a worker only.
         if now - self._reached > UNREACHABLE_S or silent:
             self._lose()
 
     def dismiss(self) -> None:
-        """Say that the job is over: whatever still runs there ends."""
+        """Tell the node that the job is over: it ends its workers."""
         self._control.send(self.node.name, Dismiss())
 
     def _lose(self) -> None:
@@ -329,7 +329,7 @@ class NodeLauncher:
 
 
 def refuse_late(control: ControlServer, arrival: Arrive) -> str:
-    """Turn a node away that nothing is planned for; says so."""
+    """Refuse a node that the plan has no place for; returns a line for the user."""
     reason = f"the job has all its hosts: {arrival.host} came too late, or distribution.hosts is too small"
     control.send(arrival.node, Refuse(reason=reason))
     return f"{arrival.host} wanted to join and was refused: all hosts are there"

@@ -1,4 +1,4 @@
-"""How members of a job reach its root and prove that they are members: addresses, and the job's key.
+"""Addresses at which members of a job reach its root, and the job's key, which proves membership.
 
 A process that has the key is a member, and can receive from the job and send to it; no other can.
 """
@@ -32,7 +32,7 @@ def parse_address(address: str) -> tuple[str, int]:
     """Take ``tcp://HOST:PORT`` apart.
 
     Raises:
-        UsageError: it is none, or names no host that others could reach.
+        UsageError: the text is no address, or names no host that others could reach.
     """
     match = _ADDRESS.fullmatch(address)
     if match is None or not 0 < int(match["port"]) < 1 << 16:
@@ -47,17 +47,17 @@ def resolve(host: str) -> str:
     """Find the IPv4 address of a host by its name.
 
     Raises:
-        UsageError: it has none.
+        UsageError: the host has none.
     """
     with os_errors_as(UsageError, f"there is no address for host {host!r}"):
         return socket.gethostbyname(host)
 
 
 def address_towards(host: str) -> str:
-    """Find this host's own address on the way to another host: where that one reaches it.
+    """Find the address of this host by which another host reaches it.
 
     Raises:
-        UsageError: there is no way.
+        UsageError: there is no route.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         with os_errors_as(UsageError, f"there is no route to {host}"):
@@ -68,8 +68,8 @@ def address_towards(host: str) -> str:
 def own_address() -> str:
     """Find an address that other hosts may reach.
 
-    The one this host's name stands for if it is an interface's, else the first of an interface that is up,
-    else loopback.
+    Returns the address of this host's name if an interface has it, else the first of an interface that is
+    up, else loopback.
     """
     states = psutil.net_if_stats()
     addresses = [
@@ -86,9 +86,9 @@ def own_address() -> str:
 
 
 def link_mb_per_s(address: str) -> float | None:
-    """Ask the driver of the interface with an address what its link carries, in MB (1e6 bytes) per second.
+    """Ask the driver of an address's interface for the speed of its link, in MB (1e6 bytes) per second.
 
-    None if it does not say; virtual interfaces name a number that means nothing.
+    Returns None if the driver does not say; the number of a virtual interface means nothing.
     """
     states = psutil.net_if_stats()
     for name, entries in psutil.net_if_addrs().items():
@@ -106,7 +106,7 @@ def is_loopback(host: str) -> bool:
 
 
 MOST_BYTES: Final = 4096
-"""A key's file has a hundred."""
+"""Maximum bytes of a key file; a job's key takes a hundred."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class JobKey:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what ``write`` wrote.
+        """Read a key file.
 
         Raises:
             UsageError: the file is not there, is no key, is another user's, or others can read it too.
@@ -168,21 +168,21 @@ class JobKey:
 
 @dataclass(frozen=True)
 class RootAddress:
-    """What a member needs to reach its root: ``tcp://HOST:PORT`` and the job's key."""
+    """Address of a root, ``tcp://HOST:PORT``, and the job's key, which a member needs as well."""
 
     address: str
     key: JobKey
 
 
 def write_new_key(path: Path) -> JobKey:
-    """Make a key for a job that is to begin later, and write it."""
+    """Make a key for a job that begins later, and write it."""
     key = JobKey.new()
     key.write(path)
     return key
 
 
 def engine_options(interface: str, key: JobKey) -> EngineOptions:
-    """Describe how an endpoint reaches others. Off loopback, nothing gets in without the job's key."""
+    """Engine options of an endpoint at an interface. Off loopback, nothing gets in without the job's key."""
     if is_loopback(interface):
         return EngineOptions(interface)
     return EngineOptions(interface, key.public, key.secret)

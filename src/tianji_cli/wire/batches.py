@@ -42,14 +42,14 @@ OF_UNROLLS: Final = (
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """Where each array of a batch lies.
+    """Position of each array of a batch.
 
     Attributes:
         size: B, samples.
         observation: the observation's field of a fragment, stacked as a policy sees it.
         fields: the agent's fields that its update rule reads.
-        sample: L, steps of a sample at most, where samples are sequences; what an unroll is, where they are
-            unrolls; None: they are transitions.
+        sample: maximum steps L of a sample where samples are sequences; the shape of an unroll where they
+            are unrolls; None where they are transitions.
     """
 
     size: int
@@ -68,7 +68,7 @@ class BatchLayout:
         """Derive the layout of batches of ``size`` samples from that of fragments.
 
         Raises:
-            ValueError: no samples, or a fragment has no such field for each step.
+            ValueError: ``size`` is below 1, or a fragment has no such field for each step.
         """
         if size < 1:
             raise ValueError(f"a batch needs samples, not {size}")
@@ -84,12 +84,12 @@ class BatchLayout:
 
     @property
     def most_steps(self) -> int:
-        """Env steps that a batch may have to be learnt from: if each sample is as long as can be."""
+        """Maximum env steps that an update learns from in a batch: every sample is as long as possible."""
         return self.size * (self.sample.learnt if isinstance(self.sample, Unroll) else self.sample or 1)
 
     @cached_property
     def arrays(self) -> tuple[tuple[str, FieldSpec], ...]:
-        """Every array by a name that no other array has, in the order they are laid out."""
+        """All arrays by unique names, in the order of the layout."""
         if self.sample is None:
             return (
                 ("observation", self.observation),
@@ -112,7 +112,7 @@ class BatchLayout:
 
     @cached_property
     def record(self) -> RecordLayout:
-        """Its memory; two processes agree on it only if they agree on every array."""
+        """Record layout of a batch; two processes share it only if they agree on every array."""
         arrays = ((name, spec.dtype.descr, spec.shape) for name, spec in self.arrays)
         return RecordLayout(
             0x544A4254,  # "TJBT"
@@ -133,7 +133,7 @@ def _stacked(spec: FieldSpec) -> FieldSpec:
 
 
 def _of_rows(spec: FieldSpec, rows: int) -> FieldSpec:
-    """Describe a field of so many steps in a row; what is recorded once is there once."""
+    """Describe a field over so many steps in a row; a field that is recorded once has no steps."""
     return FieldSpec(spec.name, spec.dtype, spec.shape if spec.once else (rows, *spec.shape))
 
 
@@ -142,7 +142,7 @@ class BatchView:
 
     Attributes:
         arrays: all of them by name, as the layout lists them.
-        batch: what the update rule gets: the same arrays.
+        batch: the same arrays as the update rule gets them.
         weight: ``[B]`` float32, importance weights; 1 where samples are drawn uniformly.
         key: ``[B]`` int64, names each sample to ``Replay.update_priorities``.
         version: ``[B]`` int64, of the policy that made each sample.
@@ -160,7 +160,7 @@ class BatchView:
 
     @property
     def steps(self) -> int:
-        """Env steps that are learnt from: one a transition, and as many as sequences or unrolls have."""
+        """Env steps to learn from: one a transition, all of a sequence, those of an unroll after burn-in."""
         sample = self.layout.sample
         if isinstance(sample, Unroll):
             return int(np.count_nonzero(self.arrays["mask"][:, sample.burn_in :]))
@@ -170,7 +170,7 @@ class BatchView:
 def _batch_of(
     layout: BatchLayout, arrays: Mapping[str, npt.NDArray[Any]]
 ) -> Batch | SequenceBatch | UnrollBatch:
-    """View arrays as what an update rule gets: those that have the names of its attributes."""
+    """View the arrays as the batch of an update rule, by the names of its attributes."""
     batch: type[Batch | SequenceBatch | UnrollBatch] = Batch
     if layout.sample is not None:
         batch = UnrollBatch if isinstance(layout.sample, Unroll) else SequenceBatch
@@ -179,7 +179,7 @@ def _batch_of(
 
 
 class BatchArrays(BatchView):
-    """A batch's arrays over one block of at least ``layout.nbytes`` bytes, to be filled again and again."""
+    """A batch's arrays over one block of at least ``layout.nbytes`` bytes, for repeated use."""
 
     def __init__(self, layout: BatchLayout, memory: memoryview | None = None) -> None:
         self.memory = np.zeros(layout.nbytes, np.uint8).data if memory is None else memory
@@ -235,5 +235,5 @@ def read_priorities(
 
 
 def _are_valid(priorities: npt.NDArray[np.float32]) -> bool:
-    """One NaN or infinity in a sum of priorities would be there for ever."""
+    """Check priorities: one NaN or infinity would stay in a sum of priorities for ever."""
     return bool(np.isfinite(priorities).all() and (priorities >= 0).all())

@@ -1,7 +1,7 @@
 """The control channel: ZMQ ROUTER at the root, a DEALER in every worker and node, CURVE on all.
 
-It carries registration, addresses, reports and stop, and no samples. The job's key is made for each job
-and kept in a file that only its owner can read; a process without it cannot speak to the root.
+It carries registration, addresses, reports and stop, and no samples. Each job has a key of its own in a
+file that only its owner can read; a process without the key cannot speak to the root.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tianji_cli.wire.messages import (
 from tianji_transports.zmq.door import Curve, Door, all_shut
 
 MAX_MESSAGE_BYTES: Final = 16 << 20
-"""Larger control messages are refused by the socket: reports are a few kilobytes."""
+"""Maximum bytes of a control message; the socket refuses larger ones. Reports have a few kilobytes."""
 
 MOST_AT_ONCE: Final = 1000
-"""Messages that one look takes: a flood of them must not keep the root from the rest of its work."""
+"""Messages that one look handles: a flood of them must not keep the root from the rest of its work."""
 
 MOST_WAITING: Final = 100
 """Messages of one member that may wait here for the root to take them; more wait at the member."""
@@ -44,15 +44,15 @@ class ControlServer:
     """The root's end: receives from all, and sends to each worker and node agent.
 
     Args:
-        port: 0 takes any that is free.
+        port: port to listen at; 0 takes any that is free.
 
     Attributes:
-        ranks: processes that the job has; what claims to come from another rank is malformed.
-        rejected: messages and connections that were.
-        last_rejection: its reason.
+        ranks: processes of the job; a message in the name of another rank is malformed.
+        rejected: number of rejected messages and connections.
+        last_rejection: reason of the last rejection.
 
     Raises:
-        OSError: it cannot listen there.
+        OSError: the server cannot listen there.
     """
 
     def __init__(self, key: JobKey, host: str = LOOPBACK, port: int = 0) -> None:
@@ -80,17 +80,17 @@ class ControlServer:
 
     @property
     def sockets(self) -> tuple[zmq.Socket[bytes], ...]:
-        """To be polled: ``receive`` has something to do when one is readable."""
+        """Sockets to poll: ``receive`` has something to do when one is readable."""
         return (self._router, *self._door.sockets)
 
     @property
     def descriptors(self) -> list[int]:
-        """Readable when ``receive`` may have something; edge-triggered: ask ``is_ready`` before a sleep."""
+        """Descriptors, readable when ``receive`` may have work; edge-triggered: check ``is_ready`` first."""
         return [int(socket.fd) for socket in self.sockets]
 
     @property
     def is_ready(self) -> bool:
-        """``receive`` has something to do."""
+        """Whether ``receive`` has something to do."""
         return any(socket.poll(0) for socket in self.sockets)
 
     def wait(self, timeout_s: float, also: Sequence[int] = ()) -> None:
@@ -98,7 +98,7 @@ class ControlServer:
         _poll((*self.sockets, *also), timeout_s)
 
     def receive(self) -> list[ToRoot]:
-        """Take what has arrived. What is no message of the protocol is counted and dropped."""
+        """Take the messages that have arrived; counts and drops those that are not of the protocol."""
         for rejection in self._door.look():
             self.reject(f"a control connection {rejection} was refused")
         messages: list[ToRoot] = []
@@ -128,12 +128,12 @@ class ControlServer:
             raise MalformedMessageError("it arrives under the name of another node")
 
     def reject(self, why: str) -> None:
-        """Count a message that is of no use."""
+        """Count a rejected message or connection."""
         self.rejected += 1
         self.last_rejection = why
 
     def send(self, peer: Peer, message: FromRoot) -> bool:
-        """Send to a worker or node that has registered; False if it is not connected: not yet, or no more."""
+        """Send to a worker or node; False if it is not connected: not yet, or no more."""
         identity = self._identities.get(peer)
         if identity is None:
             return False
@@ -146,11 +146,11 @@ class ControlServer:
         return True
 
     def undisturbed(self) -> contextlib.AbstractContextManager[None]:
-        """For a root that opens files: no stranger takes the descriptors for them by connecting."""
+        """Keep strangers' connections from taking descriptors while the root opens files."""
         return all_shut()
 
     def close(self) -> None:
-        """Send what is queued, within half a second, and free the sockets."""
+        """Send queued messages, within half a second, and free the sockets."""
         self._context.destroy()
 
 
@@ -158,10 +158,10 @@ class ControlClient(contextlib.AbstractContextManager["ControlClient"]):
     """The end of a worker or a node.
 
     Args:
-        watched: ``severed`` shows whether the connection was lost.
+        watched: follow the connection, for ``severed`` and ``turned_away``.
 
     Attributes:
-        malformed: what was wrong with the last message that was none of the protocol; empty if none was.
+        malformed: mistake in the last message that was not of the protocol; empty if there was none.
     """
 
     def __init__(self, root: RootAddress, *, watched: bool = False) -> None:
@@ -169,7 +169,7 @@ class ControlClient(contextlib.AbstractContextManager["ControlClient"]):
         self._dealer = self._context.socket(zmq.DEALER)
         self._dealer.routing_id = b"\1" + os.urandom(15)
         self._dealer.linger = 1000
-        # A few small messages a second: what a slow root, or a rank at work, has not read yet may pile up.
+        # A few small messages a second: those that a slow root, or a rank at work, has not read may pile up.
         self._dealer.sndhwm = self._dealer.rcvhwm = 0
         self._dealer.maxmsgsize = MAX_MESSAGE_BYTES
         Curve(root.key.public, root.key.secret).show(self._dealer)
@@ -183,18 +183,18 @@ class ControlClient(contextlib.AbstractContextManager["ControlClient"]):
 
     @property
     def descriptor(self) -> int:
-        """Readable when ``receive`` may have something; edge-triggered, so drain it by ``receive``."""
+        """Descriptor, readable when ``receive`` may have work; edge-triggered, so drain it by ``receive``."""
         return int(self._dealer.fd)
 
     @property
     def severed(self) -> bool:
-        """The connection to the root was there and is not any more: ZMQ tries again, but the root is gone."""
+        """Whether the connection to the root was there and is lost: ZMQ tries again, but the root is gone."""
         self._check_monitor()
         return self._severed
 
     @property
     def turned_away(self) -> bool:
-        """A process answers there that does not know the key."""
+        """Whether the process that answers there does not know the key."""
         self._check_monitor()
         return self._turned_away
 
@@ -212,7 +212,7 @@ class ControlClient(contextlib.AbstractContextManager["ControlClient"]):
                 return messages
             try:
                 messages.append(decode_from_root(b"".join(frames)))
-            except MalformedMessageError as cause:  # It is not worth the worker.
+            except MalformedMessageError as cause:  # A bad message must not end the worker.
                 self.malformed = str(cause)
 
     def wait(self, timeout_s: float, also: tuple[int, ...] = ()) -> None:
@@ -231,7 +231,7 @@ class ControlClient(contextlib.AbstractContextManager["ControlClient"]):
                 self._turned_away = True
 
     def close(self) -> None:
-        """Send what is queued, within a second, and free the sockets."""
+        """Send queued messages, within a second, and free the sockets."""
         if self._monitor is not None:
             self._dealer.disable_monitor()
             self._monitor.close(linger=0)

@@ -2,7 +2,7 @@
 
 Every process derives the same ``FragmentLayout`` from the agent and the spaces before anything
 starts, so a fragment needs no serialisation: the actor writes numpy views over loaned memory and
-the learner reads numpy views over what it claimed.
+the learner reads numpy views over claimed memory.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _NUMBERS: Final = (
     ("samples", "<u8"),
     ("age_ns", "<i8"),
 )
-"""A fragment's header says who made it (actor, incarnation, sequence), with which policy
-(version), how many of its T x N steps are experience (samples), how many those of all earlier fragments
-of the incarnation were (before), and how long before the push its first step began (age_ns: hosts share no
-clock)."""
+"""A fragment's header holds its origin (actor, incarnation, sequence), the version of its
+policy (version), the number of experience steps among its T x N (samples), that number over all earlier
+fragments of the incarnation (before), and the nanoseconds from its first step to the push (age_ns: hosts
+share no clock)."""
 HEADER: Final = RecordLayout(_MAGIC, _NUMBERS).header
 
 EPISODE_STEPS: Final = "episode_steps"
@@ -46,12 +46,12 @@ MOST_AGE_NS: Final = 1 << 60
 def common_fields(
     observation: gym.Space[Any], stack: int = 1, *, winnable: bool = False, metrics: int = 0
 ) -> tuple[FieldSpec, ...]:
-    """Fields of every fragment, whatever the agent: those of the environments, and returns of episodes.
+    """Fields of every fragment, for any agent: those of the environments, and returns of episodes.
 
     Args:
-        stack: how many observations in a row an agent sees as one; each is stored once.
-        winnable: episodes of the environments are won or lost.
-        metrics: how many numbers are recorded of each episode's end.
+        stack: number of observations in a row that an agent sees as one; each is stored once.
+        winnable: whether episodes of the environments are won or lost.
+        metrics: number of metrics recorded at each episode's end.
     """
     if observation.shape is None or observation.dtype is None:
         raise ValueError(f"observations of {observation} have no fixed shape and dtype")
@@ -78,12 +78,12 @@ def common_fields(
 
 @dataclass(frozen=True)
 class FragmentLayout:
-    """Where each field of a fragment lies.
+    """Position of each field of a fragment.
 
     Attributes:
         steps: T, steps of each environment.
         num_envs: N, environments of one actor.
-        fields: what is recorded, in the order it is laid out.
+        fields: recorded fields, in the order of the layout.
     """
 
     steps: int
@@ -91,7 +91,7 @@ class FragmentLayout:
     fields: tuple[FieldSpec, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what has no layout.
+        """Reject settings that have no layout.
 
         Raises:
             ValueError: no steps or environments, a repeated name, or a dtype that cannot live in raw memory.
@@ -111,7 +111,7 @@ class FragmentLayout:
 
     @cached_property
     def record(self) -> RecordLayout:
-        """Its memory; two processes agree on it only if they agree on every field."""
+        """Record layout of a fragment; two processes share it only if they agree on every field."""
         fields = ((f.name, f.dtype.descr, f.shape, f.bootstrap, f.history, f.once) for f in self.fields)
         return RecordLayout(
             _MAGIC,
@@ -180,7 +180,7 @@ def stats_layout(steps: int, metrics: int = 0) -> RecordLayout:
     """Lay out the stats of a fragment of so many steps, each of which may end an episode.
 
     Args:
-        metrics: how many there are of each episode.
+        metrics: number of metrics of each episode.
     """
     numbers = Array("returns", np.float64, (steps,)), Array("lengths", np.int32, (steps,))
     measured = (Array("metrics", np.float32, (steps, metrics)),) if metrics else ()
@@ -193,15 +193,15 @@ def stats_layout(steps: int, metrics: int = 0) -> RecordLayout:
 
 @dataclass(frozen=True)
 class FragmentStats:
-    """Numbers that a learner counts of every fragment that was received, whether or not it learns from it.
+    """Numbers that a learner counts of every received fragment, whether or not it learns from the fragment.
 
     Attributes:
-        samples: steps in it that are experience.
+        samples: steps in the fragment that are experience.
         started_ns: when its first step began, ``time.monotonic_ns`` of this host.
-        returns: of the episodes that ended in it, in that order.
-        wins: which of these were won; empty where nothing is won.
-        metrics: numbers of each of these; empty where none are asked for.
-        lengths: env steps of each of these.
+        returns: returns of the episodes that ended in the fragment, in that order.
+        wins: whether each of these episodes was won; empty where nothing is won.
+        metrics: metrics of each of these episodes; empty where none are asked for.
+        lengths: env steps of each of these episodes.
     """
 
     samples: int
@@ -222,7 +222,7 @@ class FragmentStats:
         return cls(int(fragment.header["samples"]), started_ns, returns, *others)
 
     def write(self, layout: RecordLayout, memory: memoryview, job: int) -> None:
-        """Write them as a record; hosts share no clock, so the time becomes an age."""
+        """Write the stats as a record; hosts share no clock, so the time becomes an age."""
         record = Record(layout, memory)
         returns, wins = len(self.returns), len(self.wins)
         record.stamp(job, self.samples, time.monotonic_ns() - self.started_ns, returns, wins)
@@ -234,7 +234,7 @@ class FragmentStats:
 
     @classmethod
     def read(cls, layout: RecordLayout, memory: memoryview, job: int) -> FragmentStats | str:
-        """Read what ``write`` wrote; returns an error string if it is not that."""
+        """Read stats from a record; returns an error string if the memory holds none."""
         record = layout.read(memory, job)
         if isinstance(record, str):
             return record
@@ -245,7 +245,7 @@ class FragmentStats:
         if max(samples, returns) > steps or not 0 <= age_ns < MOST_AGE_NS or wins not in {0, returns}:
             counted = f"{samples} samples, {returns} returns, {wins} wins"
             return f"it counts {counted} of {steps} steps, {age_ns} ns ago"
-        # A byte of any value: it is no bool before it was compared.
+        # A byte may have any value: only the comparison makes it a bool.
         won = record.arrays["wins"][:wins].view(np.uint8) != 0
         made_ns = time.monotonic_ns() - age_ns
         metrics = record.arrays["metrics"][:returns].tolist() if "metrics" in record.arrays else []

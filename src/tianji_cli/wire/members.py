@@ -1,7 +1,7 @@
-"""A member of a population under way: all that its learner knows, to the root and on to another member.
+"""State of a population's member as a record, on its way to the root and on to another member.
 
-The root copies a state and looks at the header alone: it knows of no tensors. Both learners derive from the
-same config what lies where in it.
+The root copies a state and looks at the header alone: it knows of no tensors. Both learners derive the layout
+of a state from the same config.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Octets = npt.NDArray[np.uint8]
 _TEXT_BYTES: Final = 16 << 10
 """Room for hyperparameters as JSON."""
 MOST_RETURNS: Final = 100
-"""Returns that go with a policy."""
+"""Maximum returns that go with a policy."""
 
 
 @cache
 def member_layout(state_bytes: int) -> RecordLayout:
-    """Lay out a member of which a state of so many bytes is sent; of 0 there is none."""
+    """Lay out a member with a state of so many bytes; 0 for a message without a state."""
     return RecordLayout(
         0x544A504D,  # "TJPM"
         (
@@ -53,14 +53,14 @@ _OVERHEAD: Final = aligned(member_layout(0).nbytes)
 class Member(Record):
     """Views of a member; owns nothing.
 
-    A learner sends one to the root, whose ``score`` the root compares, and the root answers each: with a
-    state and the hyperparameters to go on with, or without a state where the member goes on as it is.
+    A learner sends its member to the root, which compares the ``score`` and answers each: with a state and
+    the hyperparameters to go on with, or without a state where the member goes on as it is.
 
     Args:
-        memory: of a layout, as long as that is.
+        memory: memory of one ``member_layout``, exactly as long.
 
     Attributes:
-        state: all that a learner knows, ``[state_bytes]``; empty: it is to keep what it has.
+        state: all that a learner knows, ``[state_bytes]``; empty if the learner keeps its own.
     """
 
     __slots__ = ("state",)
@@ -73,17 +73,17 @@ class Member(Record):
     """The group whose state this is."""
 
     number = InHeader("number", int)
-    """Which message of its sender this is, or which one it answers, from 1; 0: it answers none."""
+    """Number of this message at its sender, or of the message that it answers, from 1; 0: it answers none."""
 
     env_steps = InHeader("env_steps", int)
-    """Received so far, over all sessions, by the learner whose state it is."""
+    """Env steps that the state's learner has received, over all sessions."""
 
     since = InHeader("since", int)
-    """Version that was published when it took over another member last; 0: it never did."""
+    """Version that was published when the learner last took over another member; 0 if it never did."""
 
     @property
     def score(self) -> float | None:
-        """What it is judged by; None if nothing is known."""
+        """Score of the member; None if it is unknown."""
         score = float(self.header["score"])
         return score if math.isfinite(score) else None
 
@@ -99,7 +99,7 @@ class Member(Record):
         returns: npt.NDArray[np.float64],
         hyperparameters: Mapping[str, Any],
     ) -> None:
-        """Describe it, by the names of the properties.
+        """Write the header, by the names of the properties.
 
         Raises:
             ValueError: the hyperparameters are too long.
@@ -114,16 +114,16 @@ class Member(Record):
 
     @property
     def returns(self) -> npt.NDArray[np.float64]:
-        """Of the last episodes that its policy, or what it has become since, has played."""
+        """Returns of the last episodes that its policy, or one trained on from it, has played."""
         found: npt.NDArray[np.float64] = self.arrays["returns"][: int(self.header["episodes"])]
         return found
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
-        """By the keys that are perturbed.
+        """Hyperparameters, by the keys that are perturbed.
 
         Raises:
-            ValueError: they are no JSON.
+            ValueError: the text is no JSON.
         """
         found: dict[str, Any] = json.loads(bytes(self.arrays["text"][: int(self.header["text_bytes"])]))
         return found

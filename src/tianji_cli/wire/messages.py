@@ -1,12 +1,12 @@
-"""What processes send to each other as JSON, checked on arrival; most of it goes over the control channel.
+"""JSON messages between processes, checked on arrival; most go over the control channel.
 
-A *worker* carries roles. A *node agent* is where workers can be started besides the root's own fork server: a
-host that has joined (any number of workers), or a rank that an MPI launcher has started (itself).
+A *worker* carries roles. A *node agent* starts workers besides the root's own fork server: a host that has
+joined (any number of workers), or a rank that an MPI launcher has started (itself).
 
 Worker to root: ``register`` when its endpoint is open, ``report`` from time to time, ``finished`` when a
 role has reached its goal, ``failed`` when one raised, ``terminate`` when it was sent SIGTERM, ``stopped``
 as its last word. Root to worker: ``addresses``, ``peer_lost``, ``allow``, ``adopt``, ``wind_down``, ``stop``.
-When a run is traced the root says ``trace``; workers of other hosts ask for the time (``ask_clock``,
+When a run is traced the root sends ``trace``; workers of other hosts ask for the time (``ask_clock``,
 ``clock``), and all send their ``spans``, and ``traced`` behind them.
 
 Node agent to root: ``arrive``, ``present`` once a second, ``began``, ``wrote`` and ``exited`` for a worker.
@@ -14,7 +14,7 @@ Root to node agent: ``welcome`` or ``refuse``, ``prepare``, ``begin`` and ``kill
 from time to time, ``dismiss``. The workers of a benchmark are nodes too: the root may ``ask``, and they
 ``answer``.
 
-A process that builds the parts of a job once leaves a ``BuildReport`` in memory that it shares with the
+A process that builds the parts of a job once writes a ``BuildReport`` to memory that it shares with the
 fork server.
 """
 
@@ -37,29 +37,29 @@ from tianji_cli.wire.reports import AnyReport
 from tianji_transports.wiring import Wiring
 
 MOST_SHOWN: Final = 100
-"""Characters of a key that came from elsewhere."""
+"""Maximum characters of a foreign key in an error."""
 
 
 class Message(BaseModel):
-    """Plain data: frozen, and no key that is not known. Bytes are base64 in JSON."""
+    """Base of all messages: frozen plain data without unknown keys; bytes are base64 in JSON."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
 
 
 def first_mistake(found: ValidationError) -> str:
-    """Describe the first mistake without the input, which may be a stranger's and is shown on a terminal."""
+    """Describe the first mistake without the input, which may be a stranger's: terminals show the text."""
     first = found.errors(include_input=False, include_url=False, include_context=False)[0]
     where = ".".join(map(str, first["loc"]))[:MOST_SHOWN]
     return f"{first['type']} at {where or 'its beginning'!r}"
 
 
 MOST_TEXT: Final = 64 << 10
-"""Characters of a traceback that are worth sending."""
+"""Maximum characters of a traceback."""
 MOST_BYTES: Final = 1 << 20
-"""Nothing that is said to the root is longer."""
+"""Maximum bytes of a message to the root."""
 
 MOST_SPANS: Final = 1 << 18
-"""That a worker keeps of a trace: 5 MB, and the newest seconds of one that does 40,000 things a second."""
+"""Maximum spans that a worker keeps of a trace: 5 MB, the newest seconds of a worker with 40,000 a second."""
 
 Natural = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -93,10 +93,10 @@ class Register(Message):
 
 
 class Report(Message):
-    """What a worker's roles are doing: ``roles[i]`` is the i-th role's report, ``busy_s`` its work so far.
+    """Status of a worker: ``roles[i]`` is the i-th role's report, ``busy_s[i]`` its working time so far.
 
     Attributes:
-        memory: bytes that its process has taken for itself.
+        memory: private memory of its process, in bytes.
     """
 
     kind: Literal["report"] = "report"
@@ -110,17 +110,17 @@ class Report(Message):
 
 
 def own_memory() -> int:
-    """Count the bytes of memory that this process has for itself, no files or shared memory; 0 if unknown."""
+    """Private memory of this process in bytes, without files and shared memory; 0 if unknown."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             _, resident, of_files, *_ = map(int, file.read().split())
-    except OSError:  # It has as many files open as it may.
+    except OSError:  # The process has as many files open as it may.
         return 0
     return (resident - of_files) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Finished(Message):
-    """A role has reached its goal; ``reason`` says which."""
+    """A role has reached its goal, named in ``reason``."""
 
     kind: Literal["finished"] = "finished"
     rank: int
@@ -144,7 +144,7 @@ class Stopped(Message):
 
 
 class AskClock(Message):
-    """A worker asks for the time of the root's clock, and says that of its own."""
+    """A worker asks for the time of the root's clock, and sends that of its own."""
 
     kind: Literal["ask_clock"] = "ask_clock"
     rank: int
@@ -207,8 +207,8 @@ class Arrive(Message):
 class Present(Message):
     """The node is still there.
 
-    A host that was welcomed says whether it reaches the run directory, the process id of its fork server
-    if that is suspended, and the numbers of its workers that are.
+    A host that was welcomed reports whether it reaches the run directory, the process id of its fork server
+    if that is suspended, and the numbers of its suspended workers.
     """
 
     kind: Literal["present"] = "present"
@@ -247,7 +247,7 @@ class Exited(Message):
 
 
 class Answer(Message):
-    """What came of the ``number``-th thing that the root asked for; ``error`` says why nothing did."""
+    """Result of the root's ``number``-th request; ``error`` says why it failed."""
 
     kind: Literal["answer"] = "answer"
     node: Name
@@ -257,7 +257,7 @@ class Answer(Message):
 
 
 class Addresses(Message):
-    """Where the peers are; also sent again when one was restarted."""
+    """Addresses of the peers; sent again when one was restarted."""
 
     kind: Literal["addresses"] = "addresses"
     addresses: dict[int, str]
@@ -290,7 +290,7 @@ class Trace(Message):
 
 
 class Clock(Message):
-    """The time of the root's clock, to a worker whose own had ``asked_s`` when it asked."""
+    """Time of the root's clock, for a worker whose own clock showed ``asked_s`` when it asked."""
 
     kind: Literal["clock"] = "clock"
     asked_s: Seconds
@@ -305,7 +305,7 @@ class Adopt(Message):
 
 
 class WindDown(Message):
-    """Training is over and actors are stopping: make no more updates, receive what still comes."""
+    """Training is over and actors are stopping: make no more updates, receive the last fragments."""
 
     kind: Literal["wind_down"] = "wind_down"
 
@@ -317,7 +317,7 @@ class Stop(Message):
 
 
 class Welcome(Message):
-    """What a host needs to take part: its name in the job, the user's own files by path.
+    """All that a host needs to take part: its name in the job, the user's own files by path.
 
     ``run`` is the run directory, which it may reach under the same path.
     """
@@ -338,7 +338,7 @@ class Refuse(Message):
 
 
 class Prepare(Message):
-    """What all workers at this node are told from now on: a job spec in JSON (``JobSpec.to_json``)."""
+    """Job spec of all workers that this node starts from now on, in JSON (``JobSpec.to_json``)."""
 
     kind: Literal["prepare"] = "prepare"
     job: str
@@ -348,7 +348,7 @@ class Begin(Message):
     """Start the ``number``-th worker: the ``incarnation``-th process that has this rank.
 
     Attributes:
-        env_steps: as a ``ProcessSpec`` has them.
+        env_steps: env steps of the ``ProcessSpec``.
     """
 
     kind: Literal["begin"] = "begin"
@@ -359,7 +359,7 @@ class Begin(Message):
 
 
 class Ask(Message):
-    """Do a step of a benchmark (``tianji_lab.bench.experiment``), the ``number``-th that is asked for."""
+    """Do a step of a benchmark (``tianji_lab.bench.experiment``): the root's ``number``-th request."""
 
     kind: Literal["ask"] = "ask"
     number: Natural
@@ -375,7 +375,7 @@ class Kill(Message):
 
 
 class StartNoMore(Message):
-    """Take back what was asked for and has not begun."""
+    """Cancel the requests for workers that have not begun."""
 
     kind: Literal["start_no_more"] = "start_no_more"
 
@@ -387,7 +387,7 @@ class Ping(Message):
 
 
 class Dismiss(Message):
-    """The job is over: end whatever still runs, and go."""
+    """The job is over: end all workers, and leave."""
 
     kind: Literal["dismiss"] = "dismiss"
 
@@ -415,15 +415,15 @@ def text(said: str) -> str:
 
 
 def encode(message: ToRoot | FromRoot) -> bytes:
-    """Write a message as JSON. Not finite numbers in a role's report become null, which JSON can hold."""
+    """Write a message as JSON. Infinities and NaN in a role's report become null, which JSON can hold."""
     return message.model_dump_json().encode()
 
 
 def decode_to_root(data: bytes, ranks: int) -> ToRoot:
-    """Read what a worker or a node of a job with so many processes sent.
+    """Decode a message of a worker, or of a node, in a job with so many processes.
 
     Raises:
-        MalformedMessageError: it is none of the messages, or from no rank of the job.
+        MalformedMessageError: the bytes are none of the messages, or from no rank of the job.
     """
     if len(data) > MOST_BYTES:
         raise MalformedMessageError(f"{len(data)} bytes are more than anybody has to say")
@@ -437,10 +437,10 @@ def decode_to_root(data: bytes, ranks: int) -> ToRoot:
 
 
 def decode_from_root(data: bytes) -> FromRoot:
-    """Read what the root sent.
+    """Decode a message of the root.
 
     Raises:
-        MalformedMessageError: it is none of the messages.
+        MalformedMessageError: the bytes are none of the messages.
     """
     return _decode(_FROM_ROOT, data)
 
@@ -463,26 +463,27 @@ def report_pages(file: ProductionFile, actors: Iterable[int]) -> list[PageReport
 
 
 def read_report(report: PageReport) -> Production:
-    """See a reported page as if it were on this host."""
+    """Convert a reported page to a page of this host, with times of its clock."""
     counts, age_s = report.model_dump(exclude={"first_step_age_s"}), report.first_step_age_s
     return Production(first_step_ns=0 if age_s is None else time.monotonic_ns() - int(age_s * 1e9), **counts)
 
 
 LAST_BYTES: Final = 500
-"""How far back the last line is looked for that a process wrote before it was killed."""
+"""Bytes at the end of a process's output that are searched for its last line."""
 MOST_PRINTED_BYTES: Final = 1 << 20
-"""Memory that may hold what a building process prints, between two looks at it."""
+"""Maximum bytes of memory for the output of a building process, between two looks at it."""
 
 
 class BuildReport(Message):
-    """What came of it.
+    """Result of building the parts of a job once.
 
     Attributes:
-        error: why it cannot be built; empty if it can.
-        traceback: of the exception, for ``--debug``.
-        imported: modules of TianJi's that it took and the fork server had not imported: algorithms, mostly.
-        modules: the user's that it took, by name.
-        init: what a new run takes of another one; None if it begins by itself.
+        error: why the build failed; empty if it succeeded.
+        traceback: traceback of the exception, for ``--debug``.
+        imported: modules of TianJi that the build needed and the fork server had not imported: algorithms,
+            mostly.
+        modules: the user's modules that the build needed, by name.
+        init: data that a new run takes from another one; None if it begins by itself.
         fragment_bytes: size of a fragment.
     """
 
@@ -507,21 +508,21 @@ class BuildOutput:
         return cls(os.memfd_create("build-report"), os.memfd_create("build-output"))
 
     def take_prints(self) -> None:
-        """Have it take what this process prints from now on, and what it prints as another program."""
+        """Redirect this process's output to the memory from now on, also once it is another program."""
         for descriptor in (1, 2):
             os.dup2(self.printed, descriptor)
 
     def bound(self) -> None:
-        """Free all that was printed but its end: an environment may print without end, and this is memory."""
+        """Free all output but its end: an environment may print without end, and this is memory."""
         size = os.fstat(self.printed).st_size
         if 512 * os.fstat(self.printed).st_blocks > MOST_PRINTED_BYTES:
             end = os.pread(self.printed, LAST_BYTES, size - LAST_BYTES)
             os.ftruncate(self.printed, 0)
-            # Where the process goes on printing; what lies before it takes no memory.
+            # The process goes on printing behind this; the hole before it takes no memory.
             os.pwrite(self.printed, end, size - LAST_BYTES)
 
     def read(self, exit_: ProcessExit) -> BuildReport:
-        """Describe what came of a process that has ended; the memory is gone then."""
+        """Read the report of a process that has ended, or describe its failure; frees the memory."""
         with open(self.report, "rb") as report, open(self.printed, "rb") as printed:
             report.seek(0)
             said = report.read()

@@ -27,7 +27,7 @@ def are_finite(values: Floats) -> bool:
 
 @cache
 def policy_layout(parameter_count: int) -> RecordLayout:
-    """Lay out a published policy: how far training has come, by which actors schedule, and the parameters."""
+    """Lay out a published policy: the progress of training, by which actors schedule, and the parameters."""
     return RecordLayout(
         0x544A504C,  # "TJPL"
         (("env_steps", "<i8"),),
@@ -36,13 +36,13 @@ def policy_layout(parameter_count: int) -> RecordLayout:
 
 
 POLICY_HEADER_BYTES: Final = policy_layout(0).nbytes
-"""Where the parameters of a published policy begin."""
+"""Offset of the parameters in a published policy."""
 
 
 class PublishedPolicy(Record):
     """Views of a published policy; owns nothing.
 
-    Its header is not checked: a latest-value slot has one writer, whom the engine lets in.
+    Nothing checks its header: a latest-value slot has one writer, which the engine lets in.
 
     Attributes:
         parameters: ``[parameter_count]`` as ``Model.write_parameters`` writes them.
@@ -55,7 +55,7 @@ class PublishedPolicy(Record):
         self.parameters: Floats = self.arrays["parameters"]
 
     env_steps = InHeader("env_steps", int)
-    """Received by the learner so far, over all sessions."""
+    """Env steps that the learner has received, over all sessions."""
 
 
 @cache
@@ -69,7 +69,7 @@ def contribution_layout(values: int) -> RecordLayout:
 
 
 def values_in(nbytes: int) -> int:
-    """Return how many values a contribution of ``nbytes`` bytes has."""
+    """Number of values in a contribution of ``nbytes`` bytes."""
     return (nbytes - contribution_layout(0).nbytes) // _VALUE.itemsize
 
 
@@ -78,9 +78,10 @@ class Contribution(Record):
 
     Attributes:
         values: ``[values]``: the group's parameters, then the optimiser's moments if they are averaged too.
-        statistics: ``[MOST_STATISTICS, 3]``: where means of running statistics begin in ``values``, how
-            many they are, and of how many float32 has not said all; as many variances follow, then as many
-            rests of means, and what was counted for them stands before. Rows that are not needed are zeros.
+        statistics: ``[MOST_STATISTICS, 3]``: for each kind of running statistics the index of its means in
+            ``values``, the number of means, and the number of those that float32 holds only with a rest.
+            Variances, one for each mean, follow the means, then the rests; the count of observations lies
+            before the means. Unused rows are zeros.
     """
 
     __slots__ = ("statistics", "values")
@@ -91,14 +92,14 @@ class Contribution(Record):
         self.statistics: npt.NDArray[np.uint64] = self.arrays["statistics"]
 
     number = InHeader("number", int)
-    """Which contribution of its group this is, from 1."""
+    """Number of this contribution in its group, from 1."""
 
     weight = InHeader("weight", float)
-    """Uses of samples in updates since the last one."""
+    """Sample uses in updates since the last contribution."""
 
     @property
     def is_finite(self) -> bool:
-        """Every value is a number."""
+        """Whether every value is a number."""
         return are_finite(self.values)
 
     def rejection_from(self, group: int, job: int) -> str | None:
@@ -131,7 +132,7 @@ class Average(Record):
     """Views of an average; owns nothing.
 
     Attributes:
-        taken: ``[groups]``: number of the newest contribution that was taken from each.
+        taken: ``[groups]``: number of the newest contribution that was taken from each group.
         values: ``[values]``: the mean over the groups that contributed to the round.
     """
 
@@ -146,7 +147,7 @@ class Average(Record):
     def fill_header(
         self, job: int, number: int, contributors: int, *, is_open: bool, taken: Sequence[int]
     ) -> None:
-        """Describe what it is the average of, by the names of the properties."""
+        """Write the header, by the names of the properties."""
         self.stamp(job, number, contributors, is_open)
         self.taken[...] = taken
 
@@ -157,4 +158,4 @@ class Average(Record):
     """Groups in the average; 0: there are no values yet."""
 
     is_open = InHeader("open", bool)
-    """A further round has begun and waits for groups that have not contributed to it."""
+    """Whether a further round has begun and waits for groups that have not contributed to it."""

@@ -5,9 +5,8 @@
     record.stamp(job)
     record.arrays["key"][...] = keys
 
-Sender and receiver derive the same layout beforehand, so a record does not describe its division: its
-header holds what it is (magic, schema), whose it is (job) and by which layout it was written, then the
-numbers of its kind.
+Sender and receiver derive the same layout beforehand, so a record does not describe its layout: its header
+holds its kind (magic, schema), its job and a hash of its layout, then the numbers of its kind.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import numpy.typing as npt
 Number = TypeVar("Number")
 
 ALIGNMENT: Final = 64
-"""Arrays start at multiples of a cache line, which is also what vector loads like best."""
+"""Arrays start at multiples of a cache line, which suits vector loads best, too."""
 SCHEMA: Final = 1
 
 _COMMON: Final = (("magic", "<u4"), ("schema", "<u4"), ("job", "<u8"), ("layout", "<u8"))
@@ -41,13 +40,13 @@ class Array(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordLayout:
-    """How the memory of one kind of record is divided.
+    """Memory layout of one kind of record.
 
     Attributes:
         magic: 32 bits that no other kind has.
         numbers: names and dtypes of the header's numbers beside the common ones.
-        arrays: in the order in which they lie.
-        identity: what both sides have to agree on; by default names, dtypes and shapes of the arrays.
+        arrays: arrays in the order of memory.
+        identity: text that both sides agree on; by default numbers, and names, dtypes and shapes of arrays.
     """
 
     magic: int
@@ -104,8 +103,8 @@ class Record:
 
     Attributes:
         header: an array without dimensions.
-        arrays: all of them by name.
-        memory: the record's.
+        arrays: all arrays by name.
+        memory: memory of the record.
     """
 
     __slots__ = ("_expected", "arrays", "header", "memory")
@@ -142,7 +141,7 @@ class InHeader(Generic[Number]):
 
 
 def aligned(nbytes: int) -> int:
-    """Round a size up to where the next array may start."""
+    """Round a size up to the start of the next array."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -152,5 +151,5 @@ def fingerprint_of(text: str) -> int:
 
 
 def job_number(job: str) -> int:
-    """The job's id as headers carry it."""
+    """Hash of a job's id, as headers carry it."""
     return fingerprint_of(job)

@@ -1,7 +1,7 @@
-"""What roles count, and the typed records in which they report it to the root.
+"""Typed reports of the roles to the root, and the counters behind them.
 
-A report goes to the root five times a second. Every field of a report has a default, which stands for a role
-that has said nothing yet. A field of ``LearnerReport`` declares how those of several groups are put together
+A role reports to the root five times a second. Every field of a report has a default, which stands for a role
+that has not reported yet. A field of ``LearnerReport`` declares the rule that merges several groups
 (``root/accounting.py``); ``METRICS`` in ``telemetry/snapshot.py`` says where a number is shown.
 """
 
@@ -26,13 +26,13 @@ Source = tuple[int, int]
 
 @dataclass
 class Reception:
-    """What a buffer received from one incarnation of an actor, in samples.
+    """Samples that a buffer received from one incarnation of an actor.
 
     Attributes:
-        samples: received.
-        dropped: received and of no use.
-        lost: in fragments whose sequence numbers were skipped: they were rejected on the way.
-        next_sequence: of the fragment that is to come.
+        samples: received samples.
+        dropped: samples received and of no use.
+        lost: samples in fragments whose sequence numbers were skipped: they were rejected on the way.
+        next_sequence: sequence number of the next fragment.
         position: the actor's own count of samples up to that fragment.
     """
 
@@ -43,7 +43,7 @@ class Reception:
     position: int = 0
 
     def follow(self, sequence: int, before: int, samples: int) -> None:
-        """Note the next fragment: its number, the samples before it and the samples in it."""
+        """Count a fragment: its number, the samples before it and the samples in it."""
         if sequence != self.next_sequence:
             self.lost += before - self.position
         self.next_sequence = sequence + 1
@@ -60,14 +60,14 @@ class Spread:
     max: float
 
     def __str__(self) -> str:
-        """As it is shown: ``mean 1.25, p50 1, p95 3, max 5``."""
+        """Text for the user: ``mean 1.25, p50 1, p95 3, max 5``."""
         mean = f"{self.mean:.2f}" if self.mean < 100 else count(self.mean)
         return f"mean {mean}, p50 {count(self.p50)}, p95 {count(self.p95)}, max {count(self.max)}"
 
 
 @dataclass(frozen=True)
 class ReplayFill:
-    """How full a replay is: env steps in it, how many it can hold, and the bytes that it takes."""
+    """Fill of a replay: env steps in it, its capacity in env steps, and the bytes that it takes."""
 
     size: int
     capacity: int
@@ -76,13 +76,13 @@ class ReplayFill:
 
 @dataclass(frozen=True)
 class Evaluating:
-    """How far an evaluation is.
+    """Progress of an evaluation.
 
     Attributes:
-        episodes: how many have ended.
-        wanted: how many are to be played.
-        env_steps: of all of them, those that have not ended included.
-        seconds: since its first step.
+        episodes: episodes that have ended.
+        wanted: episodes to play.
+        env_steps: env steps of all episodes, unfinished ones included.
+        seconds: seconds since its first step.
     """
 
     episodes: int
@@ -91,16 +91,16 @@ class Evaluating:
     seconds: float
 
     def __str__(self) -> str:
-        """As it is shown: ``37 of 100 episodes, 12 s``."""
+        """Text for the user: ``37 of 100 episodes, 12 s``."""
         return f"{self.episodes} of {self.wanted} episodes, {duration(self.seconds, decimals=0)}"
 
 
 PENDING: Final = 8192
-"""Values that are counted together."""
+"""Maximum values that are counted together."""
 
 
 class Pending:
-    """Keeps values back until there are many.
+    """Collects values and counts them many at a time.
 
     A call of numpy for a few hundred costs about as much as one for thousands.
 
@@ -114,7 +114,7 @@ class Pending:
         self._waiting = 0
 
     def add(self, values: npt.NDArray[np.int64]) -> None:
-        """Have values counted, sooner or later."""
+        """Add values, to be counted sooner or later."""
         if self._waiting + len(values) > PENDING:
             self.flush()
         if len(values) > PENDING:
@@ -124,7 +124,7 @@ class Pending:
         self._waiting += len(values)
 
     def flush(self) -> None:
-        """Have all counted that wait."""
+        """Count all pending values."""
         if self._waiting:
             waiting, self._waiting = self._waiting, 0
             self._count(self._values[:waiting])
@@ -184,7 +184,7 @@ class Distribution:
 
 
 class Rejected:
-    """Counts rejected messages, and keeps why the first was; empty if none was."""
+    """Counts rejected messages, and keeps the reason of the first; empty if there was none."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -198,7 +198,7 @@ class Rejected:
 
     @property
     def reported(self) -> tuple[int, str]:
-        """Both, as a report has them."""
+        """Count and reason, as a report has them."""
         return self.count, self.first
 
 
@@ -208,10 +208,10 @@ Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is Non
 
 @dataclass(frozen=True, kw_only=True)
 class RoleReport:
-    """What every role reports.
+    """Report of any role.
 
     Attributes:
-        rejected: by channel, or "endpoint": how many messages were, and why the first.
+        rejected: number of rejected messages and reason of the first, by channel, or "endpoint".
     """
 
     rejected: Mapping[str, tuple[int, str]] = field(default_factory=dict)
@@ -219,12 +219,12 @@ class RoleReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ActorReport(RoleReport):
-    """What an actor reports.
+    """Report of an actor.
 
     Attributes:
         waited_s: seconds that it waited for each role that was behind, by name.
-        frames_per_step: frames of the game that an environment step takes; None before an actor has said it.
-        remarks: what the user is to be told once of its environment, a sentence for each subject.
+        frames_per_step: frames of the game in an environment step; None before an actor has reported it.
+        remarks: sentences on its environment that the user sees once, by subject.
     """
 
     role: Literal["actor"] = "actor"
@@ -235,17 +235,17 @@ class ActorReport(RoleReport):
 
 @dataclass(frozen=True, kw_only=True)
 class BufferReport(RoleReport):
-    """What a buffer reports; all but ``receptions`` is of its replay, and None without one.
+    """Report of a buffer; all but ``receptions`` describes its replay, and is None or 0 without one.
 
     Attributes:
         receptions: number and incarnation of each actor, and the fields of its ``Reception``. There are many
             actors, and a message has a limit: names would take most of it.
         ratio: uses of each sample so far, since the warm-up; None before the first.
-        replay: how full it is.
-        uses: how often samples were used, of all there were; None before the first use.
+        replay: fill of the replay.
+        uses: distribution of the uses of a sample, over all samples so far; None before the first use.
         stale_priorities: priorities that came after their samples had made room for others.
         steps_given_up: env steps that had left the replay before their sequence or unroll was complete; None
-            where neither is learnt from.
+            where the learner uses neither.
     """
 
     role: Literal["buffer"] = "buffer"
@@ -258,39 +258,39 @@ class BufferReport(RoleReport):
 
     @property
     def by_source(self) -> dict[Source, Reception]:
-        """What was received from each incarnation of an actor."""
+        """Reception from each incarnation of an actor."""
         return {(actor, incarnation): Reception(*counts) for actor, incarnation, *counts in self.receptions}
 
     @property
     def received(self) -> int:
-        """Samples that were received in this session."""
+        """Samples that the buffer received in this session."""
         return sum(samples for _actor, _incarnation, samples, *_ in self.receptions)
 
 
 Rule = Literal["sum", "largest", "mean", "means", "earliest", "spread"]
-"""How one field of several groups' learners becomes one: see ``root/accounting.py``."""
+"""Rule that merges one field of several groups' learners; see ``root/accounting.py``."""
 Count = Annotated[int, "sum"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerReport(RoleReport):
-    """What a learner reports, or the learners of several groups together; counts are over all sessions.
+    """Report of a learner, or of the learners of several groups together; counts are over all sessions.
 
     Attributes:
         env_steps: environment steps of experience that it has received.
         consumed: sample uses in updates.
-        session_consumed: those of this session.
+        session_consumed: sample uses in this session.
         updates: gradient updates.
         version: newest policy version.
         train_s: seconds since the first environment step (0 before it), until training ends; without
             interruptions.
-        session_train_s: those of this session.
-        rho: sample uses for each environment step that the job is to hold.
+        session_train_s: ``train_s`` of this session alone.
+        rho: target replay ratio: sample uses for each environment step.
         lag: policy lag of the samples used, in versions; None before the first update.
         age: env steps received between a sample and its use; None without a replay or before the first use.
         episodes: episodes ended so far.
-        episodes_in_mean: how many are behind ``mean_100``, ``win_rate`` and ``metrics``; of each group 100 at
-            most.
+        episodes_in_mean: episodes behind ``mean_100``, ``win_rate`` and ``metrics``; at most 100 of each
+            group.
         mean_100: mean return of the last 100 episodes; None before any has ended.
         best_mean_100: highest ``mean_100`` so far over 100 episodes; None before so many have ended.
         win_rate: share of the last 100 episodes that were won; None before any has ended, or where nothing
@@ -326,7 +326,7 @@ class LearnerReport(RoleReport):
 
 @dataclass(frozen=True, kw_only=True)
 class FollowerReport(RoleReport):
-    """What a follower reports: the newest version that it knows, and its updates. The learner counts uses."""
+    """Report of a follower: the newest version that it knows, and its updates. The learner counts uses."""
 
     role: Literal["follower"] = "follower"
     version: int = 0
@@ -335,16 +335,16 @@ class FollowerReport(RoleReport):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatorReport(RoleReport):
-    """What the evaluator reports.
+    """Report of the evaluator.
 
     Attributes:
-        returns: of the episodes that have ended.
-        progress: how far it is.
+        returns: returns of the episodes that have ended.
+        progress: progress of the evaluation.
         cut_off: the limit that was reached, in words; None if there was none.
         win_rate: share of the episodes that were won; None where nothing is won.
-        agents: mean return of each agent of a team, by name; None of a single agent.
+        agents: mean return of each agent of a team, by name; None for a single agent.
         metrics: mean of each of ``environment.metrics``; None where none are asked for.
-        sampled: returns of the episodes that were played as in training, after the greedy ones.
+        sampled: returns of the episodes with actions sampled as in training, after the greedy ones.
         length: mean length of the episodes, in env steps; None before any has ended.
     """
 
@@ -360,27 +360,27 @@ class EvaluatorReport(RoleReport):
 
 
 FEWEST: Final = 5
-"""Episodes by which a standard error is known."""
+"""Minimum episodes for a standard error."""
 OF_SOME: Final = ("win_rate", "agents", "metrics", "sampled", "length")
-"""Fields of an evaluation that documents and rows do not mention where they are None."""
+"""Fields of an evaluation that documents and rows omit where they are None."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What came of an evaluation: returns of episodes, mostly greedy ones.
+    """Result of an evaluation: returns of episodes, mostly greedy ones.
 
     Attributes:
-        episodes: how many were played to their end; only these count.
-        mean: of their returns; not a number if none has ended.
-        std: of their returns; likewise.
-        win_rate: share of them that were won; None where nothing is won.
-        agents: mean return of each agent of a team, by name; None of a single agent.
+        episodes: episodes played to their end; only these count.
+        mean: mean return; NaN if no episode has ended.
+        std: standard deviation of the returns; NaN where ``mean`` is not finite.
+        win_rate: share of the episodes that were won; None where nothing is won.
+        agents: mean return of each agent of a team, by name; None for a single agent.
         metrics: mean of each of ``environment.metrics``; None where none are asked for.
-        left_out: episodes that were wanted, and had not ended at the limit.
+        left_out: wanted episodes that had not ended at the limit.
         cut_off: the limit that was reached, in words; None if all episodes were played.
-        sampled: ``episodes``, ``mean`` and ``std`` of some in which actions were drawn from the policy, as in
-            training; None where the mean is that of the greedy ones, give or take three standard errors.
-        length: mean of their lengths, in env steps; None if none has ended.
+        sampled: ``episodes``, ``mean`` and ``std`` of episodes with actions sampled from the policy, as in
+            training; None where their mean is within three standard errors of the greedy mean.
+        length: mean length of the episodes, in env steps; None if none has ended.
     """
 
     episodes: int
@@ -399,8 +399,8 @@ class Evaluation:
         """Evaluate the episodes that have ended.
 
         Args:
-            wanted: how many were to be played.
-            ended_by: what ended it, where it was no limit of its own.
+            wanted: episodes that were to be played.
+            ended_by: cause of the end, where it was no limit of the evaluation's own.
         """
         returns = said.returns
         mean = statistics.fmean(returns) if returns else math.nan
@@ -412,7 +412,7 @@ class Evaluation:
         return cls(len(returns), mean, std, *means)
 
     def described(self, kind: str, limits: str) -> str:
-        """Describe what came of episodes of a kind, what was left out, and which settings move the limits."""
+        """Describe the result of episodes of a kind, those left out, and the settings of the limits."""
         wanted = self.episodes + self.left_out
         if not self.episodes:
             return f"none of {wanted} {kind} had ended after {self.cut_off} ({limits})"
@@ -445,15 +445,15 @@ def _apart(returns: Sequence[float], sampled: Sequence[float]) -> dict[str, floa
 
 @dataclass(frozen=True)
 class Examined:
-    """What came of one evaluation while training.
+    """Result of one evaluation while training.
 
     Attributes:
         number: counts the evaluations of one examiner, from 1.
-        group: whose policy it was.
-        version: of the policy.
-        env_steps: of the job, when the policy was published.
-        evaluation: what came of it.
-        is_best: none had a higher mean return so far.
+        group: group of the policy.
+        version: version of the policy.
+        env_steps: env steps of the job when the policy was published.
+        evaluation: its result.
+        is_best: whether no evaluation had a higher mean return so far.
     """
 
     number: int
@@ -466,13 +466,13 @@ class Examined:
 
 @dataclass(frozen=True, kw_only=True)
 class ExaminerReport(RoleReport):
-    """What the examiner reports.
+    """Report of the examiner.
 
     Attributes:
         newest: its last few evaluations, oldest first: each is in several reports.
         best_mean: highest mean return of an evaluation, over all sessions; None before there is one.
-        progress: how far the present evaluation is; None between two.
-        film_failure: why the newest film that failed did; None if none has.
+        progress: progress of the present evaluation; None between two.
+        film_failure: cause of the newest failure of a film; None if none has failed.
     """
 
     role: Literal["examiner"] = "examiner"
@@ -484,7 +484,7 @@ class ExaminerReport(RoleReport):
 
 @dataclass(frozen=True, kw_only=True)
 class UserReport(RoleReport):
-    """What a user role reports: ``values`` as JSON, which goes into metrics and summary as it is."""
+    """Report of a user role: ``values`` as JSON, which go into metrics and summary unchanged."""
 
     role: Literal["user"] = "user"
     values: Mapping[str, Any] = field(default_factory=dict)

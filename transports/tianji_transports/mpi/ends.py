@@ -1,6 +1,6 @@
-"""The ends of what an ``mpi`` endpoint sends, receives, writes and reads, and the tags that tell them apart.
+"""Channel and slot ends of an ``mpi`` endpoint, and the tags that tell its streams apart.
 
-Data has no header: a message's tag says which job and which stream it belongs to, MPI says who sent it.
+A message has no header: its tag names the job and the stream, and MPI names the sender.
 
     channel   DATA     sender -> receiver   a payload, synchronously: over when it was claimed
               BACK     receiver -> sender   WELCOME: I take messages; BYE: I closed after ``number`` claims
@@ -9,8 +9,8 @@ Data has no header: a message's tag says which job and which stream it belongs t
 
 The writer of a slot sends every reader a few values at most, and then the newest. A value stays with MPI
 until its reader receives it: MPI takes no message back. So a reader that does not look has ``depth`` values
-on their way to it, whatever the writer publishes, and is sent the newest as soon as it has received one of
-them. A reader receives all that is there and keeps the newest.
+on their way to it, however much the writer publishes, and gets the newest as soon as it has received one of
+them. A reader receives all values that are there and keeps the newest.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Frame(NamedTuple):
     """A small message that prepares or ends a stream.
 
     Attributes:
-        digest: of the job and its wiring.
+        digest: hash of the job and its wiring.
         kind: a ``Kind``.
-        rank: who sends it.
+        rank: rank of the sender.
         number: claims so far.
     """
 
@@ -62,11 +62,11 @@ class Tags:
     """The tags of one job: a block of MPI's tags, chosen by the job's digest.
 
     Attributes:
-        digest: of the job and its wiring.
-        data: by channel index, the tag of its messages.
-        back: by (channel index, sender), the tag of what its receiver answers.
-        value: by (slot index, reader), the tag of its values.
-        join: by slot index, the tag of what its readers tell the writer.
+        digest: hash of the job and its wiring.
+        data: tag of a channel's messages, by channel index.
+        back: tag of a receiver's answers, by (channel index, sender).
+        value: tag of a slot's values, by (slot index, reader).
+        join: tag of the readers' frames to the writer, by slot index.
     """
 
     def __init__(self, wiring: Wiring, largest: int) -> None:
@@ -113,12 +113,12 @@ class Tags:
 
 
 def format_address(process: int) -> str:
-    """Return where an endpoint is: its process's rank in the MPI job."""
+    """Format the address of an endpoint: its process's rank in the MPI job."""
     return f"{SCHEME}{process}"
 
 
 def parse_address(address: str, processes: int) -> int:
-    """Read what ``format_address`` wrote, in a job of so many processes."""
+    """Parse an address of ``format_address``, in a job of so many processes."""
     number = address.removeprefix(SCHEME)
     if not address.startswith(SCHEME) or not number.isdecimal() or int(number) >= processes:
         raise TransportError(f"{address!r} is no address in an MPI job of {processes} processes")
@@ -126,22 +126,22 @@ def parse_address(address: str, processes: int) -> int:
 
 
 NOWHERE = -1
-"""In place of the process of a rank whose address is not known yet."""
+"""Stands for the process of a rank whose address is not known yet."""
 
 
 def lost(error: MPI.Exception, what: str) -> TransportError:
-    """Describe what MPI failed at."""
+    """Build the error of a failed MPI call."""
     return TransportError(f"MPI cannot {what}: {error}")
 
 
 class Buffer:
-    """Memory for one message and the request that sends it, which is used again while the size stays.
+    """Memory for one message, and the request that sends it, reused while the size stays the same.
 
     Attributes:
         memory: all of it.
-        payload: as much of it as the message has.
-        nbytes: length of ``payload``, -1 as long as nothing can send it.
-        request: sends ``payload``; ``start`` begins that, ``test`` says whether it is over.
+        payload: the part of it that the message has.
+        nbytes: length of ``payload``; -1 before the first ``resize``.
+        request: sends ``payload``; ``start`` begins the send, ``test`` tells whether it is over.
     """
 
     __slots__ = ("memory", "nbytes", "payload", "request", "start", "test")
@@ -153,7 +153,7 @@ class Buffer:
         self.request: MPI.Prequest | None = None
 
     def resize(self, nbytes: int, process: int, tag: int) -> None:
-        """Make ``payload`` so long and ``request`` send it."""
+        """Make ``payload`` ``nbytes`` long, and a request that sends it."""
         self.free()
         self.payload, self.nbytes = self.memory[:nbytes], nbytes
         request = MPI.COMM_WORLD.Ssend_init([self.payload, MPI.BYTE], process, tag)
@@ -169,14 +169,14 @@ class Buffer:
 
 @dataclass(eq=False)
 class MpiOutlet(Outlet):
-    """The sender's end.
+    """The sender's end of a channel.
 
     Attributes:
-        tag: of messages.
-        back: tag of what the receiver answers.
-        process: where the receiver is, from its first answer on.
-        before: pushes before it came.
-        flying: memory whose message was not claimed yet, oldest first.
+        tag: tag of its messages.
+        back: tag of the receiver's answers.
+        process: process of the receiver, from its first answer on.
+        before: pushes before this receiver came.
+        flying: memory of unclaimed messages, oldest first.
     """
 
     tag: int = field(kw_only=True)
@@ -186,19 +186,19 @@ class MpiOutlet(Outlet):
     flying: deque[Buffer] = field(default_factory=deque)
 
     def write_off(self) -> None:
-        """Count what a receiver that is gone had not claimed as void."""
+        """Count the unclaimed messages of a receiver that is gone as void."""
         super().write_off()
         self.strand()
 
     def strand(self) -> None:
-        """Leave what is under way, and its memory, to MPI."""
+        """Leave sends under way, and their memory, to MPI."""
         while self.flying:
             buffer = self.flying.popleft()
             assert buffer.request is not None
             leave(buffer.request, buffer)
 
     def close(self) -> None:
-        """Give up the memory; what is under way is left to MPI."""
+        """Free the memory; leave sends under way to MPI."""
         while self.free:
             self.free.pop().free()
         self.strand()
@@ -206,14 +206,14 @@ class MpiOutlet(Outlet):
 
 @dataclass(eq=False)
 class Port:
-    """The receiving side of a channel: its messages come from any process, by which senders are told apart.
+    """The receiving side of a channel: a message may come from any process, and the process names the sender.
 
     Attributes:
-        tag: of messages.
+        tag: tag of its messages.
         max_bytes: size of the largest message.
         by_process: the sender in each process.
         matched: messages that were matched and are in no claim yet.
-        free: memory for claims that are held or looked at.
+        free: memory for claims that are kept or viewed.
     """
 
     tag: int
@@ -229,12 +229,12 @@ class Port:
 
 @dataclass(eq=False)
 class MpiInlet(Inlet):
-    """The receiver's end.
+    """The receiver's end of a channel.
 
     Attributes:
-        port: where the channel comes in.
-        back: tag of what is answered.
-        process: where the sender is.
+        port: receiving side of the channel, shared by its senders.
+        back: tag of the answers to the sender.
+        process: process of the sender.
         queue: messages that were matched before a probe asked for them.
     """
 
@@ -244,7 +244,7 @@ class MpiInlet(Inlet):
     queue: deque[MpiClaim] = field(default_factory=deque)
 
     def keep(self, claim: MpiClaim) -> None:
-        """Queue a message that was not asked for yet."""
+        """Queue a message that no probe has asked for yet."""
         self.queue.append(claim)
         self.port.matched += 1
 
@@ -259,7 +259,7 @@ class MpiInlet(Inlet):
         self.port.free.append(handle)
 
     def close(self) -> None:
-        """Throw away what was not claimed."""
+        """Receive and discard the unclaimed messages."""
         while self.queue:
             claim = self.queue.popleft()
             assert claim.message is not None
@@ -267,10 +267,10 @@ class MpiInlet(Inlet):
 
 
 class MpiClaim(HeldClaim):
-    """A message that was matched: no other call gets it, and its bytes are where the sender left them.
+    """A matched message: no other call gets it, and its bytes are still where the sender left them.
 
-    ``take`` receives them into the caller's memory. ``view``, or a claim that is kept, receives them into
-    memory of the port. The sender learns of the claim when they move.
+    ``take`` receives the bytes into the caller's memory; ``view``, ``release`` and a claim that is kept
+    receive them into memory of the port. The sender learns of the claim when the bytes move.
     """
 
     __slots__ = ("inlet", "message")
@@ -284,7 +284,7 @@ class MpiClaim(HeldClaim):
         self._lender = inlet
 
     def fetch(self) -> None:
-        """Receive the message, unless that was done."""
+        """Receive the message, unless it was received before."""
         message, self.message = self.message, None
         if message is None:
             return
@@ -328,23 +328,23 @@ class MpiClaim(HeldClaim):
 
 
 NO_CLAIM = MpiClaim(MpiInlet(NOWHERE, Channel("", NOWHERE, (NOWHERE,), 0), port=Port(0, 0), back=0), None, 0)
-"""In place of the last claim before there was one."""
+"""Stands for the last claim before the first one."""
 
 
 DEPTH_BYTES = 1 << 20
 LEAST_DEPTH, MOST_DEPTH = 2, 8
-"""Values on their way to a reader: a reader that looks seldom gets the last of them, so more is fresher;
-what it does not look at is moved for nothing, so large values are fewer."""
+"""Fewest and most values under way to a reader. A reader that looks seldom gets the last of them, so more
+values are fresher; unread values move for nothing, so large values are fewer."""
 
 
 def depth(max_bytes: int) -> int:
-    """How many values may be on their way to one reader."""
+    """Number of values that may be under way to one reader."""
     return min(MOST_DEPTH, max(LEAST_DEPTH, DEPTH_BYTES // max(1, max_bytes)))
 
 
 @dataclass(eq=False)
 class Value:
-    """A published value: a line, its payload, and how many readers it is on its way to."""
+    """A published value: a line, its payload, and the number of readers that it is on its way to."""
 
     memory: memoryview
     nbytes: int = 0
@@ -357,8 +357,8 @@ class Reader:
     """A reader as its writer sees it.
 
     Attributes:
-        tag: of values for it.
-        process: where it is, once it has said so.
+        tag: tag of the values for it.
+        process: its process, from its WELCOME to its BYE.
         version: newest version that was sent to it.
         flying: values that it has not received yet, oldest first.
     """
@@ -371,7 +371,7 @@ class Reader:
 
 @dataclass(eq=False)
 class MpiSlotHead:
-    """The writing end of a slot: its newest value, those on their way, and memory for the next."""
+    """The writing end of a slot: its newest value, the values under way, and memory for the next."""
 
     slot: Slot
     join: int
@@ -380,7 +380,7 @@ class MpiSlotHead:
     free: list[Value] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Decide how many values may be on their way."""
+        """Limit the values under way to each reader."""
         self.depth = depth(self.slot.max_bytes)
 
     def publish(self, payload: memoryview, version: int, tags: Tags) -> None:
@@ -395,7 +395,7 @@ class MpiSlotHead:
         self.serve()
 
     def serve(self) -> None:
-        """See what was received, and send the newest value to the readers that lack it."""
+        """Take back the values that readers have received, and send the newest to readers that lack it."""
         for reader in self.readers.values():
             flying = reader.flying
             while flying and flying[0][0].Test():
@@ -414,7 +414,7 @@ class MpiSlotHead:
                 reader.version = newest.version
 
     def close(self) -> None:
-        """Leave what is on its way to MPI."""
+        """Leave the values under way to MPI."""
         for reader in self.readers.values():
             while reader.flying:
                 leave(*reader.flying.popleft())
@@ -425,9 +425,9 @@ class MpiSlotView(StoredSlotView):
     """The reading end of a slot.
 
     Attributes:
-        tag: of its values.
-        join: tag of what the writer is told.
-        process: where the writer is.
+        tag: tag of its values.
+        join: tag of the frames to the writer.
+        process: process of the writer.
     """
 
     tag: int = field(kw_only=True)
@@ -435,7 +435,7 @@ class MpiSlotView(StoredSlotView):
     process: int = NOWHERE
 
     def update(self, tags: Tags, status: MPI.Status, counters: Counters) -> None:
-        """Receive what there is and keep the newest."""
+        """Receive all values that have arrived and keep the newest."""
         while self.process != NOWHERE:
             message = MPI.COMM_WORLD.Improbe(self.process, self.tag, status)
             if message is None:
@@ -455,7 +455,7 @@ class MpiSlotView(StoredSlotView):
             self.replace(version, memory, memory[LINE:nbytes])
 
     def close(self, status: MPI.Status) -> None:
-        """Throw away what is there."""
+        """Receive and discard the values that have arrived."""
         while self.process != NOWHERE:
             message = MPI.COMM_WORLD.Improbe(self.process, self.tag, status)
             if message is None:

@@ -1,11 +1,11 @@
 """The engine for MPI jobs: synchronous sends, matched probes, and MPI moving the bytes into place.
 
-A push is an ``Issend``, which is over when the receiver has matched it and begun to receive: that is the
+A push is a synchronous send, which is over when the receiver has matched it and begun to receive: that is the
 claim. A probe matches (``Improbe``), and taking the claim receives straight into the caller's memory.
-Messages carry no header; ``ends`` says how streams are told apart and how values travel.
+Messages carry no header; ``ends`` has the tags that tell streams apart, and the protocol of slots.
 
 MPI rings no bell and has no descriptor, so ``wait`` looks, naps, and naps longer while nothing comes.
-How MPI begins and ends is in ``world``. MPI trusts the fabric: so does this engine.
+``world`` begins and ends MPI. MPI trusts the fabric: so does this engine.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tianji_transports.mpi.world import MPI, discard, initialise, largest_tag, l
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 FIRST_NAP_S, LAST_NAP_S, NAP_GROWTH = 50e-6, 5e-3, 1.3
-"""A nap is at most a quarter of the time that nothing has come for."""
+"""First and longest nap of ``wait``, and its growth: a nap is at most a quarter of the idle time."""
 SELECTABLE = 1024
 """``select`` takes descriptors below this; it alone sleeps for less than a millisecond."""
 BYTE, ANY_SOURCE = MPI.BYTE, MPI.ANY_SOURCE
@@ -50,7 +50,7 @@ LOOKS = 8
 """Looks before an answer of "nothing". A look that finds nothing lets MPI move data under way, which the next
 one may find; and it costs a fraction of a call from Python."""
 TEND_EVERY = 16
-"""Every so many probes and loans the slots of this endpoint are looked after, too."""
+"""Probes and loans between two visits to the slots that this endpoint writes."""
 
 
 class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
@@ -149,11 +149,11 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
     def _send_frame(self, process: int, tag: int, kind: Kind, number: int = 0) -> None:
         frame = self._tags.frame(kind, self.rank, number)
         reap()
-        # Synchronous, too: MPI cannot end with a frame on its way, and only so is it known when none is.
+        # Synchronous, too: MPI cannot end with a frame under way, and only a synchronous send shows its end.
         leave(self._world.Issend([frame, MPI.BYTE], process, tag), frame)
 
     def _receive_frame(self, tag: int) -> tuple[int, Frame] | None:
-        """Receive the next frame of a tag and say which process it came from; malformed ones are dropped."""
+        """Receive the next frame of a tag, with the process that it came from; drops malformed ones."""
         status = self._status
         while (message := self._improbe(ANY_SOURCE, tag, status)) is not None:
             nbytes, process = status.Get_count(BYTE), status.Get_source()
@@ -203,7 +203,7 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
                 outlet.before = outlet.pushed
                 outlet.process, outlet.present = process, not outlet.lost
             else:
-                # The receiver threw away the rest, which MPI reports like what it claimed.
+                # The receiver discarded the rest, which MPI reports like claimed messages.
                 outlet.present, outlet.confirmed = False, outlet.before + frame.number
                 outlet.strand()
 
@@ -237,7 +237,7 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
         return self._hand_out(inlet.next())
 
     def _claim_any(self, inbox: Inbox[MpiInlet]) -> HeldClaim | None:
-        """Claim what was matched first; what was not asked for yet comes from all senders in turn."""
+        """Claim from the senders' queues in turn; if all are empty, the first message that MPI matches."""
         if self._slots or self._fresh.message is not None:
             self._tend()
         inlets = inbox.inlets
@@ -254,7 +254,7 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
         return self._hand_out(inlets[index].next())
 
     def _match(self, port: Port) -> MpiClaim | None:
-        """Match the next message of a channel, for a claim that is still to be handed out."""
+        """Match the next message of a channel; the caller queues the claim or hands it out."""
         status = self._status
         try:
             message = self._improbe(ANY_SOURCE, port.tag, status) or self._probe_again(port.tag)
@@ -276,7 +276,7 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
         return None
 
     def _probe_again(self, tag: int) -> MPI.Message | None:
-        """Probe again and again for a moment."""
+        """Probe up to ``LOOKS`` times."""
         for _ in range(LOOKS):
             message = self._improbe(ANY_SOURCE, tag, self._status)
             if message is not None:
@@ -299,7 +299,7 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
             raise lost(error, f"publish slot {slot.name!r}") from error
 
     def _serve(self, head: MpiSlotHead) -> None:
-        """Handle readers that came or went, and send the newest value to those that lack it."""
+        """Handle readers that came or went, and send the newest value to readers that lack it."""
         while (received := self._receive_frame(head.join)) is not None:
             process, frame = received
             reader = head.readers.get(frame.rank)
@@ -322,7 +322,7 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
             raise lost(error, f"receive slot {view.slot.name!r}") from error
 
     def _tend(self, *, now: bool = False) -> None:
-        """Receive a claim that is kept: its sender has to learn of it. Look after the slots now and then."""
+        """Receive a claim that is kept, so that its sender learns of it; now and then serve the slots."""
         self._fresh.fetch()
         self._untended += 1
         if now or self._untended >= TEND_EVERY:

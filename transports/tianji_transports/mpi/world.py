@@ -1,9 +1,9 @@
-"""This process's place in the MPI job: when MPI begins, how it ends, and what is left on the way.
+"""Start and end of MPI in this process, and the sends that endpoints leave behind.
 
 MPI begins with the first endpoint, or with ``initialise`` in a process that has none: every process of the
 job has to take part, because MPI's own start waits for all of them. It ends in ``finalise``, which runs at
-exit and in which all processes of the job take part, too: what was sent and never received is received and
-thrown away there, since MPI cannot end with it. A process that must not wait for the others, because
+exit and in which all processes of the job take part, too: they receive and discard the messages that no
+endpoint received, since MPI cannot end with them. A process that must not wait for the others, because
 something went wrong in it, calls ``abort``; one that ends with an uncaught exception does so by itself.
 
 Nothing here touches MPI before it is asked to, so that the engine can be imported anywhere.
@@ -32,33 +32,33 @@ import mpi4py
 mpi4py.rc.initialize = False
 mpi4py.rc.finalize = False
 
-from mpi4py import MPI  # noqa: E402 - after it was told not to initialise
+from mpi4py import MPI  # noqa: E402 - after the settings that keep it from initialising
 
 from tianji_transports.errors import TransportError  # noqa: E402
 
 __all__ = ["MPI", "abort", "discard", "finalise", "initialise", "largest_tag", "leave", "reap", "sleep_until"]
 
 FINALISE_S = 60.0
-"""How long a process that has ended waits for the others of the job."""
+"""Seconds that a process that has ended waits for the others of the job."""
 LAST_WORDS_S = 0.5
-"""How long the launcher has to pass on what was printed before a process aborts the job; the rest is lost."""
+"""Seconds for the launcher to pass on printed lines before a process aborts the job; the rest is lost."""
 ABORT_S = 5.0
-"""How long the launcher takes at most to end a process that has aborted the job."""
+"""Maximum seconds that the launcher takes to end a process that has aborted the job."""
 PAUSE_S = 0.001
 SHARED_MEMORY = re.compile(r"/dev/shm/mpich_shm_\w+$")  # noqa: S108 - MPICH's, not ours
 LEAST_LARGEST_TAG = 32767
-"""The standard's minimum."""
+"""The MPI standard's minimum of the largest tag."""
 MPIEXEC_PIPE = "HYDI_CONTROL_FD"
 """Environment variable that MPICH's mpiexec sets."""
 NETMOD = "MPIR_CVAR_CH4_NETMOD"
-"""Environment variable by which MPICH is told which of its network modules to use."""
+"""Environment variable that names the network module for MPICH to use."""
 
 _adrift: list[tuple[MPI.Request, object]] = []
 """Sends that no endpoint waits for, with the memory that MPI may still read."""
 
 
 def initialise() -> MPI.Intracomm:
-    """Begin MPI, unless it has begun, and give the communicator of all processes of the job.
+    """Begin MPI, unless it has begun, and return the communicator of all processes of the job.
 
     Raises:
         TransportError: MPI does not start, or has ended already.
@@ -85,14 +85,14 @@ _hooked: list[int] = []
 def _avoid_long_addresses() -> None:
     """Under Slurm, have MPICH use libfabric if it has that as well as UCX, unless the user has chosen.
 
-    With UCX each process puts 4 KiB into Slurm's key-value store, beginning with its address; whatever lies
-    behind that in memory goes along. Runs of zeros are shortened, and where there are too few of them a line
+    With UCX each process puts 4 KiB into Slurm's key-value store, beginning with its address; the memory
+    behind the address goes along. Runs of zeros are shortened, and where there are too few of them a line
     is longer than the 1,024 bytes that Slurm's PMI reads: "value not properly terminated in client request",
     and the job dies or hangs as it starts (3 of 60 starts with a used heap). libfabric's addresses are short.
     """
     device = re.search(r"^MPICH Device:\s*ch4:(.*)$", MPI.Get_library_version(), re.MULTILINE)
     has_both = device is not None and {"ucx", "ofi"} <= set(re.split(r"[ ,]+", device[1].strip()))
-    # Under an mpiexec of MPICH's, in a job of Slurm's or not, it is mpiexec that keeps what processes say.
+    # Under MPICH's mpiexec, inside a job of Slurm or not, mpiexec keeps the key-value store.
     by_srun = {"SLURM_STEP_ID", "PMI_FD"} <= os.environ.keys() and MPIEXEC_PIPE not in os.environ
     if has_both and by_srun:
         os.environ.setdefault(NETMOD, "ofi")
@@ -101,7 +101,7 @@ def _avoid_long_addresses() -> None:
 def _unlink_shared_memory() -> None:
     """Take the name off MPICH's shared memory, which every process of the host has mapped by now.
 
-    MPICH does so when it ends, and so never if the job is killed or aborted.
+    MPICH itself does so only when it ends: never if the job is killed or aborted.
     """
     for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
         found = SHARED_MEMORY.search(line)
@@ -127,7 +127,7 @@ def leave(request: MPI.Request, memory: object) -> None:
 
 
 def reap() -> int:
-    """Let go of the sends that have been received meanwhile; returns how many are left."""
+    """Drop the sends that have been received meanwhile; returns the number of those left."""
     _adrift[:] = [(request, memory) for request, memory in _adrift if not _is_over(request)]
     return len(_adrift)
 
@@ -141,14 +141,14 @@ def _is_over(request: MPI.Request) -> bool:
 
 
 def discard(message: MPI.Message, nbytes: int) -> None:
-    """Receive a matched message and throw it away."""
+    """Receive a matched message and discard it."""
     message.Recv([bytearray(nbytes), MPI.BYTE])
 
 
 def finalise(timeout_s: float = FINALISE_S) -> None:
     """End MPI together with every other process of the job; endpoints have to be closed before.
 
-    Every process receives and throws away what is still on its way until all sends of all processes are over
+    Every process receives and discards the messages under way until all sends of all processes are over
     (Hoefler, Siebert and Lumsdaine, PPoPP 2010: a barrier that does not block, entered by a process that has
     nothing in flight). If the others do not come in time, the job is aborted: they are dead or stuck.
     """
@@ -179,7 +179,7 @@ def abort(status: int, reason: str) -> NoReturn:
         time.sleep(LAST_WORDS_S)
         try:
             MPI.COMM_WORLD.Abort(status)
-        finally:  # It returns before the launcher has ended this process.
+        finally:  # Abort returns before the launcher has ended this process.
             time.sleep(ABORT_S)
     raise SystemExit(status)
 

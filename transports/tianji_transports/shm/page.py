@@ -1,7 +1,7 @@
-"""The shared page of a job: credits, sleep flags and the values of its slots; and what keeps it tidy.
+"""The shared page of a job: credits, sleep flags and slot values; and the removal of dead jobs' names.
 
-Everything that a job has in shared memory begins with one name, ``/dev/shm/tianji-<user>-<job>``. The page
-itself is locked (shared) by every living endpoint, and the kernel drops a lock with its process: a process
+All names of a job in shared memory begin with the same prefix, ``/dev/shm/tianji-<user>-<job>``. The page
+itself carries a shared lock of every living endpoint, and the kernel drops a lock with its process: a process
 that gets the lock exclusively knows that the job is dead and may remove all of its names.
 
 All cells are 64-bit and have one writer each. Counters are hints and credits: the messages themselves are
@@ -31,7 +31,7 @@ CELL = 8
 PAGE_SUFFIX = ".page"
 OPEN_PAGE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 USUAL_BUFFERS = 3
-"""Of a slot: the newest value, one that is being read, one that is being written."""
+"""Buffers that a slot usually needs: the newest value, one being read, one being written."""
 
 
 def user_prefix() -> str:
@@ -55,7 +55,7 @@ def lines(nbytes: int) -> int:
 
 
 def own_names(prefix: str) -> list[Path]:
-    """List this user's entries whose names begin so; any user may make some, and give them any names."""
+    """List the entries with this prefix that this user owns; other users may have made some with any name."""
     found: list[Path] = []
     with contextlib.suppress(OSError):
         for path in SHM.glob(f"{prefix}*"):
@@ -76,7 +76,7 @@ def remove_job(stem: str) -> None:
 
 
 def remove_stale() -> list[str]:
-    """Remove what jobs of this user left behind that died without closing anything.
+    """Remove the names of this user's jobs that died without closing.
 
     Returns:
         The stems of the jobs that were removed.
@@ -133,7 +133,7 @@ class SlotArea:
 
 
 class Layout:
-    """Where everything is in the page; the same for every endpoint of a wiring."""
+    """Offsets of everything in the page; the same for every endpoint of a wiring."""
 
     def __init__(self, wiring: Wiring) -> None:
         channels, slots = wiring.channels, wiring.slots
@@ -163,8 +163,8 @@ class Layout:
     def needed(self) -> int:
         """Bytes of shared memory that the job may come to touch.
 
-        More than a few buffers of a slot are only needed by readers that keep old values; ``reserve`` is
-        asked before each of them is used for the first time.
+        Only readers that keep old values need more than a few buffers of a slot; the writer calls
+        ``reserve`` before it uses one of those for the first time.
         """
         messages = sum(
             (pair.channel.window + pair.channel.borrow) * LINE * (1 + lines(pair.channel.max_bytes))
@@ -202,7 +202,7 @@ class Page:
                     return descriptor
             except FileNotFoundError:
                 pass
-            # Removed between open and lock by the last endpoint of an earlier use of the name: again.
+            # The last endpoint of an earlier job of this name removed it between open and lock: try again.
             os.close(descriptor)
 
     def _map_page(self) -> mmap.mmap:
@@ -227,7 +227,7 @@ class Page:
             raise self.no_room(f"needs up to {needed / 1e6:.0f} MB", free)
 
     def no_room(self, what: str, free: int | None = None) -> TransportMemoryError:
-        """The error for a /dev/shm that is too small."""
+        """Build the error for a /dev/shm that is too small."""
         if free is None:
             status = os.statvfs(SHM)
             free = status.f_bavail * status.f_frsize

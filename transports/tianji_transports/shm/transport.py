@@ -1,13 +1,13 @@
 """The engine for one host: iceoryx2's publish-subscribe, written in place and read in place.
 
-One iceoryx2 service for each (sender, channel, receiver) and life of the sender. iceoryx2 alone would discard
-what a receiver is not ready for and report success, so the credits in the job's page (``page``) decide what
-may be sent. Slots live in that page, too: a reader that joins late finds the value there, without the help
-of its writer.
+There is one iceoryx2 service for each (sender, channel, receiver) and life of the sender. iceoryx2 alone
+would discard messages that a receiver is not ready for and report success, so the credits in the job's page
+(``page``) decide when to send. Slots live in that page, too: a reader that joins late finds the value there,
+without the help of its writer.
 
-Each rank sleeps on a FIFO. A rank that stored something for a rank that sleeps writes a byte to its FIFO, and
-the sleeper polls it together with any other descriptor. A FIFO outlives its reader, so ranks that opened it
-before a restart still wake the restarted rank.
+Each rank sleeps on a FIFO. A rank that stores something for a sleeping rank writes a byte to the sleeper's
+FIFO, which the sleeper polls together with any other descriptor. A FIFO outlives its reader, so ranks that
+opened it before a restart still wake the restarted rank.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Ports:
         )
 
     def publisher(self, pair: Pair, epoch: int) -> Any:
-        """Create the sender's port; its memory is only touched as far as it is used."""
+        """Create the sender's port; only the part of its memory that is used gets touched."""
         channel = pair.channel
         return (
             self.service(pair, epoch)
@@ -88,12 +88,12 @@ class Ports:
         )
 
     def close(self) -> None:
-        """Drop the node; its ports were dropped before."""
+        """Drop the node; the endpoint has dropped its ports before."""
         del self.node
 
 
 def _translate(error: BaseException, what: str) -> None:
-    """Raise an error of iceoryx2's, whose types have no base of their own, as one of this package's."""
+    """Raise iceoryx2's errors, which have no base class of their own, as one of this package."""
     if type(error).__module__.startswith("iceoryx2"):
         raise TransportMemoryError(f"iceoryx2 cannot {what}: {error}") from error
 
@@ -102,7 +102,7 @@ MOST_RINGS = 4096
 
 
 class Bells:
-    """The bell of one rank, and those that it has rung.
+    """The FIFO that wakes one rank, and the FIFOs of the ranks that it has woken.
 
     Attributes:
         own: readable once a rank has rung.
@@ -117,7 +117,7 @@ class Bells:
         path = Path(SHM, f"{self._stem}.bell-{rank}")
         with contextlib.suppress(FileExistsError):
             os.mkfifo(path, 0o600)
-        # For both ways: neither side then waits for the other, nor finds it gone.
+        # Opened for reading and writing: neither side then waits for the other, nor finds it gone.
         descriptor = self._opened[rank] = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         return descriptor
 
@@ -131,7 +131,7 @@ class Bells:
             os.write(descriptor, b"!")
 
     def silence(self) -> None:
-        """Take in every ring so far."""
+        """Read all rings so far."""
         with contextlib.suppress(BlockingIOError):
             while len(os.read(self.own, MOST_RINGS)) == MOST_RINGS:
                 pass
@@ -150,9 +150,9 @@ COUNT_MASK = (1 << COUNT_BITS) - 1
 
 
 class Chunks(dict[int, tuple[memoryview, memoryview]]):
-    """Views of the chunks that iceoryx2 hands out again and again, by address, made once for each.
+    """Views of the chunks that iceoryx2 reuses, by address; each is made once.
 
-    A chunk is one line with the payload's size, then the payload: a view of the size, one of ``max_bytes``.
+    A chunk is one line with the payload's size, then the payload; its views are the size and ``max_bytes``.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -172,10 +172,10 @@ class ShmOutlet(Outlet):
 
     Attributes:
         pair: its cells in the page.
-        epoch: which life of the sender this is, from 1.
+        epoch: number of this life of the sender, from 1.
         publisher: iceoryx2's end.
         chunks: views of the publisher's memory.
-        generation: the receiver that was seen last, 0 at first.
+        generation: generation of the receiver that was seen last, 0 at first.
         base: pushes before that receiver came.
     """
 
@@ -200,7 +200,7 @@ class ShmInlet(Inlet):
         epoch: the life of the sender that is attached, 0 before the first.
         subscriber: iceoryx2's end.
         chunks: views of the subscriber's memory.
-        credit: what its credit cell holds.
+        credit: value of its credit cell.
     """
 
     pair: Pair = field(kw_only=True)
@@ -249,8 +249,8 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
         self._page = Page(wiring)
         layout = self._page.layout
         self._cells = self._page.cells
-        # Orders the stores before a ``with`` of it before the loads after, across processors: CPython has no
-        # fence of its own, and the atomic read-modify-writes of its locks are one.
+        # ``with self._fence`` keeps the stores before it ahead of the loads after it, across processors:
+        # CPython has no fence of its own, and the atomic read-modify-writes of its locks are one.
         self._fence = threading.Lock()
         self._flags = layout.flags
         self._epochs, self._sent = layout.epochs, layout.sent
@@ -307,7 +307,7 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
         return ShmSlotView(slot, area=area, hold=hold, cells=self._cells)
 
     def _attach(self, inlet: ShmInlet) -> None:
-        """Turn to the sender's present life, if it has one that is new."""
+        """Connect to the sender's present life, if it is a new one."""
         index, cells = inlet.pair.index, self._cells
         epoch = cells[self._epochs + index]
         if epoch == inlet.epoch:
@@ -321,7 +321,7 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
             _translate(error, f"connect rank {self.rank} to rank {inlet.source}")
             raise
         inlet.chunks = Chunks(inlet.channel.max_bytes)
-        # Connects to the publisher now: what it sends outlives it only for those who have connected.
+        # This call connects to the publisher: its messages outlive it only for receivers that have connected.
         assert not inlet.subscriber.has_samples()
         inlet.epoch = epoch
         inlet.credit = ((cells[self._claimed + index] >> COUNT_BITS) + 1) << COUNT_BITS
@@ -426,7 +426,7 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
     # -- waiting ---------------------------------------------------------------------------------------
 
     def _wake(self, rank: int) -> None:
-        """Notify a rank if it sleeps; all that it is to see has been stored before."""
+        """Wake a rank if it sleeps; the caller has stored its data for that rank before."""
         with self._fence:
             pass
         if self._cells[self._flags[rank]]:
@@ -453,7 +453,7 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
             view.version = cells[view.area.version] - 1
 
     def _follow(self, inlet: ShmInlet) -> None:
-        """Go over to a restarted sender once what its earlier life had sent is claimed."""
+        """Switch to a restarted sender once all messages of its earlier life are claimed."""
         if inlet.subscriber is not None and inlet.subscriber.has_samples():
             inlet.arrived = inlet.claimed + 1
         else:

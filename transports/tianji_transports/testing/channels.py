@@ -1,4 +1,4 @@
-"""What holds for channels (order, sizes, windows, claims, loans), for latest-value slots, and for ``wait``.
+"""Contract of channels (order, sizes, windows, claims, loans), of latest-value slots, and of ``wait``.
 
 ``wait`` wakes for everything that matters and costs nothing while nothing comes.
 """
@@ -28,14 +28,14 @@ def stream_to_0(senders: tuple[int, ...] = (1,), window: int = 2, borrow: int = 
 
 
 def introduce(*endpoints: Transport) -> None:
-    """Give endpoints of one thread the turns in which they notice one another."""
+    """Let endpoints of one thread take the turns that they need to notice one another."""
     for _ in range(5):
         for endpoint in endpoints:
             endpoint.wait(0.02)
 
 
 class ChannelContract:
-    """Channels, for every engine."""
+    """Tests of channels, for every engine."""
 
     engine: ClassVar[str]
 
@@ -61,7 +61,7 @@ class ChannelContract:
                 sender.answer()
 
     def test_a_probe_for_one_source_leaves_the_others_messages(self) -> None:
-        """``source`` selects."""
+        """``source`` selects the sender."""
         with Job(self.engine, stream_to_0((1, 2))) as job:
             receiver, first, second = job.open(0), job.start(1), job.start(2)
             for peer in (first, second):
@@ -115,7 +115,7 @@ class ChannelContract:
                 sender.loan(0, "f", MAX + 1)
 
     def test_loan_answers_full_when_the_window_is_unclaimed_and_recovers_with_a_claim(self) -> None:
-        """The window bounds what is unclaimed; a claim frees one place and wakes the sender."""
+        """The window bounds the unclaimed messages; a claim frees one place and wakes the sender."""
         with Job(self.engine, stream_to_0(window=3)) as job:
             sender, receiver = job.open(1), job.start(0)
             for number in range(3):
@@ -143,7 +143,7 @@ class ChannelContract:
             receiver.ask("receive_stream", "f", 1, 0, 2)
 
     def test_a_claim_that_is_kept_does_not_hold_the_senders_credit(self) -> None:
-        """Claimed, not released, is what confirms a push."""
+        """The claim of a message confirms its push, not the release."""
         with Job(self.engine, stream_to_0(window=1, borrow=4)) as job:
             sender, receiver = job.open(1), job.start(0)
             receiver.tell("keep", "f", 3)
@@ -155,7 +155,7 @@ class ChannelContract:
             receiver.ask("receive", "f", 1, 3)
 
     def test_loan_answers_full_until_the_receiver_is_there(self) -> None:
-        """Without a receiver, nothing is sent."""
+        """A sender sends nothing before there is a receiver."""
         with Job(self.engine, stream_to_0()) as job:
             sender = job.open(1)
             assert sender.loan(0, "f", 1) is FULL
@@ -180,7 +180,7 @@ class ChannelContract:
             receiver.ask("receive", "f", 1, 9)
 
     def test_the_memory_of_loans_is_reused_and_aligned(self) -> None:
-        """No fresh pages for each message."""
+        """Messages use no fresh pages each."""
         addresses = set()
         with Job(self.engine, stream_to_0(window=2)) as job:
             sender, receiver = job.open(1), job.start(0)
@@ -196,7 +196,7 @@ class ChannelContract:
         assert all(address % 64 == 0 for address in addresses)
 
     def test_take_copies_into_the_callers_memory_and_releases(self) -> None:
-        """``take`` works into typed memory and refuses what is too small."""
+        """``take`` copies into typed memory and refuses memory that is too small."""
         with Job(self.engine, stream_to_0()) as job:
             receiver, sender = job.open(0), job.start(1)
             sender.tell("push", 0, "f", 3, 800)
@@ -227,7 +227,7 @@ class ChannelContract:
             sender.answer()
 
     def test_a_probe_beyond_the_wirings_borrow_is_an_error(self) -> None:
-        """The wiring says how many claims may be held at once."""
+        """The wiring limits the claims that a receiver may hold at once."""
         with Job(self.engine, stream_to_0(window=4, borrow=2)) as job:
             receiver, sender = job.open(0), job.start(1)
             sender.tell("stream", 0, "f", 4)
@@ -283,7 +283,7 @@ def written_by_0(*readers: int) -> tuple[Slot, ...]:
 
 
 class SlotContract:
-    """Slots, for every engine."""
+    """Tests of slots, for every engine."""
 
     engine: ClassVar[str]
 
@@ -296,7 +296,7 @@ class SlotContract:
             assert verbs.read(reader, "p", 0) == 0
             writer.ask("publish_many", "p", 1, 20, MAX_VALUE)
             time.sleep(0.2)  # this is the slow reader
-            # What was still on its way comes one after the other; a queue would hand out all of the 20.
+            # Values still under way come one after the other; a queue would hand out all of the 20.
             assert verbs.read_to(reader, "p", 0, 20, newer_than=0) <= 10
             assert reader.latest("p", newer_than=20) is None
 
@@ -311,7 +311,7 @@ class SlotContract:
             assert other.ask("read", "p", 0, count - 2) == count - 1
 
     def test_every_one_of_several_readers_sees_whole_values_while_they_are_written(self) -> None:
-        """Each reads as fast as it can, every byte, and ends with the last version."""
+        """Each reader reads as fast as it can, checks every byte, and ends with the last version."""
         readers, last = (1, 2, 3, 4), 100
         with Job(self.engine, slots=written_by_0(*readers)) as job:
             writer, peers = job.open(0), [job.start(rank) for rank in readers]
@@ -325,7 +325,7 @@ class SlotContract:
                 assert 1 <= peer.answer() <= last + 1
 
     def test_a_held_value_stays_as_it_was(self) -> None:
-        """A claim on a value is not overwritten by newer versions."""
+        """Newer versions do not overwrite a claimed value."""
         with Job(self.engine, slots=written_by_0(1)) as job:
             reader, writer = job.open(1), job.start(0)
             writer.ask("publish", "p", 0, MAX_VALUE)
@@ -354,7 +354,7 @@ class SlotContract:
 
     @pytest.mark.parametrize("nbytes", [0, 1, MAX_VALUE])
     def test_every_size_up_to_the_largest_is_a_value(self, nbytes: int) -> None:
-        """Empty and largest values."""
+        """Empty and largest values are values like any other."""
         with Job(self.engine, slots=written_by_0(1)) as job:
             reader, writer = job.open(1), job.start(0)
             writer.ask("publish", "p", 1, nbytes)
@@ -363,7 +363,7 @@ class SlotContract:
             assert held.take(memoryview(bytearray(MAX_VALUE))) == nbytes
 
     def test_a_wrong_publish_is_an_error(self) -> None:
-        """Too large, not newer, not the writer."""
+        """A value must fit, be newer, and come from the writer."""
         with Job(self.engine, slots=written_by_0(1)) as job:
             writer, reader = job.open(0), job.open(1)
             with pytest.raises(MessageTooLargeError, match=str(MAX_VALUE)):
@@ -378,14 +378,14 @@ class SlotContract:
 
 
 class WaitContract:
-    """Sleeping, for every engine."""
+    """Tests of sleeping, for every engine."""
 
     engine: ClassVar[str]
     most_idle: ClassVar[float] = 0.03
     """Share of a core that a waiting endpoint may take while nothing comes."""
 
     def test_a_message_wakes(self) -> None:
-        """Whether it comes before or after the sleep begins."""
+        """A message wakes the receiver whether it comes before or after the sleep begins."""
         with Job(self.engine, (Channel("f", 0, (1,), 100),)) as job:
             receiver, sender = job.open(0), job.start(1)
             sender.tell("push", 0, "f", 0)
@@ -420,7 +420,7 @@ class WaitContract:
                 writer.answer()
 
     def test_a_descriptor_wakes(self) -> None:
-        """``also`` is waited for with everything else."""
+        """``wait`` waits for ``also`` together with everything else."""
         with Job(self.engine, (Channel("f", 0, (1,), 100),)) as job:
             receiver = job.open(0)
             reading, writing = os.pipe()
@@ -450,7 +450,7 @@ class WaitContract:
             assert there.answer() == 0
 
     def test_waiting_burns_no_core(self) -> None:
-        """Under ``most_idle`` of one while nothing comes, with peers around."""
+        """A waiting endpoint takes under ``most_idle`` of a core while nothing comes, with peers around."""
         channels = (Channel("f", 0, (1,), 1000), Channel("b", 1, (0,), 1000))
         slots = (Slot("p", 0, (1,), 1000), Slot("q", 1, (0,), 1000))
         with Job(self.engine, channels, slots) as job:
@@ -464,7 +464,7 @@ class WaitContract:
             assert time.process_time() - cpu < self.most_idle * 2.0
 
     def test_a_message_left_alone_wakes_once(self) -> None:
-        """A message that was reported and not asked for wakes once; something new wakes again."""
+        """A reported message that the receiver does not probe for wakes once; something new wakes again."""
         with Job(self.engine, (Channel("f", 0, (1,), 100),)) as job:
             receiver, sender = job.open(0), job.start(1)
             sender.tell("push", 0, "f", 0)

@@ -1,4 +1,4 @@
-"""What holds for the end, and for peers that are stopped, killed with SIGKILL and come back.
+"""Contract of closing, and of peers that are stopped, killed with SIGKILL and come back.
 
 Reports, drains and errors; nothing is left behind.
 """
@@ -34,7 +34,7 @@ def shared_names() -> set[str]:
 
 
 class CloseContract:
-    """Closing, for every engine."""
+    """Tests of closing, for every engine."""
 
     engine: ClassVar[str]
     left_unclaimed: ClassVar[int] = 63
@@ -62,7 +62,7 @@ class CloseContract:
             assert receiver.close() is report
 
     def test_a_drain_waits_until_everything_is_claimed(self) -> None:
-        """With time to drain, nothing is left."""
+        """A sender with time to drain leaves nothing unconfirmed."""
         with Job(self.engine, (Channel("f", 0, (1,), 1000, window=4),)) as job:
             receiver, sender = job.open(0), job.start(1)
             sender.tell("stream", 0, "f", 4)
@@ -124,7 +124,7 @@ class CloseContract:
             lent.abandon()
 
     def test_a_receiver_that_closed_gets_nothing_more(self) -> None:
-        """To its senders it is a receiver that is not there."""
+        """A closed receiver looks to its senders like one that is not there."""
         with Job(self.engine, (Channel("f", 0, (1,), 100),)) as job:
             sender, receiver = job.open(1), job.start(0)
             verbs.push(sender, 0, "f", 0)
@@ -150,8 +150,7 @@ class CloseContract:
     def test_nothing_is_left_behind(self) -> None:
         """No descriptors, threads, processes or names of shared memory, however often.
 
-        Others on this machine may create names meanwhile: what this engine leaves, it leaves every time,
-        and it stays.
+        Other programs may create names meanwhile: the test fails if every round leaves names that stay.
         """
         self._use_and_close()
         before = traces()
@@ -193,7 +192,7 @@ def resident_bytes() -> int:
 def outlast_a_stopped_receiver(
     engine: str, channel: Channel, slots: tuple[Slot, ...], stopped_s: float, most_bytes: int
 ) -> None:
-    """Push and publish all that rank 1 can to rank 0 while that is stopped, and go on when it does.
+    """Push and publish all that rank 1 can while rank 0 is stopped, then let both go on.
 
     The sender gets a window's credit, then FULL, and its memory grows by ``most_bytes`` at most.
     """
@@ -228,18 +227,18 @@ def outlast_a_stopped_receiver(
 
 
 class StopContract:
-    """Stopped peers, for engines whose peers are processes."""
+    """Tests of stopped peers, for engines whose peers are processes."""
 
     engine: ClassVar[str]
 
     def test_a_stopped_receiver_fills_the_window_and_no_more_memory(self) -> None:
-        """The sender gets FULL for as long as that takes, and goes on where it was."""
+        """The sender gets FULL while the receiver is stopped, and goes on where it was."""
         nbytes, window = 500_000, 4
         channel = Channel("f", 0, (1,), nbytes, window)
         outlast_a_stopped_receiver(self.engine, channel, (), 1.5, 4 * window * nbytes)
 
     def test_a_stopped_reader_does_not_stop_the_writer(self) -> None:
-        """When it goes on, it reads the newest value."""
+        """The reader reads the newest value when it goes on."""
         with Job(self.engine, slots=(Slot("p", 0, (1,), 200_000),)) as job:
             writer, reader = job.open(0), job.start(1)
             reader.tell("read", "p", 0)
@@ -256,7 +255,7 @@ class StopContract:
 
 
 class DeathContract:
-    """Deaths, for engines whose peers are processes and may come back."""
+    """Tests of deaths, for engines whose peers are processes and may come back."""
 
     engine: ClassVar[str]
 
@@ -270,7 +269,7 @@ class DeathContract:
             sender.tell("stream", 0, "f", 3)
             verbs.receive(receiver, "f", 1, 0)
             sender.answer()
-            verbs.rest(receiver)  # until what was pushed has arrived
+            verbs.rest(receiver)  # until all pushes have arrived
             job.kill(sender)
             receiver.peer_lost(1)
             for life in range(1, 4):
@@ -286,7 +285,7 @@ class DeathContract:
             other.answer()
 
     def test_a_sender_killed_while_it_streams_leaves_whole_messages(self) -> None:
-        """What was claimed of a killed sender is intact and in order."""
+        """Messages claimed from a killed sender are intact and in order."""
         with self._job((Channel("f", 0, (1,), 200_000, window=4),)) as job:
             receiver, sender = job.open(0), job.start(1)
             sender.tell("stream", 0, "f", 100_000, 50_000)
@@ -300,7 +299,7 @@ class DeathContract:
             sender.answer()
 
     def test_a_sender_killed_while_it_fills_a_loan_has_sent_nothing(self) -> None:
-        """What was only lent is never seen, and its memory is not missed by the lives that follow."""
+        """A loan that was never pushed is never seen, and the lives that follow do not lack its memory."""
         with self._job((Channel("f", 0, (1,), 10_000, window=2),)) as job:
             receiver = job.open(0)
             for life in range(5):
@@ -347,7 +346,7 @@ class DeathContract:
                 assert sender.unconfirmed(0, "f") == 0
 
     def test_a_killed_receiver_is_a_distinct_error_until_its_next_life(self) -> None:
-        """Its credit is void; loans work again when it is back, with a whole window."""
+        """Credit for a dead receiver is void; loans work again when it is back, with a whole window."""
         with self._job((Channel("f", 0, (1,), 10_000, window=2),)) as job:
             sender, receiver = job.open(1), job.start(0)
             for life in range(1, 4):
@@ -370,7 +369,7 @@ class DeathContract:
             receiver.ask("receive_stream", "f", 1, 0, 2)
 
     def test_a_receiver_that_died_unreported_gets_full_and_then_its_next_life_is_served(self) -> None:
-        """Until it is told, a sender only sees that nothing is claimed."""
+        """Until ``peer_lost``, a sender only sees that nothing is claimed."""
         with self._job((Channel("f", 0, (1,), 10_000, window=2),)) as job:
             sender, receiver = job.open(1), job.start(0)
             verbs.push(sender, 0, "f", 0)
@@ -385,7 +384,7 @@ class DeathContract:
             receiver.ask("receive", "f", 1, 7)
 
     def test_a_killed_reader_comes_back_to_the_current_value(self) -> None:
-        """Its death does not stop the writer, however often it holds a value when it dies."""
+        """A reader's death does not stop the writer, and each later life reads the current value."""
         with self._job((), (Slot("p", 0, (1, 2), 50_000),)) as job:
             writer = job.start(0)
             reader = job.start(1)

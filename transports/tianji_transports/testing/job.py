@@ -22,7 +22,7 @@ from tianji_transports.wiring import Channel, Slot, Wiring
 from tianji_transports.zmq.transport import ZmqTransport
 
 PROCESSES = multiprocessing.get_context("forkserver")
-# Each peer would import its engine anew, which takes longer than most tests. What is missing is passed over.
+# Each peer would import its engine anew, which takes longer than most tests. Missing engines are skipped.
 PROCESSES.set_forkserver_preload(
     ["tianji_transports.testing.peer", *(f"tianji_transports.{engine}" for engine in ("shm", "zmq", "ucx"))]
 )
@@ -32,25 +32,25 @@ class Runner(Protocol):
     """The process or thread of a peer.
 
     Attributes:
-        pid: of the process.
-        control: the way to it.
+        pid: id of the process.
+        control: connection to it.
     """
 
     pid: int
     control: Connection
 
     def is_alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether the peer still runs."""
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the peer at once."""
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end; returns whether it came."""
+        """Wait for the peer's end; returns whether it came."""
 
 
 class OwnRunner:
-    """A process, or a thread, that is there for this one peer."""
+    """A process, or a thread, of one peer."""
 
     def __init__(self, in_process: bool, arguments: tuple[Any, ...]) -> None:
         self.control, theirs = Pipe()
@@ -67,7 +67,7 @@ class OwnRunner:
             theirs.close()
 
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the process or thread runs."""
         return bool(self._task.is_alive())
 
     def kill(self) -> None:
@@ -111,7 +111,7 @@ class Peer:
         self._control.send((verb, arguments))
 
     def answer(self, at: Transport | None = None) -> Any:
-        """Wait for the result of a command, at an endpoint that has a part in it."""
+        """Wait for the result of a command, at the endpoint ``at`` if that has a part in it."""
         if at is not None:
             verbs.until(at, lambda: self.answered() or None)
         if not self._control.poll(verbs.PATIENCE_S + 5):

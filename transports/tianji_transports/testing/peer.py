@@ -12,7 +12,7 @@ from tianji_transports.testing import verbs
 from tianji_transports.wiring import Wiring
 
 STATIONS = "TIANJI_STATIONS"
-"""Names the socket where processes that a launcher started wait to be peers; see ``stations``."""
+"""Environment variable: number and socket of the processes that wait to be peers; see ``stations``."""
 
 
 def serve(

@@ -1,4 +1,4 @@
-"""What has to hold for minutes and for gigabytes: the part of the contract that is too long for every day.
+"""Soak tests of the contract, over minutes and gigabytes: too long for every day.
 
 Each test takes a minute or two on two cores, and one needs 6 GB of memory and 2 GB of /dev/shm.
 """
@@ -22,12 +22,12 @@ LAST_VERSION = 1 << 30
 
 
 class SoakContract:
-    """Size, number and patience, for engines whose peers are processes."""
+    """Tests of size, number and patience, for engines whose peers are processes."""
 
     engine: ClassVar[str]
 
     def test_a_message_of_a_gibibyte_arrives_as_it_was_sent(self) -> None:
-        """Every byte of it, and the small one behind it."""
+        """Every byte of the message arrives, and the small message behind it."""
         nbytes = 1 << 30
         with Job(self.engine, (Channel("f", 0, (1,), nbytes, window=1),)) as job:
             receiver, sender = job.open(0), job.start(1)
@@ -37,7 +37,7 @@ class SoakContract:
                 sender.answer()
 
     def test_two_million_small_messages_arrive_once_and_in_order(self) -> None:
-        """And leave no memory behind."""
+        """Two million messages leave no memory behind."""
         first, count = 100_000, 2_000_000
         with Job(self.engine, (Channel("f", 0, (1,), verbs.NUMBER.size, window=64),)) as job:
             receiver, sender = job.open(0), job.start(1)
@@ -50,14 +50,14 @@ class SoakContract:
             assert receiver.probe("f") is None
 
     def test_a_receiver_that_is_stopped_for_a_minute_costs_no_memory(self) -> None:
-        """Its senders get FULL and its writer publishes on; then it goes on where it was."""
+        """The senders get FULL and the writer publishes on; then the receiver goes on where it was."""
         nbytes, window = 512 * 1024, 8
         channel, slots = Channel("f", 0, (1,), nbytes, window), (Slot("p", 1, (0,), nbytes),)
         most_bytes = 4 * window * nbytes + 20 * MB
         outlast_a_stopped_receiver(self.engine, channel, slots, MINUTE_S, most_bytes)
 
     def test_thirty_two_readers_of_a_slot_see_whole_values_only(self) -> None:
-        """Written as fast as can be for half a minute; all readers end with the last version."""
+        """The writer writes as fast as it can for half a minute; all readers end with the last version."""
         readers, nbytes = tuple(range(1, 33)), 200_000
         with Job(self.engine, slots=(Slot("p", 0, readers, nbytes),)) as job:
             writer, peers = job.open(0), [job.start(rank) for rank in readers]
@@ -74,7 +74,7 @@ class SoakContract:
             assert min(values) >= 2, values
 
     def test_sixteen_senders_push_all_they_can(self) -> None:
-        """Every byte of 32,000 messages, in the order of each sender."""
+        """Every byte of 32,000 messages arrives, in the order of each sender."""
         ranks, count, nbytes = tuple(range(1, 17)), 2_000, 50_000
         with Job(self.engine, (Channel("f", 0, ranks, nbytes + count, window=4),)) as job:
             receiver, peers = job.open(0), [job.start(rank) for rank in ranks]
@@ -91,12 +91,12 @@ class SoakContract:
 
 
 class DeathSoakContract:
-    """A minute of deaths, for engines that survive them."""
+    """Test of a minute of deaths, for engines that survive them."""
 
     engine: ClassVar[str]
 
     def test_a_minute_of_killed_senders_loses_no_order_and_no_memory(self) -> None:
-        """What arrives of each life is whole and without gaps; nothing piles up at the receiver."""
+        """The messages of each life arrive whole and without gaps; nothing piles up at the receiver."""
         chance = random.Random(7)  # noqa: S311 - it only has to be the same every time
         ranks = (1, 2, 3)
         with Job(self.engine, (Channel("f", 0, ranks, 200_000, window=4),)) as job:
@@ -138,9 +138,9 @@ class DeathSoakContract:
 
 
 class Reception:
-    """Claims what senders stream, life after life, and checks all of it.
+    """Claims and checks the streams of senders, life after life.
 
-    What a killed life had pushed may still come while the next one begins; each life is in order.
+    Messages of a killed life may still come while the next one begins; each life is in order.
     """
 
     def __init__(self, receiver: Transport) -> None:

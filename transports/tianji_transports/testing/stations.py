@@ -28,7 +28,7 @@ class Station:
         self.pid: int = control.recv()
 
     def is_alive(self) -> bool:
-        """Whether the part is still played: it is until ``join`` has said that it ended."""
+        """Whether the part is still played: always so, since only ``join`` learns of its end."""
         return True
 
     def kill(self) -> None:
@@ -49,7 +49,7 @@ _idle: list[Station] = []
 
 
 def _where() -> tuple[int, str]:
-    """Read how many stations there are, and at which socket they report."""
+    """Read the number of stations, and the socket at which they report."""
     count, _, path = os.environ[STATIONS].partition(":")
     return int(count), path
 
@@ -58,7 +58,7 @@ def invite() -> None:
     """Begin MPI and wait for all stations to report."""
     count, path = _where()
     with Listener(path, backlog=count) as listener:
-        initialise()  # as do they before they report, so that the socket is there
+        initialise()  # the stations begin it before they report, so the socket is there
         _idle.extend(Station(listener.accept()) for _ in range(count))
 
 

@@ -17,11 +17,11 @@ from tianji_transports.core import ANY, Claim, CloseReport, Loan, Transport
 from tianji_transports.errors import PeerLostError
 
 PATIENCE_S = 20.0
-"""How long anything may take before the test is a failure; nothing ever waits this long."""
+"""Seconds after which a test fails if something has not happened; nothing ever waits this long."""
 LONG_S = 8.0
-"""A time-out longer than anything takes: an endpoint that sleeps to its end was not woken."""
+"""Seconds of a time-out longer than anything takes: an endpoint that sleeps to its end was not woken."""
 QUIET_S = 0.3
-"""A time in which what is on its way arrives."""
+"""Seconds in which messages under way arrive."""
 STAMP = struct.Struct("<iiq")
 NUMBER = struct.Struct("<QQ")
 PIECE = 1 << 20
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def until(endpoint: Transport, condition: Callable[[], T | None], timeout_s: float = PATIENCE_S) -> T:
-    """Wait at the endpoint until ``condition`` gives something."""
+    """Wait at the endpoint until ``condition`` returns something."""
     deadline = time.monotonic() + timeout_s
     while True:
         found = condition()
@@ -55,7 +55,7 @@ def fill(memory: memoryview, rank: int, number: int) -> None:
 
 
 def check(memory: memoryview, rank: int, number: int) -> None:
-    """Compare with what ``fill`` wrote."""
+    """Assert that the memory holds message ``number`` of ``rank``, as ``fill`` wrote it."""
     expected = bytearray(memory.nbytes)
     fill(memoryview(expected), rank, number)
     assert memory == expected, f"this is not message {number} of rank {rank}: {bytes(memory[:16])!r}..."
@@ -74,7 +74,7 @@ def push(endpoint: Transport, dest: int, channel: str, number: int, nbytes: int 
 
 
 def has_credit(endpoint: Transport, dest: int, channel: str) -> bool:
-    """Whether a loan is given at present."""
+    """Whether the endpoint gives a loan at present."""
     try:
         lent = endpoint.loan(dest, channel, 1)
     except PeerLostError:
@@ -122,7 +122,7 @@ def receive_stream(endpoint: Transport, channel: str, source: int, first: int, c
 def receive_streams(
     endpoint: Transport, channel: str, numbers: dict[int, int], count: int, nbytes: int
 ) -> None:
-    """Claim ``count`` messages of several streams; ``numbers`` has by source which one is next."""
+    """Claim ``count`` messages of several streams; ``numbers`` has the next number of each source."""
     for _ in range(count):
         held = claim(endpoint, channel)
         assert held.nbytes == nbytes + numbers[held.source]
@@ -132,7 +132,7 @@ def receive_streams(
 
 
 def receive_rest(endpoint: Transport, channel: str, source: int, first: int) -> int:
-    """Claim, from message ``first`` on, all that still comes; returns the number after the last."""
+    """Claim all messages that still come, ``first`` and later; returns the number after the last."""
     number = first
     while (held := endpoint.probe(channel)) is not None or endpoint.wait(QUIET_S):
         if held is not None:
@@ -166,7 +166,7 @@ def send_back(endpoint: Transport, dest: int, channel: str, number: int) -> int:
 
 
 def woken(endpoint: Transport, timeout_s: float = LONG_S, also: Sequence[int] = ()) -> bool:
-    """Sleep; whether something ended the sleep before its time was over."""
+    """Sleep; returns whether something ended the sleep before its time was over."""
     began = time.monotonic()
     return endpoint.wait(timeout_s, also) and time.monotonic() - began < timeout_s
 
@@ -187,7 +187,7 @@ def hold(endpoint: Transport, channel: str, count: int) -> list[Claim]:
 
 
 def keep(endpoint: Transport, channel: str, count: int) -> None:
-    """As ``hold``, for a peer, whose claims stay with its endpoint."""
+    """Claim ``count`` messages as ``hold`` does, and keep the claims at the endpoint."""
     endpoint.__dict__.setdefault("kept", []).extend(hold(endpoint, channel, count))
 
 
@@ -211,7 +211,7 @@ def pieces(memory: memoryview, rank: int, number: int) -> Iterator[tuple[memoryv
 
 
 def push_random(endpoint: Transport, dest: int, channel: str, number: int, nbytes: int) -> None:
-    """Push a message no two pieces of which are alike."""
+    """Push a message whose pieces all differ."""
     lent = loan(endpoint, dest, channel, nbytes)
     for piece, right in pieces(lent.memory, endpoint.rank, number):
         piece[:] = right
@@ -219,7 +219,7 @@ def push_random(endpoint: Transport, dest: int, channel: str, number: int, nbyte
 
 
 def receive_random(endpoint: Transport, channel: str, source: int, number: int) -> int:
-    """Claim what ``push_random`` pushed, check every byte of it, release it; returns its size."""
+    """Claim a message of ``push_random``, check every byte of it, release it; returns its size."""
     held = until(endpoint, lambda: endpoint.probe(channel, source), 5 * PATIENCE_S)
     for piece, right in pieces(held.view(), source, number):
         assert bytes(piece) == right, f"message {number} of rank {source} is wrong"
@@ -240,7 +240,7 @@ def push_numbers(endpoint: Transport, dest: int, channel: str, count: int) -> in
 
 
 def receive_numbers(endpoint: Transport, channel: str, count: int) -> int:
-    """Claim what ``push_numbers`` pushed, in order; returns the checksum of all."""
+    """Claim the messages of ``push_numbers``, in order; returns the checksum of all."""
     checksum = 0
     for number in range(count):
         while (held := endpoint.probe(channel)) is None:
@@ -284,7 +284,7 @@ def read(endpoint: Transport, slot: str, writer: int, newer_than: int = -1) -> i
 
 
 def read_to(endpoint: Transport, slot: str, writer: int, last: int, newer_than: int = -1) -> int:
-    """Read newer and newer values up to version ``last``, every byte of each; returns how many there were."""
+    """Read newer and newer values up to version ``last``, checking every byte; returns their number."""
     version, values = newer_than, 0
     while version != last:
         version = read(endpoint, slot, writer, newer_than=version)

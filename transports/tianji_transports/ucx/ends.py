@@ -1,8 +1,8 @@
-"""What an endpoint of the ``ucx`` engine keeps for each channel and slot, and the memory that it reuses.
+"""Channel and slot ends of a ``ucx`` endpoint, and the memory that it reuses.
 
-Each reader of a slot is sent the newest value, one at a time. It acknowledges a value as soon as it has it,
-and is then sent the newest one if that is newer. So slow readers neither stop the writer nor make values pile
-up.
+A writer sends each reader of its slot the newest value, one at a time. A reader acknowledges a value as soon
+as it has it, and the writer then sends the newest one if that is newer. So slow readers neither stop the
+writer nor make values pile up.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tianji_transports.wiring import Slot, Wiring
 
 
 class Buffer:
-    """Memory that UCX sends from or receives into, and its handles for as much of it as was used last.
+    """Memory that UCX sends from or receives into, with UCX's handles for all of it and the part last used.
 
     Attributes:
         memory: all of it; aligned to a page.
         whole: UCX's handle for all of it, to receive into.
-        array: UCX's handle for the part that was asked for last.
-        uses: how many sends of it are not complete, where that is counted.
+        array: UCX's handle for the last ``part``.
+        uses: number of incomplete sends of it, where counted.
     """
 
     __slots__ = ("_nbytes", "_part", "array", "memory", "uses", "whole")
@@ -41,7 +41,7 @@ class Buffer:
         self._nbytes = -1
 
     def part(self, nbytes: int) -> memoryview:
-        """The first ``nbytes``; ``array`` is UCX's handle for them from here on."""
+        """View the first ``nbytes``; ``array`` is UCX's handle for them from here on."""
         if nbytes != self._nbytes:
             self._part = self.memory[:nbytes]
             self.array = Array(self._part)
@@ -51,12 +51,12 @@ class Buffer:
 
 @dataclass(eq=False)
 class UcxOutlet(CreditOutlet):
-    """The sender's end.
+    """The sender's end of a channel.
 
     Attributes:
-        tag: of its messages.
-        endpoint: to where the receiver wants messages; None before its WELCOME.
-        opening: the first message to there, until it has left; then the receiver is there.
+        tag: tag of its messages.
+        endpoint: UCX endpoint to the receiver's lane; None before its WELCOME.
+        opening: request of the first message to the lane, until it has left; then the receiver is present.
         flying: memory that UCX may still read, with its request.
     """
 
@@ -72,7 +72,7 @@ class UcxOutlet(CreditOutlet):
             self.free.append(flying.popleft()[1])
 
     def in_flight(self) -> bool:
-        """Whether UCX has not sent everything yet."""
+        """Whether UCX still has something to send."""
         self.reap()
         return bool(self.flying) or self.opening is not None
 
@@ -83,19 +83,19 @@ class UcxOutlet(CreditOutlet):
             self.present, self.lost = True, False
 
     def credit(self, number: int) -> None:
-        """Learn that every push up to ``number`` was claimed."""
+        """Confirm every push up to ``number``."""
         if self.confirmed < number <= self.pushed:
             self.confirmed = number
 
 
 @dataclass(eq=False)
 class UcxLife(Life):
-    """One life of a sender; its messages come in where no other's do.
+    """One life of a sender on a channel; its messages come in at the lane of that life.
 
     Attributes:
-        lane: where its messages come in.
+        lane: worker that receives its messages.
         credit: tag of its credits.
-        coming: messages that began to arrive, in order: the request and what will be queued.
+        coming: messages that began to arrive, in order: the request and the future entry of the queue.
     """
 
     inlet: UcxInlet
@@ -104,14 +104,14 @@ class UcxLife(Life):
     coming: deque[tuple[Any, tuple[UcxLife, int, memoryview, Buffer]]] = field(default_factory=deque)
 
     def arrivals(self) -> None:
-        """Hand over what has arrived completely."""
+        """Queue the messages that have arrived completely."""
         coming, inlet = self.coming, self.inlet
         while coming and coming[0][0].completed:
             inlet.queue.append(coming.popleft()[1])  # a request keeps the whole worker alive
             inlet.arrived += 1
 
     def end(self) -> list[tuple[Any, Buffer]]:
-        """Expect nothing more; give what was arriving: requests that will not complete, and their memory."""
+        """End the life; returns the requests that will not complete, with their memory."""
         self.arrivals()
         lost = [(request, message[3]) for request, message in self.coming]
         self.coming.clear()
@@ -121,7 +121,7 @@ class UcxLife(Life):
 
 @dataclass(eq=False)
 class UcxInlet(CreditInlet):
-    """The receiver's end; ``pool`` is memory of the channel, for all its senders."""
+    """The receiver's end of a channel; all senders of the channel share the memory in ``pool``."""
 
     pool: list[Buffer] = field(kw_only=True)
 
@@ -136,9 +136,9 @@ class UcxSlotView(StoredSlotView):
     """The reading end of a slot.
 
     Attributes:
-        index: of the slot in the wiring.
-        session: the writer's life that was connected to last.
-        endpoint: to it.
+        index: index of the slot in the wiring.
+        session: life of the writer that this reader connected to last.
+        endpoint: UCX endpoint to that life.
         coming: the value that is arriving: its request, memory, size with its line.
     """
 
@@ -150,7 +150,7 @@ class UcxSlotView(StoredSlotView):
 
 @dataclass(eq=False)
 class Reader:
-    """A reader of a slot, as its writer sees it: who, what it has, and whether it waits for more."""
+    """A reader of a slot as its writer sees it: its life, the number it has, whether it waits for more."""
 
     rank: int
     endpoint: Any
@@ -161,16 +161,16 @@ class Reader:
 
 @dataclass(eq=False)
 class SlotHome:
-    """The writing end of a slot: the newest value, and who has read what.
+    """The writing end of a slot: the newest value, and the state of each reader.
 
     Attributes:
-        slot: what is written.
-        index: of the slot in the wiring.
-        tag: of its values.
+        slot: slot that it writes.
+        index: index of the slot in the wiring.
+        tag: tag of its values.
         number: version + 1 of the newest value; 0 before there is one.
         value: its memory; the first ``LINE`` bytes are its number.
-        nbytes: of line and value.
-        readers: by rank.
+        nbytes: size of line and value, in bytes.
+        readers: readers that have joined, by rank.
         flying: values that UCX may still read, with their requests.
         pool: memory for values.
     """
@@ -186,7 +186,7 @@ class SlotHome:
     pool: list[Buffer] = field(default_factory=list)
 
     def blank(self) -> Buffer:
-        """Memory for the next value, which is not read."""
+        """Get memory for the next value, which UCX is not reading."""
         return self.pool.pop() if self.pool else Buffer(LINE + self.slot.max_bytes)
 
     def reap(self) -> None:
@@ -233,7 +233,7 @@ class Publisher:
             self._serve(home, reader)
 
     def _serve(self, home: SlotHome, reader: Reader) -> None:
-        """Send the newest value to a reader that has taken in the last one."""
+        """Send the newest value to a reader that has acknowledged the last one."""
         if not reader.ready or home.value is None or reader.has >= home.number:
             return
         reader.ready = False
@@ -246,14 +246,14 @@ class Publisher:
         home.flying.append((request, home.value))
 
     def joined(self, session: int, rank: int, index: int, number: int, address: bytes) -> bool:
-        """Handle a reader's version number: it waits for something newer.
+        """Handle a JOIN or an ACK: the reader waits for a value newer than ``number``.
 
         Args:
-            number: version + 1 of what it has.
-            address: where it can be reached, in its first message.
+            number: version + 1 of the value that the reader has.
+            address: address of the reader in its first message, else empty.
 
         Returns:
-            Whether that was valid.
+            Whether the message was valid.
         """
         home = self._homes.get(index)
         if home is None or rank not in home.slot.readers:
@@ -263,7 +263,7 @@ class Publisher:
             try:
                 endpoint = self._port.endpoint(rank, session, address)
             except TransportError:
-                return False  # it is over already
+                return False  # that life is over already
             self._port.forget(rank, session)
             reader = home.readers[rank] = Reader(rank, endpoint, session, number, True)
         elif reader is None or reader.session != session:
@@ -274,7 +274,7 @@ class Publisher:
         return True
 
     def peer_lost(self, rank: int) -> None:
-        """Send nothing to a dead reader."""
+        """Forget a dead reader."""
         for home in self._homes.values():
             home.readers.pop(rank, None)
 
@@ -285,7 +285,7 @@ class Publisher:
         return any(home.flying for home in self._homes.values())
 
     def close(self) -> None:
-        """Leave to the port what UCX still reads."""
+        """Leave the values that UCX still reads to the lobby."""
         for home in self._homes.values():
             self._port.lobby.abandon(home.flying)
         self._homes.clear()

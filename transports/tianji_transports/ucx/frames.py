@@ -1,4 +1,4 @@
-"""What the ``ucx`` engine sends: a tag that says what a message is, and a payload.
+"""Messages of the ``ucx`` engine: each has a tag that names it, and a payload.
 
     HELLO    sender -> receiver    this life of the sender begins after push ``number``; where to answer it
     WELCOME  receiver -> sender    the receiver is there; where to send to
@@ -9,7 +9,7 @@
     VALUE    writer -> reader      a line with ``number``, which is the version + 1, and the value
     ACK      reader -> writer      VALUE ``number`` is there: send a newer one
 
-Tags are matched by UCX, 64 bits: job, kind, session of who sends it, its rank, index of the stream.
+UCX matches tags of 64 bits: job, kind, session and rank of the sender, index of the stream.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Kind(enum.IntEnum):
 
 
 def job_bits(wiring: Wiring) -> int:
-    """The part of the tags that all endpoints of a job have in common.
+    """Job part of the tags, the same at all endpoints of a job.
 
     Raises:
         TransportError: the wiring has more streams or higher ranks than a tag can name.
@@ -68,7 +68,7 @@ def job_bits(wiring: Wiring) -> int:
 
 
 def new_session(incarnation: int) -> int:
-    """Name one life of a rank: its incarnation, and random bits, since one may open two endpoints."""
+    """Number one life of a rank: its incarnation, and random bits, since one may open two endpoints."""
     return (incarnation % 16) << 8 | secrets.randbits(8)
 
 

@@ -1,7 +1,7 @@
-"""Load UCX the way this project needs it, without touching what the user set in the environment.
+"""Loads UCX the way this project needs it, without touching the user's settings in the environment.
 
 ``import ucxx`` puts settings of its own into the environment, which child processes would take for the
-user's; here they are taken out again once the library has read them.
+user's; this module removes them again once the library has read them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any, Final
 from tianji_transports.errors import TransportError
 
 SETTINGS: Final = {
-    # UCX would print which variables were not read, ours and ucxx's among them.
+    # UCX would print the variables that it did not read, ours and ucxx's among them.
     "UCX_WARN_UNUSED_ENV_VARS": "n",
     # Rendezvous lets a receiver read a sender's memory (CMA, RDMA). UCX aborts the whole process if that
     # sender was killed meanwhile, and over TCP a rendezvous moves only while both sides are inside UCX.
     # Eager messages do neither, and are the faster ones through shared memory and over TCP alike.
     "UCX_RNDV_THRESH": "inf",
-    # Standard output is for what a command prints, such as --json -.
+    # Standard output is for the results of a command, such as --json -.
     "UCX_LOG_FILE": "stderr",
 }
 """Defaults of this engine, where the user has set nothing."""
 READ_AT_IMPORT: Final = ("UCX_WARN_UNUSED_ENV_VARS", "UCX_LOG_FILE")
-"""Those of them that no context has."""
+"""Settings that UCX reads while it is imported, and that no context takes."""
 
 
 def _load() -> tuple[Any, Any]:
@@ -68,7 +68,7 @@ def new_context() -> Any:
 
 @contextlib.contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Turn what ucxx raises into ``TransportError``."""
+    """Turn errors of ucxx into ``TransportError``."""
     try:
         yield
     except (libucxx.UCXError, RuntimeError, OSError) as error:
@@ -80,10 +80,10 @@ class Fabric:
     """Transports and devices of UCX on this machine, under the settings of the environment.
 
     Attributes:
-        version: of UCX.
+        version: version of UCX.
         ucxx: version of the Python package.
         local: transports that messages take inside a host.
-        remote: transports and devices that they take between hosts.
+        remote: transports and devices that messages take between hosts.
         infiniband: InfiniBand and RoCE devices.
     """
 
@@ -113,7 +113,7 @@ def describe() -> Fabric:
 
 
 def _ucxx_version() -> str:
-    """Find the version of ucxx, which is installed under a name that says for which CUDA."""
+    """Find the version of ucxx; the name of its distribution depends on the CUDA version."""
     for name in ("ucxx-cu12", "ucxx-cu13", "ucxx"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(name)

@@ -23,13 +23,13 @@ from tianji_transports.ucx.frames import JOB_MASK
 from tianji_transports.ucx.library import Array, libucxx, new_context, translated
 
 SHORT_SLEEP_S: Final = 0.001
-"""First sleep while something is in flight: over TCP, UCX misses wake-ups then."""
+"""Seconds of the first sleep while something is in flight: over TCP, UCX misses wake-ups then."""
 LONGEST_SLEEP_S: Final = 0.05
 """Sleeps double up to this while something stays in flight and nothing moves."""
 FLUSH_S: Final = 0.2
-"""How long a closing endpoint waits for its last small messages to leave."""
+"""Seconds that a closing endpoint waits for its last small messages to leave."""
 SMALL: Final = 8192
-"""Bytes of a small message, at most: a number and a worker's address."""
+"""Maximum bytes of a small message: a number and a worker's address."""
 
 SEAL: Final = 8
 """Bytes of the checksum before an address."""
@@ -39,12 +39,12 @@ ANY_TAG: Final = libucxx.UCXXTagMask(0)
 
 
 def sealed(worker_address: bytes) -> bytes:
-    """Put a checksum before an address: UCX crashes on what is none."""
+    """Put a checksum before an address: UCX crashes on bytes that are no address."""
     return hashlib.sha256(worker_address).digest()[:SEAL] + worker_address
 
 
 class Lane:
-    """One worker: its address, what arrives at it, and the memory that UCX may still write to.
+    """One worker: its address, its arriving messages, and the memory that UCX may still write to.
 
     Attributes:
         worker: UCX's, to probe and receive with; None when closed.
@@ -70,25 +70,25 @@ class Lane:
         self.abandon([(self.worker.tag_recv_with_handle(scratch, probe), scratch)])
 
     def drop_foreign(self, ours: Any) -> int:
-        """Drop what another job sent, as long as nothing of this job is in the queue; returns how many."""
+        """Drop other jobs' messages until the next in the queue is this job's; returns the number dropped."""
         dropped = 0
         while (probe := self.worker.tag_probe(ours, ANY_TAG, False)).matched:
             tag = probe.sender_tag
             if tag.value & JOB_MASK == ours.value:
                 break
-            # Too little memory for it: UCX gives up its own and says that the message was truncated.
+            # One byte is too little: UCX frees its own memory and reports that the message was truncated.
             scratch = Array(memoryview(bytearray(1)))
             self.abandon([(self.worker.tag_recv(scratch, tag), scratch)])
             dropped += 1
         return dropped
 
     def close(self, requests: Iterable[tuple[Any, Any]] = ()) -> None:
-        """End the worker; endpoints of its must be gone.
+        """Close the worker; its endpoints must be gone.
 
         Args:
-            requests: what is not complete, with its memory.
+            requests: incomplete requests, with their memory.
         """
-        # ucxx receives what is left in the queue when the worker ends, and would wait for it forever.
+        # ucxx receives the rest of the queue when the worker ends, and would wait for it forever.
         while (probe := self.worker.tag_probe(Tag(0), ANY_TAG, True)).matched:
             self.drop(probe)
         self.abandon(requests)
@@ -101,7 +101,7 @@ class Lane:
 
 
 class Port:
-    """The lobby, which is the worker that all ranks know; lanes; and endpoints to other workers.
+    """Owns the lobby (the worker that all ranks know), the lanes, and endpoints to other workers.
 
     Args:
         job: the bits that the tags of the job have in common.
@@ -133,7 +133,7 @@ class Port:
         return lane
 
     def close_lane(self, lane: Lane, requests: Iterable[tuple[Any, Any]] = ()) -> None:
-        """Close a worker; ``requests`` are not complete and will not be."""
+        """Close a worker; ``requests`` will never complete."""
         self.lanes = tuple(other for other in self.lanes if other is not lane)
         self._poller.unregister(lane.descriptor)
         lane.close(requests)
@@ -146,7 +146,7 @@ class Port:
         return found
 
     def reach(self, rank: int, address: bytes) -> Any:
-        """Make an endpoint.
+        """Make an endpoint to another worker.
 
         Raises:
             TransportError: no worker can be reached there, or none any more.
@@ -159,7 +159,7 @@ class Port:
             return libucxx.UCXEndpoint.create_from_worker_address(self.lobby.worker, remote, False)
 
     def forget(self, rank: int, session: int | None = None) -> None:
-        """Leave the endpoints to all lives of a rank but ``session``."""
+        """Close the endpoints to all lives of a rank but ``session``."""
         for key in [key for key in self._endpoints if key[0] == rank and key[1] != session]:
             self.bury(self._endpoints.pop(key))
 
@@ -193,7 +193,7 @@ class Port:
         Does not sleep if UCX has work already.
 
         Args:
-            in_flight: something that was sent or is being received is not complete.
+            in_flight: whether a send or a receive is incomplete.
         """
         if not all(lane.worker.arm() for lane in self.lanes):
             timeout_s = 0.0
@@ -210,13 +210,13 @@ class Port:
         return any(descriptor in ready for descriptor in also)
 
     def moved(self) -> None:
-        """Sleep shortly again, since something arrived."""
+        """Shorten the next sleep again, since something arrived."""
         self._pause_s = SHORT_SLEEP_S
 
     # -- the end ---------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Send what is still to be sent, as far as it goes soon, and give everything back."""
+        """Finish sends within ``FLUSH_S`` as far as possible, and free everything."""
         lobby, deadline = self.lobby, time.monotonic() + FLUSH_S
         for key in list(self._endpoints):
             self.bury(self._endpoints.pop(key))
@@ -237,15 +237,15 @@ class Port:
 
 
 def address_text(session: int, address: bytes) -> str:
-    """Write an address as text."""
+    """Format an address as text."""
     return f"ucx:{session}:{base64.b64encode(address).decode()}"
 
 
 def parse_address(text: str, rank: int) -> tuple[int, bytes]:
-    """Read what ``address_text`` wrote: session and worker address.
+    """Parse an address of ``address_text`` into session and worker address.
 
     Raises:
-        TransportError: it is none.
+        TransportError: the text is no such address.
     """
     scheme, _, rest = text.partition(":")
     session, _, address = rest.partition(":")

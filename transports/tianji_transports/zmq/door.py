@@ -1,11 +1,11 @@
-"""Access control for the listening sockets of a ZMQ context, and a limit on what strangers hold.
+"""Access control for the listening sockets of a ZMQ context, and a limit on strangers' connections.
 
 libzmq accepts every connection, keeps one that says nothing for half a minute, and stops at nothing but the
 process's last descriptor, which a checkpoint then lacks. A ``Door`` lets members stay: peers with the job's
-key, or inside a host with a password made from what only the job's processes know. Every other peer is a
+key, or inside a host with a password made from data that only the job's processes know. Any other peer is a
 stranger, and the stranger that has waited longest is disconnected when descriptors run short.
 
-libzmq stops accepting while its ``EVENTS`` are not taken in: between two looks it lets in a thousand
+libzmq stops accepting while its ``EVENTS`` are unread: between two looks it lets in a thousand
 connections at most. Where there are no thousand descriptors to spare, files are opened behind a shut door;
 since all doors draw on the same descriptors, a door that shuts looks at the thread's others meanwhile,
 and the root shuts all of its own.
@@ -32,15 +32,15 @@ from zmq.utils import z85
 from tianji_transports.endpoint import readable
 
 NOBLOCK, POLLIN = int(zmq.NOBLOCK), int(zmq.POLLIN)
-"""As plain integers: an operation on pyzmq's flags costs more than the call they are for."""
+"""Flags of pyzmq as plain integers: an operation on a flag costs more than the call that it is for."""
 ZAP_ADDRESS: Final = "inproc://zeromq.zap.01"
-"""Where libzmq asks whether a peer's credentials are welcome (ZeroMQ RFC 27)."""
+"""Address at which libzmq asks whether a peer's credentials are welcome (ZeroMQ RFC 27)."""
 MEMBER: Final = b"member"
 """The user name that goes with a password."""
 MOST_AT_ONCE: Final = 1000
 """Questions and events that one look takes: strangers must not keep an endpoint from the rest of its work."""
 STRANGERS_SHARE: Final = 4
-"""Strangers may hold this part of the process's descriptors: members, too, are strangers at first."""
+"""Strangers may hold one in so many of the process's descriptors; members, too, are strangers at first."""
 MOST_STRANGERS: Final = 4096
 """Connections that may wait to be let in, however many descriptors there are: each takes memory, too."""
 BACKLOG: Final = 4096
@@ -49,15 +49,15 @@ GREETING, WELCOME, ERROR = 64, 170, 12
 """Bytes that libzmq sends to a peer that it does not let in: greeting, CURVE's WELCOME, ERROR, at most."""
 BYTES_SENT: Final = 200
 """Offset of ``tcpi_bytes_sent`` in Linux's ``struct tcp_info``, with ``tcpi_bytes_retrans`` after it."""
-# Which side hangs up first when two protocols differ is chance, and decides which event it is.
+# When two protocols differ, chance decides which side hangs up first, and so which event comes.
 FAILED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 ACCEPTED, LISTENING = int(zmq.EVENT_ACCEPTED), int(zmq.EVENT_LISTENING)
 EVENTS: Final = FAILED | ACCEPTED | LISTENING | int(zmq.EVENT_DISCONNECTED)
 SPARE: Final = 32
 """Descriptors that are free before the door counts as shut: a checkpoint needs a handful."""
 SHUT_LIMIT_S: Final = 5.0
-"""Limit in seconds until they are free: a busy machine needs two for five thousand strangers, which cannot
-prolong it. A learner saves first when it is to stop, and has twice as long."""
+"""Maximum seconds to wait for free descriptors: a busy machine needs two for five thousand strangers, and
+strangers cannot prolong it. A learner that stops saves first, and has twice as long."""
 
 KEYLESS: Final = "without the job's key"
 SPEECHLESS: Final = "that did not come as far as to show a key"
@@ -67,7 +67,7 @@ ByteSocket = zmq.Socket[bytes]
 
 @dataclass(frozen=True)
 class Curve:
-    """A job's CURVE key pair (Z85): peers that have it are members, and what is sent is encrypted."""
+    """A job's CURVE key pair (Z85): peers that have it are members; it encrypts all messages."""
 
     public: str
     secret: str
@@ -79,7 +79,7 @@ class Curve:
         listening.curve_publickey, listening.curve_secretkey = self.public.encode(), self.secret.encode()
 
     def show(self, connecting: ByteSocket) -> None:
-        """Set a socket to present it to peers that it connects to."""
+        """Set a connecting socket to present the credentials of a member."""
         connecting.curve_serverkey = self.public.encode()
         connecting.curve_publickey, connecting.curve_secretkey = self.public.encode(), self.secret.encode()
 
@@ -100,7 +100,7 @@ class Password:
         listening.plain_server = True
 
     def show(self, connecting: ByteSocket) -> None:
-        """Set a socket to present it to peers that it connects to."""
+        """Set a connecting socket to present the credentials of a member."""
         connecting.plain_username, connecting.plain_password = MEMBER, self.word.encode()
 
     def opens(self, mechanism: bytes, credentials: Sequence[bytes]) -> bool:
@@ -133,7 +133,7 @@ class Door:
         self._allowed = min(MOST_STRANGERS, limit // STRANGERS_SHARE) if few else MOST_STRANGERS
 
     def guard(self, listening: ByteSocket) -> None:
-        """Let only members into a socket; to be called before it is bound."""
+        """Let only members into a socket; the caller binds the socket afterwards."""
         self.key.guard(listening)
         listening.backlog = BACKLOG
         address = f"inproc://door-{len(self.sockets)}"
@@ -170,7 +170,7 @@ class Door:
             keep_out(descriptor)
 
     def let_in(self) -> None:
-        """End what one ``keep_out`` began."""
+        """Undo one ``keep_out``."""
         self._times_shut -= 1
         if not self._times_shut:
             for descriptor in self._listening:
@@ -178,13 +178,13 @@ class Door:
 
     @property
     def has_callers(self) -> bool:
-        """Connections are there that libzmq has not accepted yet."""
+        """Whether connections are there that libzmq has not accepted yet."""
         return bool(readable(self._listening, 0.0))
 
     def shut(self) -> contextlib.AbstractContextManager[None]:
-        """Let no connection in for a moment, and begin it with descriptors to spare.
+        """Let no connection in during a context, which begins with descriptors to spare.
 
-        Members and strangers that connect meanwhile are answered a second later, when TCP tries again.
+        Peers that connect meanwhile get an answer a second later, when TCP tries again.
         """
         return _shut([self])
 
@@ -213,7 +213,7 @@ class Door:
             if event == LISTENING:
                 self._listening.append(value)
                 continue
-            # A number that is used again may be reported here before its end is at another monitor.
+            # A reused descriptor may be reported here before another monitor reports its end.
             connection = value, int(endpoint.rpartition(b":")[2])
             self._waiting.pop(connection, None)
             if event == ACCEPTED:
@@ -226,8 +226,8 @@ class Door:
     def _put_out(self, descriptor: int, port: int) -> None:
         """Shut a connection of libzmq's down, unless it is a member's; libzmq then closes it.
 
-        Since libzmq's thread closes connections without waiting for us, the descriptor may be another file's
-        by now: only a connection to the port, whose peer was sent no more than strangers are, is touched.
+        libzmq's thread closes connections without waiting for us, so the descriptor may be another file's by
+        now: this touches only a connection to the port whose peer was sent no more than strangers are.
         """
         with contextlib.suppress(OSError, struct.error), borrowed(descriptor) as connection:
             info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_SENT + 16)
@@ -237,7 +237,7 @@ class Door:
 
 
 def all_shut() -> contextlib.AbstractContextManager[None]:
-    """Shut all doors of this thread, so that strangers at none of them take what the others have to spare."""
+    """Shut all doors of this thread, so that strangers at none of them take the others' spare descriptors."""
     return _shut(_doors_of_thread())
 
 
@@ -260,7 +260,7 @@ def _shut(doors: Sequence[Door]) -> Iterator[None]:
 
 
 def _are_quiet(doors: Sequence[Door]) -> bool:
-    """Whether libzmq has accepted all connections, and has closed enough of those that were put out."""
+    """Whether libzmq has accepted all connections, and has closed enough of those that the doors put out."""
     if any(door.has_callers for door in doors):
         return False
     free: list[int] = []
@@ -312,7 +312,7 @@ def keep_out(descriptor: int) -> None:
 
 
 def let_in(descriptor: int) -> None:
-    """End what ``keep_out`` began."""
+    """Admit connections again after ``keep_out``."""
     _set(descriptor, SO_DETACH_FILTER, struct.pack("@i", 0))
 
 

@@ -1,4 +1,4 @@
-"""What a ``zmq`` endpoint keeps for each channel that it sends or receives, and each slot that it reads."""
+"""Channel and slot ends of a ``zmq`` endpoint."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tianji_transports.endpoint import SlotView
 from tianji_transports.zmq.frames import LINE, Header, Kind
 
 SHARED_BYTES: Final = 64 * 1024
-"""Frames from this size on are sent without a copy; a copy of a smaller one costs less than the counting."""
+"""Minimum bytes of a frame sent without a copy: to copy a smaller one costs less than to count references."""
 JOIN_FIRST_S: Final = 0.02
-"""Pause after the first JOIN, doubled each time: a subscription takes effect unseen."""
+"""Seconds of the pause after the first JOIN, doubled each time: a subscription takes effect unseen."""
 MOST_LIVES: Final = 8
-"""Lives of one sender that a receiver remembers: one that repeats HELLO gets no memory for it."""
+"""Lives of one sender that a receiver remembers, so that repeated HELLOs cannot fill its memory."""
 
 
 @dataclass(eq=False)
 class Buffer:
-    """Memory for a header and a payload, and the ZMQ frame over as much of it as was sent last.
+    """Memory for a header and a payload, and the ZMQ frame over the part that was sent last.
 
-    A frame that is sent again only counts one reference more. A new one for every message would have
-    pyzmq's collector thread woken for every message.
+    Sending a frame again only counts one reference more. A new frame for every message would wake pyzmq's
+    collector thread for every message.
 
-    Views are kept for the size that was asked for last: to slice memory anew costs as much as to send it.
+    The views of the last size are kept: to slice memory anew costs as much as to send it.
     """
 
     memory: memoryview
@@ -45,7 +45,7 @@ class Buffer:
         self.frame = None
 
     def shared(self) -> zmq.Frame:
-        """Header and payload, to be sent without a copy."""
+        """Frame of header and payload that ZMQ sends without a copy."""
         if self.frame is None:
             self.frame = zmq.Frame(self.framed, copy=False)
         return self.frame
@@ -53,11 +53,11 @@ class Buffer:
 
 @dataclass(eq=False)
 class ZmqOutlet(CreditOutlet):
-    """The sender's end.
+    """The sender's end of a channel.
 
     Attributes:
         flying: memory that ZMQ may still read, with the number of its push.
-        hello_at: when to say HELLO next, while there is no answer.
+        hello_at: time of the next HELLO, while there is no answer.
     """
 
     flying: deque[tuple[int, Buffer]] = field(default_factory=deque)
@@ -83,7 +83,7 @@ class ZmqOutlet(CreditOutlet):
         return True
 
     def _credit(self, number: int) -> None:
-        """Every push up to ``number`` was claimed: its memory is ours again."""
+        """Confirm every push up to ``number``, and take its memory back."""
         self.confirmed = max(self.confirmed, number)
         while self.flying and self.flying[0][0] <= number:
             self.free.append(self.flying.popleft()[1])
@@ -91,7 +91,7 @@ class ZmqOutlet(CreditOutlet):
     def _welcome(self, session: int) -> None:
         if self.session != session:
             self.write_off()
-            # ZMQ may still hold what went to the earlier life: that memory is not used again.
+            # ZMQ may still hold messages to the earlier life: their memory is not used again.
             self.flying.clear()
             self.session = session
         self.present = True
@@ -100,17 +100,17 @@ class ZmqOutlet(CreditOutlet):
 
 @dataclass(eq=False)
 class ZmqInlet(CreditInlet):
-    """The receiver's end; a connection's identity names a life of the sender, and is where answers go."""
+    """The receiver's end; a connection's identity names a life of the sender and routes answers."""
 
     def begin(self, identity: bytes, session: int, number: int, reachable: Callable[[bytes], bool]) -> bool:
-        """Learn that a life of the sender begins after push ``number``, or begins again after BYE.
+        """Handle a HELLO: a life of the sender begins after push ``number``, or begins again after BYE.
 
         Args:
-            number: of its last push before.
+            number: number of its last push before.
             reachable: tells whether a connection is still there.
 
         Returns:
-            False if it is invalid, or too many lives of the sender are there.
+            False if the HELLO is invalid, or too many lives of the sender are there.
         """
         life = self.lives.get(identity)
         if life is not None:
@@ -132,7 +132,7 @@ class ZmqInlet(CreditInlet):
 
 @dataclass(eq=False)
 class ZmqSlotView(SlotView):
-    """The reading end of a slot: its newest value, and when to ask next whether that is so."""
+    """The reading end of a slot: its newest value, and the time of the next JOIN."""
 
     index: int = field(kw_only=True)
     value: memoryview | None = None

@@ -1,4 +1,4 @@
-"""What the ``zmq`` engine sends: one frame for each message, a header of one line and then the payload.
+"""Frames of the ``zmq`` engine: one for each message, a header of one line and then the payload.
 
 Sender and receiver talk through DEALER (sender) and ROUTER (receiver):
 
@@ -41,10 +41,10 @@ class Header(NamedTuple):
     """A frame's header.
 
     Attributes:
-        digest: of the job and its wiring; a frame of another job is rejected.
+        digest: hash of the job and its wiring; endpoints reject a frame of another job.
         kind: a ``Kind``.
         stream: index of the channel or slot in the wiring.
-        rank: who sends it.
+        rank: rank of the sender.
         session: random number of the life that sends it.
         number: see ``Kind``; versions are counted from 1 here.
         nbytes: size of the payload after the header.
@@ -60,7 +60,7 @@ class Header(NamedTuple):
 
 
 Fields = tuple[int, int, int, int, int, int, int]
-"""A header's fields in their order, as a plain tuple: naming them costs more than reading them."""
+"""A header's fields in their order, as a plain tuple: to name them costs more than to read them."""
 
 
 def password(wiring: Wiring, address: str) -> str:

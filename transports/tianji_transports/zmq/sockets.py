@@ -1,4 +1,4 @@
-"""The sockets of one ``zmq`` endpoint: what they are bound and connected to, and which peers may use them.
+"""The sockets of one ``zmq`` endpoint: their addresses, their connections, and the peers that may use them.
 
 Knows ZMQ's options and CURVE; knows nothing of channels, credits and versions.
 """
@@ -21,20 +21,20 @@ from tianji_transports.zmq.door import POLLIN, ByteSocket, Curve, Door, Password
 from tianji_transports.zmq.frames import LINE, password
 
 LINGER_MS = 200
-"""How long a closing endpoint waits for its last credits to leave."""
+"""Milliseconds that a closing endpoint waits for its last credits to leave."""
 DOOR_EVERY_S = 0.001
-"""Between two looks at requests to connect: one costs as much as a small message."""
+"""Seconds between two looks at requests to connect: one costs as much as a small message."""
 CONTROL_FRAMES = 1000
 """Room in a queue beside the window of pushes; one credit for each claim is the most."""
 WAITING_REQUESTS = 16
-"""HELLOs and JOINs that one connection may have unread beside its windows; what comes then waits in TCP."""
+"""HELLOs and JOINs that one connection may have unread beside its windows; further ones wait in TCP."""
 MORE, RCVMORE = int(zmq.SNDMORE), int(zmq.RCVMORE)
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Of glibc's malloc.h."""
+"""Parameters of ``mallopt``, in glibc's malloc.h."""
 MOST_MMAP_THRESHOLD = 32 * 1024 * 1024
-"""glibc takes no larger one."""
+"""Largest mmap threshold that glibc takes, in bytes."""
 HANDSHAKE_BYTES = 4096
-"""ZMQ holds its own handshake, and what CURVE adds to a frame, to the limit of a message's size."""
+"""Bytes for ZMQ's handshake and CURVE's part of a frame, which count towards a message's size limit."""
 
 
 def readable(socket: ByteSocket) -> bool:
@@ -45,7 +45,7 @@ def readable(socket: ByteSocket) -> bool:
 def keep_freed_memory(nbytes: int) -> None:
     """Make the C library keep the memory of received frames for the next ones.
 
-    libzmq allocates what it receives. glibc would give a large frame's memory back to the kernel when it is
+    libzmq allocates every frame. glibc would give a large frame's memory back to the kernel when it is
     freed and have every page of the next one faulted in anew, which costs as much as moving it.
     """
     with contextlib.suppress(AttributeError):  # a C library without mallopt
@@ -58,10 +58,10 @@ class Sockets:
     """Every socket of an endpoint, in a context of its own.
 
     Attributes:
-        router: where senders and readers reach this endpoint.
-        dealers: the way to each rank that was connected to.
-        publishers: by slot index, what this endpoint writes.
-        subscribers: by slot index, what it reads.
+        router: ROUTER at which senders and readers reach this endpoint.
+        dealers: DEALER to each connected rank, by rank.
+        publishers: PUB of each slot that this endpoint writes, by slot index.
+        subscribers: SUB of each slot that it reads, by slot index.
         door: decides which peers may connect.
         address: all bound addresses: ``tcp://host:router,pub,pub...``, slots in the wiring's order.
     """
@@ -117,7 +117,7 @@ class Sockets:
         streams: list[Channel | Slot] = [*self._wiring.channels, *self._wiring.slots]
         largest = max((stream.max_bytes for stream in streams), default=0)
         socket.maxmsgsize = LINE + largest + HANDSHAKE_BYTES
-        # ZMQ learns what left a queue after half of its limit has: up to that much counts as still there.
+        # ZMQ notes departures from a queue in steps of half its limit: up to half may count as still there.
         socket.sndhwm = socket.rcvhwm = 2 * (self._windows + CONTROL_FRAMES)
         return socket
 
@@ -160,7 +160,7 @@ class Sockets:
         socket.close(linger=0)
 
     def rejected(self) -> list[str]:
-        """Answer requests to connect, if that was not done just now; returns reasons for rejections."""
+        """Answer requests to connect, unless it did so just now; returns reasons for rejections."""
         now = time.monotonic()
         if now < self._looked_at + DOOR_EVERY_S:
             return []
@@ -170,10 +170,10 @@ class Sockets:
     def sleep(self, timeout_s: float, also: Sequence[int]) -> bool:
         """Sleep until a socket or one of ``also`` is readable; returns whether one of ``also`` is."""
         polled = [*self._polled, *((descriptor, POLLIN) for descriptor in also)] if also else self._polled
-        self._looked_at = 0.0  # A connection may be what wakes this endpoint.
+        self._looked_at = 0.0  # A connection may wake this endpoint.
         ready = zmq.zmq_poll(polled, math.ceil(timeout_s * 1000))
         return bool(also) and any(found in also for found, _ in ready)
 
     def close(self) -> None:
-        """Close every socket; waits at most ``LINGER_MS`` for what is still to be sent."""
+        """Close every socket; waits at most ``LINGER_MS`` for unsent messages."""
         self._context.destroy()

@@ -1,8 +1,8 @@
 """The engine for several hosts: ZMQ over TCP, zero-copy frames, CURVE off loopback.
 
 An endpoint has one ROUTER that all its senders connect to, one DEALER for each rank that it sends
-to or reads slots of, and one PUB or SUB for each of its slots. Frames are described in ``frames``.
-The memory of a loan is ZMQ's until the receiver's credit says that it has claimed what was in it.
+to or reads slots of, and one PUB or SUB for each of its slots. ``frames`` describes the frames.
+The memory of a loan belongs to ZMQ until a credit says that the receiver has claimed the message.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from tianji_transports.zmq.frames import (
 from tianji_transports.zmq.sockets import MORE, RCVMORE, Sockets, readable
 
 AGAIN_S = 1.0
-"""Pause between two HELLOs or JOINs in the long run: a reconnection may have swallowed one, or its answer."""
+"""Seconds between two HELLOs or JOINs in the long run: a reconnection may swallow one, or its answer."""
 MOST_AT_ONCE = 1000
-"""Frames taken in by one look: a flood must not keep an endpoint from the rest of its work."""
+"""Frames that one look handles: a flood must not keep an endpoint from the rest of its work."""
 DATA = int(Kind.DATA)
-"""As a plain integer: it is compared and packed for every message."""
+"""``Kind.DATA`` as a plain integer: every message compares and packs it."""
 OTHER_JOB = "it is malformed, or of another job or wiring"
 
 
@@ -71,7 +71,7 @@ class ZmqTransport(CreditEndpoint[ZmqOutlet, ZmqInlet, ZmqSlotView, Life]):
         self._sockets = Sockets(wiring, rank, self._session, self.options, written)
         try:
             self._open()
-            self.connect({rank: self.address})  # It may send to itself.
+            self.connect({rank: self.address})  # The rank may send to itself.
         except BaseException:
             self._sockets.close()
             raise
@@ -108,7 +108,7 @@ class ZmqTransport(CreditEndpoint[ZmqOutlet, ZmqInlet, ZmqSlotView, Life]):
         return control_frame(Header(self._digest, kind, index, self.rank, self._session, number, 0))
 
     def _send_control(self, rank: int, kind: Kind, index: int, number: int) -> None:
-        with contextlib.suppress(zmq.Again):  # It is said again after a while.
+        with contextlib.suppress(zmq.Again):  # It is sent again after a while.
             self._sockets.dealers[rank].send(self._control(kind, index, number), NOBLOCK)
 
     def unconfirmed(self, dest: int, channel: str) -> int:
@@ -127,7 +127,7 @@ class ZmqTransport(CreditEndpoint[ZmqOutlet, ZmqInlet, ZmqSlotView, Life]):
 
     def _refresh(self, outlet: ZmqOutlet) -> None:
         if outlet.present and not outlet.lost:
-            # While half a window is left, the receiver's answers can wait; then a look now and again will do.
+            # While half a window is left, the receiver's answers can wait; then a look now and then will do.
             used = outlet.pushed - outlet.confirmed + outlet.loaned
             if used >= outlet.window or (2 * used >= outlet.window and outlet.pushed % outlet.stride == 0):
                 self._read_answers(outlet.dest)
@@ -158,7 +158,7 @@ class ZmqTransport(CreditEndpoint[ZmqOutlet, ZmqInlet, ZmqSlotView, Life]):
                 self.counters.reject(f"of an answer of rank {rank}: {reason}")
 
     def _answered(self, rank: int, header: Header) -> str | None:
-        """Take in one answer of a receiver; returns what was wrong with it, if anything."""
+        """Handle one answer of a receiver; returns an error string if it is invalid."""
         outlet = self._outlet_of.get((header.stream, rank))
         if outlet is None or header.rank != rank:
             return "nothing is sent there"
@@ -197,7 +197,7 @@ class ZmqTransport(CreditEndpoint[ZmqOutlet, ZmqInlet, ZmqSlotView, Life]):
         self._reply(life.route, Kind.CREDIT, life.inlet.index, life.claimed)
 
     def _reply(self, identity: bytes, kind: Kind, index: int, number: int) -> bool:
-        """Answer a sender; False if it is gone, and needs no answer."""
+        """Answer a sender; returns False if the sender is gone, and needs no answer."""
         try:
             self._sockets.router.send(identity, MORE | NOBLOCK)
             self._sockets.router.send(self._control(kind, index, number), NOBLOCK)
@@ -206,7 +206,7 @@ class ZmqTransport(CreditEndpoint[ZmqOutlet, ZmqInlet, ZmqSlotView, Life]):
         return True
 
     def _receive(self) -> None:
-        """Take in what the ROUTER has."""
+        """Read the ROUTER socket."""
         self._admit()
         router = self._sockets.router
         if not readable(router):
@@ -229,7 +229,7 @@ class ZmqTransport(CreditEndpoint[ZmqOutlet, ZmqInlet, ZmqSlotView, Life]):
                     self.counters.reject(reason)
 
     def _accept(self, identity: bytes, frame: memoryview) -> str | None:
-        """Take in one frame of a sender or reader; returns what was wrong with it, if anything."""
+        """Handle one frame of a sender or reader; returns an error string if it is invalid."""
         fields = read_fields(frame, self._digest)
         if fields is None:
             return OTHER_JOB
@@ -240,7 +240,7 @@ class ZmqTransport(CreditEndpoint[ZmqOutlet, ZmqInlet, ZmqSlotView, Life]):
         life = inlet.lives.get(identity) if inlet is not None else None
         if inlet is None or life is None or life.session != session:
             return "no sender on that channel, or an earlier life of one, sent it"
-        # Nobody who keeps to the window sends more than that beyond the last claim.
+        # A sender that keeps to the window sends no more than that beyond the last claim.
         if nbytes > inlet.max_bytes or not life.arrived < number <= life.claimed + inlet.window:
             return f"rank {inlet.source} may not send that much on {inlet.channel.name!r}, or not this again"
         life.arrived = number
@@ -249,7 +249,7 @@ class ZmqTransport(CreditEndpoint[ZmqOutlet, ZmqInlet, ZmqSlotView, Life]):
         return None
 
     def _asked(self, identity: bytes, header: Header) -> str | None:
-        """Answer a sender that says HELLO or a reader that says JOIN."""
+        """Answer the HELLO of a sender or the JOIN of a reader; returns an error string if it is invalid."""
         if header.kind == Kind.JOIN:
             return self._joined(header)
         inlet = self._inlet_of.get((header.stream, header.rank))
@@ -277,7 +277,7 @@ class ZmqTransport(CreditEndpoint[ZmqOutlet, ZmqInlet, ZmqSlotView, Life]):
         self._sockets.publishers[index].send(value, NOBLOCK)
 
     def _joined(self, header: Header) -> str | None:
-        """Publish a value again if a reader lacks it; returns why the request was wrong, or None."""
+        """Publish a value again if a reader lacks it; returns an error string if the request is invalid."""
         index = header.stream
         publisher = self._sockets.publishers.get(index)
         if publisher is None or header.rank not in self.wiring.slots[index].readers:
@@ -298,7 +298,7 @@ class ZmqTransport(CreditEndpoint[ZmqOutlet, ZmqInlet, ZmqSlotView, Life]):
         return HeldClaim(view, None, view.value[LINE:], view.slot.writer, view.version)
 
     def _update(self, view: ZmqSlotView) -> None:
-        """Take in what the SUB has; ask for the value if it may have been missed."""
+        """Read the SUB socket; request the value if one may have been missed."""
         subscriber = self._sockets.subscribers.get(view.index)
         if subscriber is None:
             return
