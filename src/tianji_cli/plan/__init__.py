@@ -1,1 +1,1 @@
-"""Who runs where and who is connected to whom: pure data, which starts no process and opens no socket."""
+"""The plan of processes and the graph of their connections: pure data, without processes or sockets."""

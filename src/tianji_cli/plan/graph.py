@@ -1,8 +1,8 @@
 """Roles, the channels between them and the slots that they read. Plain data.
 
-A graph speaks of roles, not of processes: ``fragments`` goes from actors to the buffer, whatever their
-numbers. Edges are inside a group; only the root is outside of all groups. With a plan the graph becomes the
-``Wiring`` that every endpoint of a job is built from.
+A graph connects roles, not processes: ``fragments`` goes from actors to the buffer, whatever their number.
+Edges are inside a group; only the root is outside of all groups. With a plan the graph becomes the ``Wiring``
+that every endpoint of a job is built from.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ BATCHES: Final = "batches"
 """Channel from a buffer in a process of its own to the learner: one message a batch."""
 
 ARRIVALS: Final = "arrivals"
-"""Channel from a buffer in a process of its own to the learner: one message a fragment that was received."""
+"""Channel from a buffer in a process of its own to the learner: one message for each received fragment."""
 
 PRIORITIES: Final = "priorities"
-"""Channel to where a replay is: one message for each batch that was used."""
+"""Channel to the role with the replay: one message for each used batch."""
 
 HEADERS: Final = "headers"
 """Channel from the learner to its followers: one message for each round of updates."""
 
 SHARDS: Final = "shards"
-"""Channel from the learner to its followers: what they learn from in a round."""
+"""Channel from the learner to its followers: fragments or batches of a round."""
 
 CONTRIBUTIONS: Final = "contributions"
-"""Channel from the learners of all groups to the root: parameters to be averaged."""
+"""Channel from the learners of all groups to the root: parameters to average."""
 
 MEMBERS: Final = "members"
-"""Channel from the learners of a population to the root: what each has learnt, to be compared."""
+"""Channel from the learners of a population to the root: states of the members, to compare."""
 
 TAKEOVERS: Final = "takeovers"
-"""Channel from the root to each learner of a population: what it goes on with."""
+"""Channel from the root to each learner of a population: the state that it goes on with."""
 
 POLICY: Final = "policy"
 """Slot of a group's newest policy."""
@@ -53,9 +53,9 @@ AVERAGE: Final = "average"
 
 @dataclass(frozen=True)
 class ChannelEdge:
-    """A stream from all processes that carry one role to each that carries another.
+    """A stream from all processes that carry one role to each process that carries another.
 
-    Its name is unique among those that the receiver receives.
+    Its name is unique among the channels of the receiver.
     """
 
     name: str
@@ -65,7 +65,7 @@ class ChannelEdge:
 
 @dataclass(frozen=True)
 class SlotEdge:
-    """A latest value of one role that others read."""
+    """A slot with the latest value of one role, which others read."""
 
     name: str
     writer: str
@@ -95,7 +95,7 @@ class RoleGraph:
     slots: tuple[SlotEdge, ...]
 
     def neighbours(self, plan: Plan) -> Mapping[int, Set[int]]:
-        """Ranks that each rank shares an edge with: those it has to reach, or be reached by."""
+        """Return the ranks that each rank shares an edge with, in either direction."""
         found: dict[int, set[int]] = {process.rank: set() for process in plan.processes}
         pairs = [(edge.sender, edge.receiver) for edge in self.channels]
         pairs += [(edge.writer, reader) for edge in self.slots for reader in edge.readers]
@@ -117,7 +117,7 @@ class RoleGraph:
         channels: Mapping[str, ChannelSize],
         slots: Mapping[str, int],
     ) -> Wiring:
-        """Return which rank sends what to which; ``slots`` has the size of each slot's value, in bytes."""
+        """Return the channels and slots between ranks; ``slots`` has the bytes of each slot's value."""
         groups = plan.groups
         streams = [
             stream
@@ -134,7 +134,7 @@ class RoleGraph:
 
 
 def graph_of(config: JobConfig) -> RoleGraph:
-    """Connect the roles of a job as its config asks for."""
+    """Connect the roles of a job according to its config."""
     distribution, roles = config.distribution, config.roles
     channels = [ChannelEdge(FRAGMENTS, "actor", "buffer")]
     channels += [
@@ -161,12 +161,12 @@ def graph_of(config: JobConfig) -> RoleGraph:
 
 
 def copies_for(role: str) -> str:
-    """Name of the channel by which a user role gets a copy of every fragment."""
+    """Return the name of the channel that brings a user role a copy of every fragment."""
     return f"{FRAGMENTS}-{role}"
 
 
 def slot_name(name: str, group: int | None) -> str:
-    """Name of a slot in the wiring: a group's own, or the root's."""
+    """Return the name of a slot in the wiring: a group's own, or the root's."""
     return name if group is None else f"{name}-{group}"
 
 
@@ -189,9 +189,9 @@ def _slot(edge: SlotEdge, plan: Plan, group: int | None, nbytes: int) -> Slot:
 
 
 def _carrying(role: str, plan: Plan, group: int | None) -> Sequence[PlannedProcess]:
-    """Processes that carry a role in a group, or in all of them."""
+    """Return the processes that carry a role in a group, or in all groups."""
     if role == ROOT:
         return (plan.processes[ROOT_RANK],)
     if role == EXAMINER:
-        return plan.carrying(role)  # It reads the policies of all groups.
+        return plan.carrying(role)  # The examiner reads the policies of all groups.
     return plan.carrying(role, group)

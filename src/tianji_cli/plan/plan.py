@@ -1,10 +1,9 @@
-"""The plan of a job: which process carries which roles, on which host and cores. Pure data, no processes.
+"""The plan of a job: the roles, the host and the cores of each process. Pure data, no processes.
 
-Rank 0 is the root. Then come, for each group, the learner with its buffer, its followers, user roles
-and the actors, then the examiner, which evaluates while others train, and last the evaluator, which starts
-when training is over. The examiner counts as one of the first group. A buffer that is not
-colocated has the rank before its learner's. With ``transport = "inproc"`` all roles of a group share one
-process.
+Rank 0 is the root. Then come, for each group, the learner with its buffer, its followers, user roles and the
+actors; then the examiner, which evaluates during training, and last the evaluator, which starts when training
+is over. The examiner belongs to the first group. A buffer that is not colocated has the rank before its
+learner's. With ``transport = "inproc"`` all roles of a group share one process.
 
 Groups take turns over the hosts, so that a group's traffic stays on its host as long as there are as many
 groups as hosts. With more hosts than groups, a group has several: its learner is on the first of them, and
@@ -29,12 +28,12 @@ ROOT_RANK: Final = 0
 EXAMINER: Final = "examiner"
 
 MOST_TITLES: Final = 3
-"""Processes that one line names."""
+"""Most processes that one line names."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """Where processes of a job can run.
+    """A host that processes of a job can run on.
 
     Attributes:
         name: unique in the job.
@@ -50,15 +49,15 @@ class PlannedProcess:
     """One process of a job.
 
     Attributes:
-        rank: its number in the job.
-        roles: roles that take turns in it, in their order.
-        group: the group they belong to; None for the root and the evaluator.
-        host: where it runs.
-        cores: logical CPUs it is pinned to; empty leaves it to the scheduler.
-        threads: compute threads it may use.
-        device: where its learner or follower computes, or else its actor or the evaluator, in torch's words;
-            "cuda:3" is that of the fourth learner, or of the fourth actor, on its host, and another one
-            where there are fewer GPUs.
+        rank: number of the process in the job.
+        roles: roles of the process, in the order of their turns.
+        group: group of the roles; None for the root and the evaluator.
+        host: name of the host.
+        cores: logical CPUs that the process is pinned to; empty leaves it to the scheduler.
+        threads: compute threads that the process may use.
+        device: torch device of the learner or follower, or else of the actor, examiner or evaluator. "cuda:3"
+            belongs to the fourth learner, or the fourth actor, on its host; with fewer GPUs the numbers wrap
+            around.
         actors: numbers of the actors among its roles; an actor's number is unique in the job.
         learner: number of the learner or follower among its roles; the one that publishes is 0.
     """
@@ -75,7 +74,7 @@ class PlannedProcess:
 
     @property
     def title(self) -> str:
-        """How the process shows in ``ps`` and in messages: ``actor 3 (group 0)``."""
+        """Title of the process in ``ps`` and in messages: ``actor 3 (group 0)``."""
         own = {"actor": self.actors[:1], "follower": (self.learner,)}
         numbers = own.get(self.roles[0], ()) if len(self.roles) == 1 else ()
         number = "".join(f" {number}" for number in numbers)
@@ -89,7 +88,7 @@ class Plan:
     """All processes of a job, by rank.
 
     Attributes:
-        processes: who carries what, where.
+        processes: all processes, by rank.
         local: engine of the edges inside a host.
         remote: engine of the edges between hosts.
     """
@@ -100,7 +99,7 @@ class Plan:
 
     @property
     def transport(self) -> str:
-        """The engines that this plan uses: ``shm``, or ``shm+zmq`` inside and between hosts."""
+        """Engines that this plan uses: ``shm``, or ``shm+zmq`` inside and between hosts."""
         if len({process.host for process in self.trainers}) == 1:
             return self.local
         hosts = [
@@ -113,16 +112,16 @@ class Plan:
 
     @property
     def hosts(self) -> Mapping[int, str]:
-        """Where each rank is."""
+        """Host of each rank."""
         return {process.rank: process.host for process in self.processes}
 
     def carrying(self, role: str, group: int | None = None) -> tuple[PlannedProcess, ...]:
-        """Processes that carry a role, by rank: those of a group, or all of them."""
+        """Return the processes that carry a role, by rank: those of a group, or all of them."""
         of_group = (process for process in self.processes if group is None or process.group == group)
         return tuple(process for process in of_group if role in process.roles)
 
     def titles(self, ranks: Iterable[int]) -> str:
-        """Name some processes in a line: the first few, and how many more there are."""
+        """Name some processes in a line: the first few, and the number of the others."""
         titles = [self.processes[rank].title for rank in sorted(ranks)]
         more = len(titles) - MOST_TITLES
         return ", ".join(titles[:MOST_TITLES]) + (f" and {more} more" if more > 0 else "")
@@ -143,39 +142,39 @@ class Plan:
 
     @property
     def endpoints(self) -> Mapping[int, str]:
-        """Where each rank is that has an endpoint: the trainers, and the root if it averages groups."""
+        """Host of each rank with an endpoint: the trainers, and the root if there are several groups."""
         with_root = (self.processes[ROOT_RANK],) if len(self.groups) > 1 else ()
         return {process.rank: process.host for process in (*with_root, *self.trainers)}
 
     @property
     def num_actors(self) -> int:
-        """Actors in the job."""
+        """Number of actors in the job."""
         return sum(len(process.actors) for process in self.processes)
 
 
 def this_host() -> Host:
-    """Describe this host: its name (Slurm's for it, under Slurm) and the cores this process may use."""
+    """Describe this host: its name (Slurm's name, under Slurm) and the cores that this process may use."""
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     return Host(name, usable_cores())
 
 
 def expected_hosts(config: JobConfig) -> tuple[Host, ...]:
-    """Describe the hosts of a job before the others have joined, taking them to be like this one."""
+    """Describe the hosts of a job before the others have joined, as if all were like this one."""
     here = this_host()
     others = (Host(f"host-{number}", here.cores) for number in range(1, config.distribution.hosts))
     return (here, *others)
 
 
 def make_plan(config: JobConfig, hosts: Sequence[Host] | None = None) -> Plan:
-    """Place every role of a job on hosts, the root's first; on this host alone by default."""
+    """Place every role of a job on hosts, the root's host first; on this host alone by default."""
     return _Planner(config, hosts or [this_host()]).plan()
 
 
 def plan_for_ranks(config: JobConfig, hosts: Sequence[Host]) -> Plan:
-    """Place every role of a job whose ranks run already, as an MPI launcher has started them.
+    """Place every role of a job whose ranks an MPI launcher has already started.
 
     Args:
-        hosts: where each rank is, as many as the plan has processes.
+        hosts: host of each rank, as many as the plan has processes.
 
     Raises:
         UsageError: learners of one group are on different hosts.
@@ -267,7 +266,7 @@ class _Planner:
                 self._add(("actor",), group, host, distribution.actor.cores, actors=(number,))
 
     def _hosts_of_actors(self, group: int, number: int) -> list[Host]:
-        """Spread a group's actors over its hosts in blocks, in proportion to the cores that are left."""
+        """Spread a group's actors over its hosts in blocks, in proportion to the remaining cores."""
         groups = self._config.distribution.groups
         mine = [host for i, host in enumerate(self._hosts) if i % groups == group] or [
             self._hosts[self._home(group)]
@@ -299,7 +298,7 @@ class _Planner:
         )
 
     def _device(self, roles: tuple[str, ...], host: str) -> str:
-        """Give each learner on a host a GPU of its own, and each actor the next, if none is named."""
+        """Choose the device of a process: each learner, and each actor, on a host gets the next GPU."""
         distribution = self._config.distribution
         if "learner" in roles or roles == ("follower",):
             device, number, given = distribution.device, distribution.learner.num, self._learners_on
@@ -314,9 +313,9 @@ class _Planner:
 
 
 def _shares(number: int, weights: Sequence[int]) -> list[int]:
-    """Divide a number in whole parts, as near to the weights as can be; the first of equals gets more."""
+    """Divide a number into integers, as close to the weights as possible; the first of equals gets most."""
     shares = [0] * len(weights)
-    # The one that would still be the least loaded with one more is first.
+    # The part with the least load after one more comes first.
     loads = [(1 / weight, i) for i, weight in enumerate(weights) if weight]
     heapq.heapify(loads)
     for _ in range(number):
@@ -327,9 +326,9 @@ def _shares(number: int, weights: Sequence[int]) -> list[int]:
 
 
 class _Placement:
-    """Hands out the cores of a host: learners get theirs first, then buffers, and actors share what is left.
+    """Hands out the cores of a host: learners come first, then buffers, and actors share the rest.
 
-    Where nothing would be left for actors, buffers share with them.
+    If no core would be left for actors, buffers share with them.
     """
 
     def __init__(self, cores: Sequence[int], for_learners: int, for_buffers: int) -> None:
@@ -347,14 +346,14 @@ class _Placement:
         return tuple(taken)
 
     def buffer(self, number: int) -> tuple[int, ...]:
-        """Take the next cores for a buffer, or the actors' where it has none of its own."""
+        """Take the next cores for a buffer, or the actors' cores if buffers have none of their own."""
         if not self._buffers:
             return tuple(self._actors)
         taken, self._buffers = self._buffers[:number], self._buffers[number:]
         return tuple(taken)
 
     def actor(self, number: int) -> tuple[int, ...]:
-        """Take cores for an actor, going round when there are fewer than actors want; all for 0."""
+        """Take cores for an actor, wrapping around if there are too few; 0 takes all."""
         if not self._actors:
             return ()
         if not 0 < number < len(self._actors):
@@ -368,7 +367,7 @@ class _Placement:
 class FilesElsewhere:
     """Files that a process on another host than the root's writes into the run directory.
 
-    Those of a process that ``learns`` are checkpoints; ``what`` names them in words.
+    The files of a process that ``learns`` are checkpoints; ``what`` names the files in words.
     """
 
     host: str

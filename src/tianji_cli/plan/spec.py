@@ -1,6 +1,7 @@
-"""Specs that a worker process gets: of the job, once on each host, and of its own part in it.
+"""The specs of a worker process: the job's, once on each host, and the process's own.
 
-The config travels as text, as the root has checked it: no worker reads a file that could have changed since.
+The spec holds the config as text, as the root has checked it: no worker reads a file that could have changed
+since.
 """
 
 from __future__ import annotations
@@ -21,28 +22,28 @@ from tianji_cli.wire.messages import first_mistake
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What all processes of a job on one host share.
+    """Spec that all processes of a job on one host share.
 
-    Where roles are built without a root, as for a first build, an evaluation or a measurement, only what has
-    no default is given.
+    Builds without a root, such as a first build, an evaluation or a measurement, only set the attributes
+    without a default.
 
     Attributes:
-        id: of the job; unique on the host.
-        config: resolved, as TOML.
-        plan: who carries what.
-        directory: takes what processes need while they run: the run directory, or that of a host that joined.
-        run: takes what lasts: the run directory, wherever it can be reached.
-        progress: counters that this session goes on from, by group; empty in the first session.
-        own_best: this session judges policies otherwise than those before, and begins a best of its own.
-        init: tensors that a new run begins with: a checkpoint's directory or a file; None if there are none.
-        members: hyperparameters of each group of a population; empty where there is none.
-        root: how to reach the root; None if there is none.
-        path: where Python finds modules, as the root found them.
+        id: id of the job; unique on the host.
+        config: resolved config, as TOML.
+        plan: plan of the job's processes.
+        directory: directory for files of running processes: the run directory, or that of a host that joined.
+        run: directory for lasting files: the run directory if the host can reach it.
+        progress: counters that this session continues, by group; empty in the first session.
+        own_best: this session judges policies differently from those before, and begins a new best policy.
+        init: tensors that a new run begins with: a checkpoint's directory or a file; None without any.
+        members: hyperparameters of each group of a population; empty without one.
+        root: address of the root; None without a root.
+        path: search path for Python modules, as in the root.
         production: file of the actors' counters; None keeps them in each process.
-        interface: address of this host that other hosts reach; loopback if there are none.
-        modules: of the user's, by name: what they were when the session began. None where they are files of
-            a host that joined, or all processes begin with the session.
-        fresh: processes are started anew instead of forked with what they need imported.
+        interface: address of this host for other hosts; loopback if there are none.
+        modules: the user's modules by name, as they were when the session began; empty if they are files of a
+            host that joined, or if all processes begin with the session.
+        fresh: start new processes instead of forking one with the imports.
     """
 
     id: str
@@ -63,7 +64,7 @@ class JobSpec:
 
     @property
     def resumed(self) -> bool:
-        """Training goes on from ``checkpoints/last``."""
+        """Whether training goes on from ``checkpoints/last``."""
         return bool(self.progress)
 
     @property
@@ -73,23 +74,23 @@ class JobSpec:
 
     @property
     def checkpoints(self) -> Path:
-        """Where checkpoints are: the first group's, and below them those of the others."""
+        """Directory of the first group's checkpoints, with those of the others below."""
         return self.run / "checkpoints"
 
     def hyperparameters_of(self, group: int | None) -> dict[str, Any]:
-        """Return the hyperparameters that a group trains with at first; empty without a population."""
+        """Return a group's first hyperparameters; empty without a population."""
         return dict(self.members[group]) if self.members and group is not None else {}
 
     def to_json(self) -> str:
-        """Write it for another host."""
+        """Serialise the spec for another host."""
         return _JOB.dump_json(self).decode()
 
     @classmethod
     def from_json(cls, said: str) -> JobSpec:
-        """Read what ``to_json`` wrote.
+        """Read a spec that ``to_json`` wrote.
 
         Raises:
-            ValueError: it is no job spec.
+            ValueError: the text is no job spec.
         """
         try:
             job = _JOB.validate_json(said)
@@ -100,7 +101,7 @@ class JobSpec:
         return job
 
     def process(self, rank: int, incarnation: int = 0, env_steps: int = 0) -> ProcessSpec:
-        """Describe a process on this host."""
+        """Return the spec of a process on this host."""
         planned = self.plan.processes[rank]
         log = f"{'-'.join(dict.fromkeys(planned.roles))}-{rank}.log"
         return ProcessSpec(rank, incarnation, planned.title, self.directory / "logs" / log, env_steps)
@@ -111,14 +112,14 @@ _JOB: Final[TypeAdapter[JobSpec]] = TypeAdapter(JobSpec)
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One process of a job, and what is told of it when it ends.
+    """Spec of one process of a job, with its title and log for messages.
 
     Attributes:
-        rank: its number in the plan.
-        incarnation: how often it was restarted.
-        title: how it shows in ``ps`` and in messages.
-        log: takes its output, on this host.
-        env_steps: that the learner before this one had received when it was killed; 0: there was none.
+        rank: number of the process in the plan.
+        incarnation: number of restarts.
+        title: title of the process in ``ps`` and in messages.
+        log: file of the process's output, on this host.
+        env_steps: env steps of the learner before this one when it was killed; 0 if there was none.
     """
 
     rank: int

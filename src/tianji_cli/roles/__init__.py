@@ -1,1 +1,1 @@
-"""The roles of a job: self-looping parts that take turns in their process and never wait for one another."""
+"""The roles of a job: each loops by itself, takes turns in its process, and never waits for another."""

@@ -1,6 +1,6 @@
 """The evaluator: plays greedy episodes with a saved policy, one step of all its environments a turn.
 
-Untrained policies are played in the same way, to compare a trained one with.
+Untrained policies play in the same way, as baselines for a trained one.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 
 SAMPLED: Final = 10
-"""Episodes that are played on as in training, where ten times as many are played greedily."""
+"""Episodes of the policy as it acts in training, after at least ten times as many greedy ones."""
 MAX_PARALLEL: Final = 32
-"""Environments stepped side by side at most; more gain little and cost memory."""
+"""Most environments stepped side by side; more gain little and cost memory."""
 
 
 class Policy(Protocol):
-    """Plays: an agent, or a baseline to compare it with."""
+    """A policy that plays: an agent, or a baseline."""
 
     def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
         """Reset memory where (``[N]``) the next observation is the first of an episode."""
@@ -48,13 +48,13 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class EvaluationLimits:
-    """How long an evaluation may take: an episode of a policy that goes in circles may never end.
+    """Limits of an evaluation, since an episode of a policy that goes in circles may never end.
 
     Attributes:
         max_s: seconds from the first step.
         max_steps: env steps of all episodes together; None for any number.
-        begins_s: seconds from the first step after which no episode is begun: those that were are played to
-            their end, since the mean of those that end in time would be that of short ones.
+        begins_s: seconds from the first step after which no episode begins. Begun episodes are played to
+            their end, since episodes that end in time are the short ones, and their mean would be biased.
     """
 
     max_s: float = math.inf
@@ -64,14 +64,14 @@ class EvaluationLimits:
 
 @dataclass
 class Moment:
-    """Where the first environment is.
+    """State of the first environment's episode.
 
     Attributes:
-        episode: counted from 1; a game where an episode is less.
-        step: env steps of it so far; 0 where its first observation is shown.
-        reward: of the last step.
-        score: return of the episode so far; a team's, of a team.
-        over: the step ended the episode.
+        episode: number of the episode, from 1; of the game if an episode is a part of one.
+        step: env steps of the episode so far; 0 at its first observation.
+        reward: reward of the last step.
+        score: return of the episode so far; for a team, the team's.
+        over: the last step ended the episode.
     """
 
     episode: int = 1
@@ -81,7 +81,7 @@ class Moment:
     over: bool = False
 
     def advance(self, reward: float, score: float, *, begins: bool, over: bool) -> None:
-        """Go on by one step; it ``begins`` if it only shows a first observation."""
+        """Advance by one step, which ``begins`` an episode if it only shows a first observation."""
         if self.over:
             self.episode, self.step = self.episode + 1, 0
         elif not begins:
@@ -92,21 +92,21 @@ class Moment:
 class Evaluator(Role):
     """Plays whole episodes without exploration.
 
-    Each environment plays a fixed share of the episodes: taking the first to end, whichever environment plays
-    them, would favour short ones. Where an environment has games, these are played and counted.
-    At a limit the episodes that have ended are the result, and the others are left out.
+    Each environment plays a fixed share of the episodes: counting the first to end, from any environment,
+    would favour short ones. If an environment has games, the evaluator plays and counts games instead. At a
+    limit, the result consists of the episodes that have ended.
 
     Args:
-        metrics: names of those that the environment has.
-        follow: builds what plays on once all episodes are played, within the seconds that are left: the same
-            policy as it acts in training.
+        metrics: names of the environment's metrics.
+        follow: builds an evaluator of the same policy as it acts in training, which plays once all episodes
+            are over, within the remaining time.
 
     Attributes:
         environment: the environments.
-        moment: where the first of them is.
-        returns: of the episodes that have ended.
-        sampled: likewise, of the policy as it acts in training.
-        cut_off: the limit that was reached, in words; None as long as none was.
+        moment: state of the first environment's episode.
+        returns: returns of the episodes that have ended.
+        sampled: returns of the policy as it acts in training.
+        cut_off: the limit that was reached, in words; None while none was.
     """
 
     name = "evaluator"
@@ -139,9 +139,9 @@ class Evaluator(Role):
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
         self._ended = np.zeros(num_envs, np.bool_)
-        self._steps = np.zeros(num_envs, np.int64)  # Of their episodes.
+        self._steps = np.zeros(num_envs, np.int64)  # In the present episodes.
         bounds = bounds_of(environment.observation_space, num_envs)
-        self._played = np.zeros(num_envs, np.int64)  # Of their episodes, or games.
+        self._played = np.zeros(num_envs, np.int64)  # In the present episodes or games.
         self._all_played = 0
         self._bounds = {name: one for name, one in bounds.items() if one.are_whole}
         self._running = np.zeros(num_envs, np.float64)
@@ -153,14 +153,14 @@ class Evaluator(Role):
         self.returns: list[float] = []
         self.sampled: list[float] = []
         self.cut_off: str | None = None
-        policy.begin_episodes(np.ones(num_envs, np.bool_))  # It may have played before.
+        policy.begin_episodes(np.ones(num_envs, np.bool_))  # The policy may have played before.
         environment.reset(seed, self._frames)
         self._check_result()
         self._stack.push(self._frames)
 
     @property
     def finished(self) -> str | None:
-        """All episodes were played, or a limit was reached."""
+        """The reason to stop once all episodes are over or a limit is reached."""
         if self._plays or self._plays_on:
             return None
         return f"{len(self.returns)} episodes"
@@ -171,14 +171,14 @@ class Evaluator(Role):
 
     @property
     def _plays_on(self) -> bool:
-        """Whether all episodes were played, and those of the policy as it acts in training were not."""
+        """Whether the episodes of the policy as it acts in training are still to be played."""
         if self._follow is None or self.cut_off is not None:
             return False
         return self._follower is None or self._follower.finished is None
 
     @property
     def progress(self) -> Evaluating:
-        """Episodes that have ended, of how many, env steps of all, seconds."""
+        """Ended episodes, wanted episodes, env steps and seconds."""
         return Evaluating(len(self.returns), self._wanted, self._env_steps, self._seconds)
 
     @property
@@ -203,7 +203,7 @@ class Evaluator(Role):
         self._steps += 1
         self._steps[self._ended] = 0
         self._check_result()
-        # What ended an episode in the last step was only reset in this one.
+        # Environments whose episode ended in the last step were only reset in this one.
         self._policy.begin_episodes(self._ended)
         self._stack.forget(self._ended)
         self._stack.push(self._frames)
@@ -225,7 +225,7 @@ class Evaluator(Role):
         return True
 
     def _check_result(self) -> None:
-        """Refuse numbers that no space has, and steps that begin no episode where they are to."""
+        """Reject numbers outside their space, and steps after an episode's end that begin no episode."""
         if fault := first_fault(self._frames[None], self._bounds):
             copy = fault.copy
             words = f"{fault.gave} in step {self._steps[copy]} of its episode: {fault.wanted}"
@@ -236,7 +236,7 @@ class Evaluator(Role):
         raise BrokenEnvironmentError(f"environment {copy} of an evaluation {words}")
 
     def _play_on(self) -> bool:
-        """Step every environment of what plays on, which is built first."""
+        """Build the follower if there is none yet, and step its environments."""
         if self._follower is None:
             assert self._follow is not None
             steps = self._limits.max_steps
@@ -255,10 +255,10 @@ class Evaluator(Role):
             self.cut_off = f"{self._limits.max_steps:,} env steps"
 
     def _count(self, i: np.intp, score: float) -> None:
-        """Count the episode that environment ``i`` has ended.
+        """Count the episode or game that has ended in environment ``i``.
 
         Raises:
-            BrokenEnvironmentError: its return is not finite.
+            BrokenEnvironmentError: the return is not finite.
         """
         if not math.isfinite(score):
             raise BrokenEnvironmentError(
@@ -274,20 +274,20 @@ class Evaluator(Role):
             self._metrics += self.environment.metrics[i]
 
     def _games(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[Any]]:
-        """Environments whose game or episode ended with this step, and its score, ``[N]`` each."""
+        """Return the flags of games or episodes that ended with this step, and their scores, ``[N]`` each."""
         games = self.environment.games
         return (self._ended, self._running) if games is None else (games.over, games.score)
 
     @property
     def win_rate(self) -> float | None:
-        """Share of the episodes so far that were won; None where nothing is won."""
+        """Share of won episodes so far; None if episodes cannot be won."""
         if self.environment.won is None or not self.returns:
             return None
         return self._wins / len(self.returns)
 
     @property
     def agents(self) -> dict[str, float] | None:
-        """Mean return so far of each agent of a team, by name; None of a single agent."""
+        """Mean return of each agent of a team so far, by name; None for a single agent."""
         if not self.environment.agents or not self.returns:
             return None
         means = self._all_of_agents / len(self.returns)
@@ -295,13 +295,13 @@ class Evaluator(Role):
 
     @property
     def metrics(self) -> dict[str, float] | None:
-        """Mean so far of each metric, by name; None where there are none."""
+        """Mean of each metric so far, by name; None without metrics."""
         if not self._names or not self.returns:
             return None
         return dict(zip(self._names, (self._metrics / len(self.returns)).tolist(), strict=True))
 
     def report(self) -> EvaluatorReport:
-        """The returns so far, the progress, and what is known of limit, length, wins, agents and metrics."""
+        """Report returns, progress, limit, length, wins, agents and metrics so far."""
         return EvaluatorReport(
             returns=tuple(self.returns),
             progress=self.progress,
@@ -327,7 +327,7 @@ class ExploringPolicy:
     """Plays as an agent does in training: by samples of its policy, or with its share of random actions.
 
     Args:
-        fields: that the agent records; nobody reads them here.
+        fields: fields that the agent records; the evaluation ignores them.
     """
 
     def __init__(self, agent: Agent, fields: Sequence[FieldSpec], num_envs: int) -> None:
@@ -339,21 +339,21 @@ class ExploringPolicy:
         self._agent.begin_episodes(where)
 
     def act_greedily(self, observation: Array) -> Array:
-        """Choose actions ``[N, ...]`` as in training, which is not greedily."""
+        """Choose actions ``[N, ...]`` as in training, not greedily."""
         return self._agent.act(observation, self._row)
 
 
 PolicyName = Literal["trained", "sampled", "random", "heuristic"]
 POLICIES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
 BASELINES: Final[tuple[PolicyName, ...]] = ("random", "heuristic")
-"""Those of them without training."""
+"""Names of the policies without training."""
 
 
 class RandomPolicy:
-    """Draws uniformly from the actions; those of a team, from the ones that each agent may choose.
+    """Draws uniformly from the actions; for a team, from the actions available to each agent.
 
     Args:
-        seed: of those; what is drawn is independent of them.
+        seed: seed of the environments; the draws are independent of theirs.
     """
 
     def __init__(self, environment: VectorEnvironment, seed: int) -> None:
@@ -363,7 +363,7 @@ class RandomPolicy:
         self._space.seed(own)
 
     def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
-        """It remembers nothing."""
+        """Do nothing, since the policy has no memory."""
 
     def act_greedily(self, observation: Array) -> Array:
         """Draw actions ``[N, ...]``."""
@@ -381,7 +381,7 @@ class HeuristicPolicy:
         self._heuristic = heuristic
 
     def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
-        """It remembers nothing."""
+        """Do nothing, since the policy has no memory."""
 
     def act_greedily(self, observation: Array) -> Array:
         """Choose actions ``[N, ...]``."""
@@ -389,7 +389,7 @@ class HeuristicPolicy:
 
 
 def baseline(name: PolicyName, environment: VectorEnvironment, seed: int) -> RandomPolicy | HeuristicPolicy:
-    """Find a baseline for an environment.
+    """Build a baseline for an environment.
 
     Raises:
         UsageError: the environment has no heuristic.

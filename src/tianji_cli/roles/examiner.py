@@ -1,8 +1,8 @@
 """The examiner: evaluates the newest policy while others train, one step of its environments a turn.
 
-It reads policies from the slots that actors read, so no process waits for it. It keeps the best one that it
-has evaluated, and ends the run where a stop rule asks for its mean return. Where films are wanted it then
-plays a few more episodes with the same policy, in an environment that is drawn.
+The examiner reads policies from the slots that actors read, so no process waits for it. It keeps the best
+policy so far, and ends the run when a mean return satisfies a stop rule. If the config asks for films, the
+examiner then plays a few more episodes with the same policy, in a rendered environment.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from tianji_cli.wire.reports import Evaluating, Evaluation, EvaluatorReport, Exa
 from tianji_envs.core import VectorEnvironment
 from tianji_transports.core import Transport
 
-if TYPE_CHECKING:  # They import torch, which the root does without.
+if TYPE_CHECKING:  # These import torch, which the root does without.
     from tianji_algos.core import Agent
     from tianji_cli.files.checkpoint import BestWriter
 
 Floats = npt.NDArray[np.float32]
 
 LEAST_S: Final = 0.25
-"""From the beginning of an evaluation to that of the next: each is to be in a report of its own."""
+"""Least seconds between the starts of two evaluations, so that each is in a report of its own."""
 REPORTED: Final = 8
-"""Evaluations in a report: so many may end before the next one is sent."""
+"""Most evaluations in a report: so many may end before the next report."""
 
 
 class Examiner(Role):
     """Evaluates the groups' policies in turn.
 
     Args:
-        slots: of the groups' policies.
-        agent: whose policy is evaluated; it gets new parameters for each evaluation.
+        slots: slots of the groups' policies.
+        agent: the agent that plays; it gets new parameters for each evaluation.
         evaluator: begins an evaluation, always in the same environments.
-        environment: those; closed with the role.
+        environment: these environments; closed with the role.
         best: keeps the best policy.
-        parameters: how many the network has.
-        films: of the policies that were evaluated; None: none are wanted.
+        parameters: parameter count of the network.
+        films: films the evaluated policies; None if the config asks for no films.
     """
 
     name = "examiner"
@@ -113,14 +113,14 @@ class Examiner(Role):
         return True
 
     def wind_down(self) -> None:
-        """Give up the evaluation or film that was begun: training is over."""
+        """Give up the present evaluation or film: training is over."""
         self._is_over = True
         self._evaluator = None
         if self._films is not None:
             self._films.discard()
 
     def report(self) -> ExaminerReport:
-        """The newest evaluations, the best mean, and how far the present one is."""
+        """Report the newest evaluations, the best mean, and the progress of the present evaluation."""
         return ExaminerReport(
             rejected={"endpoint": rejected_by(self._transport)},
             newest=tuple(self._newest),
@@ -140,7 +140,7 @@ class Examiner(Role):
         return None if self._evaluator is None else self._evaluator.progress
 
     def _begin(self) -> bool:
-        """Begin an evaluation, if one is due, with the group whose turn it is of those with a new policy."""
+        """Begin an evaluation, if one is due, with the next group in turn that has a new policy."""
         now = time.monotonic()
         if now - self._began_s < LEAST_S:
             return False
@@ -150,7 +150,7 @@ class Examiner(Role):
             claim = self._transport.latest(self._slots[group], newer_than=self._versions[group])
             if claim is not None:
                 claims.append((group, claim, PublishedPolicy(claim.view())))
-        # The group that is furthest tells how far the job is: a slow one has its turns all the same.
+        # The group that is furthest shows the job's progress; a slow group still has its turns.
         furthest = max((policy.env_steps for _, _, policy in claims), default=0)
         is_due = bool(claims) and self._is_due(now, furthest)
         if is_due:
@@ -181,7 +181,7 @@ class Examiner(Role):
         self._next_s = now + (self._pace.every_s or 0.0)
 
     def _note(self, said: EvaluatorReport) -> None:
-        """Take in an evaluation; one that a limit has cut off is neither the best nor ends the run."""
+        """Record an evaluation; one that a limit has cut off is neither the best nor ends the run."""
         evaluation = Evaluation.of(said, self._pace.episodes)
         mean, is_whole = evaluation.mean, evaluation.cut_off is None
         is_best = is_whole and math.isfinite(mean) and (self._best.mean is None or mean > self._best.mean)

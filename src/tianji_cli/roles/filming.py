@@ -1,7 +1,7 @@
-"""Films evaluations: what the first environment draws, with numbers in a strip below it where asked.
+"""Films of evaluations: pictures of the first environment, with an optional strip of numbers below.
 
-``Filming`` is one film, of `tianji eval` or of an evaluation while others train. ``Films`` are those of a
-training.
+``Filming`` makes one film, of `tianji eval` or of an evaluation during training. ``Films`` makes all films of
+a training run.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from tianji_envs.core import VectorEnvironment
 Floats = npt.NDArray[np.float32]
 
 LEAST_WIDTH: Final = 256
-"""Pixels of a film: MinAtar's pictures have ten, and numbers need some. Smaller ones are enlarged."""
+"""Least width of a film in pixels, by enlargement: MinAtar's pictures have ten, and numbers need some."""
 STRIP: Final = (48, 48, 48)
-"""Grey of the strip: no picture's black."""
+"""Grey of the strip, to tell it from black pictures."""
 MOST_HEIGHT: Final = 1024
-"""Of an enlarged picture."""
+"""Most pixels in the height of an enlarged picture."""
 BUILD_S: Final = 60.0
-"""Beyond the limit of a picture, for building the environment before the first."""
+"""Seconds beyond the limit of a picture, for building the environment before the first one."""
 CLOSE_S: Final = 5.0
-"""For closing an environment that failed in a film."""
+"""Seconds for closing an environment that failed in a film."""
 
 
 class Filming(contextlib.AbstractContextManager["Filming"]):
-    """An evaluation that is filmed, from the first observation on.
+    """Films an evaluation from its first observation on.
 
     Args:
-        evaluator: of one environment, made to be rendered. It is closed by its owner.
-        overlay: whether step, reward, return and episode stand below the pictures.
+        evaluator: evaluator in one environment that can be rendered; its owner closes it.
+        overlay: whether step, reward, return and episode appear below the pictures.
 
     Attributes:
-        film: itself.
+        film: the film.
 
     Raises:
         FilmError: the film cannot be written; EnvironmentFailure: the environment cannot be drawn.
@@ -62,11 +62,11 @@ class Filming(contextlib.AbstractContextManager["Filming"]):
 
     @property
     def is_over(self) -> bool:
-        """All episodes were played, or a limit was reached."""
+        """Whether all episodes are over, or a limit was reached."""
         return self._evaluator.finished is not None
 
     def turn(self) -> None:
-        """Step the environment, and film what it shows then."""
+        """Step the environment, and film it."""
         if self._evaluator.turn():
             self._shoot()
 
@@ -79,14 +79,14 @@ class Filming(contextlib.AbstractContextManager["Filming"]):
 
 
 def enlarged(picture: Picture) -> Picture:
-    """Enlarge a small picture, ``[height, width, 3]``, by a whole number: its pixels stay what they are."""
+    """Enlarge a small picture, ``[height, width, 3]``, by a whole factor, so that its pixels stay sharp."""
     height, width, _ = picture.shape
     times = min(-(-LEAST_WIDTH // width), MOST_HEIGHT // height)
     return picture.repeat(times, axis=0).repeat(times, axis=1) if times > 1 else picture
 
 
 def with_numbers(picture: Picture, moment: Moment) -> Picture:
-    """Draw where an episode is in a strip below a picture, ``[height, width, 3]``."""
+    """Draw a strip with the numbers of an episode below a picture, ``[height, width, 3]``."""
     from PIL import Image, ImageDraw, ImageFont  # noqa: PLC0415 - only films need it
 
     height, drawn, _ = picture.shape
@@ -105,20 +105,20 @@ def with_numbers(picture: Picture, moment: Moment) -> Picture:
 
 
 class Films:
-    """Films of the evaluations of a training, each of a policy: the newest stay.
+    """Films the evaluations of a training run, one film for each policy; the newest films stay.
 
-    Nothing that fails or hangs in a film reaches the evaluations: it is said in the log, and reported.
+    An error or a hang in a film never reaches the evaluations: the log and the report have it.
 
     Args:
-        directory: where they are; made when it is needed.
-        keep: how many stay.
-        environment: builds the environment that is drawn, for the first film and after one that failed.
-        evaluator: begins to play in it with parameters ``[P]`` that were published at an env step.
+        directory: directory of the films; made when needed.
+        keep: number of films that stay.
+        environment: builds the rendered environment, for the first film and after one that failed.
+        evaluator: begins to play there with parameters ``[P]`` that were published at an env step.
         overlay: see ``Filming``.
         max_s: seconds after which a step or a picture is given up.
 
     Attributes:
-        failure: why the newest film that failed did, in one line; None if none has.
+        failure: reason of the newest failure of a film, in one line; None if none has failed.
     """
 
     def __init__(
@@ -143,27 +143,27 @@ class Films:
 
     @property
     def is_filming(self) -> bool:
-        """Whether a film has begun and is not over."""
+        """Whether a film is being made."""
         return self._filming is not None
 
     def begin(self, name: str, parameters: Floats, env_steps: int) -> None:
         """Begin a film.
 
         Args:
-            name: of its file, without an ending.
-            parameters: of the policy, ``[P]``.
-            env_steps: of the job, when it was published.
+            name: name of the file, without its ending.
+            parameters: parameters of the policy, ``[P]``.
+            env_steps: env steps of the job when the policy was published.
         """
         with self._kept_to_the_film(self._max_s + BUILD_S):
             self._directory.mkdir(exist_ok=True)
-            remove_leftovers(self._directory)  # Of an examiner that was killed.
+            remove_leftovers(self._directory)  # An examiner that was killed leaves some.
             if self._environment is None:
                 self._environment = self._build()
             evaluator = self._begin_evaluation(self._environment, parameters, env_steps)
             self._filming = Filming(evaluator, self._directory / f"{name}{MP4}", overlay=self._overlay)
 
     def turn(self) -> None:
-        """Go on with the film, and end it when its episodes are over."""
+        """Continue the film, and finish it when its episodes are over."""
         assert self._filming is not None
         with self._kept_to_the_film(self._max_s):
             self._filming.turn()
@@ -173,13 +173,13 @@ class Films:
                 self._make_room()
 
     def discard(self) -> None:
-        """Give up the film that was begun."""
+        """Give up the present film."""
         filming, self._filming = self._filming, None
         if filming is not None:
             filming.film.discard()
 
     def close(self) -> None:
-        """Give up the film that was begun, and close the environment."""
+        """Give up the present film, and close the environment."""
         self.discard()
         environment, self._environment = self._environment, None
         if environment is not None:
@@ -192,7 +192,7 @@ class Films:
 
     @contextlib.contextmanager
     def _kept_to_the_film(self, limit_s: float) -> Iterator[None]:
-        """Note what fails or hangs within; the next film gets an environment of its own."""
+        """Record an error or a hang inside the block; the next film then gets a new environment."""
         try:
             with alarm(limit_s):
                 yield

@@ -1,4 +1,4 @@
-"""Roles, the triggers that decide when they send or receive, and the loop that runs those of a process."""
+"""Roles, the triggers that decide when they send or receive, and the loop that runs a process's roles."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Trigger:
     """A send or a receive, and the moment for it (paper, section 3.1).
 
     Attributes:
-        when: looks at the role only; asked before every turn, so it must cost next to nothing.
-        do: the send or the receive; never waits, and returns whether there was one.
+        when: looks at the role only; called before every turn, so it must cost next to nothing.
+        do: the send or the receive; never waits, and returns whether it did anything.
     """
 
     when: Callable[[], bool]
@@ -26,11 +26,11 @@ class Trigger:
 
 
 class Role(ABC):
-    """A part of a job that loops by itself.
+    """A part of a job with a loop of its own.
 
     Attributes:
-        name: what it is, such as ``"actor"``.
-        busy_s: seconds spent in turns and triggers that did something; kept by the loop that runs the role.
+        name: kind of the role, such as ``"actor"``.
+        busy_s: seconds in turns and triggers that did something; ``run_in_turns`` counts them.
     """
 
     name: str
@@ -38,56 +38,56 @@ class Role(ABC):
 
     @property
     def triggers(self) -> Sequence[Trigger]:
-        """The sends and receives of this role, in the order they are looked at."""
+        """The sends and receives of this role, in the order that the loop checks them."""
         return ()
 
     @abstractmethod
     def turn(self) -> bool:
-        """Do a small piece of work; False if there was none: the process may sleep until a message comes."""
+        """Do a small piece of work; return False if there was none, so that the process may sleep."""
 
     def report(self) -> RoleReport | dict[str, Any]:
-        """What goes to the root five times a second; of a user role it is a dict of JSON values."""
+        """Return the report for the root, five times a second; a user role returns a dict of JSON values."""
         return UserReport()
 
     def checked_report(self) -> RoleReport:
-        """The report, which can be sent; raises an error that names what of a user's part of it cannot be."""
+        """Return a checked report; raises an error that names a part of user code that cannot be sent."""
         return cast("RoleReport", self.report())
 
     def own_report(self) -> RoleReport:
-        """The report without what a user's part says: once that has raised, this goes to the root instead."""
+        """Return the report without the part of user code: it replaces a report that has raised."""
         return cast("RoleReport", self.report())
 
     @property
     def finished(self) -> str | None:
-        """Why this role ends the run, once it does."""
+        """The reason once this role ends the run; None before."""
         return None
 
     def allow(self, fragments: int | None) -> None:  # noqa: B027 - only actors begin fragments
-        """Begin no more than so many further fragments; None: any number."""
+        """Limit the number of further fragments; None allows any number."""
 
     def adopt_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:  # noqa: B027 - only actors
-        """Go on with other hyperparameters of a member of a population; learners get theirs with a state."""
+        """Adopt other hyperparameters of a population member; a learner gets them with a state instead."""
 
     def wind_down(self) -> None:  # noqa: B027 - most roles go on until they stop
-        """Prepare for the end: training is over, and messages under way are still to be received."""
+        """Prepare for the end: training is over, but messages under way are still to be received."""
 
     def stop(self) -> None:  # noqa: B027 - most roles leave nothing unfinished
-        """Give up what is unfinished, and keep what must be kept."""
+        """Give up unfinished work, and save what must be saved."""
 
     def keep(self) -> None:  # noqa: B027 - most keep nothing, or did so when they stopped
-        """Save what a later session may use: all roles have stopped, and the root knows it."""
+        """Save data for a later session, after the process's last report to the root."""
 
     def close(self) -> None:  # noqa: B027 - most roles hold nothing
-        """Free what the role holds. Called once, after ``stop`` or an error."""
+        """Free the role's resources. Called once, after ``stop`` or an error."""
 
 
 def rejected_by(transport: Transport) -> tuple[int, str]:
-    """Frames that an endpoint has rejected, and the reason of the first of them: for a role's report."""
+    """Return the number of frames that an endpoint has rejected, and the reason of the first."""
     return transport.counters.rejected, transport.counters.first_rejection
 
 
 CHECK_EVERY_S: Final = 0.02
-"""Seconds between two looks at the control channel while the roles are busy."""
+"""Seconds between two checks of the control channel while the roles are busy."""
 
 SLEEP_S: Final = 0.25
 """Longest sleep; messages, credits and the control channel end it sooner."""
@@ -106,16 +106,16 @@ class ControlHandler(Protocol):
     """Handles the control channel and signals, between two rounds of turns."""
 
     def handle(self) -> bool:
-        """Handle the messages that are there; never wait. False ends the loop."""
+        """Handle the waiting messages without waiting for others; return False to end the loop."""
 
 
 def run_in_turns(roles: Sequence[Role], handler: ControlHandler, sleep: Callable[[float], object]) -> None:
-    """Let every role pull its triggers and take a turn, over and over.
+    """Run every role's due triggers and its turn, over and over.
 
     Args:
-        roles: take their turns in this order.
-        handler: is asked every ``CHECK_EVERY_S``, and before each sleep.
-        sleep: sleeps for so many seconds at most, or until there may be something to do.
+        roles: roles in the order of their turns.
+        handler: called every ``CHECK_EVERY_S``, and before each sleep.
+        sleep: sleeps for at most so many seconds, or until there may be work.
 
     Raises:
         RoleError: names the role that raised.

@@ -1,7 +1,7 @@
 """The base class of user roles, and the context that they are built with. Imports no torch.
 
-``[roles.NAME]`` of a config names a subclass of ``UserRole`` by its type and says what it is connected to:
-with ``receives = ["fragments"]`` it gets a copy of every fragment of its group, with ``reads = ["policy"]``
+``[roles.NAME]`` of a config names a subclass of ``UserRole`` by its type and lists its connections: with
+``receives = ["fragments"]`` the role gets a copy of every fragment of its group, with ``reads = ["policy"]``
 it may look at the newest policy.
 """
 
@@ -34,27 +34,28 @@ if TYPE_CHECKING:
 
 
 MOST_REPORTED: Final = 32 << 10
-"""Bytes of a report as JSON: it goes to the root five times a second, and into each row of the metrics."""
+"""Most bytes of a report as JSON: it goes to the root five times a second, and into each metrics row."""
 
 
 @dataclass(frozen=True)
 class RoleContext:
-    """A user role is built with this.
+    """Context that a user role is built with.
 
     Attributes:
-        name: of the role in the config.
-        group: number of its group.
-        settings: of the role's own class, as its ``settings_type``.
+        name: name of the role in the config.
+        group: number of the role's group.
+        settings: settings of the role, as its ``settings_type``.
         config: the whole config.
-        directory: for its files, ``roles/NAME-GROUP`` in the run directory; made when first asked for.
-        spaces: of one environment.
-        layout: of a fragment.
+        directory: directory for the role's files, ``roles/NAME-GROUP`` in the run directory; made at first
+            use.
+        spaces: spaces of one environment.
+        layout: layout of a fragment.
         job: the job's number, which every fragment's header carries.
         actors: numbers of the group's actors, by the rank of the process that carries them.
-        seed: for its random streams; another one in each group and session.
-        transport: the endpoint of its process.
-        channel: brings copies of fragments; None if it receives none.
-        slot: holds the group's newest policy; None if it reads none.
+        seed: seed for the role's random streams; different in each group and session.
+        transport: the endpoint of the role's process.
+        channel: channel of copies of fragments; None if the role receives none.
+        slot: slot of the group's newest policy; None if the role reads none.
         make_agent: builds an agent that acts in so many environments, with a seed.
         make_environment: makes so many of the config's environments, for training or for evaluation.
     """
@@ -78,11 +79,11 @@ class RoleContext:
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy as its learner published it; a copy that stays as it is.
+    """A copy of a policy as its learner published it.
 
     Attributes:
-        version: which one; every later one has a higher number.
-        env_steps: received by the learner until then, over all sessions.
+        version: version of the policy; later policies have higher numbers.
+        env_steps: env steps that the policy was published with, over all sessions and groups.
         parameters: ``[parameter_count]`` as ``Agent.adopt`` takes them.
     """
 
@@ -95,12 +96,12 @@ class UserRole(Role, HasSettings):
     """A user role: subclass it, set ``settings_type`` and write ``turn``.
 
     ``turn`` does a small piece of work and returns whether there was any; without any the process sleeps
-    until a fragment or a policy comes. What ``report`` adds is in the run's metrics and summary under
-    ``extra``. An exception ends the run as failed; a ``finished`` that is not None ends it in order.
+    until a fragment or a policy comes. The run's metrics and summary have the role's report under ``extra``.
+    An exception ends the run as failed; a ``finished`` that is not None ends it in order.
 
     Attributes:
         context: the role's context.
-        settings: from the config, as its ``settings_type``.
+        settings: settings from the config, as its ``settings_type``.
     """
 
     settings_type: ClassVar[type[BaseModel]] = NoSettings
@@ -113,25 +114,25 @@ class UserRole(Role, HasSettings):
 
     @property
     def directory(self) -> Path:
-        """A directory for the role's own files, inside the run's."""
+        """Directory for the role's own files, inside the run's directory."""
         self.context.directory.mkdir(parents=True, exist_ok=True)
         return self.context.directory
 
     @property
     def samples(self) -> int:
-        """Env steps of experience in all fragments that were received."""
+        """Env steps of experience in all received fragments."""
         return sum(reception.samples for reception in self._validator.receptions.values())
 
     def fragments(self, at_most: int | None = 8) -> Iterator[Fragment]:
-        """Claim copies of fragments, those of one actor in their order.
+        """Claim copies of fragments; those of one actor come in their order.
 
-        A fragment lies in memory of the transport, and is given back when the next one is asked for or the
-        loop is left: copy what has to live longer. Actors wait while ``window`` of their fragments are
-        unclaimed, so a slow role loses nothing and slows the training down.
+        A fragment lies in the transport's memory, and is released when the loop asks for the next one or
+        ends: copy what has to live longer. Actors wait while ``window`` of their fragments are unclaimed, so
+        a slow role loses nothing and slows the training down.
 
         Args:
-            at_most: how many, so that a turn ends while actors go on; None for all, which is right in
-                ``stop``, when the actors have stopped.
+            at_most: most fragments of this call, so that a turn ends while actors go on; None for all, which
+                is right in ``stop``, when the actors have stopped.
 
         Yields:
             Read-only views of one fragment; ``Fragment.memory`` is all of it as bytes.
@@ -177,12 +178,12 @@ class UserRole(Role, HasSettings):
             claim.release()
 
     def report(self) -> dict[str, Any]:
-        """Rejected messages, which the root adds up; ``super().report() | {...}`` adds to them."""
+        """Return the rejected messages, which the root adds up; extend with ``super().report() | {...}``."""
         endpoint = rejected_by(self.context.transport)
         return {"rejected": {self.name: self._validator.rejected.reported, "endpoint": endpoint}}
 
     def checked_report(self) -> UserReport:
-        """Ask for the report, and check that it can be sent.
+        """Build the report, and check that it can be sent.
 
         Raises:
             RunFailed: names the part that cannot be sent.
@@ -191,7 +192,7 @@ class UserRole(Role, HasSettings):
         if not isinstance(said, dict):
             raise RunFailed(f"{self.name}.report() returned {said!r}, and a dict is wanted")
         nbytes = sum(_nbytes_as_json(self.name, key, value) for key, value in said.items())
-        # As JSON: a role that makes its report anew may have lists for tuples.
+        # Compared as JSON: a role that builds its own report may have lists for tuples.
         if "rejected" in said and from_json(to_json(said["rejected"])) != from_json(to_json(own.rejected)):
             raise RunFailed(
                 f'{self.name}.report() says "rejected", as the base class does: call it otherwise'
@@ -201,7 +202,7 @@ class UserRole(Role, HasSettings):
         return replace(own, values={key: value for key, value in said.items() if key != "rejected"})
 
     def own_report(self) -> UserReport:
-        """Rejected messages alone."""
+        """Report the rejected messages alone."""
         return UserReport(rejected=UserRole.report(self)["rejected"])
 
     def make_agent(self, num_envs: int) -> Agent:
@@ -209,9 +210,9 @@ class UserRole(Role, HasSettings):
         return self.context.make_agent(num_envs, self.context.seed)
 
     def make_environment(self, num_envs: int, *, evaluation: bool = False) -> VectorEnvironment:
-        """Make ``num_envs`` of the config's environments; to be closed in ``close``.
+        """Make ``num_envs`` of the config's environments; close them in ``close``.
 
-        For an evaluation they are whole games with their own rewards, whatever eases training.
+        For an evaluation they are whole games with their own rewards, without changes that ease training.
         """
         return self.context.make_environment(num_envs, evaluation)
 
@@ -232,7 +233,7 @@ def find_user_role(type_name: str) -> type[UserRole]:
     """Import the class that a config names as a role's ``type``.
 
     Raises:
-        UsageError: there is none, it does not import, or it is no ``UserRole``.
+        UsageError: there is no such class, it does not import, or it is no ``UserRole``.
     """
     found = load_role(type_name)
     if not issubclass(found, UserRole):

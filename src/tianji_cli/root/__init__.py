@@ -1,4 +1,4 @@
-"""Rank 0: a session from its directory to its summary, who is there, how it ends, where every sample went.
+"""Rank 0: runs a session, tracks its processes, ends the job and accounts for every sample.
 
-It knows roles by what they report, and imports neither torch nor roles.
+The root knows roles by their reports, and imports neither torch nor roles.
 """

@@ -1,14 +1,14 @@
-"""Where every sample went: ``produced = received + in_flight + lost + dropped`` (exact at any stop).
+"""Sample accounting: ``produced = received + in_flight + lost + dropped`` (exact at any stop).
 
-Each term is counted where it happens. Actors count what they produced and gave up, in pages that survive
-them; the buffer counts what it received, fragment by fragment, and each fragment says how far its actor's
-own count had come. What an actor pushed beyond the last fragment received is in flight if it stopped in
-order and lost if it was killed. Where a learner or a buffer was killed, the learners' count is what was
-received, and what a buffer held for them besides is lost.
+Each process counts its own term. Actors count the samples that they produced and gave up, in pages that
+outlive them; the buffer counts received samples fragment by fragment, and each fragment carries its actor's
+own count. Samples that an actor pushed after the last received fragment are in flight if the actor stopped
+in order, and lost if it was killed. If a learner or a buffer was killed, the learners' count is the number
+received, and the samples that a buffer held beyond that count are lost.
 
-Reports of several groups are put together as if one of each had made it: counts are added up, and of what
-only its owner can put together exactly (a median, a percentile) the largest is taken, so that nothing looks
-better than it is. The report of a single group is left as it is.
+The root merges the reports of several groups as if one buffer and one learner had written them: it adds up
+counts, and takes the largest of each statistic that only its owner can merge exactly (a median, a
+percentile), so that nothing looks better than it is. The report of a single group stays unchanged.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Account:
         return self.produced - self.received - self.in_flight - self.lost - self.dropped
 
     def as_learnt(self, counted: int, *, all_known: bool) -> Account:
-        """Go by the learners' count of what was received: a learner or a buffer died between two reports.
+        """Take the learners' count as the number received: a learner or a buffer died between two reports.
 
-        What a buffer held for a learner that died is lost with it, so ``lost`` is reckoned here. A learner
-        may have counted more than the last report of a dead buffer says.
+        The samples that a buffer held for a dead learner are lost too, so this computes ``lost`` anew. A
+        learner may have counted more than the last report of a dead buffer says.
 
         Args:
-            all_known: what was made is known; of a host that was lost learners may have counted more of it.
+            all_known: ``produced`` is exact; learners may have counted more samples of a lost host.
         """
         held = self.received - counted
         made = self.produced if all_known else max(self.produced, self.produced - self.lost - held)
@@ -60,14 +60,14 @@ def reconcile(
     killed: Set[Source],
     orphaned: Set[int] = frozenset(),
 ) -> Account:
-    """Add up all actors after everything stopped.
+    """Add up the samples of all actors after everything stopped.
 
     Args:
         productions: the last state of each incarnation's page.
-        receptions: what the buffers received from each.
+        receptions: samples that the buffers received from each incarnation.
         killed: incarnations that did not stop in order.
-        orphaned: numbers of actors whose buffer died: ``receptions`` is its last word, and what came after is
-            lost with it.
+        orphaned: numbers of actors whose buffer died: ``receptions`` has its last report, and the samples
+            after that report are lost.
     """
     in_flight = lost = dropped = received = 0
     for source, production in productions.items():
@@ -82,14 +82,14 @@ def reconcile(
             in_flight += unclaimed
         if production.abandoned:
             dropped += production.unfinished
-        else:  # It was killed, or an exception ended it: all that stop in order abandon what is unfinished.
+        else:  # Killed, or ended by an exception: an actor that stops in order abandons its fragment.
             lost += production.unfinished
     produced = sum(production.produced for production in productions.values())
     return Account(produced, received, in_flight, lost, dropped)
 
 
 def of_learners(said: Sequence[LearnerReport]) -> LearnerReport:
-    """Put together what the learners of several groups say, each field by the rule that it declares.
+    """Merge the reports of several groups' learners, each field by the rule that it declares.
 
     Counts are sums; version, seconds and the best mean return are the largest; the mean return, the win rate
     and the losses are means over groups; a threshold was reached when the first group reached it; means of
@@ -104,14 +104,14 @@ def of_learners(said: Sequence[LearnerReport]) -> LearnerReport:
 
 
 def of_buffers(said: Sequence[BufferReport], uses: Sequence[float]) -> BufferReport:
-    """Put together what the buffers of several groups say, but for what they received from each actor.
+    """Merge the reports of several groups' buffers, except for their receptions by source.
 
-    Sizes and counts are sums. The ratio is that of all uses to all samples; the mean number of uses is
-    weighted by the samples that a buffer received.
+    Sizes and counts are sums. The ratio is all uses over all samples; the mean number of uses is weighted by
+    the samples that a buffer received.
 
     Args:
-        said: by the buffers that have said anything.
-        uses: of samples in updates, in the group of each.
+        said: reports, one for each buffer that has sent one.
+        uses: uses of samples in updates, in the group of each buffer.
     """
     if len(said) < 2:
         return said[0] if said else BufferReport()
@@ -139,7 +139,7 @@ def _spread(spreads: Sequence[Spread | None], weights: Sequence[float]) -> Sprea
     if not known:
         return None
     total = sum(weight for _, weight in known)
-    # Where nothing is known of the weights, a group counts as much as another.
+    # Without weights, all groups count alike.
     shares = [weight / total if total > 0 else 1 / len(known) for _, weight in known]
     return Spread(
         mean=sum(share * spread.mean for share, (spread, _) in zip(shares, known, strict=True)),
@@ -150,7 +150,7 @@ def _spread(spreads: Sequence[Spread | None], weights: Sequence[float]) -> Sprea
 
 
 def _ratio(ratios: Sequence[float | None], uses: Sequence[float]) -> float | None:
-    """Reckon all uses over all samples, of which each group made its uses over its ratio."""
+    """Divide all uses by all samples; a group's samples are its uses over its ratio."""
     known = [(ratio, use) for ratio, use in zip(ratios, uses, strict=True) if ratio and use > 0]
     samples = sum(use / ratio for ratio, use in known)
     return sum(use for _, use in known) / samples if samples > 0 else None
@@ -172,7 +172,7 @@ def _earliest(said: Sequence[Mapping[float, float | None]]) -> dict[float, float
 
 
 def _means(said: Sequence[Mapping[str, float] | None]) -> dict[str, float | None] | None:
-    """Return the mean of each number over the groups that have it; what is not finite in one shows."""
+    """Return the mean of each number over the groups that have it; a value that is not finite shows."""
     known = [of_group for of_group in said if of_group is not None]
     names = dict.fromkeys(name for of_group in known for name in of_group)
     means = {name: _mean(of_group[name] for of_group in known if name in of_group) for name in names}
@@ -187,7 +187,7 @@ RULES: Final[Mapping[Rule, Callable[[Sequence[Any], Sequence[float]], Any]]] = {
     "earliest": lambda values, _uses: _earliest(values),
     "spread": _spread,
 }
-"""Functions that make one value of those of several groups, given the uses of samples in each group."""
+"""Functions that merge the values of several groups, given the uses of samples in each group."""
 RULE_OF: Final[Mapping[str, Rule]] = {
     name: hint.__metadata__[-1]
     for name, hint in get_type_hints(LearnerReport, include_extras=True).items()

@@ -1,4 +1,4 @@
-"""What the root tells the user while a job runs: phases, slow workers, lost output, rejected frames."""
+"""Messages to the user while a job runs: slow and hanging workers, lost output, rejected frames."""
 
 from __future__ import annotations
 
@@ -16,30 +16,33 @@ from tianji_cli.telemetry.snapshot import RoleStatus, Snapshot
 from tianji_cli.wire.control import ControlServer
 
 SLOW_START_S: Final = 30.0
-"""A process that is not ready after so long is named, once."""
+"""Seconds until the root names, once, the processes that are not ready."""
 STALLED_S: Final = 30.0
-"""If nothing was made and nothing learnt for so long, it is said, once."""
+"""Seconds without a step or an update until the root says so, once."""
 PAUSE_S: Final = 2.0
 """Longest pause between two steps or updates that counts as work."""
 SLOW: Final = 10
-"""A process hangs that is silent for so many times as long as it ever was."""
+"""Factor over a process's longest silence so far beyond which it counts as hanging."""
 LATE_S: Final = 10.0
-"""A worker that was not heard of for so long is reported."""
+"""Seconds of silence after which the root reports a worker as late."""
 HANGS_S: Final = 75.0
-"""Beyond the limit of an evaluation: a film may first build its environment, and closes it when it fails."""
+"""Seconds that an examiner may be silent beyond an evaluation's limit.
+
+A film may first build its environment, and closes it when it fails.
+"""
 WEIGH_EVERY_S: Final = 60.0
 GROWING: Final = 10
-"""A process whose memory was larger each time, so often in a row, and by a quarter in all, is named."""
+"""Number of measurements: the root names a process whose memory grew at each, and by a quarter in all."""
 ASLEEP_S: Final = 5.0
-"""A root that has not looked for so long was suspended itself: silences say nothing."""
+"""Seconds between two checks beyond which the root itself was suspended: silences then mean nothing."""
 
 
 class Announcements:
-    """Says each thing once.
+    """Announces events of a running job to the user, most of them once.
 
     Attributes:
-        worked_s: seconds in which steps or updates were made.
-        stuck: an actor that has hung since the last of them; None if none has.
+        worked_s: seconds of training, without pauses of more than ``PAUSE_S``.
+        stuck: rank of an actor that has hung since the last step or update; None if none has.
     """
 
     def __init__(self, plan: Plan, event: Callable[[str], None]) -> None:
@@ -59,31 +62,32 @@ class Announcements:
         self._weights: dict[int, list[int]] = {}
 
     def begin(self, rank: int) -> None:
-        """A worker was started."""
+        """Note that a worker was started."""
         self._silence.begin(rank)
 
     def is_built(self, rank: int) -> None:
-        """A worker is ready: a reset may take an actor twice as long as its start, which had one."""
+        """Note that a worker is ready. Its start had a reset, so one may take twice as long as the start."""
         is_examiner = EXAMINER in self._plan.processes[rank].roles
         self.heard_of(rank, 0.0 if is_examiner else 2 * self._silence.of(rank)[0] / SLOW)
 
     def heard_of(self, rank: int, after_s: float) -> None:
-        """A worker has said something, so many seconds of its own after what it said before."""
+        """Note a sign of life from a worker, ``after_s`` seconds of its own clock after the one before."""
         if self._silence.is_broken(rank, after_s):
             self._event(f"{self._title(rank)} is heard of again")
 
     def check_hanging(
         self, limits_s: Mapping[int, float], is_suspended: Callable[[int], bool]
     ) -> dict[int, str]:
-        """Find those that do not come back from a call, and say so; called before ``check_training``.
+        """Find and announce the processes that do not return from a call; called before ``check_training``.
 
-        Of a time in which one of them, or the root, is suspended no more than ``LATE_S`` count.
+        While a process or the root is suspended, no more than ``LATE_S`` of its silence count.
 
         Args:
-            limits_s: how long each may be silent, by rank; one that is slow may be so for longer.
+            limits_s: longest silence of each rank, in seconds; a process that is usually slow may take
+                longer.
 
         Returns:
-            What they do, in words, by rank.
+            Description of each hang, by rank.
         """
         now, before = time.monotonic(), self._looked_s
         self._looked_s = now
@@ -97,7 +101,7 @@ class Announcements:
                 continue
             roles = self._plan.processes[rank].roles
             if EXAMINER not in roles and ("learner" not in roles or silent_s > limit_s / SLOW):
-                self.stuck = rank  # Nobody waits for an examiner, and an update may take long.
+                self.stuck = rank  # No process waits for an examiner, and an update may take long.
             if silent_s > limit_s:
                 self._silence.begin(rank)
                 where, after = "a step, an action or a picture", f"{round(max(limit_s, usual_s), 1):g} s"
@@ -106,7 +110,7 @@ class Announcements:
         return hanging
 
     def check_training(self, ranks: Iterable[int], snapshot: Snapshot) -> None:
-        """Name those of the ranks that were not heard of for long, and say when nothing goes on.
+        """Announce the ranks that have become late, and training that stands still or goes on.
 
         Plain lines stop while nothing changes: a run that hangs must not look like one that has ended.
         """
@@ -124,7 +128,7 @@ class Announcements:
             self._event(f"no environment step and no update for {STALLED_S:g} s")
 
     def check_memory(self, roles: Iterable[RoleStatus]) -> None:
-        """Name processes whose memory grows and grows; beside a learner there may be a replay that fills."""
+        """Announce actors and examiners whose memory grows steadily; other processes may fill a replay."""
         if time.monotonic() < self._weigh_s:
             return
         self._weigh_s = time.monotonic() + WEIGH_EVERY_S
@@ -143,18 +147,18 @@ class Announcements:
                     weights.clear()
 
     def check_start(self, missing: Iterable[int]) -> None:
-        """Name those of the ranks that all others wait for, if they take long to start."""
+        """Announce the ranks that all others wait for, if they take long to start."""
         if time.monotonic() - self._began > SLOW_START_S:
             self._once("start", f"not ready yet after {SLOW_START_S:g} s: {self._plan.titles(missing)}")
 
     def check_first_step(self, trained_s: float) -> None:
-        """Describe how long it took until the first step, which was ``trained_s`` ago; 0 before it."""
+        """Announce the start-up time; the first step was ``trained_s`` ago, 0 before it."""
         if trained_s:
             start_up_s = time.monotonic() - BEGAN_S - trained_s
             self._once("first step", f"first environment step {start_up_s:.2f} s after the command began")
 
     def check_servers(self, suspended: Mapping[str, int]) -> None:
-        """Name the fork servers that are suspended, and say their process ids."""
+        """Announce fork servers that are suspended, with their process ids."""
         for title in suspended.keys() - self._suspended_servers:
             pid = suspended[title]
             self._event(
@@ -164,18 +168,18 @@ class Announcements:
         self._suspended_servers = set(suspended)
 
     def check_waiting(self, waits_for: Receiver | None) -> None:
-        """Name a role that holds actors back."""
+        """Announce a role that holds actors back."""
         if waits_for is not None:
             why = "which claims its fragments too slowly or not at all"
             self._once(waits_for, f"actors wait for {waits_for}, {why}")
 
     def check_remarks(self, remarks: Mapping[str, str]) -> None:
-        """Pass on what actors remark of their environments, once for each subject."""
+        """Announce the actors' remarks about their environments, once for each subject."""
         for subject, remark in remarks.items():
             self._once(("remark", subject), remark)
 
     def check_evaluation(self, cut_off: str | None) -> None:
-        """Tell, once, that an evaluation while training was cut off by a limit."""
+        """Announce, once, that a limit cut off an evaluation during training."""
         if cut_off is not None:
             self._once(
                 "cut off",
@@ -184,16 +188,16 @@ class Announcements:
             )
 
     def check_film(self, failure: str | None) -> None:
-        """Tell, once, that an evaluation could not be filmed; the examiner's log has each failure."""
+        """Announce, once, that an evaluation could not be filmed; the examiner's log has each failure."""
         if failure is not None:
             self._once("film", f"an evaluation could not be filmed, and the run goes on: {failure}")
 
     def lose_output(self, rank: int, cause: OSError) -> None:
-        """Say that what a worker on another host writes cannot be kept."""
+        """Announce, once a rank, that the root cannot keep the output of a worker on another host."""
         self._once(("output", rank), f"what {self._title(rank)} writes to its log is lost: {cause}")
 
     def _once(self, of: object, text: str) -> None:
-        """Say something, unless it was said before of the same thing."""
+        """Announce a text, unless there was one on the same subject before."""
         if of not in self._said:
             self._said.add(of)
             self._event(text)
@@ -203,7 +207,7 @@ class Announcements:
 
 
 class Silence:
-    """Remembers when each rank was heard of last, who was reported as late, and how long each was silent."""
+    """Remembers each rank's last sign of life, its longest silence, and whether it was reported as late."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self._heard = dict.fromkeys(ranks, time.monotonic())
@@ -212,15 +216,15 @@ class Silence:
         self._late: set[int] = set()
 
     def begin(self, rank: int) -> None:
-        """Take a rank for heard of: it was just started."""
+        """Restart the silence of a rank at 0."""
         self._heard[rank] = self._counted_from[rank] = time.monotonic()
         self._late.discard(rank)
 
     def is_broken(self, rank: int, after_s: float) -> bool:
-        """Note that a rank was heard of; says whether it had been reported as late.
+        """Note a sign of life from a rank; return whether the rank had been reported as late.
 
         Args:
-            after_s: how long it has been silent by its own clock: the root may have been suspended.
+            after_s: silence by the rank's own clock, since the root may have been suspended.
         """
         late = rank in self._late
         self._longest_s[rank] = max(self._longest_s[rank], min(after_s, self.of(rank)[0]))
@@ -228,23 +232,23 @@ class Silence:
         return late
 
     def of(self, rank: int) -> tuple[float, float]:
-        """For how many seconds a rank has been silent, and how many are not unusual for it."""
+        """Return the silence of a rank, and the longest silence that is usual for it, in seconds."""
         return time.monotonic() - self._counted_from[rank], SLOW * self._longest_s[rank]
 
     def newly_late(self, ranks: Iterable[int]) -> list[int]:
-        """Find those of the ranks that are late now and were not reported before."""
+        """Find the ranks that are late now and were not reported before."""
         now = time.monotonic()
         late = [rank for rank in ranks if rank not in self._late and now - self._heard[rank] > LATE_S]
         self._late.update(late)
         return late
 
     def pause(self, rank: int) -> None:
-        """Count the silence of a rank from now on: it, or the root, was suspended."""
+        """Count the silence of a rank from now on: the rank, or the root, was suspended."""
         self._counted_from[rank] = time.monotonic()
 
 
 class Rejections:
-    """Adds up the frames that roles, the control channel and the root's own endpoint have rejected."""
+    """Adds up the frames that roles, the control channel and the root's own endpoint reject."""
 
     def __init__(
         self,
@@ -265,7 +269,7 @@ class Rejections:
         return sum(count for _, count, _ in self._all())
 
     def report(self) -> None:
-        """Tell the user of each role's first rejection; the summary counts the rest."""
+        """Announce each role's first rejection; the summary counts the rest."""
         for whom, count, why in self._all():
             if whom not in self._reported:
                 self._reported.add(whom)

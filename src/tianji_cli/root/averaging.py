@@ -1,4 +1,4 @@
-"""Parameter averaging over groups: the root takes contributions round by round and publishes their mean."""
+"""Parameter averaging: the root collects the groups' contributions in rounds and publishes their mean."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from tianji_cli.wire.reports import Rejected
 from tianji_transports.core import Claim, Transport
 
 ENOUGH: Final = 2
-"""Contributions with which a round may be closed though a group is missing."""
+"""Least number of contributions with which a late round closes although a group is missing."""
 
 SAY_EVERY_S: Final = 10.0
-"""A group that is late again and again is reported this often."""
+"""Least seconds between two messages about the same late group."""
 
 
 class ParameterAveraging:
-    """Averages what groups contribute, each at most once in a round, weighted by the samples it has used.
+    """Averages the parameters of several groups, weighted by the samples that each group has used.
 
-    Running statistics are not averaged but merged, by how much each group has seen.
+    A group contributes at most once in a round. Running statistics are not averaged but merged, by the number
+    of observations that each group has seen.
 
-    A round begins with its first contribution and ends when every group that lives has contributed, or
-    ``wait_s`` after the second one: a group by itself has nothing to be averaged with. A group that was late
-    is taken into the next one. The mean is summed up in the order of the groups, so that the same
-    contributions have the same mean, bit by bit.
+    A round begins with its first contribution and ends when every living group has contributed, or
+    ``wait_s`` after the second contribution: a single group has nothing to be averaged with. A late group
+    joins the next round. The sum follows the order of the groups, so that the same contributions have the
+    same mean, bit by bit.
 
     Args:
         wait_s: longest that a round stays open once two groups have contributed; a group is late if another's
@@ -39,9 +40,9 @@ class ParameterAveraging:
 
     Attributes:
         rejected: messages that are no contribution of this job, or a second one in a round.
-        missed: of each group: rounds that it was late for while it lived.
-        deadline: when groups are late for the open round, by ``time.monotonic``; infinite if none is open, or
-            if they are already.
+        missed: rounds that each group was late for while it lived.
+        deadline: time of ``time.monotonic`` from which groups are late for the open round; infinite if no
+            round is open, or if they are late already.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class ParameterAveraging:
         self.deadline = float("inf")
 
     def turn(self) -> bool:
-        """Take what has come; close a round that is complete or late. False if there was nothing to do."""
+        """Receive contributions; close a complete or late round. Return False if there was no work."""
         came = False
         while (claim := self.transport.probe(CONTRIBUTIONS)) is not None:
             self._take(claim)
@@ -90,11 +91,11 @@ class ParameterAveraging:
         return True
 
     def lose(self, rank: int) -> None:
-        """Wait no longer for a group, by its learner; what it has contributed already counts."""
+        """Stop waiting for the group of a learner's rank; its last contribution still counts."""
         self._living.discard(self._groups[rank])
 
     def report(self, overview: Overview) -> None:
-        """Note in the overview how far averaging is."""
+        """Write the progress of averaging into the overview."""
         overview.note_averaging(self.rounds, self.missed)
 
     def _take(self, claim: Claim) -> None:
@@ -118,7 +119,7 @@ class ParameterAveraging:
         if len(self._here) <= ENOUGH:
             self.deadline = time.monotonic() + self._wait_s
         if len(self._here) == 1 and self._living - self._here:
-            self._publish()  # All groups that can contribute now.
+            self._publish()  # Tells all groups that they can contribute now.
 
     def _close(self) -> None:
         contributors = sorted(self._here)
@@ -130,7 +131,7 @@ class ParameterAveraging:
             contribution = self._contributions[group]
             if i == 0:
                 mean[:] = first
-            else:  # By differences, so that what is alike in all groups, as frozen parameters are, stays so.
+            else:  # Differences keep parameters exact that are equal in all groups, such as frozen ones.
                 contribution.values -= first
                 contribution.values *= share
                 mean += contribution.values
@@ -145,7 +146,7 @@ class ParameterAveraging:
         self._publish()
 
     def _miss_others(self) -> None:
-        """Count those that are late for this round, once, and name them."""
+        """Count the groups that are late for this round, once, and announce them."""
         self.deadline = float("inf")
         for group in sorted(self._living - self._here - self._late):
             self._late.add(group)
@@ -169,16 +170,16 @@ class ParameterAveraging:
 def merge_statistics(
     contributions: Sequence[Contribution],
 ) -> list[tuple[slice, npt.NDArray[np.float64]]]:
-    """Merge what groups have seen, by how many each has counted (Chan et al., 1979).
+    """Merge the running means and variances of several groups by their counts (Chan et al., 1979).
 
-    A group goes on from the last average with its own count, so what it adds to that weighs as much as it is.
-    Distances of means are taken in double precision, before anything is squared, so means may be far from 0.
+    A group goes on from the last average with its own count, so new observations have their true weight.
+    Distances of means are in double precision, before anything is squared, so means may be far from 0.
 
     Args:
-        contributions: alike in where their statistics are.
+        contributions: contributions whose statistics lie in the same places.
 
     Returns:
-        Where means and variances are in the values, and what they are together.
+        The places of means and variances in the values, and the merged means and variances.
     """
     merged = []
     for start, number, rests in contributions[0].statistics.tolist():
@@ -186,14 +187,14 @@ def merge_statistics(
             continue
         counts = np.array([one.values[start - 1] for one in contributions], np.float64)
         if not counts.any():
-            continue  # All are as they were at the beginning.
+            continue  # No group has counted anything yet.
         shares = counts / counts.sum()
         ends = start + number, start + 2 * number
         means = np.array([one.values[start : ends[0]] for one in contributions], np.float64)
         variances = np.array([one.values[ends[0] : ends[1]] for one in contributions], np.float64)
         if rests:
             means += [one.values[ends[1] : ends[1] + rests] for one in contributions]
-        distances = means - means[0]  # From any of them: equal means have no distance, bit by bit.
+        distances = means - means[0]  # Any mean will do as origin: equal means have distance 0, bit by bit.
         apart = shares @ distances
         variance = shares @ (variances + np.square(distances - apart))
         mean = means[0] + apart

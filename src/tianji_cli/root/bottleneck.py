@@ -1,4 +1,4 @@
-"""What holds a running job back, by what its roles did lately and by whom their actors waited for."""
+"""The bottleneck of a running job, from the recent work of its roles and the waiting times of its actors."""
 
 from __future__ import annotations
 
@@ -29,31 +29,34 @@ from tianji_cli.wire.messages import Report
 from tianji_cli.wire.reports import ActorReport, BufferReport, FollowerReport, LearnerReport
 
 WINDOW_S: Final = 5.0
-"""How far back is looked during a run: past the noise of single seconds."""
+"""Seconds of work that a bottleneck is found from during a run: longer than the noise of single seconds."""
 
 LEAST_S: Final = 2.0
 LEAST_VERSIONS: Final = 2
-"""In less time, or with fewer versions of the policy, too little is known to name anything."""
+"""In less time, or with fewer versions of the policy, the measurements are too few to name a bottleneck."""
 
 MOST_MARKS: Final = 600
-"""How many moments are remembered: some minutes, for jobs whose rollouts take that long."""
+"""Most moments that are kept: some minutes, for jobs whose rollouts take that long."""
 
 HOLD_S: Final = WINDOW_S
-"""Another side is named once it was found for so long: two near balance do not take turns on the screen."""
+"""Seconds that another side must be the bottleneck before it is named: two near balance would alternate."""
 
 Overlap = Literal["free", "in step", "none"]
-"""Who may work while others do: all of them; actors only when the learner waits for them, and the other way
-round (``mode = "sync"``); none, where all roles of a group are one process (``inproc``)."""
+"""Roles that may work at the same time.
+
+``"free"``: all of them; ``"in step"``: actors only while the learner waits for them, and the other way round
+(``mode = "sync"``); ``"none"``: all roles of a group are one process (``inproc``).
+"""
 
 MOSTLY: Final = 0.5
-"""A side that is busy for a smaller share of the time waits most of it; a role for which its group's actors
-wait a larger share holds them back."""
+"""A side that is busy for a smaller share of the time mostly waits; a role for which its group's actors wait
+for a larger share of the time holds them back."""
 
 THROTTLED: Final = 0.25
-"""A CPU quota that is used up in a larger share of its periods holds the job back, whatever its roles do."""
+"""A CPU quota that is used up in a larger share of its periods is the bottleneck, whatever the roles do."""
 
 IDLE: Final = 0.5
-"""Cores that are idle for less time than this of one are at work."""
+"""Idle cores, on average, below which the host counts as busy."""
 
 BOUND_BY_WAITING: Final = Bottleneck(
     "communication-bound",
@@ -64,13 +67,13 @@ BOUND_BY_WAITING: Final = Bottleneck(
 
 @dataclass(frozen=True)
 class Work:
-    """What all roles of one kind did, so far or in some time.
+    """Work of all roles of one kind, so far or in an interval.
 
     Attributes:
-        count: samples that they produced or received, or uses that they made.
-        busy_s: seconds that they worked, all of them together.
-        running_s: seconds that they were there, all of them together.
-        members: how many they are.
+        count: samples that the roles produced or received, or uses that they made.
+        busy_s: seconds of work, summed over the roles.
+        running_s: seconds of presence, summed over the roles.
+        members: number of roles.
     """
 
     count: float = 0.0
@@ -79,11 +82,11 @@ class Work:
     members: int = 0
 
     def __add__(self, other: Work) -> Work:
-        """What these and those did."""
+        """Sum of the work of two sets of roles."""
         return Work(*map(add, vars(self).values(), vars(other).values()))
 
     def since(self, earlier: Work) -> Work:
-        """What the same roles did after an earlier moment."""
+        """Work of the same roles since an earlier moment."""
         return Work(
             self.count - earlier.count,
             self.busy_s - earlier.busy_s,
@@ -93,7 +96,7 @@ class Work:
 
     @property
     def capacity(self) -> float:
-        """How much they would do each second if they never waited.
+        """Count per second if the roles never waited.
 
         >>> Work(count=300.0, busy_s=1.5, running_s=10.0, members=2).capacity
         400.0
@@ -102,18 +105,19 @@ class Work:
 
     @property
     def busy(self) -> float:
-        """Share of the time that they worked, 0 to 1."""
+        """Share of the time that the roles worked, 0 to 1."""
         return self.busy_s / self.running_s if self.running_s > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What a job did, so far or in some time.
+    """Work of a job's actors, buffers and learners, so far or in an interval.
 
     Attributes:
-        actors: with the samples that they produced.
-        buffers: with the samples that they received.
-        learners: with the uses that they made; a buffer that takes turns with one makes it as much busier.
+        actors: work of the actors; its count is samples produced.
+        buffers: work of the buffers; its count is samples received.
+        learners: work of learners and followers; its count is uses. A buffer in a learner's process adds its
+            busy time to the learner's.
     """
 
     actors: Work = Work()
@@ -121,23 +125,23 @@ class Observation:
     learners: Work = Work()
 
     def __add__(self, other: Observation) -> Observation:
-        """What these and those did."""
+        """Sum of two observations."""
         return Observation(*map(add, vars(self).values(), vars(other).values()))
 
     def since(self, earlier: Observation) -> Observation:
-        """What the same job did after an earlier moment."""
+        """Work of the same job since an earlier moment."""
         return Observation(*map(Work.since, vars(self).values(), vars(earlier).values()))
 
 
 @dataclass(frozen=True)
 class HostCores:
-    """Cores of the host on which all of a job runs.
+    """Cores of the host that runs a whole job.
 
     Attributes:
-        there: how many, of which a CPU quota may leave a part.
-        shared: roles share them.
-        idle: that were at work with nothing, on average.
-        would_use_them: settings with which actors would be at work on idle cores.
+        there: number of cores, as a CPU quota limits it.
+        shared: roles share cores.
+        idle: cores without work, on average.
+        would_use_them: settings with which actors would use the idle cores.
         throttled: share of the quota's periods in which it was used up, 0 to 1.
     """
 
@@ -151,12 +155,12 @@ class HostCores:
 def observed_bottleneck(
     observation: Observation, rho: float, overlap: Overlap, cores: HostCores | None = None
 ) -> Bottleneck | None:
-    """Name what holds a running job back.
+    """Name the bottleneck of a running job.
 
     Args:
         rho: uses of each sample.
-        overlap: who may work while others do.
-        cores: of its host; None where there are several, or nothing is known of them.
+        overlap: roles that may work at the same time.
+        cores: cores of the job's host; None with several hosts, or if nothing is known of the cores.
 
     Returns:
         None if one of the sides has not worked yet.
@@ -166,7 +170,7 @@ def observed_bottleneck(
     reception = buffers.capacity * rho
     if not (production > 0 and reception > 0 and consumption > 0):
         return None
-    # A quota that is used up slows all of them down, whoever waits for whom.
+    # A quota that is used up slows all roles down, whichever waits for another.
     if cores is not None and cores.shared and cores.idle < IDLE and (overlap == "free" or cores.throttled):
         return beside_busy_cores(cores.there, cores.throttled, actors.busy_s, learners.busy_s)
     if overlap == "none":
@@ -183,7 +187,7 @@ def observed_bottleneck(
 
 @dataclass
 class _Process:
-    """What one process did: in earlier incarnations, and in the present one."""
+    """Work of one process, in its earlier incarnations and in the present one."""
 
     incarnation: int
     before: Observation = field(default_factory=Observation)
@@ -192,7 +196,7 @@ class _Process:
 
 @dataclass(frozen=True)
 class _Mark:
-    """How far the job was at some moment."""
+    """Progress of the job at one moment."""
 
     at_s: float
     version: int
@@ -202,7 +206,7 @@ class _Mark:
 
 
 def usable_idle_s() -> float:
-    """Core seconds in which the cores that this process may use had nothing to do, since the host started."""
+    """Idle core seconds of the cores that this process may use, since the host started."""
     times = psutil.cpu_times(percpu=True)
     # Containers may count their own cores from 0 and still name the affinity by the machine's.
     usable = [times[core] for core in os.sched_getaffinity(0) if core < len(times)] or times
@@ -210,13 +214,13 @@ def usable_idle_s() -> float:
 
 
 class WorkLog:
-    """Owns what is known of the roles' work, and names what holds the job back.
+    """Owns the history of the roles' work, and names the bottleneck of the job.
 
     Args:
-        idle_s: core seconds in which the cores of this host had nothing to do, so far.
+        idle_s: returns the idle core seconds of this host so far.
 
     Attributes:
-        waits_for: the user role that held actors back when ``current`` was asked last.
+        waits_for: the user role that held actors back at the last call of ``current``.
     """
 
     def __init__(self, config: JobConfig, plan: Plan, idle_s: Callable[[], float] = usable_idle_s) -> None:
@@ -242,7 +246,7 @@ class WorkLog:
         self.waits_for: Receiver | None = None
 
     def note(self, process: PlannedProcess, report: Report, produced: Mapping[int, int]) -> None:
-        """Take in a report, and the samples that each of its actors has made in this incarnation by now."""
+        """Record a report, and the samples that each of its actors has made in this incarnation so far."""
         known = self._processes.setdefault(process.rank, _Process(report.incarnation))
         if report.incarnation != known.incarnation:
             known.incarnation, known.before = report.incarnation, known.before + known.now
@@ -250,15 +254,15 @@ class WorkLog:
         self._held_back.note(process, report)
         for said in report.roles:
             if isinstance(said, LearnerReport):
-                # Groups publish by themselves; the one that is ahead shows how far the job is.
+                # Groups publish independently; the one that is ahead shows the progress of the job.
                 self._rho, self._version = said.rho, max(self._version, said.version)
                 if self._first_version is None:
                     self._first_version = self._version
 
     def current(self, now_s: float) -> Bottleneck | None:
-        """Name what holds the job back lately, None while too little is known; ``now_s`` is of any clock."""
+        """Name the current bottleneck, None while too little is known; ``now_s`` is on any clock."""
         done = self._total()
-        if done.learners.count > 0:  # What was before the first update says nothing of what comes.
+        if done.learners.count > 0:  # The time before the first update says nothing about training.
             self._mark(now_s, done)
         self.waits_for = self._held_back.current(now_s)
         if self.waits_for is not None:
@@ -276,9 +280,9 @@ class WorkLog:
         return self._named
 
     def _mark(self, now_s: float, done: Observation) -> None:
-        """Remember this moment, if a learner has reported since the last one; forget those too long ago."""
+        """Record this moment if a learner has reported since the last one; drop moments that are too old."""
         if not self._marks or done.learners.running_s > self._marks[-1].done.learners.running_s:
-            # What tells of idle cores is a file, and strangers may hold the last descriptor for a moment.
+            # Idle times come from a file, and strangers may hold the last descriptor for a moment.
             with contextlib.suppress(OSError):
                 self._marks.append(_Mark(now_s, self._version, done, self._idle_s(), cpu_limit()))
                 self._begun = self._begun or self._marks[0]
@@ -286,18 +290,18 @@ class WorkLog:
             self._marks.popleft()
 
     def window_began(self, now_s: float) -> float:
-        """Say since when the roles' work counts, on the clock of ``current``."""
+        """Return the start of the interval whose work counts, on the clock of ``current``."""
         if self.waits_for is not None or not self._marks:
             return now_s - WINDOW_S
-        # Of learners that report no more, the marks stand still, and the others go on.
+        # If learners no longer report, the marks stand still while the other roles go on.
         first_s, last_s = self._marks[0].at_s, self._marks[-1].at_s
         return max(first_s, now_s - max(WINDOW_S, last_s - first_s))
 
     def overall(self, train_s: float) -> Bottleneck | None:
-        """Name what held the whole session back; None if it was too short to tell.
+        """Name the bottleneck of the whole session; None if the session was too short to tell.
 
         Args:
-            train_s: seconds of training: processes run before it and after it.
+            train_s: seconds of training; processes also run before and after it.
         """
         held_back_by = self._held_back.overall()
         if held_back_by is not None:
@@ -318,9 +322,10 @@ class WorkLog:
         return naming_network(found, self._config.model.settings)
 
     def _cores(self, first: _Mark, last: _Mark) -> HostCores | None:
-        """Describe what became of the cores between two moments; None where that is not known.
+        """Describe the use of the cores between two moments; None if it is not known.
 
-        So it is with several hosts, and with a CPU quota that is not used up: idle cores are not the job's.
+        It is not known with several hosts, nor with a CPU quota that is not used up: idle cores are not the
+        job's.
         """
         if not self._is_here or last.at_s <= first.at_s:
             return None
@@ -355,9 +360,9 @@ def _overlap(config: JobConfig) -> Overlap:
 
 
 def _done(process: PlannedProcess, report: Report, produced: Mapping[int, int]) -> Observation:
-    """Sum up what the roles of one process did in this incarnation."""
+    """Sum up the work of the roles of one process in this incarnation."""
     done = Observation()
-    # Who takes turns with a learner takes its time.
+    # A buffer or a user role in a learner's process takes the learner's time.
     turns_s = sum(
         busy_s for said, busy_s in zip(report.roles, report.busy_s, strict=True) if said.role != "actor"
     )
@@ -370,7 +375,7 @@ def _done(process: PlannedProcess, report: Report, produced: Mapping[int, int]) 
             case LearnerReport():
                 done += Observation(learners=Work(said.session_consumed, turns_s, report.running_s))
             case FollowerReport():
-                # Its uses are among those that its group's learner counts.
+                # The learner of the group counts the uses of its followers.
                 done += Observation(learners=Work(0, busy_s, report.running_s))
     made = sum(produced.get(actor, 0) for actor in process.actors)
     return done + Observation(actors=Work(count=made))
@@ -378,18 +383,18 @@ def _done(process: PlannedProcess, report: Report, produced: Mapping[int, int]) 
 
 @dataclass(frozen=True, order=True)
 class Receiver:
-    """A role of a group, for which the group's actors may have to wait."""
+    """A role that the actors of its group may have to wait for."""
 
     name: str
     group: int
 
     def __str__(self) -> str:
-        """As processes are called."""
+        """Return the name and the group, as in the titles of processes."""
         return f"{self.name} (group {self.group})"
 
 
 class BackPressure:
-    """Owns how long actors have waited for whom."""
+    """Owns the times that actors have waited for each receiver."""
 
     def __init__(self, plan: Plan) -> None:
         self._actors = Counter(process.group for process in plan.processes for _ in process.actors)
@@ -398,7 +403,7 @@ class BackPressure:
         self._marks: deque[tuple[float, Mapping[Receiver, float]]] = deque()
 
     def note(self, process: PlannedProcess, report: Report) -> None:
-        """Take in for how long a process's actors have waited, in this incarnation."""
+        """Record the waiting times of a process's actors in this incarnation."""
         for index, said in enumerate(report.roles):
             if isinstance(said, ActorReport) and process.group is not None:
                 self._running_s[process.rank, index] = report.running_s
@@ -407,7 +412,7 @@ class BackPressure:
                 }
 
     def current(self, now_s: float) -> Receiver | None:
-        """The role that holds its group's actors back lately; None if none does, or for ``WINDOW_S``."""
+        """Return the role that holds its group's actors back; None if none does, or before ``WINDOW_S``."""
         waited = self._total()
         self._marks.append((now_s, waited))
         while len(self._marks) > 2 and now_s - self._marks[1][0] >= WINDOW_S:
@@ -419,7 +424,7 @@ class BackPressure:
         return self._worst(lately, now_s - then_s)
 
     def overall(self) -> Receiver | None:
-        """Return who held its group's actors back for as long as they were there."""
+        """Return the role that held its group's actors back over the whole session; None if none did."""
         there_s = sum(self._running_s.values()) / max(len(self._running_s), 1)
         return self._worst(self._total(), there_s) if there_s >= LEAST_S else None
 
@@ -439,7 +444,7 @@ class BackPressure:
 
 
 def bound_by(receiver: Receiver) -> Bottleneck:
-    """Name a role as what holds the job back."""
+    """Name a role as the bottleneck of the job."""
     return Bottleneck(
         "communication-bound",
         f"actors wait most of the time for the role {receiver}, which claims its fragments too slowly or not "

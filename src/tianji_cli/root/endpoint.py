@@ -1,4 +1,4 @@
-"""The root's endpoint, by which it averages several groups, or compares them as members of a population."""
+"""The root's endpoint: it averages several groups, or compares them as members of a population."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tianji_transports.wiring import Wiring
 
 
 class Exchange(Protocol):
-    """What the root has to do with the learners of several groups.
+    """The root's work with the learners of several groups: averaging or comparison.
 
     Attributes:
-        rejected: messages that came whole and were none of this job.
-        deadline: when it has something to do though nothing has come, by ``time.monotonic``.
+        rejected: messages that came whole and did not belong to this job.
+        deadline: time of ``time.monotonic`` at which there is work even without a message.
     """
 
     transport: Transport
@@ -30,28 +30,28 @@ class Exchange(Protocol):
     deadline: float
 
     def turn(self) -> bool:
-        """Do what there is to do; False if there was nothing."""
+        """Do the pending work; return False if there was none."""
 
     def lose(self, rank: int) -> None:
-        """Wait no longer for a group, by its learner."""
+        """Stop waiting for the group of a learner's rank."""
 
     def report(self, overview: Overview) -> None:
-        """Note in the overview how far it is."""
+        """Write the progress into the overview."""
 
 
 ExchangeFactory = Callable[[Transport, Mapping[int, int], int], Exchange]
-"""Builds what uses the endpoint: of the group of each learner, by its rank, and the job's number."""
+"""Builds the exchange from the transport, the group of each learner by its rank, and the job's number."""
 
 
 class RootEndpoint:
-    """Opens the root's endpoint once the wiring is known, and sleeps at it until a group sends something.
+    """Opens the root's endpoint once the wiring is known, and sleeps on it until a group sends a message.
 
     Args:
-        options: how the endpoint reaches other hosts.
-        build: builds what averages the groups, or compares the members of a population.
+        options: options of the transport to other hosts.
+        build: builds the exchange, which averages the groups or compares the members of a population.
 
     Attributes:
-        failure: why the root has nothing to do with the groups any more; empty while nothing has failed.
+        failure: the reason why the root no longer reaches the groups; empty while nothing has failed.
     """
 
     def __init__(self, plan: Plan, options: EngineOptions, build: ExchangeFactory) -> None:
@@ -64,7 +64,7 @@ class RootEndpoint:
         self.failure = ""
 
     def open(self, wiring: Wiring) -> None:
-        """Open the endpoint, unless training is over already; group 0's learner may come a second time."""
+        """Open the endpoint once, unless training is over; group 0's learner may register a second time."""
         if self._over or self._exchange is not None:
             return
         # Imported here: the root of a single group needs none of it to start.
@@ -85,16 +85,16 @@ class RootEndpoint:
 
     @property
     def address(self) -> Mapping[int, str]:
-        """The root's address by its rank, once there is one."""
+        """The root's address by its rank; empty before the endpoint is open."""
         return {} if self._exchange is None else {ROOT_RANK: self._exchange.transport.address}
 
     def connect(self, addresses: Mapping[int, str]) -> None:
-        """Learn the addresses of all processes."""
+        """Connect to all processes by their addresses."""
         if self._exchange is not None:
             self._exchange.transport.connect(addresses)
 
     def turn(self) -> None:
-        """Do what there is to do."""
+        """Do the exchange's pending work."""
         if self._exchange is not None and not self._over:
             try:
                 self._exchange.turn()
@@ -102,16 +102,16 @@ class RootEndpoint:
                 self._fail(error)
 
     def finish(self) -> None:
-        """Training is over: do no more, miss no group, and admit no connection any more.
+        """Stop the exchange when training is over: miss no group, and admit no further connection.
 
-        From now on the endpoint is not looked at, and strangers who connected would fill it.
+        The root no longer reads the endpoint, and strangers that connected would fill it.
         """
         self._over = True
         if self._exchange is not None:
             self._shut.enter_context(self._exchange.transport.undisturbed())
 
     def sleep(self, until: float, control: ControlServer, also: Sequence[int]) -> None:
-        """Sleep until a learner or the control channel has something, or a round has to be closed."""
+        """Sleep until a learner or the control channel has a message, or a round has to be closed."""
         timeout_s = max(0.0, until - time.monotonic())
         if self._exchange is None or self._over:
             control.wait(timeout_s, also)
@@ -123,20 +123,20 @@ class RootEndpoint:
                 self._fail(error)
 
     def lose(self, learners: Iterable[int]) -> None:
-        """Go on without some learners, by rank."""
+        """Go on without some learners, given by rank."""
         if self._exchange is not None:
             for rank in learners:
                 self._exchange.lose(rank)
                 self._exchange.transport.peer_lost(rank)
 
     def report(self, overview: Overview) -> None:
-        """Note in the overview how far it is with the groups."""
+        """Write the progress of the groups into the overview."""
         if self._exchange is not None:
             self._exchange.report(overview)
 
     @property
     def rejected(self) -> tuple[int, str]:
-        """How many messages were rejected, by the endpoint or by what uses it, and why the first."""
+        """Number of messages that the endpoint or the exchange rejected, and the reason of the first."""
         if self._exchange is None:
             return 0, ""
         counters, rejected = self._exchange.transport.counters, self._exchange.rejected

@@ -1,8 +1,8 @@
-"""What ends training in the root's view, and how much actors may still produce before that.
+"""Stop rules that the root checks, and the number of fragments that actors may still begin.
 
-A run is over when its learners have *received* ``stop.env_steps``. If actors went on until then, what they
-have in flight would come on top: with 200 actors, most of another run. So production stops once what is
-under way suffices, and resumes if some of it is lost.
+A run is over when its learners have *received* ``stop.env_steps``. If actors went on until then, their
+samples in flight would come on top: with 200 actors, most of another run. So production stops once the
+samples under way suffice, and resumes if some of them are lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tianji_cli.wire.reports import Reception, Source
 
 
 class StopRules:
-    """Says when a job has had enough; learners check the mean return, and a single one its steps."""
+    """Checks steps and time of a job; learners check the mean return, and a single learner its own steps."""
 
     def __init__(self, config: JobConfig, overview: Overview) -> None:
         self._stop = config.experiment.stop
@@ -29,42 +29,42 @@ class StopRules:
         self._overview = overview
 
     def steps_reached(self) -> str | None:
-        """Whether the steps are made, or None; asked at every report of a learner."""
+        """Return the reason if all groups together have reached the steps, else None."""
         if not self._several:
             return None
-        # Each counts its own, over all sessions.
+        # Each learner counts its own steps, over all sessions.
         env_steps = sum(said.env_steps for said in self._overview.learners().values())
         return self._stop.reached({"env_steps": env_steps}).get("env_steps")
 
     def time_reached(self) -> str | None:
-        """Whether the time is up, or None; reads the production pages of all actors."""
+        """Return the reason if the time is up, else None; reads the production pages of all actors."""
         if self._stop.wall_s is None:
             return None
         return self._stop.reached({"wall_s": self._overview.session_train_s}).get("wall_s")
 
     def attributed(self, reason: str, group: int) -> str:
-        """Say of a learner's reason to stop whose it is."""
+        """Add the group to a learner's reason to stop."""
         return f"{reason} in group {group}" if self._several else reason
 
 
 NEAR_S: Final = 0.02
-"""How often the counters are looked at when the goal may be reached any moment."""
+"""Seconds between two looks at the counters when the goal may be reached any moment."""
 LOOK_S: Final = 1e-4
-"""For each actor: a look takes a twentieth of it, so it takes no more than that of the root's time."""
+"""Seconds between two looks, for each actor: a look takes a twentieth of them, and of the root's time."""
 FAR_S: Final = 0.5
-"""How often at most otherwise."""
+"""Longest pause between two looks, in seconds."""
 STALL_S: Final = 2.0
-"""If nothing has arrived for so long although enough is under way, it may never arrive: all go on."""
+"""Seconds without an arrival, although enough samples are under way, after which all actors go on."""
 
 
 class ProductionGoal:
     """Decides how many further fragments each actor may begin, and tells the actors.
 
-    Nothing is decided in ``mode = "sync"``: there actors wait for each new version and never make more than
-    the rollout that it takes.
+    It decides nothing in ``mode = "sync"``: there actors wait for each new version and never make more than
+    one rollout for it.
 
     Attributes:
-        look_at: when ``check`` wants to look again, by ``time.monotonic``.
+        look_at: time of ``time.monotonic`` at which ``check`` looks at the counters again.
     """
 
     def __init__(self, config: JobConfig, plan: Plan, overview: Overview, control: ControlServer) -> None:
@@ -85,10 +85,10 @@ class ProductionGoal:
         self.look_at = math.inf if goal is None else 0.0
 
     def check(self, killed: Collection[Source]) -> None:
-        """Look at the counters if it is time to, and tell the actors what follows.
+        """Look at the counters if it is time, and tell the actors how many fragments they may begin.
 
         Args:
-            killed: incarnations of actors that will not finish what they have begun.
+            killed: incarnations of actors that will not finish the fragments that they have begun.
         """
         now = time.monotonic()
         if now < self.look_at:
@@ -105,17 +105,17 @@ class ProductionGoal:
             self.look_at = now + FAR_S
         elif self._held:
             self._send(1, math.ceil(missing / samples))
-            self.look_at = now + FAR_S  # What they begin now is counted by then.
+            self.look_at = now + FAR_S  # The counters then include what the actors begin now.
         else:
             self.look_at = now + self._pause_s(now, coming, missing)
 
     def register(self, rank: int) -> None:
-        """Tell an actor that has been restarted what the others were told."""
+        """Send a restarted actor the limit that the others have."""
         if self._held and rank in self._carriers:
             self._control.send(rank, Allow(fragments=0))
 
     def _pause_s(self, now: float, coming: float, missing: float) -> float:
-        """Return when to look again: often once each actor need only begin one more fragment."""
+        """Return the pause before the next look: short once one more fragment of each actor may suffice."""
         then, came = self._before
         self._before = now, coming
         rate = (coming - came) / max(now - then, 1e-3)
@@ -125,11 +125,11 @@ class ProductionGoal:
         return min(max(spare / (2 * rate), self._near_s), FAR_S) if rate > 0 else FAR_S
 
     def _coming(self, killed: Collection[Source]) -> tuple[float, float]:
-        """Add up the samples that learners will have received when all that was begun has arrived.
+        """Add up the samples that learners will have received when all begun fragments have arrived.
 
         Returns:
-            coming: samples of the session, of rollouts only as far as they become complete.
-            samples: in a fragment, on average.
+            coming: samples of the session, only of rollouts that become complete.
+            samples: samples in a fragment, on average.
         """
         pages, receptions = self._overview.productions(), self._overview.receptions()
         finished = sum(page.finished for page in pages.values())
@@ -148,7 +148,7 @@ class ProductionGoal:
         if received != self._seen:
             self._seen, self._grown_at = received, now
         trained_s, made = self._overview.session_train_s, max(received, self._full) / self._full
-        # As much as all make at once, or one rollout, may come together.
+        # One fragment of each process, or one rollout, may arrive at once.
         fragment_s = trained_s * max(len(self._carriers), self._unit) / made
         return now - self._grown_at > max(STALL_S, 3 * fragment_s)
 

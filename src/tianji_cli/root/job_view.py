@@ -1,4 +1,4 @@
-"""The root's view of a job: what roles report and what the pages say, as snapshots and a summary."""
+"""The root's view of a job: snapshots and a summary from the roles' reports and the production pages."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ from tianji_cli.wire.reports import (
 R = TypeVar("R", bound=RoleReport)
 
 RATES_S: Final = 5.0
-"""Seconds that rates are over: a rollout comes all at once, and a second has it whole or not at all."""
+"""Interval of rates, in seconds: a rollout arrives at once, so a single second has all of it or nothing."""
 
 
 class Overview:
-    """Everything the root knows, as snapshots while a run goes and as a summary when it is over.
+    """Owns the root's knowledge of a job; makes snapshots while a run goes on, and its summary at the end.
 
     Attributes:
         ended: pages of earlier incarnations on this host, and of all actors elsewhere, as last reported.
-        unsure: ranks on hosts that were lost: of what they did only the last report is known.
-        evaluation: how the greedy evaluation went.
-        averaging: how the groups' parameters were averaged so far; None with one group, or with a population.
-        population: how its members are; None without one.
+        unsure: ranks on lost hosts, known only by their last report.
+        evaluation: result of the greedy evaluation.
+        averaging: progress of parameter averaging; None with one group, or with a population.
+        population: standing of the population's members; None without one.
 
     Args:
-        earlier: what a resumed run goes on from, by group.
+        earlier: progress that a resumed run goes on from, by group.
     """
 
     def __init__(
@@ -103,12 +103,12 @@ class Overview:
         self._forecast = StopForecast(config.experiment.stop.targets)
 
     def productions(self) -> dict[Source, Production]:
-        """Pages of all incarnations there ever were."""
+        """Return the pages of all incarnations so far."""
         current = [self._production.read(actor) for actor in self._local_actors]
         return {**self.ended, **{(page.actor, page.incarnation): page for page in current}}
 
     def note(self, report: Report) -> None:
-        """Take in what a worker reports of its roles."""
+        """Record a worker's report of its roles."""
         process = self._plan.processes[report.rank]
         self.workers[report.rank].update(report)
         self.note_pages(report.pages)
@@ -121,17 +121,17 @@ class Overview:
         self._work.note(process, report, produced)
 
     def note_pages(self, reports: Iterable[PageReport]) -> None:
-        """Take in what was said of pages on other hosts."""
+        """Record reports of pages on other hosts."""
         for page in map(read_report, reports):
             known = self.ended.get((page.actor, page.incarnation))
             began_ns = known.first_step_ns if known is not None else 0
-            # Of the beginning the first report is the most exact one.
+            # The first report has the most exact start time.
             self.ended[page.actor, page.incarnation] = replace(
                 page, first_step_ns=began_ns or page.first_step_ns
             )
 
     def settle_unsure(self) -> None:
-        """Believe the buffers where they received more than the last report of a lost host says was made."""
+        """Raise the production of lost hosts to what the buffers received, if their last reports say less."""
         actors = {actor for rank in self.unsure for actor in self._plan.processes[rank].actors}
         for source, reception in self.receptions().items():
             page = self.ended.get(source)
@@ -142,7 +142,7 @@ class Overview:
                 )
 
     def receptions(self) -> dict[Source, Reception]:
-        """What the buffers received, as of their last reports."""
+        """Return the buffers' receptions, as of their last reports."""
         last = {
             source: reception
             for _, said in self._reports(BufferReport)
@@ -151,7 +151,7 @@ class Overview:
         return self._received_before | last
 
     def keep(self, rank: int) -> None:
-        """Keep what is known of a process that has ended and is started anew."""
+        """Keep the counts of a process that has ended and is started anew."""
         process, view = self._plan.processes[rank], self.workers[rank]
         view.restarts += 1
         if self._plan.is_local(rank):
@@ -171,7 +171,7 @@ class Overview:
         return self._learner().env_steps - self.earlier_env_steps
 
     def learners(self) -> dict[int, LearnerReport]:
-        """What the learner of each group said last, by group; those are missing that have said nothing."""
+        """Return the last report of each group's learner, by group; groups without a report are missing."""
         found = {}
         for process in self._plan.carrying("learner"):
             report = self.workers[process.rank].report
@@ -186,23 +186,23 @@ class Overview:
         return found
 
     def note_averaging(self, rounds: int, missed: Sequence[int]) -> None:
-        """Take in how far averaging is."""
+        """Record the progress of averaging."""
         assert self.averaging is not None
         self.averaging = replace(self.averaging, rounds=rounds, missed=tuple(missed))
 
     def note_lost(self, groups: Iterable[int]) -> None:
-        """Take in which groups are lost."""
+        """Record the lost groups."""
         if self.averaging is not None:
             self.averaging = replace(self.averaging, lost=tuple(sorted(groups)))
 
     def note_evaluation(self, ended_by: str | None) -> None:
-        """Take in how the greedy evaluation went, and why the root has ended it, if it has."""
+        """Record the result of the greedy evaluation, and the reason if the root has ended it."""
         said = next((said for _, said in self._reports(EvaluatorReport)), EvaluatorReport())
         wanted = said.progress.wanted if said.progress else self._config.experiment.last_episodes
         self.evaluation = Evaluation.of(said, wanted, ended_by)
 
     def new_evaluations(self, report: Report) -> Iterator[dict[str, Any]]:
-        """Give a row of the metrics for each evaluation in a report that was in none before."""
+        """Yield a row of the metrics for each evaluation of a report that no earlier report had."""
         for said in report.roles:
             if isinstance(said, ExaminerReport):
                 self._best_evaluation = said.best_mean
@@ -222,7 +222,7 @@ class Overview:
         return {name: finite(value) for name, value in row.items()}
 
     def _evaluated(self) -> Evaluated | None:
-        """Sum up the evaluations so far; None where there are to be none."""
+        """Sum up the evaluations so far; None if the config asks for none."""
         if self._config.experiment.evaluation is None:
             return None
         progress = next((said.progress for _, said in self._reports(ExaminerReport)), None)
@@ -230,7 +230,7 @@ class Overview:
 
     @property
     def evaluating(self) -> Evaluating | None:
-        """How far the evaluation is; None before the evaluator has said so."""
+        """Progress of the final evaluation; None before the evaluator has reported it."""
         return next((said.progress for _, said in self._reports(EvaluatorReport)), None)
 
     @property
@@ -251,13 +251,13 @@ class Overview:
         return self._production.produced + sum(page.produced for page in self.ended.values())
 
     def rejections(self) -> list[tuple[str, int, str]]:
-        """What was rejected, by roles that rejected something: how many, and why the first of them."""
+        """List the roles that have rejected messages, with their number and the reason of the first."""
         found = []
         for process in self._plan.processes:
             report = self.workers[process.rank].report
             by_whom: dict[str, tuple[int, str]] = {}
             for role in report.roles if report is not None else ():
-                by_whom |= role.rejected  # Roles of a process share its endpoint, and each reports it.
+                by_whom |= role.rejected  # Roles of a process share its endpoint, and all report it.
             for name, (count, why) in by_whom.items():
                 if count:
                     found.append((f"the {name} of {process.title}", count, why))
@@ -270,11 +270,11 @@ class Overview:
 
     @property
     def remarks(self) -> Mapping[str, str]:
-        """What the user is to be told once of the environments, a sentence for each subject."""
+        """Remarks about the environments that the user should see once, a sentence for each subject."""
         return {key: words for _, said in self._reports(ActorReport) for key, words in said.remarks.items()}
 
     def snapshot(self) -> Snapshot:
-        """Describe the present moment; rates are over the last ``RATES_S``."""
+        """Describe the job now; rates are over the last ``RATES_S``."""
         learner, made = self._learner(), self.produced
         train_s, elapsed_s = self.session_train_s, self.elapsed_s
         state = self._state(
@@ -297,7 +297,7 @@ class Overview:
         )
 
     def _rates(self, produced: int, received: int, consumed: int) -> list[float]:
-        """Take the rates over ``RATES_S``, which begin no earlier than a snapshot before the first step."""
+        """Compute rates over ``RATES_S``, from no earlier than the last snapshot before the first step."""
         now, counts = time.monotonic(), (produced, received, consumed)
         if not any(counts) or (self._counted and any(map(lt, counts, self._counted[-1][1:]))):
             self._counted.clear()  # A learner that was replaced goes on from its checkpoint.
@@ -318,7 +318,7 @@ class Overview:
             self.elapsed_s,
             account.produced,
             [count * rate for count in counts],
-            None if status == "failed" else self._work.overall(train_s),  # Its reason held it back.
+            None if status == "failed" else self._work.overall(train_s),  # Its failure held it back.
         )
         return Summary(
             **vars(state),
@@ -342,7 +342,7 @@ class Overview:
     def _state(
         self, elapsed_s: float, made: int, per_s: Sequence[float], bottleneck: Bottleneck | None
     ) -> JobState:
-        """Gather what snapshots and the summary show alike; rates of production, reception, use."""
+        """Gather the values that snapshots and the summary share; ``per_s`` are the three rates in order."""
         learner, buffer = self._learner(), self._buffer()
         produced_per_s, received_per_s, consumed_per_s = per_s
         frames = [said.frames_per_step for _, said in self._reports(ActorReport)]
@@ -368,12 +368,12 @@ class Overview:
 
     def _ratio(self, buffer: BufferReport, consumed: int, produced: int) -> float | None:
         if self._config.learns_from_replay:
-            # It knows which steps were the warm-up, of which serial training makes no use either.
+            # The buffer leaves out the warm-up steps, which serial training does not use either.
             return buffer.ratio
         return consumed / produced if produced and consumed else None
 
     def _reports(self, kind: type[R]) -> Iterator[tuple[int | None, R]]:
-        """Find the last reports of all roles of a kind, and the group of each."""
+        """Yield the last reports of all roles of a kind, with the group of each."""
         for process in self._plan.processes:
             report = self.workers[process.rank].report
             for said in report.roles if report is not None else ():
@@ -381,7 +381,7 @@ class Overview:
                     yield process.group, said
 
     def _learner(self) -> LearnerReport:
-        """Put together what learners have said; those that have said nothing are where they go on from."""
+        """Merge the learners' reports; a learner without a report counts with its saved progress."""
         said = of_learners(list((self._earlier | self.learners()).values()))
         thresholds = dict.fromkeys(self._config.experiment.thresholds)
         return replace(said, time_to=said.time_to or thresholds)
@@ -393,12 +393,12 @@ class Overview:
         return of_buffers(list(buffers.values()), uses)
 
     def _nearest(self, name: str) -> float | None:
-        """What of all groups is nearest to a goal: the first of them there ends the job."""
+        """Return the largest value over groups, the nearest to a goal: the first group there ends the job."""
         said = [getattr(learner, name) for learner in self.learners().values()]
         return max((value for value in said if value is not None), default=None)
 
     def _staleness_p(self, buffer: BufferReport) -> float | None:
-        """P of Equation 2, of a group: batches are drawn from its own replay."""
+        """Return P of Equation 2 for one group: a group draws batches from its own replay."""
         if buffer.replay is None:
             return None
         buffers = sum(1 for _ in self._reports(BufferReport))
@@ -406,12 +406,12 @@ class Overview:
 
 
 def _not_heard_of(progress: Progress) -> LearnerReport:
-    """Make the report of a learner that goes on from some progress."""
+    """Build the report of a learner that goes on from saved progress and has not reported yet."""
     return LearnerReport(**{name: value for name, value in vars(progress).items() if name != "sessions"})
 
 
 class WorkerView:
-    """What the root knows of one rank."""
+    """The root's knowledge of one rank."""
 
     def __init__(self) -> None:
         self.report: Report | None = None
@@ -429,15 +429,15 @@ class WorkerView:
 
     @property
     def memory(self) -> int | None:
-        """Bytes that its process has taken for itself; None if that is unknown, or it has ended."""
+        """Bytes of the process's own memory; None if unknown, or if the process has ended."""
         return None if self.report is None or self.pid is None else self.report.memory
 
     def busy(self, now_s: float, since_s: float) -> list[float] | None:
-        """Say which share of the time each of its roles has worked; None if that is unknown, or it has ended.
+        """Return each role's share of time at work; None if unknown, or if the process has ended.
 
         Args:
             now_s: seconds on any clock, later with each call.
-            since_s: from when on, on the same clock; later with each call, too.
+            since_s: start of the interval, on the same clock; later with each call, too.
         """
         if self.report is None or self.pid is None:
             return None
@@ -454,11 +454,11 @@ class WorkerView:
 def role_states(
     plan: Plan, views: Mapping[int, WorkerView], now_s: float, since_s: float
 ) -> tuple[RoleStatus, ...]:
-    """Describe how every role of a job is doing.
+    """Describe the current state of every role of a job.
 
     Args:
         now_s: seconds on any clock, later with each call.
-        since_s: from when on it counts how busy they were: as for the bottleneck, or the two contradict.
+        since_s: start of the interval for busy shares: that of the bottleneck, or the two contradict.
     """
     states = []
     for process in plan.processes:
@@ -472,7 +472,7 @@ def role_states(
 
 
 def role_summaries(plan: Plan, views: Mapping[int, WorkerView]) -> tuple[RoleSummary, ...]:
-    """Describe how every role of a job did over the whole session."""
+    """Describe every role of a job over the whole session."""
     summaries = []
     for process in plan.processes:
         view, report = views[process.rank], views[process.rank].report
@@ -484,7 +484,7 @@ def role_summaries(plan: Plan, views: Mapping[int, WorkerView]) -> tuple[RoleSum
 
 
 def extra_reports(plan: Plan, views: Mapping[int, WorkerView]) -> dict[str, Mapping[str, Any]]:
-    """Describe what user roles reported last, by name and rank."""
+    """Return the last reports of user roles, by name and rank."""
     return {
         f"{name}-{process.rank}": said.values
         for process in plan.trainers
@@ -500,7 +500,7 @@ def choose_best(
     lost: Container[int],
     event: Callable[[str], None],
 ) -> int:
-    """Let ``best`` lead to the best policy that any group has saved, and say whose it is."""
+    """Link ``best`` to the best policy that any group has saved, and return that group."""
     means = {
         group: said.best_mean_100
         for group, said in sorted(learners.items())

@@ -1,8 +1,8 @@
-"""A population at the root: compares members round by round, and lets the worst take over the best.
+"""Population-based training at the root: compares members in rounds; the worst take over the best.
 
-A round begins with the first member that shows what it has learnt, and ends when all that live have. What
-comes of it follows from the seed, the number of the round and the scores. No member waits for it, unless
-actors and learners are in step: members train on, and take over what the root sends when they have it.
+A round begins when the first member sends its state, and ends when all living members have. Its result
+follows from the seed, the number of the round and the scores. No member waits for a round, unless actors
+and learners are in step: members train on, and take over the state that the root sends once it arrives.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def first_members(config: JobConfig) -> tuple[Hyperparameters, ...]:
 
 
 def members_of(config: JobConfig, checkpoints: Path | None) -> tuple[Hyperparameters, ...]:
-    """Find the hyperparameters of all members: those of the checkpoints that they go on from, or the first.
+    """Find the hyperparameters of all members: from their checkpoints, or the first ones.
 
     Args:
-        checkpoints: of a run that is resumed.
+        checkpoints: checkpoints of a resumed run.
 
     Raises:
         CheckpointError: a checkpoint is damaged.
@@ -61,10 +61,10 @@ def choose(scores: Mapping[int, float], population: Population, rng: np.random.G
     """Choose which members take over which others (Jaderberg et al., 2017, section 4.1.1).
 
     Args:
-        scores: of the members that can be compared, by their groups.
+        scores: scores of the members that can be compared, by group.
 
     Returns:
-        The other member, by those that take it over.
+        The member that each one takes over, by the group of the one that does.
     """
     if len(scores) < 2:
         return {}
@@ -73,7 +73,7 @@ def choose(scores: Mapping[int, float], population: Population, rng: np.random.G
         rivals = {group: [other for other in groups if other != group] for group in groups}
         drawn = {group: others[int(rng.integers(len(others)))] for group, others in rivals.items()}
         return {group: other for group, other in drawn.items() if scores[other] > scores[group]}
-    luck = dict(zip(groups, rng.random(len(groups)).tolist(), strict=True))  # Of equals any may be the worse.
+    luck = dict(zip(groups, rng.random(len(groups)).tolist(), strict=True))  # Breaks ties.
     ranked = sorted(groups, key=lambda group: (scores[group], luck[group]))
     count = min(max(1, round(population.fraction * len(ranked))), len(ranked) // 2)
     best = ranked[-count:]
@@ -81,11 +81,11 @@ def choose(scores: Mapping[int, float], population: Population, rng: np.random.G
 
 
 class Standings:
-    """Knows what hyperparameters each member has and how it did last, and tells its processes.
+    """Keeps each member's hyperparameters and last score, and sends changes to its processes.
 
     Attributes:
-        hyperparameters: of each member, now.
-        returned: members that died and are there again, and know nothing of what others have learnt.
+        hyperparameters: the present hyperparameters of each member.
+        returned: members that died and have been started anew, and are not yet copies of another.
     """
 
     def __init__(
@@ -122,17 +122,17 @@ class Standings:
 
     @property
     def rounds(self) -> int:
-        """How often members were compared, over all sessions."""
+        """Number of comparisons, over all sessions."""
         return self._lineage.rounds
 
     def welcome(self, rank: int) -> None:
-        """Tell a process that has come what its member trains with, if the job's spec does not say it."""
+        """Send a new process the hyperparameters of its member, if they differ from the job's spec."""
         group = self._plan.processes[rank].group
         if group is not None and self.hyperparameters[group] != self._first[group]:
             self._control.send(rank, Adopt(hyperparameters=self.hyperparameters[group]))
 
     def note_evaluation(self, group: int, version: int, mean: float | None) -> None:
-        """Take in an evaluation of a member's policy."""
+        """Record an evaluation of a member's policy."""
         if mean is not None:
             self._evaluated[group] = (version, mean)
 
@@ -141,13 +141,13 @@ class Standings:
         self._evaluated.pop(group, None)
 
     def note_return(self, group: int, other: Member | None, rng: np.random.Generator) -> Hyperparameters:
-        """Take in that a member is there again, and whose copy it is.
+        """Record that a member has been started anew as a copy of another.
 
         Args:
-            other: the member whose copy it is; None if no member has shown itself yet.
+            other: the member that it copies; None if no member has sent its state yet.
 
         Returns:
-            Its hyperparameters.
+            The new hyperparameters of the member.
         """
         if other is not None:
             self.change(group, self.explorer.near(other.hyperparameters, rng))
@@ -159,14 +159,14 @@ class Standings:
         return own
 
     def change(self, group: int, hyperparameters: Hyperparameters) -> None:
-        """Give a member other hyperparameters, and tell its processes."""
+        """Give a member other hyperparameters, and send them to its processes."""
         self.hyperparameters[group] = hyperparameters
         for process in self._plan.trainers:
             if process.group == group:
                 self._control.send(process.rank, Adopt(hyperparameters=hyperparameters))
 
     def score(self, shown: Member) -> float | None:
-        """Say what a member is judged by; None while nothing is known of it as it is now."""
+        """Return the score of a member; None if its present policy has no score yet."""
         if self.metric == "mean_100":
             return shown.score
         version, mean = self._evaluated.get(shown.group, (-1, 0.0))
@@ -179,13 +179,13 @@ class Standings:
         chosen: Mapping[int, int],
         found: Mapping[int, Hyperparameters],
     ) -> None:
-        """Take in what came of a round, and tell everybody.
+        """Record the result of a round, and send it to the processes and the user.
 
         Args:
             shown: the members that were compared.
-            scores: of these.
-            chosen: whom members take over.
-            found: hyperparameters that these go on with.
+            scores: scores of these members.
+            chosen: the member that each one takes over.
+            found: hyperparameters that members with a takeover go on with.
         """
         said = []
         for group, score in scores.items():
@@ -214,7 +214,7 @@ class Standings:
             )
 
     def standing(self) -> PopulationStanding:
-        """Describe the members as they are."""
+        """Describe the present members."""
         members = zip(self.hyperparameters, self._scores, strict=True)
         return PopulationStanding(
             self.rounds,
@@ -237,14 +237,14 @@ class Standings:
 
 
 class Comparison:
-    """Takes what members show, compares them when all are there, and sends each what it goes on with.
+    """Receives the members' states, compares them once all have come, and sends each member its answer.
 
     Args:
-        groups: of each learner, by its rank.
+        groups: group of each learner, by its rank.
 
     Attributes:
-        rejected: messages that show no member of this job, or one a second time in a round.
-        deadline: when a round is late: members wait for one another, however long.
+        rejected: messages that are not of a member of this job, or a second one of a member in a round.
+        deadline: infinite, since a round is never late.
     """
 
     deadline = float("inf")
@@ -265,7 +265,7 @@ class Comparison:
         self.rejected = Rejected()
 
     def turn(self) -> bool:
-        """Take what has come, compare members that are all there, send what there is to send."""
+        """Receive states, compare the members once all have come, and send answers."""
         worked = False
         for group in sorted(self._standings.returned):
             self._revive(group)
@@ -279,20 +279,20 @@ class Comparison:
         return self._send() or worked
 
     def lose(self, rank: int) -> None:
-        """Compare members without this one, by its learner."""
+        """Leave the member of a learner's rank out of comparisons."""
         group = self._groups[rank]
         self._living.discard(group)
         self._shown.pop(group, None)
         self._to_send = deque(one for one in self._to_send if one[0] != group)
 
     def _revive(self, group: int) -> None:
-        """Make a member that was started anew the copy of the best that has shown itself."""
+        """Make a member that was started anew a copy of the best member whose state is known."""
         standings = self._standings
         scores = {
             other: standings.score(self._memory[other])
             for other in sorted(self._living & self._memory.keys())
         }
-        # Of one that has no score yet more is known than of a checkpoint, and its hyperparameters go with it.
+        # A member without a score is still better than a checkpoint: its hyperparameters fit its state.
         known = {other: -math.inf if score is None else score for other, score in scores.items()}
         best = self._memory[max(known, key=lambda other: known[other])] if known else None
         rng = np.random.default_rng([standings.seed, standings.rounds + 1, group, *b"replaced"])
@@ -302,13 +302,13 @@ class Comparison:
             self._to_send.append((group, self._answer(best, 0, hyperparameters)))
 
     def report(self, overview: Overview) -> None:
-        """Note in the overview how members are."""
+        """Write the standing of the members into the overview."""
         overview.population = self._standings.standing()
 
     def _take(self, claim: Claim) -> None:
         group = self._groups[claim.source]
         if group not in self._living:
-            claim.release()  # It died after it had sent this, and its successor shows itself anew.
+            claim.release()  # The member died after it had sent this; its successor sends its state anew.
             return
         again = group in self._shown
         if claim.nbytes != self._nbytes or again:
@@ -329,7 +329,7 @@ class Comparison:
         self._shown[group] = member
 
     def _compare(self) -> None:
-        """End a round: choose, explore, and have an answer ready for each member."""
+        """End a round: choose takeovers, explore hyperparameters, and queue an answer for each member."""
         standings = self._standings
         shown = {group: self._shown[group] for group in sorted(self._living)}
         scores = {group: standings.score(member) for group, member in shown.items()}
@@ -346,14 +346,14 @@ class Comparison:
         self._shown.clear()
 
     def _answer(self, source: Member, to: int, hyperparameters: Hyperparameters | None) -> Member:
-        """Make what a member is sent: another's state, or that it goes on as it is.
+        """Build the answer to a member: another member's state, or that it goes on unchanged.
 
         Args:
-            source: the member whose state it is.
-            to: number of the message that it answers; 0 if it answers none.
-            hyperparameters: that the receiver goes on with; None: with its own, and its own state.
+            source: the member whose state is sent.
+            to: number of the message that this answers; 0 if it answers none.
+            hyperparameters: the receiver's new hyperparameters; None if it keeps them and its own state.
         """
-        # A copy: the other one shows itself again, perhaps before this one has room for it.
+        # A copy: the other member may send its next state before this one has room for the answer.
         nbytes = member_layout(0).nbytes if hyperparameters is None else self._nbytes
         answer = Member(memoryview(bytearray(nbytes)))
         if hyperparameters is not None:
@@ -371,12 +371,12 @@ class Comparison:
         return answer
 
     def _send(self) -> bool:
-        """Send what there is room for."""
+        """Send the queued answers that there is room for."""
         sent = False
         for _ in range(len(self._to_send)):
             group, answer = self._to_send.popleft()
             loan: Loan | Full = FULL
-            # One that was started anew is dead to the endpoint until it has answered; it is asked each time.
+            # The endpoint takes a new process for dead until it has answered, so this tries each time.
             with contextlib.suppress(PeerLostError):
                 loan = self.transport.loan(self._ranks[group], TAKEOVERS, answer.memory.nbytes)
             if isinstance(loan, Full):

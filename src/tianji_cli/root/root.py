@@ -1,8 +1,8 @@
-"""The root: starts processes, receives their reports, decides when a job is over, and is never busy for long.
+"""The root: starts processes, receives their reports, ends the job, and is never busy for long.
 
 A job goes through phases: *starting* until every worker but the examiner has registered, *training*, *winding
 down* while the actors stop and the buffers receive their last fragments, *stopping* while the buffers in
-processes of their own say what they received and the learners save, *evaluating*, *over*. Winding down and
+processes of their own report what they received and the learners save, *evaluating*, *over*. Winding down and
 stopping have time limits, so that nothing hangs.
 """
 
@@ -59,21 +59,21 @@ from tianji_cli.wire.reports import ExaminerReport, Source
 TICK_S: Final = 1.0
 FIRST_TICKS_S: Final = 0.2
 FIRST_S: Final = 10.0
-"""In the first ``FIRST_S`` ticks come every ``FIRST_TICKS_S``, for the learning curves of short runs."""
+"""During the first ``FIRST_S``, ticks come every ``FIRST_TICKS_S``, for the learning curves of short runs."""
 RUNNING: Final = frozenset({Phase.STARTING, Phase.TRAINING})
 SHUTDOWN: Final = frozenset({Phase.WINDING_DOWN, Phase.STOPPING})
 SLOW_UPDATES: Final = 10
-"""So many times as long an actor may be silent that takes turns with a learner, whose updates may be long."""
+"""Factor on the silence limit of an actor in a learner's process, since updates may be long."""
 LAST_WORDS_S: Final = 1.0
-"""How long a message that a worker sent before it ended may still be on its way."""
+"""Seconds that the root waits for a message that a worker sent before it ended."""
 
 
 class Root:
     """Runs a job from start to end.
 
     Args:
-        begins: called when all that training needs are there, before any of them hears so.
-        enough: asked at every tick; a reason ends training as a stop rule does.
+        begins: called once all processes that training needs have registered, before any of them learns it.
+        enough: called at every tick; a reason ends training as a stop rule does.
     """
 
     def __init__(  # noqa: PLR0913 - the root is where everything meets
@@ -132,11 +132,11 @@ class Root:
         self._examiners = {process.rank for process in plan.carrying(EXAMINER)}
         self._limits_s = _silence_limits(config, plan, self._examiners, bound=losses.bound)
         self._raised: dict[int, str] = {}
-        """What actors have raised that will be started again, by rank."""
+        """Errors of actors that the root will start again, by rank."""
         self._replacing: set[int] = set()
-        """Groups whose processes end, to be started anew."""
+        """Groups whose processes are ending before the root starts them anew."""
         self._replaced: set[int] = set()
-        """Groups whose processes have been started anew, and are not there yet."""
+        """Groups whose processes the root has started anew, and which have not registered yet."""
 
     def run(self) -> Summary:
         """Run the job; returns when every worker has ended."""
@@ -176,7 +176,7 @@ class Root:
             self._pool.kill_all()
 
     def _request_stop(self, what: str) -> None:
-        """End the run in order; if training is over, what remains to be ended is the evaluation."""
+        """End the run in order; if training is over, end the evaluation."""
         if self._stop_requested:
             return
         self._stop_requested = True
@@ -217,7 +217,7 @@ class Root:
 
     def _welcome(self, message: Register) -> None:
         if not self._members.is_current(message.rank, message.incarnation):
-            return  # It has died since, and its successor is on its way.
+            return  # The process has died since, and its successor is on its way.
         view = self._overview.workers[message.rank]
         view.state, view.pid = "running", message.pid
         self._announcements.is_built(message.rank)
@@ -273,7 +273,7 @@ class Root:
             self._finish_if(self._rules.steps_reached())
 
     def _keep_output(self, message: Wrote) -> None:
-        """Keep what a worker on another host wrote: that host forgets it."""
+        """Append the output of a worker on another host to its log; that host keeps no copy."""
         if (worker := self._pool.handle(message)) is None:
             return
         try:
@@ -300,7 +300,7 @@ class Root:
             self._end("failed", _cause(self._job.process(message.rank), f": {message.cause}"))
 
     def _outlives_errors(self, rank: int) -> bool:
-        """Whether a rank is started again when it has raised or left."""
+        """Whether the job survives an error, or an exit, of a rank's environment: actors restart."""
         restarts = self._config.environment.on_error == "restart" and not self._losses.bound
         return restarts and rank in self._shutdown.actors
 
@@ -336,7 +336,7 @@ class Root:
             self._overview.unsure.add(rank)
         elif worker.pid is not None and not worker.killed and not exit_.by_signal:
             self._await_last_words(rank, deadline)
-        # Whatever befalls a process after its last report, all that it had to do was done.
+        # A process has done all its work by its last report, however it ends afterwards.
         has_stopped = rank in self._shutdown.stopped
         in_order = has_stopped and (exit_.status is None or exit_.status <= 0)
         view = self._overview.workers[rank]
@@ -347,7 +347,7 @@ class Root:
         is_told = worker.killed or (worker.hung and self._phase is Phase.EVALUATING)
         if is_told or self._is_given_up(rank):
             self._start_replaced()
-            return  # The user was told why when that was decided.
+            return  # The root told the user why when it decided that.
         raised = self._raised.pop(rank, "")
         cause = _cause(worker.spec, raised or f" {exit_.error or exit_}")
         comes_again = rank in self._shutdown.actors | self._examiners
@@ -371,15 +371,15 @@ class Root:
         self._endpoint.lose(ranks & self._learner_ranks)
         self._members.leave(ranks)
         if self._phase is Phase.TRAINING:
-            self._introduce()  # A role that waits for all of them is not to wait for those.
+            self._introduce()  # A role that waits for all of them must not wait for the lost ones.
 
     def _is_given_up(self, rank: int) -> bool:
-        """Whether a rank belongs to a group that is lost, or ends to be started anew."""
+        """Whether a rank belongs to a group that is lost, or that is ending to be started anew."""
         group = self._plan.processes[rank].group
         return self._losses.includes(rank) or (group in self._replacing and rank not in self._examiners)
 
     def _may_replace(self, rank: int) -> bool:
-        """Whether a rank belongs to a member of a population that can be started anew, as another's copy."""
+        """Whether the root can start the population member of a rank anew, as a copy of another."""
         if self._standings is None or self._losses.bound or self._phase is not Phase.TRAINING:
             return False
         if not self._others_live(rank) or self._pool.is_lost(rank):
@@ -392,17 +392,17 @@ class Root:
         return may_restart
 
     def _others_live(self, rank: int) -> bool:
-        """Whether there is another group than that of a rank that is neither lost nor dead for the moment."""
+        """Whether a group other than that of a rank is alive: neither lost nor being started anew."""
         gone = self._replacing | self._replaced | self._losses.causes.keys()
         return bool(set(self._plan.groups) - gone - {self._plan.processes[rank].group})
 
     def _may_do_without(self, rank: int) -> bool:
-        """Whether the job has begun, and goes on without a group: a population has one at least."""
+        """Whether the job has begun and can go on without a rank's group; a population needs one at least."""
         is_last = self._standings is not None and not self._others_live(rank)
         return self._phase is not Phase.STARTING and not is_last
 
     def _replace_group(self, rank: int, cause: str) -> None:
-        """End what is left of a member that has died; it is started anew when all of that is gone."""
+        """Kill the remaining processes of a dead member; the root starts it anew when they are all gone."""
         group = self._plan.processes[rank].group
         assert group is not None
         assert self._standings is not None
@@ -420,7 +420,7 @@ class Root:
         self._start_replaced()
 
     def _start_replaced(self) -> None:
-        """Start the processes of members that have died, as soon as all that was left of them is gone."""
+        """Start the processes of dead members, as soon as all their old processes are gone."""
         for group in sorted(self._replacing):
             ranks = self._losses.ranks_of(group) - self._examiners
             if self._phase is Phase.TRAINING and not ranks & self._pool.ranks:
@@ -434,7 +434,7 @@ class Root:
                     self._start(rank, self._members.incarnation(rank) + 1, reached)
 
     def _await_last_words(self, rank: int, deadline: float) -> None:
-        """Receive what a worker sent at its end, which may come after the news of its end."""
+        """Receive the last messages of a worker, which may come after the news of its end."""
         while True:
             for message in self._control.receive():
                 self._handle(message)
@@ -491,12 +491,12 @@ class Root:
         self._finish_if(reached or self._enough(snapshot))
 
     def _note_groups(self) -> None:
-        """Note in the overview how far it is with the groups, and which are lost."""
+        """Write the progress of the groups, and the lost ones, into the overview."""
         self._endpoint.report(self._overview)
         self._overview.note_lost(self._losses.causes)
 
     def _end_hanging(self) -> None:
-        """End actors and examiners that do not come back from a call, such as a step: they come again."""
+        """Abort actors and examiners that do not return from a call such as a step; they restart."""
         present = self._pool.ranks & self._members.registered
         limits_s = {rank: limit_s for rank, limit_s in self._limits_s.items() if rank in present}
         for rank, how in self._announcements.check_hanging(limits_s, self._pool.is_suspended).items():
@@ -510,16 +510,16 @@ class Root:
             self._end("finished", reached)
 
     def _end(self, status: Status, reason: str) -> None:
-        """Begin the end, or make it worse: the first failure is the cause, whatever was decided before."""
+        """Begin the end of the job; a first failure replaces an earlier outcome that was none."""
         if self._phase is Phase.EVALUATING and self._outcome is not None:
             reason = f"the evaluation failed, after training was over ({self._outcome.reason}): {reason}"
         if self._outcome is None or (status == "failed" and self._outcome.status != "failed"):
             self._outcome = Outcome(status, reason)
         if self._phase in RUNNING:
-            to_kill = self._pool.ranks - self._members.registered  # They are not there to hear a Stop.
+            to_kill = self._pool.ranks - self._members.registered  # These cannot receive a Stop yet.
             if self._phase is Phase.STARTING:
                 self._pool.start_no_more()
-                to_kill |= self._shutdown.actors  # They have made nothing, and a thousand need long to stop.
+                to_kill |= self._shutdown.actors  # Actors have made nothing, and a thousand stop slowly.
             self._phase = Phase.WINDING_DOWN
             self._tracing.cut()
             for view in self._overview.workers.values():
@@ -529,7 +529,7 @@ class Root:
             self._endpoint.finish()
 
     def _advance(self) -> None:
-        """Go on to the next phase when this one is done, or when its time is up."""
+        """Go on to the next phase when this one is done or its time is up."""
         if self._phase is Phase.WINDING_DOWN and self._shutdown.actors_are_gone():
             self._phase = Phase.STOPPING
         if self._phase is Phase.STOPPING and self._shutdown.all_are_gone():
@@ -538,7 +538,7 @@ class Root:
             self._phase = Phase.OVER
 
     def _give_up(self, late: set[int]) -> None:
-        if hanging := late & self._examiners:  # Nothing that was trained is lost with it.
+        if hanging := late & self._examiners:  # The job loses no training with an examiner.
             self._telemetry.event(f"{self._plan.titles(hanging)} did not stop in time and was killed")
         if not (late := late - self._examiners):
             return
@@ -589,7 +589,7 @@ def _cause(own: ProcessSpec, what: str) -> str:
 def _silence_limits(
     config: JobConfig, plan: Plan, examiners: Iterable[int], *, bound: bool
 ) -> dict[int, float]:
-    """Say how long processes that step environments may be silent, in seconds, by rank."""
+    """Return the longest silence of processes that step environments, in seconds, by rank."""
     limit_s, evaluation = config.environment.step_limit_s, config.experiment.evaluation
     limits_s = {
         process.rank: limit_s * (SLOW_UPDATES if "learner" in process.roles else 1)
@@ -612,24 +612,24 @@ class Membership:
 
     @property
     def registered(self) -> set[int]:
-        """Ranks that can be reached."""
+        """Ranks whose addresses are known."""
         return set(self._addresses)
 
     def begin(self, rank: int, incarnation: int) -> None:
-        """A rank is started, perhaps again."""
+        """Note that a rank is started, perhaps again."""
         self._incarnations[rank] = incarnation
         self.leave([rank])
 
     def incarnation(self, rank: int) -> int:
-        """How often a rank was started again."""
+        """Return the number of restarts of a rank."""
         return self._incarnations[rank]
 
     def is_current(self, rank: int, incarnation: int) -> bool:
-        """Whether this is the present life of a rank."""
+        """Whether this is the present incarnation of a rank."""
         return self._incarnations[rank] == incarnation
 
     def register(self, message: Register) -> None:
-        """Note where a rank is."""
+        """Record the address of a rank."""
         self._addresses[message.rank] = message.address
 
     def leave(self, ranks: Iterable[int]) -> None:
@@ -641,14 +641,14 @@ class Membership:
     def introduce(
         self, everyone: set[int], needed: set[int], root: Mapping[int, str]
     ) -> Mapping[int, str] | None:
-        """Send each rank that is there the addresses of its neighbours, unless it has them.
+        """Send each registered rank the addresses of its neighbours, unless it has them.
 
         Args:
-            needed: those without whom nobody begins.
+            needed: ranks that must have registered before any rank begins.
             root: the root's own address by its rank, if it has one.
 
         Returns:
-            The addresses, by rank; None as long as one is missing that is needed.
+            The addresses, by rank; None while a needed rank is missing.
         """
         if not needed <= self._addresses.keys():
             return None
@@ -664,14 +664,14 @@ class Membership:
 class GroupLosses:
     """Remembers which processes died, and decides whether the job goes on without their groups.
 
-    Group 0 has the job's checkpoints; without it the job ends. Without any other it goes on.
+    The job ends without group 0, which has its checkpoints, and goes on without any other group.
 
     Args:
-        bound: processes cannot die alone, because an MPI launcher ends all with one.
+        bound: an MPI launcher ends all processes when one dies.
 
     Attributes:
         bound: see above.
-        causes: why each lost group is lost, by group.
+        causes: reason of each loss, by group.
         killed: incarnations of actors that did not stop in order.
         orphaned: numbers of the actors whose buffer died.
     """
@@ -701,7 +701,7 @@ class GroupLosses:
         return {process.rank for process in self._plan.trainers if process.group == group}
 
     def lose(self, ranks: Set[int], cause: str) -> bool:
-        """Give up the groups of some ranks, and tell the user; False if the job cannot do without one."""
+        """Give up the groups of some ranks, and tell the user; return False if the job needs one of them."""
         groups = {self._plan.processes[rank].group for rank in ranks}
         if self.bound or not all(groups):
             return False
@@ -712,7 +712,7 @@ class GroupLosses:
         return True
 
     def note(self, died: ProcessSpec, *, in_order: bool) -> None:
-        """Record a process that has ended early; ``in_order`` if it had reported all that it had done."""
+        """Record a process that has ended early; ``in_order`` if it had sent its last report."""
         process = self._plan.processes[died.rank]
         self.killed.update((actor, died.incarnation) for actor in process.actors)
         self._lost_receiver |= died.rank in self._buffers | self._learners and not in_order
@@ -722,13 +722,13 @@ class GroupLosses:
                     self.orphaned.update(other.actors)
 
     def forget_orphans(self, group: int) -> None:
-        """A group is started anew: its actors so far have all been killed, and others come with a buffer."""
+        """Forget the orphans of a group that is started anew: its old actors count as killed already."""
         for process in self._plan.trainers:
             if process.group == group:
                 self.orphaned.difference_update(process.actors)
 
     def account(self, overview: Overview) -> Account:
-        """Return where every sample went, after everything stopped."""
+        """Return the sample account, after everything stopped."""
         overview.settle_unsure()
         account = reconcile(overview.productions(), overview.receptions(), self.killed, self.orphaned)
         if not self._lost_receiver:

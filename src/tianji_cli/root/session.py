@@ -71,18 +71,18 @@ PRODUCTION_FILE: Final = "production.bin"
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What is to be run.
+    """Request for a session: the job, its directory, and the way to start it.
 
     Attributes:
-        run: where it leaves its files.
+        run: directory of the run's files.
         resumed: training goes on from the run's last checkpoint.
-        changes: in what a resumed run judges policies otherwise than before, in words.
+        changes: changes of a resumed run to the way it judges policies, in words.
         listen: host and port of the control channel; None chooses them.
         world: the ranks, if an MPI launcher has started them.
         launcher: starts processes on this host; None if an MPI launcher has started them.
-        files: of the user's, for hosts that join.
+        files: the user's files for hosts that join.
         code: digests of the user's modules, by name.
-        enough: asked at every tick; a reason ends the session as a stop rule does.
+        enough: called at every tick; a reason ends the session as a stop rule does.
     """
 
     job: JobConfig
@@ -99,7 +99,7 @@ class RunRequest:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where the control channel listens: on loopback as long as no other host takes part."""
+        """Host and port of the control channel: loopback if no other host takes part."""
         if self.listen is not None:
             return self.listen
         hosts = {host.name for host in self.world.hosts} if self.world is not None else set()
@@ -108,12 +108,12 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a session.
+    """Result of a session.
 
     Attributes:
-        summary: as it was written down.
-        must_abort: MPI ranks are left that cannot end by themselves.
-        begun: False if a run that was to go on is as it was.
+        summary: the summary as written to the run's directory.
+        must_abort: MPI ranks remain that cannot end by themselves.
+        begun: False if a resumed run did not begin and stays unchanged.
     """
 
     summary: Summary
@@ -122,7 +122,7 @@ class Result:
 
 
 def run_session(request: RunRequest) -> Result:
-    """Start the processes of a job, stay until they have ended, and write down what came of it.
+    """Start the processes of a job, wait until they have ended, and write the summary.
 
     Raises:
         UsageError: the run has nothing to go on from, or another process works on it.
@@ -146,7 +146,7 @@ def run_session(request: RunRequest) -> Result:
         names = [name for name in job.experiment.track if name != TENSORBOARD]
         trackers = TrackerProcesses(names, run, telemetry.position, telemetry.event)
         stack.callback(trackers.close)
-        if not request.resumed:  # One that goes on has no config of this session yet.
+        if not request.resumed:  # A resumed run has no config of this session yet.
             trackers.begin()
         with _failures_to_start(run):
             control = ControlServer(stack.enter_context(_key_file(run)), *request.address)
@@ -164,7 +164,7 @@ def run_session(request: RunRequest) -> Result:
             if launcher is not None:
                 launcher.begin(spec)
         pool = WorkerPool(job.distribution.max_restarts_per_minute, request.launcher, nodes)
-        stack.callback(remove_stale)  # What workers that were killed could not remove themselves.
+        stack.callback(remove_stale)  # Removes what killed workers could not remove themselves.
         stack.callback(endpoint.close)
         stack.callback(pool.close)
         root = Root(
@@ -194,7 +194,7 @@ def run_session(request: RunRequest) -> Result:
 
 
 def _goes_on_from(request: RunRequest) -> tuple[tuple[Progress, ...], int]:
-    """Read what a session goes on from, by group, and give it a number that no session of the run has had.
+    """Read the progress of each group, and choose a session number that the run has not used yet.
 
     Raises:
         UsageError: the run has nothing to go on from.
@@ -207,7 +207,7 @@ def _goes_on_from(request: RunRequest) -> tuple[tuple[Progress, ...], int]:
 
 
 def _steps_back(request: RunRequest, progress: Sequence[Progress]) -> Iterator[str]:
-    """Say of a run that goes on what it has lost since its last rows: steps, or a whole group."""
+    """Yield warnings about the losses of a resumed run since its last rows: steps, or a whole group."""
     run, goes_on_at = request.run, sum(of_group.env_steps for of_group in progress)
     for group, of_group in enumerate(progress):
         if group and not of_group.env_steps and (checkpoints_of(run.checkpoints, group) / LAST).exists():
@@ -221,9 +221,9 @@ def _steps_back(request: RunRequest, progress: Sequence[Progress]) -> Iterator[s
 def _begin(
     request: RunRequest, number: int, env_steps: int, telemetry: Telemetry, trackers: TrackerProcesses
 ) -> None:
-    """Write down that a session begins: nothing refuses it any more, and a run that goes on changes here.
+    """Record the beginning of a session, which nothing refuses from here on; a resumed run changes here.
 
-    What may not fit on the disk is written first, under new names; the line of the session is what counts.
+    This first writes, under new names, what may not fit on the disk; the line of the session is decisive.
 
     Raises:
         RunFailed: it cannot be written; RunDirectoryError: likewise.
@@ -254,7 +254,7 @@ def _begin(
 
 
 def _telemetry(request: RunRequest, earlier_env_steps: int, stack: ExitStack) -> Telemetry:
-    """Open the display, and the metrics: the process that holds them holds the run and its files."""
+    """Open the display and the metrics; the process that holds the metrics holds the run and its files."""
     job, run = request.job, request.run
     stream = stack.enter_context(unwaited(sys.stderr))
     title = f"{job.experiment.name} ({run.path})"
@@ -269,7 +269,7 @@ def _telemetry(request: RunRequest, earlier_env_steps: int, stack: ExitStack) ->
 def _standings(
     request: RunRequest, plan: Plan, spec: JobSpec, control: ControlServer, telemetry: Telemetry
 ) -> Standings | None:
-    """Begin to keep the standings of a population; None where there is none."""
+    """Build the standings of a population; None without one."""
     if request.job.population is None:
         return None
     lineage = Lineage.of_run(request.run.path) if request.resumed else Lineage(request.run.path)
@@ -277,15 +277,15 @@ def _standings(
 
 
 def _exchange(job: JobConfig, standings: Standings | None, telemetry: Telemetry) -> ExchangeFactory:
-    """Say what the root does with several groups: it compares the members of a population, or averages."""
+    """Choose the root's exchange with several groups: comparison in a population, or else averaging."""
     if standings is not None:
         return partial(Comparison, standings=standings)
     return partial(ParameterAveraging, wait_s=job.distribution.sync_wait_s, event=telemetry.event)
 
 
 def _remove_lockstep_stores(run: RunDirectory) -> None:
-    """Remove the files by which learners were to meet, and one of them did not come."""
-    with contextlib.suppress(OSError):  # What is left behind is no reason to lose a summary.
+    """Remove the files that learners meet by, in case one learner never came."""
+    with contextlib.suppress(OSError):  # A leftover file is no reason to lose a summary.
         for store in run.path.glob("all_reduce-*"):
             store.unlink(missing_ok=True)
 
@@ -293,7 +293,7 @@ def _remove_lockstep_stores(run: RunDirectory) -> None:
 def _meet(
     request: RunRequest, control: ControlServer, signals: StopSignals, telemetry: Telemetry, stack: ExitStack
 ) -> tuple[Plan, dict[int, NodeLauncher]]:
-    """Wait for all hosts, and place the roles; returns the nodes by rank."""
+    """Wait for all hosts, and place the roles; return the plan and the nodes by rank."""
     job, world = request.job, request.world
     rendezvous = Rendezvous(control, signals, telemetry)
     stack.callback(rendezvous.dismiss)
@@ -327,7 +327,11 @@ def _meet(
 def _check_files_elsewhere(
     request: RunRequest, plan: Plan, nodes: Mapping[int, NodeLauncher], telemetry: Telemetry
 ) -> None:
-    """Return whose files end with the job; ranks of an MPI launcher are taken to share their directories."""
+    """Announce the hosts whose files end with the job; ranks of an MPI launcher count as sharing directories.
+
+    Raises:
+        RunFailed: a host needs checkpoints that it cannot reach.
+    """
     cut_off = {launcher.node.host.name for launcher in nodes.values() if launcher.reaches_run is False}
     for place in files_elsewhere(plan, request.job.roles):
         if place.host not in cut_off:
@@ -347,7 +351,7 @@ def _check_files_elsewhere(
 def _job_spec(request: RunRequest, progress: tuple[Progress, ...], plan: Plan, root: RootAddress) -> JobSpec:
     run = request.run.path.absolute()
     return JobSpec(
-        # Between the processes of a host this is what tells members from strangers: it must not be guessed.
+        # The processes of a host tell members from strangers by this id: it must not be guessed.
         id=f"{os.getpid()}-{secrets.token_hex(16)}",
         config=dump_config(request.job),
         plan=plan,
@@ -369,13 +373,13 @@ def _job_spec(request: RunRequest, progress: tuple[Progress, ...], plan: Plan, r
 def build_spec(
     job: JobConfig, plan: Plan, where: Path, init: Path | None = None, *, resumed: bool = False
 ) -> JobSpec:
-    """Describe what is to be built once before the job starts.
+    """Describe the job for a trial build before it starts.
 
     Args:
         job: the config.
-        where: the run's directory, or that for runs; it may have to be made yet.
-        init: tensors that it is to begin with.
-        resumed: a run is to go on, whose checkpoints have to fit.
+        where: the run's directory, or the directory for runs; it need not exist yet.
+        init: file of tensors that the job begins with.
+        resumed: the job resumes a run, whose checkpoints have to fit.
 
     Raises:
         UsageError: the run has nothing to go on from.
@@ -390,9 +394,9 @@ def build_spec(
 
 
 def _wants_fresh_process(job: JobConfig) -> bool:
-    """Whether what the job's environment needs must not be forked: every process builds one.
+    """Whether the job's environment must not be built in a forked process.
 
-    It does so, if for nothing else, to learn what a fragment looks like.
+    Every process builds an environment, at least to learn the layout of a fragment.
     """
     return environments.find(job.environment.type).wants_fresh_process
 
@@ -404,7 +408,7 @@ def _key_file(run: RunDirectory) -> Iterator[JobKey]:
     try:
         yield JobKey.read(path) if path.exists() else write_new_key(path)
     finally:
-        with contextlib.suppress(OSError):  # What cannot be removed is no cause to hide another one.
+        with contextlib.suppress(OSError):  # A key that cannot be removed must not hide another error.
             path.unlink()
 
 
@@ -438,7 +442,7 @@ class Rendezvous:
         self._launchers: dict[str, NodeLauncher] = {}
 
     def hosts(self, wanted: int, here: Host, welcome: Welcome) -> list[NodeLauncher]:
-        """Wait until so many other hosts have joined, and have said whether they reach the run directory.
+        """Wait until ``wanted`` other hosts have joined and reported whether they reach the run directory.
 
         Raises:
             Interruption: the user does not want to wait any longer.
@@ -461,7 +465,7 @@ class Rendezvous:
         return list(self._launchers.values())
 
     def ranks(self, hosts: Sequence[Host]) -> list[NodeLauncher]:
-        """Wait until the ranks that an MPI launcher has started are connected; rank 0 is the root itself.
+        """Wait until all ranks of an MPI launcher are connected; rank 0 is the root itself.
 
         Raises:
             Interruption: the user does not want to wait any longer.
@@ -477,7 +481,7 @@ class Rendezvous:
         return [self._launchers[name] for name in names]
 
     def dismiss(self) -> None:
-        """Send home the hosts that have come."""
+        """Dismiss the hosts that have joined."""
         for launcher in self._launchers.values():
             launcher.dismiss()
 

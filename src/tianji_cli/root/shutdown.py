@@ -1,4 +1,4 @@
-"""The phases of a job and its shutdown: actors stop first, then what receives from them; evaluations."""
+"""The phases of a job, its shutdown (actors first, then their receivers), and the watch on its evaluation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tianji_cli.wire.reports import Evaluating
 
 
 class Phase(enum.Enum):
-    """Where a job is; in the order they follow one another."""
+    """Phase of a job, in their order."""
 
     STARTING = "starting"
     TRAINING = "training"
@@ -30,31 +30,31 @@ class Phase(enum.Enum):
 
 @dataclass
 class Outcome:
-    """How a job ended."""
+    """Outcome of a job, and the reason."""
 
     status: Status
     reason: str
 
 
 WIND_DOWN_LIMIT_S: Final = 1.5
-"""A few actors that go on for so long, without another one having stopped meanwhile, are killed."""
+"""Seconds after the last stop of an actor until the root kills the rest, if they are few."""
 EACH_S: Final = 0.5
-"""Of each, if they are many: all close what they have at once, and may share a core."""
+"""The same for each remaining actor, if they are many: all close at once, and may share a core."""
 STOP_LIMIT_S: Final = 10.0
-"""How long any other process may take to stop."""
+"""Seconds that any other process may take to stop."""
 STOPS_LATE: Final = "did not stop in time"
 SAVE_LIMIT_S: Final = 120.0
-"""How long one may take that has a replay to save, which may be gigabytes."""
+"""Seconds that a process may take that has a replay to save, which may be gigabytes."""
 SILENT_S: Final = 3.0
-"""Once a replay is being saved for so long, the user is told."""
+"""Seconds of saving a replay after which the root tells the user."""
 
 
 class StoppingOrder:
-    """Names the processes that may stop once the actors have; each group goes its own pace.
+    """Decides which processes may stop once the actors have; each group goes at its own pace.
 
-    A learner stops when a buffer in a process of its own has told it of all that was received. What the
-    buffer does after that, such as saving its replay, keeps no learner from saving its own state. A user role
-    stops with the learner, and so do followers.
+    A learner stops when a buffer in a process of its own has reported all fragments to it. The buffer's later
+    work, such as saving its replay, keeps no learner from saving its own state. User roles and followers stop
+    with the learner.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -68,7 +68,7 @@ class StoppingOrder:
         self._told: set[int] = set()
 
     def next(self, running: AbstractSet[int], stopped: AbstractSet[int]) -> set[int]:
-        """Name the ranks that may stop now and were not named yet; ``stopped`` sent their last report."""
+        """Return the ranks that may newly stop now; the ranks in ``stopped`` have sent their last report."""
         waiting = running - stopped
         named = {rank for stages in self._stages for rank in _now(stages, waiting)} - self._told
         self._told |= named
@@ -81,7 +81,7 @@ def _now(stages: tuple[set[int], ...], waiting: AbstractSet[int]) -> set[int]:
 
 
 class Shutdown:
-    """Tells every process to stop when it is its turn, and kills those that do not in time.
+    """Tells every process to stop in its turn, and kills those that do not stop in time.
 
     Args:
         saves_replay: buffers may write gigabytes.
@@ -91,7 +91,8 @@ class Shutdown:
         actors: ranks that carry actors and nothing that receives from them.
         receivers: the other ranks of all groups.
         stopped: ranks that have sent their last report; kept by the root.
-        deadline: when patience ends, by ``time.monotonic``; infinite before the shutdown and after it.
+        deadline: time of ``time.monotonic`` at which the next limit ends; infinite before the shutdown and
+            after it.
     """
 
     def __init__(
@@ -121,17 +122,17 @@ class Shutdown:
         self._announce_at = float("inf")
 
     def begin(self) -> None:
-        """Stop the actors, and have the others wind down."""
+        """Stop the actors, and tell the others to wind down."""
         for rank in self.actors:
             self._control.send(rank, Stop())
         for rank in self.receivers:
             self._control.send(rank, WindDown())
 
     def actors_are_gone(self) -> bool:
-        """Return whether all actors have stopped; kill the rest when none of them stops any more."""
+        """Return whether all actors have stopped; kill the rest when no further one stops in time."""
         now, remaining = time.monotonic(), self._pool.ranks & self.actors
         limit_s = min(STOP_LIMIT_S, max(WIND_DOWN_LIMIT_S, EACH_S * len(remaining)))
-        if remaining != self._remaining:  # However many there are: each that stops gives the others time.
+        if remaining != self._remaining:  # Each actor that stops gives the others more time.
             self._remaining, self.deadline = remaining, now + limit_s
         elif remaining and now >= self.deadline:
             if late := remaining - self._killed:
@@ -142,7 +143,7 @@ class Shutdown:
         return not remaining
 
     def all_are_gone(self) -> bool:
-        """Stop those whose turn it is, kill each whose time is up; return whether none is left."""
+        """Stop processes in their turn, kill each whose time is up; return whether none is left."""
         now, running = time.monotonic(), self._pool.ranks
         for rank in self._order.next(running, self.stopped):
             self._control.send(rank, Stop())
@@ -167,19 +168,19 @@ class Shutdown:
 
 
 GRACE_S: Final = 5.0
-"""Beyond its limit, for the step that the evaluator is in, and for closing its environments."""
+"""Seconds beyond the limit, for the evaluator's present step and for closing its environments."""
 
 START_S: Final = 60.0
-"""For building environments and policy, which takes time before the first step."""
+"""Seconds for building environments and policy before the first step."""
 
 
 class EvaluationWatch:
-    """Says when the evaluator has had its ``max_s`` seconds and has not ended.
+    """Decides when the evaluator has exceeded its ``max_s`` seconds.
 
-    The evaluator looks at its limits between two steps, and one step may hang: so the root looks, too.
+    The evaluator checks its limits between two steps, but a step may hang: so the root checks them, too.
 
     Attributes:
-        ended_by: what was wrong, in words; None if the evaluator was never late.
+        ended_by: reason for ending the evaluator, in words; None if it was never late.
     """
 
     def __init__(self, max_s: float, event: Callable[[str], None]) -> None:
@@ -190,9 +191,9 @@ class EvaluationWatch:
         self.ended_by: str | None = None
 
     def is_late(self, evaluating: Evaluating | None) -> bool:
-        """Whether the evaluator is to be ended, once; the clock begins with the first call.
+        """Return True once when the evaluator is late; the clock begins with the first call.
 
-        ``evaluating`` is None before the evaluator has built what it plays with.
+        ``evaluating`` is None before the evaluator has built its environments and policy.
         """
         now, playing = time.monotonic(), evaluating is not None
         if self._since_s is None or playing != self._playing:

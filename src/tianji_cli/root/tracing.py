@@ -1,7 +1,7 @@
-"""Traces at the root: begins what is asked for, keeps what the workers measured, says when it is there.
+"""Traces at the root: begins a requested trace, stores the workers' spans, and answers the request.
 
-One trace goes on at a time. It begins once every learner has learnt something, since what comes before is the
-start of a run and not its training.
+One trace runs at a time. It begins once every learner has made an update, since the time before is the start
+of a run and not its training.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ from tianji_cli.wire.messages import MOST_SPANS, AskClock, Clock, SpansOf, Trace
 from tianji_cli.wire.reports import LearnerReport
 
 LEAD_S: Final = 0.2
-"""From the word to the workers until the window begins: a busy one hears it within 20 ms, and one on another
-host has to compare clocks first."""
+"""Seconds from the message to the workers until the window begins.
+
+A busy worker receives it within 20 ms, and a worker on another host has to compare clocks first.
+"""
 
 ANSWER_S: Final = 30.0
-"""How long after the window a worker may take to answer: it may be in the middle of a long update."""
+"""Seconds after the window that a worker may take to answer: it may be in the middle of a long update."""
 
 MOST_SPANS_IN_ALL: Final = 1 << 21
-"""Of all processes together: 40 MB, and about as much as a viewer can show."""
+"""Most spans of all processes together: 40 MB, and about as many as a viewer can show."""
 
 
 @dataclass
 class _Trace:
-    """A trace that goes on.
+    """The running trace.
 
     Attributes:
-        waiting: ranks that have not said all yet.
-        said: of those that have, and of those that will not, by rank.
+        waiting: ranks that have not sent all their spans yet.
+        said: descriptions of the processes that have, and of those that never will, by rank.
     """
 
     number: int
@@ -48,11 +50,11 @@ class _Trace:
 
 
 class Tracing:
-    """Owns the trace of a run that goes on, if one does.
+    """Owns the running trace of a run, if there is one.
 
     Args:
-        run: where it is asked for.
-        event: told when a trace begins, and when one cannot go on.
+        run: directory with the requests.
+        event: receives a message when a trace begins, and when one cannot go on.
     """
 
     def __init__(
@@ -66,9 +68,9 @@ class Tracing:
         self._trace: _Trace | None = None
 
     def look(self, ranks: Iterable[int], learners: Mapping[int, LearnerReport]) -> None:
-        """Begin a trace of some ranks if one is asked for and they train; give up waiting when it is time."""
+        """Begin a requested trace of some ranks once they train; end a trace whose answers are late."""
         if self._trace is not None and not self._trace.place.is_there:
-            self._trace = None  # It was taken back.
+            self._trace = None  # The user took the request back.
         if self._trace is not None:
             if time.monotonic() > self._trace.ended_s + ANSWER_S:
                 self._finish(f"it has not answered within {ANSWER_S:g} s")
@@ -92,7 +94,7 @@ class Tracing:
             self._control.send(rank, asked)
 
     def handle(self, message: AskClock | SpansOf | Traced) -> None:
-        """Tell a worker the time, or keep what one has measured for the trace that goes on."""
+        """Send a worker the time, or store the spans that it measured for the running trace."""
         trace, rank = self._trace, message.rank
         if isinstance(message, AskClock):
             self._control.send(rank, Clock(asked_s=message.asked_s, root_s=time.monotonic()))
@@ -114,15 +116,15 @@ class Tracing:
             self._note(self._trace, self._described(rank).model_copy(update={"missing": why}))
 
     def cut(self) -> None:
-        """End the window now: training is over, and workers say what they have before they stop."""
+        """End the window now: training is over, and workers send their spans before they stop."""
         now = time.monotonic()
         if self._trace is not None and self._trace.began_s >= now:
-            self._trace = None  # It had not begun.
+            self._trace = None  # The window had not begun.
         elif self._trace is not None:
             self._trace.ended_s = min(self._trace.ended_s, now)
 
     def close(self) -> None:
-        """Say what there is: all workers have ended."""
+        """Answer with the spans so far: all workers have ended."""
         if self._trace is not None:
             self._finish("it has ended without an answer")
 
@@ -143,7 +145,7 @@ class Tracing:
             self._finish("")
 
     def _finish(self, missing: str) -> None:
-        """Answer the one who asked; processes that have not said all are missing for this reason."""
+        """Answer the request; ``missing`` is the reason for processes that have not sent all their spans."""
         trace, self._trace = self._trace, None
         assert trace is not None
         for rank in trace.waiting:

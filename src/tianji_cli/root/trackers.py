@@ -1,4 +1,4 @@
-"""Processes of the experiment trackers of a run: started with it, and given a while at its end."""
+"""Processes of a run's experiment trackers: they start with the run, and get some time at its end."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tianji_cli.launch.children import Child, end_children, python_command, wait
 from tianji_cli.signals import StopSignals
 
 PATIENCE_S: Final = 60.0
-"""For what a tracker has still to send when all is written."""
+"""Seconds that a tracker has to send the rest once all files are written."""
 HURRY_S: Final = 1.0
-"""Likewise, once the user has asked twice for the end."""
+"""Seconds that a tracker has once the user has asked twice for the end."""
 LOOK_S: Final = 0.2
 
 
@@ -23,10 +23,10 @@ class TrackerProcesses:
     """Runs each tracker in a process of its own, which follows the run's files.
 
     Args:
-        names: of trackers.
+        names: names of the trackers.
         run: the run.
-        position: where the metrics of this session begin, in bytes.
-        event: told of a tracker that fails.
+        position: start of this session's metrics in their file, in bytes.
+        event: receives a message about a tracker that fails.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class TrackerProcesses:
         self._children: Mapping[str, Child] = {}
 
     def begin(self) -> None:
-        """Start them: the run has the config of this session now."""
+        """Start the trackers, once the run has the config of this session."""
         self._children = {
             name: Child(python_command("tianji_cli.telemetry.tracking", *words), stdin=subprocess.PIPE)
             for name, words in self._words.items()
         }
 
     def finish(self, signals: StopSignals) -> None:
-        """Let them finish: all is written. Those that do not in time are killed, and the user is told."""
+        """Let the trackers finish once all files are written; report failed and late ones."""
         for child in self._children.values():
             assert child.process.stdin is not None
             child.process.stdin.close()
@@ -61,6 +61,6 @@ class TrackerProcesses:
                 self._event(f"tracker {name!r} failed, and the run went on without it: {one_line(said)}")
 
     def close(self) -> None:
-        """Kill those that are left."""
+        """Kill the remaining trackers."""
         children, self._children = list(self._children.values()), {}
         end_children(children, 0.0)

@@ -1,1 +1,1 @@
-"""One worker process, from what it is told to the last report; ``build`` connects its roles."""
+"""A worker process, from its job spec to its last report; ``build`` connects its roles."""

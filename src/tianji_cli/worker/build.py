@@ -1,9 +1,9 @@
-"""The page on which the roles of a process are connected: environment, actor, buffer, learner, publisher.
+"""Connects the roles of a process: environment, actor, buffer, learner, publisher.
 
-Then comes what samples go through between actors and update rule. A learner of rollouts has a buffer beside
-it that holds claims or copies of fragments. A learner of a replay has one beside it, or in a process of its
-own that assembles batches ahead. At the end are the channels and slots of a job, as large as its parts ask
-for, and the endpoint of a process. ``builder.py`` makes what they are built from.
+The path of samples from actors to the update rule comes next. A learner of rollouts has a buffer beside it
+that holds claims or copies of fragments. A learner with a replay has a buffer beside it, or one in a process
+of its own that assembles batches ahead. The last part sizes the channels and slots of a job, and opens the
+endpoint of a process. ``builder.py`` builds the parts that this module connects.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ from tianji_transports.core import Capabilities, EngineOptions, Transport
 from tianji_transports.wiring import Wiring
 
 FREE_S: Final = 1.0
-"""So long an evaluation takes, however short the training was."""
+"""Least seconds in which the final evaluation may begin episodes, however short the training was."""
 AGE_BINS: Final = 1000
-"""Bins of the histogram of ages, over the capacity of a replay."""
+"""Number of bins of the age histogram, over the capacity of a replay."""
 
 Part = TypeVar("Part")
 
@@ -122,7 +122,7 @@ def _as_it_is(part: Part) -> Part:
 
 @dataclass(frozen=True)
 class Wrappers:
-    """What the parts of roles are put into before they are connected, so that their calls can be timed."""
+    """Wrappers for the parts of roles, so that a profile can time their calls."""
 
     environment: Callable[[VectorEnvironment], VectorEnvironment] = _as_it_is
     agent: Callable[[Agent], Agent] = _as_it_is
@@ -136,7 +136,7 @@ NO_WRAPPERS: Final = Wrappers()
 def build_roles(
     builder: Builder, transport: Transport, counters: ProductionFile, wrap: Wrappers = NO_WRAPPERS
 ) -> list[Role]:
-    """Build the roles of a process, in the order they take turns and stop."""
+    """Build the roles of a process, in the order of their turns and stops."""
     replays = builder.config.learns_from_replay
     numbers = iter(builder.process.actors)
     buffer: Buffer | None = None
@@ -187,7 +187,7 @@ def _actor(
 
 
 def _learner(builder: Builder, transport: Transport, buffer: Buffer | None, wrap: Wrappers) -> Learner:
-    """Build the learner that leads its group; ``buffer`` is None if another process has it."""
+    """Build the learner that leads its group; ``buffer`` is None if another process carries it."""
     config, section = builder.config, builder.config.experiment
     embryo = wrap.embryo(builder.trained_embryo())
     if section.evaluation is not None and builder.group == 0 and not builder.job.resumed:
@@ -241,7 +241,7 @@ def rollout_buffer(builder: Builder, transport: Transport) -> Buffer:
 def rollout_source(
     builder: Builder, transport: Transport, embryo: Embryo, buffer: Buffer | None
 ) -> tuple[DataSource, Rounds | None]:
-    """Build what the learner takes its part of rollouts from, and what scatters the rest to followers."""
+    """Build the source of the learner's part of rollouts, and the rounds that scatter the rest."""
     assert buffer is not None
     assert isinstance(buffer.store, RolloutStore)
     source = RolloutSource(
@@ -253,10 +253,10 @@ def rollout_source(
 
 
 def replay_buffer(builder: Builder, transport: Transport) -> Buffer:
-    """Build a group's replay and the buffer over it, filled if a replay was saved for this session.
+    """Build a group's replay and its buffer; a resumed session fills it from a saved replay.
 
     Raises:
-        ReplayFileError: what was saved is damaged, or does not fit the config.
+        ReplayFileError: the saved replay is damaged, or does not fit the config.
     """
     config, section = builder.config, builder.config.distribution.buffer
     replay = Replay(
@@ -294,7 +294,7 @@ def replay_buffer(builder: Builder, transport: Transport) -> Buffer:
 def replay_source(
     builder: Builder, transport: Transport, buffer: Buffer | None
 ) -> tuple[DataSource, Rounds | None]:
-    """Build what the learner draws batches from, here or elsewhere, and what scatters them to followers."""
+    """Build the source of replay batches, from here or elsewhere, and the rounds that scatter them."""
     config, section = builder.config, builder.config.distribution.buffer
     learning, batches = config.replay_settings, builder.batches()
     client: ReplayClient
@@ -332,7 +332,7 @@ def replay_source(
 
 
 def follower_source(builder: Builder, transport: Transport, embryo: Embryo) -> FollowerSource:
-    """Build what a follower takes its shards from."""
+    """Build the source of a follower's shards."""
     if builder.config.learns_from_replay:
         (learner,), distribution = builder.carrying("learner"), builder.config.distribution
         return ScatteredBatches(
@@ -358,14 +358,14 @@ def check_replay_memory(builder: Builder, buffers: int) -> None:
     """Make sure that one host can hold so many replays.
 
     Raises:
-        ReplayMemoryError: it cannot; says how large they may be.
+        ReplayMemoryError: the host cannot; the message says how large the replays may be.
     """
     settings = replay_settings(builder)
     bytes_of(builder.layout, settings, _kept(builder)).place(settings, builder.job.directory, buffers)
 
 
 def replay_settings(builder: Builder) -> ReplaySettings:
-    """What a group's replay is to be like."""
+    """Settings of a group's replay."""
     config, section = builder.config, builder.config.distribution.buffer
     transitions, steps = config.transition_settings, section.importance_steps
     return ReplaySettings(
@@ -377,25 +377,25 @@ def replay_settings(builder: Builder) -> ReplaySettings:
         unroll=config.unroll,
         priority_exponent=section.priority_exponent,
         importance_exponent=section.importance_exponent,
-        # Steps of the whole job: each group counts its own.
+        # The config counts steps of the whole job, and each group counts its own.
         importance_steps=None if steps is None else max(1, steps // config.distribution.groups),
         memory=section.memory,
     )
 
 
 def _kept(builder: Builder) -> tuple[str, ...]:
-    """Names of the agent's fields that the replay holds."""
+    """Return the names of the agent's fields that the replay holds."""
     return tuple(field.name for field in builder.batches().fields)
 
 
 def _scatter(builder: Builder, transport: Transport, shards: int, nbytes: int) -> Scatter | None:
-    """Open the channels to the learner's followers; None if it has none."""
+    """Build the channels to the learner's followers; None without followers."""
     ranks = [process.rank for process in builder.carrying("follower")]
     return Scatter(transport, ranks, builder.number, shards, nbytes) if ranks else None
 
 
 def _examiner(builder: Builder, transport: Transport) -> Examiner:
-    """Build what evaluates while others train."""
+    """Build the examiner, which evaluates policies during training."""
     experiment = builder.config.experiment
     pace = experiment.evaluation
     assert pace is not None
@@ -410,7 +410,7 @@ def _examiner(builder: Builder, transport: Transport) -> Examiner:
     films = None
     if pace.video and not builder.incarnation:
         films = _films(builder, model, seed, limits)
-    elif pace.video:  # What killed an examiner may be what draws: the next one does without, and evaluates.
+    elif pace.video:  # Rendering may have killed the last examiner, so this one goes without films.
         remove_leftovers(builder.job.run / VIDEOS)
     return Examiner(
         transport,
@@ -427,9 +427,10 @@ def _examiner(builder: Builder, transport: Transport) -> Examiner:
 
 
 def _films(builder: Builder, model: Model, seed: int, limits: EvaluationLimits) -> Films:
-    """Build what films evaluations while others train, in an environment that is built for the first film.
+    """Build the films of evaluations during training, with an environment that the first film builds.
 
-    Only one environment is drawn: those of an evaluation are many, and some would all draw at once.
+    Only this one environment renders: those of an evaluation are many, and some kinds would all render at
+    once.
     """
     pace = builder.config.experiment.evaluation
     assert pace is not None
@@ -452,12 +453,13 @@ def _films(builder: Builder, model: Model, seed: int, limits: EvaluationLimits) 
 
 
 def check_first_observation(section: Environment, environment: VectorEnvironment) -> None:
-    """Make sure that an environment begins an episode, and that one can be acted in: a wrapper may lie.
+    """Make sure that an environment begins an episode with a valid observation: a wrapper may lie.
 
-    Only gymnasium's are looked at: to begin an episode may mean to start a game, or a compiler, elsewhere.
+    This checks gymnasium's environments only: elsewhere, beginning an episode may start a game, or a
+    compiler.
 
-    One that says that its reward is several numbers, as multi-objective ones do, is acted in once: a wrapper
-    may have made one number of them.
+    An environment whose reward is several numbers by its own account, such as a multi-objective one, makes
+    one step: a wrapper may have made a single number of them.
 
     Raises:
         BrokenEnvironmentError: an observation of another shape or type than its space's, one that is not
@@ -466,7 +468,7 @@ def check_first_observation(section: Environment, environment: VectorEnvironment
     if not environments.find(section.type).takes_wrappers:
         return
     shown, called = environment.new_observations(), section.id or section.type
-    sys.stderr.write(f"beginning an episode in {called}\n")  # Told if a signal ends it here.
+    sys.stderr.write(f"beginning an episode in {called}\n")  # Seen if a signal ends it here.
     sys.stderr.flush()
     environment.reset(0, shown)
     if fault := first_fault(shown[None], bounds_of(environment.observation_space, 1)):
@@ -485,15 +487,15 @@ def check_first_observation(section: Environment, environment: VectorEnvironment
 
 
 def check_pictures(builder: Builder) -> None:
-    """Make sure that an environment can be drawn, as the films of evaluations ask for.
+    """Make sure that the environment can be rendered, as films of evaluations need it.
 
     Raises:
-        UsageError: says what would be right.
+        UsageError: the environment cannot be rendered; the message says what would be right.
     """
     environment = builder.environment(1, render=True, evaluation=True)
     try:
         environment.reset(0, environment.new_observations())
-        sys.stderr.write("drawing it for experiment.evaluation.video\n")  # Told if a signal ends it here.
+        sys.stderr.write("drawing it for experiment.evaluation.video\n")  # Seen if a signal ends it here.
         sys.stderr.flush()
         environment.render()
     except (Exception, SystemExit) as cause:
@@ -512,15 +514,17 @@ def build_evaluator(
     *,
     render: bool = False,
 ) -> Evaluator:
-    """Build what plays episodes with a checkpoint of the run, greedily unless ``policy`` says otherwise.
+    """Build the evaluator of a run's checkpoint, which plays greedily unless ``policy`` says otherwise.
+
+    Arguments that are None have the config's values.
 
     Args:
-        checkpoint: name of a directory in ``checkpoints/``; what is None here is as the config has it.
-        policy: "sampled" lets the checkpoint explore as when training ended; a baseline plays in its place.
+        checkpoint: name of a directory in ``checkpoints/``.
+        policy: "sampled" lets the checkpoint explore as at the end of training; a baseline replaces it.
         render: play all episodes in one environment, which can be rendered.
 
     Raises:
-        UsageError: the environment knows no such policy.
+        UsageError: the environment has no such policy.
     """
     experiment = builder.config.experiment
     number = experiment.last_episodes if episodes is None else episodes
@@ -529,7 +533,7 @@ def build_evaluator(
     if episodes is None and experiment.eval_episodes is None and builder.config.distribution.mode != "sync":
         progress = saved_progress(builder.job.checkpoints, builder.config.distribution.groups)
         limits = replace(limits, begins_s=max(FREE_S, *(group.train_s / 10 for group in progress)))
-        most = SAMPLED  # As many are played in any case.
+        most = SAMPLED  # The evaluator plays at least so many in any case.
     num_envs = 1 if render else min(number, most)
     seed = builder.seed("evaluation") if seed is None else seed
     seed_streams(seed)
@@ -540,7 +544,7 @@ def build_evaluator(
     if policy not in BASELINES:
         place = builder.job.checkpoints / (checkpoint or experiment.eval_checkpoint)
         trained = _trained_policy(builder, place, num_envs, seed, explores=policy == "sampled")
-    seed_streams(seed)  # As in training, where the policy is there before.
+    seed_streams(seed)  # As in training, where the policy is built before the environment.
     environment = builder.environment(num_envs, render=render, evaluation=True)
     player = baseline(policy, environment, seed) if trained is None else trained
     metrics = builder.config.environment.metrics
@@ -556,13 +560,13 @@ def _evaluator(
     metrics: Sequence[str],
     follow: Callable[[EvaluationLimits], Evaluator] | None = None,
 ) -> Evaluator:
-    """Begin an evaluation, which repeats itself by its seed also where global streams are drawn from."""
+    """Begin an evaluation, reproducible by its seed even if code draws from global streams."""
     seed_streams(seed)
     return Evaluator(policy, environment, episodes, seed, limits, metrics, follow)
 
 
 def _trained_policy(builder: Builder, place: Path, num_envs: int, seed: int, *, explores: bool) -> Policy:
-    """Load what a checkpoint has learnt."""
+    """Load the policy of a checkpoint."""
     model = builder.acting_model()
     parameters = load_parameters(place, model)
     agent = builder.agent(model, num_envs, derive_seed(seed, num_envs) if explores else 0)
@@ -574,19 +578,19 @@ def _trained_policy(builder: Builder, place: Path, num_envs: int, seed: int, *, 
 
 
 def _player(builder: Builder, agent: Agent, num_envs: int, *, explores: bool) -> Policy:
-    """Let an agent play greedily, or as it does in training."""
+    """Return a policy that plays greedily, or as the agent does in training."""
     return ExploringPolicy(agent, builder.agent_fields, num_envs) if explores else agent
 
 
 def _fragments_per_version(builder: Builder) -> int | None:
-    """Fragments that an actor makes with one policy: in step, its part of a rollout; None: it never waits."""
+    """Return an actor's fragments per version: in step, its part of a rollout; None if it never waits."""
     if builder.config.learns_from_replay or builder.config.distribution.mode != "sync":
         return None
     return builder.config.fragments_per_rollout // sum(len(numbers) for numbers in builder.actors.values())
 
 
 def _copies(builder: Builder) -> list[Destination]:
-    """Return which roles of the group get a copy of every fragment."""
+    """Return the receivers in the group that get a copy of every fragment."""
     receiving = [name for name, role in builder.config.roles.items() if FRAGMENTS in role.receives]
     return [
         Destination(name, process.rank, copies_for(name))
@@ -596,7 +600,7 @@ def _copies(builder: Builder) -> list[Destination]:
 
 
 def _episodes(builder: Builder) -> Episodes:
-    """Begin to count episodes, or go on from where the last session ended."""
+    """Build the episode counts, new or continued from the last session."""
     episodes = Episodes(builder.config.experiment.thresholds, builder.config.environment.metrics)
     if builder.saved is not None and not builder.begins_best:
         builder.saved.restore_episodes(episodes)
@@ -604,14 +608,14 @@ def _episodes(builder: Builder) -> Episodes:
 
 
 def _connect_learners(builder: Builder) -> AllReduceGroup:
-    """Connect with the other learners of the group, who do so now."""
+    """Connect with the other learners of the group, which do so at the same time."""
     store = builder.job.directory / f"all_reduce-{builder.job.id}-{builder.group}"
     number = builder.config.distribution.learner.num
     return AllReduceGroup(store, builder.process.learner, number, builder.device)
 
 
 def _average(builder: Builder, transport: Transport, embryo: Embryo) -> GroupAverage | None:
-    """Build a learner's part in averaging; None where there is one group, or members of a population."""
+    """Build a learner's part in parameter averaging; None with one group, or with a population."""
     distribution = builder.config.distribution
     if distribution.groups == 1 or builder.config.population is not None:
         return None
@@ -630,7 +634,7 @@ def _average(builder: Builder, transport: Transport, embryo: Embryo) -> GroupAve
 
 
 def _member(builder: Builder, transport: Transport, embryo: Embryo) -> PopulationMember | None:
-    """Build a learner's part in a population; None where there is none."""
+    """Build a learner's part in a population; None without one."""
     population = builder.config.population
     if population is None:
         return None
@@ -671,11 +675,11 @@ def _user_role(builder: Builder, transport: Transport, name: str) -> UserRole:
 
 
 ARRIVALS_AHEAD: Final = 64
-"""Fragments whose arrival a learner may have yet to hear of."""
+"""Window of ``ARRIVALS``: fragments whose stats may be on their way to a learner."""
 
 
 def open_transport(builder: Builder, options: EngineOptions) -> Transport:
-    """Open the endpoint of a process; ``options`` say how the engine may reach other hosts."""
+    """Open the endpoint of a process; ``options`` are the engine's options for other hosts."""
     plan = builder.job.plan
     wiring = wiring_of(builder, edge_capabilities(plan.local, plan.remote, plan.endpoints))
     rank, incarnation = builder.process.rank, builder.incarnation
@@ -683,7 +687,7 @@ def open_transport(builder: Builder, options: EngineOptions) -> Transport:
 
 
 def wiring_of(builder: Builder, capabilities: Capabilities) -> Wiring:
-    """Return who sends what to whom, in all groups, which are alike, over engines of these capabilities."""
+    """Return the channels and slots of all groups, which are alike, over engines of these capabilities."""
     distribution, replays = builder.config.distribution, builder.config.learns_from_replay
     channels = _replay_channels(builder) if replays else _rollout_channels(builder, capabilities)
     copy = replace(channels[FRAGMENTS], borrow=1)
@@ -701,17 +705,17 @@ def wiring_of(builder: Builder, capabilities: Capabilities) -> Wiring:
 
 
 def window_of_all(builder: Builder) -> int:
-    """Fragments that all actors of a group together may have pushed and unclaimed."""
+    """Return the fragments that all actors of a group together may have pushed and unclaimed."""
     return builder.config.window * sum(len(numbers) for numbers in builder.actors.values())
 
 
 def lends_rollouts(builder: Builder, capabilities: Capabilities) -> bool:
-    """Whether the engine lends all fragments that a store of rollouts holds: it keeps claims, not copies."""
+    """Whether the engine lends all fragments of a rollout store, which then keeps claims, not copies."""
     return _lends(capabilities, _rollout_slots(builder))
 
 
 def rollout_shards(builder: Builder, capabilities: Capabilities) -> ChannelSize:
-    """A follower's fragments of a rollout, all claimed at once where the engine lends as many."""
+    """Return the channel size of a follower's part of a rollout, claimed at once if the engine lends it."""
     fragments = builder.config.fragments_per_rollout // builder.config.distribution.learner.num
     borrow = fragments if _lends(capabilities, fragments) else 1
     return ChannelSize(builder.layout.nbytes, fragments, borrow)
@@ -758,7 +762,7 @@ def _lends(capabilities: Capabilities, claims: int) -> bool:
 
 
 def _values_to_average(builder: Builder, model: Model) -> int:
-    """Count what a group contributes: parameters and, if wanted, the optimiser's moments."""
+    """Count the values that a group contributes: parameters and, if configured, the optimiser's moments."""
     if not builder.config.distribution.sync_optimizer:
         return model.parameter_count
     moments = builder.embryo(model).averaged_state()

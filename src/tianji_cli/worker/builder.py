@@ -47,12 +47,12 @@ from tianji_envs.options import ACTOR, COPIES
 from tianji_envs.team import TeamTranslator
 
 VERSIONS_APART: Final = 1_000_000
-"""What the versions of a learner in the place of another one are above those that were saved."""
+"""Gap between the versions of a replaced learner's checkpoint and those of its successor."""
 
 
 @dataclass(frozen=True)
 class _Shown:
-    """Space of one observation of an environment, what a policy sees of it, whether episodes can be won."""
+    """Space of one observation, spaces as a policy sees them, and whether episodes can be won."""
 
     frame: gymnasium.Space[Any]
     spaces: Spaces
@@ -64,8 +64,8 @@ class Builder:
     """Builds the parts of one process of a job.
 
     Args:
-        config: the job's, read.
-        env_steps: as a ``ProcessSpec`` has them.
+        config: the job's parsed config.
+        env_steps: env steps of the learner before this one, as in ``ProcessSpec``.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ class Builder:
 
     @classmethod
     def of_run(cls, run: RunDirectory, config: JobConfig) -> Builder:
-        """Build the parts of a run, whose ``config`` this is, to play with what it has learnt.
+        """Return a builder for a run with this ``config``, to play with its policies.
 
-        They are those of its root, which computes on a CPU: a run that used GPUs may be judged where there is
-        none.
+        It builds the parts of the root's process, which computes on a CPU: a host without a GPU may evaluate
+        a run that used GPUs.
         """
         plan = make_plan(config)
         job = JobSpec("", dump_config(config), plan, run.path, run.path)
@@ -96,10 +96,10 @@ class Builder:
     def environment(
         self, num_envs: int, render: bool = False, *, evaluation: bool = False, actor: int | None = None
     ) -> VectorEnvironment:
-        """Make ``num_envs`` of the config's environments; for an evaluation whole games as they are.
+        """Make ``num_envs`` of the config's environments; for an evaluation, whole and unchanged games.
 
         Args:
-            actor: its number. What others make has numbers behind those of all actors.
+            actor: number of the actor; None gives a number behind those of all actors.
         """
         section = self.config.environment
         actor = self.job.plan.num_actors + self.process.rank if actor is None else actor
@@ -109,7 +109,7 @@ class Builder:
         return made
 
     def acting_environment(self, number: int) -> VectorEnvironment:
-        """Make the environment of an actor of this process, once."""
+        """Return the environments of an actor of this process; called once for each actor."""
         if number == self.process.actors[0]:
             return self._of_first_actor
         return self.environment(self.config.environment.num_envs, actor=number)
@@ -120,17 +120,17 @@ class Builder:
 
     @cached_property
     def spaces(self) -> Spaces:
-        """Spaces of one environment, as a policy sees it."""
+        """Spaces of one environment, as a policy sees them."""
         return self._shown.spaces
 
     @property
     def translator(self) -> TeamTranslator | None:
-        """What knows a team's own observations and actions; None if its environment has none but records."""
+        """Translator to a team's own observations and actions; None if the environment only has records."""
         return self._shown.translator
 
     @cached_property
     def layout(self) -> FragmentLayout:
-        """How a fragment is divided: the same in every process, since all derive it from the same things."""
+        """Layout of a fragment, the same in every process, since all derive it from the same inputs."""
         shown = self._shown
         metrics = len(self.config.environment.metrics)
         common = common_fields(shown.frame, shown.spaces.stack, winnable=shown.winnable, metrics=metrics)
@@ -152,12 +152,12 @@ class Builder:
 
     @cached_property
     def model_fields(self) -> tuple[FieldSpec, ...]:
-        """Fields that the network adds to a fragment: what it remembers.
+        """Fields that the network adds to a fragment: its recurrent state.
 
         Raises:
-            UnsuitableModelError: it remembers, and the update rule learns from single steps; or it does not,
-                and the rule learns from steps in a row.
-            UsageError: a policy sees stacks, and the update rule learns from steps in a row.
+            UnsuitableModelError: the network is recurrent, and the update rule learns from single steps; or
+                it is not, and the rule learns from unrolls.
+            UsageError: a policy sees stacks, and the update rule learns from unrolls.
         """
         section = self.config.model
         fields: tuple[FieldSpec, ...] = algorithms.load("model", section.type).recorded(
@@ -187,7 +187,7 @@ class Builder:
             )
 
     def batches(self, learners: int = 1) -> BatchLayout:
-        """Lay out a batch of the replay, or the part of it that one of so many learners gets."""
+        """Return the layout of a replay batch, or of the part that one of so many learners gets."""
         fields = (*self.agent_fields, *self.model_fields)
         read = [field.name for field in fields if field.name != PRIORITY]
         size = self.config.replay_settings.batch_size // learners
@@ -203,10 +203,10 @@ class Builder:
 
     @cached_property
     def _normalization(self) -> Normalization | None:
-        """What the config asks to have normalised.
+        """Normalisation that the config asks for; None without any.
 
         Raises:
-            UsageError: the update rule would leave the statistics as they begin.
+            UsageError: the update rule would never update the statistics.
         """
         section = self.config.training
         keeps_statistics = algorithms.load("embryo", section.type).normalizes
@@ -225,13 +225,13 @@ class Builder:
 
     @property
     def subtracts(self) -> bool:
-        """Whether means are subtracted from observations before they are float32."""
+        """Whether means are subtracted from observations before the conversion to float32."""
         asked = self._normalization
         return asked is not None and asked.observations and asked.precise
 
     @property
     def samples(self) -> bool:
-        """Whether the agent explores by drawing from its policy, and not by noise or chance beside it."""
+        """Whether the agent explores by samples of its policy, and not by added noise or random actions."""
         section = self.config.agent
         try:
             rule = algorithms.load("agent", section.type).rule(self.spaces, section.settings)
@@ -257,9 +257,9 @@ class Builder:
         return complete_results(embryo, prioritised=self.config.distribution.buffer.has_priorities)
 
     def acting_agent(self, number: int) -> Agent:
-        """Build the agent of an actor, with its part of the group's exploration.
+        """Build the agent of an actor, with its part of the group's exploration range.
 
-        Each group learns from its own actors, so each has the whole range.
+        Each group learns from its own actors, so each group has the whole range.
         """
         num_envs = self.config.environment.num_envs
         agent = self.agent(self.acting_model(), num_envs, self.seed("policy", number))
@@ -268,14 +268,14 @@ class Builder:
         return agent
 
     def trained_embryo(self) -> Embryo:
-        """Build the update rule, and go on from where the last session ended."""
+        """Build the update rule on this process's device; it continues the last session."""
         return self.begun_embryo(self._model_on(self.device, "distribution.device"))[0]
 
     def begun_embryo(self, model: Model) -> tuple[Embryo, dict[str, Any] | None]:
-        """Build the update rule: it goes on, or begins with what another run has learnt, or by itself.
+        """Build the update rule: it continues a session, begins with another run's tensors, or begins anew.
 
         Returns:
-            Beside it what is taken of the other run; None where there is none.
+            The update rule, and a report of the tensors taken from another run; None without another run.
         """
         initial = None
         if self.job.init is not None and self.saved is None:
@@ -292,13 +292,13 @@ class Builder:
         return embryo, None if initial is None else initial.report
 
     def acting_model(self) -> Model:
-        """Build the network where policies act, which is another place than a learner's beside them."""
+        """Build the network on the device of acting, which may differ from that of a learner beside it."""
         key = "distribution.actor.device"
         return self._model_on(self.config.distribution.actor.device if self._learns else self.device, key)
 
     @cached_property
     def device(self) -> str:
-        """Where this process computes: where there are fewer GPUs than numbers, they go round."""
+        """Device of this process; numbers beyond the host's GPUs wrap around."""
         distribution = self.config.distribution
         wanted = distribution.device if self._learns else distribution.actor.device
         kind, _, number = self.process.device.partition(":")
@@ -311,10 +311,10 @@ class Builder:
         return not {"learner", "follower"}.isdisjoint(self.process.roles)
 
     def _model_on(self, device: str, key: str) -> Model:
-        """Build the network where it is to compute: the config's ``key`` asks for that.
+        """Build the network on a device, which the config's ``key`` asks for.
 
         Raises:
-            UsageError: there is no such device.
+            UsageError: the host has no such device.
         """
         model = self.model()
         if device == "cpu":
@@ -322,8 +322,8 @@ class Builder:
         try:
             model.to(device)
             if device.startswith("cuda"):
-                torch.cuda.set_device(device_of(model))  # Pinned memory and streams are the current one's.
-        # What torch raises, depending on what is missing: a device, or double precision for statistics.
+                torch.cuda.set_device(device_of(model))  # Pinned memory and streams belong to it.
+        # Torch raises one of these if a device is missing, or double precision for statistics.
         except (RuntimeError, AssertionError, TypeError) as cause:
             raise UsageError(
                 f"{key}: {device!r} cannot be used on {socket.gethostname()} ({describe(cause)}); "
@@ -333,27 +333,27 @@ class Builder:
 
     @property
     def _env_threads(self) -> int:
-        """Threads that environments may step in: all there are where no role trains beside them."""
+        """Threads for stepping environments: all cores if no role trains in this process."""
         alone = self.process.group is None
         return len(usable_cores()) if alone else self.process.threads
 
     @cached_property
     def _shown(self) -> _Shown:
-        """What one environment shows: the first actor's, where there is one; raises as ``_look_at`` does."""
+        """Spaces of one environment, the first actor's if there is one; raises as ``_look_at`` does."""
         if self.process.actors:
             return self._look_at(self._of_first_actor)
         with contextlib.closing(self.environment(1)) as environment:
             return self._look_at(environment)
 
     def look_at(self, environment: VectorEnvironment) -> None:
-        """Take the spaces from an environment that is there already; raises as ``_look_at`` does."""
+        """Take the spaces from an existing environment; raises as ``_look_at`` does."""
         self._shown = self._look_at(environment)
 
     def _look_at(self, environment: VectorEnvironment) -> _Shown:
-        """Find out what an environment shows.
+        """Read the spaces of an environment.
 
         Raises:
-            UsageError: the agent, or a stop rule, is none for this environment.
+            UsageError: the agent, or a stop rule, does not fit this environment.
         """
         config = self.config
         called = config.environment.id or config.environment.type
@@ -368,14 +368,14 @@ class Builder:
         return _Shown(environment.observation_space, spaces, winnable, environment.translator)
 
     def seed(self, purpose: str, number: int = 0) -> int:
-        """Derive an independent 32-bit seed, of this session and incarnation, from the experiment's seed."""
+        """Derive an independent 32-bit seed for this session and incarnation from the experiment's seed."""
         session = self.progress.sessions
         words = [self.config.experiment.seed, *purpose.encode(), number, self.incarnation, session]
         return int(np.random.SeedSequence(words).generate_state(1)[0])
 
     @property
     def group(self) -> int:
-        """The group of this process; the first for those that belong to none."""
+        """Group of this process; 0 for a process without a group."""
         return self.process.group or 0
 
     def carrying(self, role: str) -> tuple[PlannedProcess, ...]:
@@ -394,17 +394,17 @@ class Builder:
 
     @property
     def replaces(self) -> bool:
-        """The learner of this process is in the place of one that was killed: a population replaces it."""
+        """Whether the learner of this process replaces a population's killed one."""
         return self.incarnation > 0 and "learner" in self.process.roles
 
     @property
     def begins_best(self) -> bool:
-        """The learner begins a best of its own: it goes on, and policies are judged otherwise than before."""
+        """Whether the learner of a resumed run begins a new best policy, since policies are judged anew."""
         return self.job.own_best and not self.replaces
 
     @cached_property
     def saved(self) -> Saved | None:
-        """What the last session, or the learner before, left for this group; None in the first session."""
+        """Checkpoint of the last session, or of the learner before; None in the first session."""
         if not (self.job.resumed or self.replaces):
             return None
         own = self.replaces or self._at_start.env_steps > 0 or self.group == 0
@@ -412,33 +412,34 @@ class Builder:
 
     @cached_property
     def progress(self) -> Progress:
-        """Counters that this session, or this learner in the place of another one, continues."""
+        """Counters that this session, or this replaced learner, continues."""
         if not self.replaces:
             return self._at_start
         assert self.saved is not None
         progress = Progress.checked(self.saved.document["progress"])
-        # Actors wait for newer versions than any learner before this one has published and not saved.
+        # Actors wait for versions newer than any that the learner before has published without saving.
         version = progress.version + VERSIONS_APART * self.incarnation
-        # It may have come further than its last checkpoint when it was killed: these env steps count.
+        # The killed learner may have been further than its last checkpoint: these env steps count.
         env_steps = max(progress.env_steps, self._env_steps)
         return replace(progress, env_steps=env_steps, version=version, sessions=self._at_start.sessions)
 
     @property
     def _at_start(self) -> Progress:
-        """Counters of the group when the session began."""
+        """Counters of the group at the start of the session."""
         return replace(self.job.progress[self.group]) if self.job.resumed else Progress()
 
     @property
     def job_env_steps(self) -> int:
-        """Env steps of all groups before this session, or about so many when a learner was replaced."""
+        """Env steps of all groups before this session, or approximately so after a learner was replaced."""
         since = self.progress.env_steps - self._at_start.env_steps
         return self.job.env_steps + since * self.config.distribution.groups
 
 
 def seed_process(job: JobSpec, process: PlannedProcess, incarnation: int) -> None:
-    """Seed the global random streams of a process before any of a user's code runs in it.
+    """Seed the global random streams of a process before user code runs in it.
 
-    The roles of a process share its streams: several actors are in one only where all take turns in it.
+    The roles of a process share its streams; a process has several actors only if all roles of a group share
+    it.
     """
     seed = tomllib.loads(job.config)["experiment"]["seed"]
     session = job.progress[process.group or 0].sessions if job.resumed else 0
@@ -447,7 +448,7 @@ def seed_process(job: JobSpec, process: PlannedProcess, incarnation: int) -> Non
 
 
 def seed_streams(*words: int) -> None:
-    """Seed the streams that ``random``, numpy and torch (on every device) draw from by default."""
+    """Seed the default streams of ``random``, numpy and torch (on every device)."""
     of_python, of_numpy, of_torch = np.random.SeedSequence(words).generate_state(3).tolist()
     random.seed(of_python)
     np.random.seed(of_numpy)
@@ -455,7 +456,7 @@ def seed_streams(*words: int) -> None:
 
 
 def check_agent(name: str, environment: str, team: Sequence[str]) -> None:
-    """Refuse an agent that acts for a team where there is none, or for one where there is a team.
+    """Reject an agent for teams in an environment without one, or a single agent in one with a team.
 
     Raises:
         UsageError: names the built-in agents that would be right.
@@ -466,7 +467,7 @@ def check_agent(name: str, environment: str, team: Sequence[str]) -> None:
 
 
 def _check_metrics(section: Environment, made: VectorEnvironment) -> None:
-    """Refuse environments, which may be of a user's own factory, that do not have the metrics asked for."""
+    """Reject environments, perhaps of a user's own factory, without the configured metrics."""
     found = None if made.metrics is None else made.metrics.shape
     wanted = (made.num_envs, len(section.metrics)) if section.metrics else None
     if found != wanted:
@@ -478,10 +479,10 @@ def _check_metrics(section: Environment, made: VectorEnvironment) -> None:
 
 
 def spaces_of(environment: VectorEnvironment, layout: ImageLayout = "auto") -> Spaces:
-    """Describe what a policy sees of one environment, and what it does there.
+    """Return the spaces of one environment as a policy sees them, with stacks of frames.
 
     Raises:
-        UnsupportedSpaceError: stacks are wanted of what is no array of numbers.
+        UnsupportedSpaceError: the config asks for stacks of observations that are no arrays of numbers.
     """
     frame, stack = environment.observation_space, environment.stack
     if stack == 1:
@@ -496,14 +497,14 @@ def spaces_of(environment: VectorEnvironment, layout: ImageLayout = "auto") -> S
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint to go on from.
+    """A checkpoint that a group continues.
 
     Attributes:
-        place: its directory.
-        own: it is of the group itself. A group that the last session did not have begins with the first
-            group's policy.
-        tensors: of the update rule.
-        document: the rest.
+        place: directory of the checkpoint.
+        own: the checkpoint is the group's own. A group that the last session did not have begins with the
+            first group's policy.
+        tensors: tensors of the update rule.
+        document: the rest of the state.
     """
 
     place: Path
@@ -513,7 +514,7 @@ class Saved:
 
     @classmethod
     def find(cls, checkpoints: Path, group: int, *, own: bool) -> Saved:
-        """Find where a group goes on: by itself (``own``), or with the first group's policy.
+        """Load the last checkpoint of a group (``own``), or of the first group.
 
         Raises:
             CheckpointError: the checkpoint is damaged, or of another schema.
@@ -522,7 +523,7 @@ class Saved:
         return cls(place, own, *load_training(place))
 
     def restore(self, embryo: Embryo) -> None:
-        """Let an update rule go on.
+        """Load the state into an update rule.
 
         Raises:
             CheckpointError: the parameters are damaged, or of another model.
@@ -532,11 +533,11 @@ class Saved:
 
     @property
     def takeovers(self) -> Sequence[Mapping[str, Any]]:
-        """Of a member of a population: where it took over others'."""
+        """Takeovers of a population member so far; empty if the checkpoint is not the group's own."""
         found: Sequence[Mapping[str, Any]] = self.document.get("member", {}).get("takeovers", ())
         return found if self.own else ()
 
     def restore_episodes(self, episodes: Episodes) -> None:
-        """Let returns and thresholds go on, which are the group's own."""
+        """Continue the returns and thresholds of the group's own checkpoint."""
         if self.own:
             episodes.load_state(self.document["episodes"])

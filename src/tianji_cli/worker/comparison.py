@@ -1,4 +1,4 @@
-"""Compares an exported file with the policy itself: both see the same episodes of the environment."""
+"""Comparison of an exported file with the policy itself: both see the same episodes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from tianji_cli.worker.builder import Builder
 Array = npt.NDArray[Any]
 
 SIDE_BY_SIDE: Final = 8
-"""Environments that observations come from."""
+"""Number of environments, stepped side by side."""
 SEED: Final = 1
 ACTION: Final = "action"
 
 
 def compare(builder: Builder, policy: ExportedPolicy, act: Act) -> dict[str, float]:
-    """Let a file and the policy see the same ``CHECKED`` observations.
+    """Compare a file with the policy on at least ``CHECKED`` observations.
 
     Returns:
-        By the name of each output how far it is off at most; NaN if it was NaN.
+        The largest difference of each output, by its name; NaN if an output was NaN.
     """
     comparison = Comparison(builder, policy, act)
     environment = builder.environment(SIDE_BY_SIDE, evaluation=True)
@@ -46,14 +46,14 @@ def compare(builder: Builder, policy: ExportedPolicy, act: Act) -> dict[str, flo
 
 
 class Comparison:
-    """Plays as an agent does, and lets a file see the same; see ``roles.evaluator.Policy``.
+    """Plays as an agent does, and gives a file the same observations; see ``roles.evaluator.Policy``.
 
-    Where the file samples, the agent samples with the noise that the file is given: both draw it of the same
-    stream. All else that a file gives is compared with what tianji's own network gives the rule.
+    If the file samples, the agent samples with the same noise: both draw it from the same stream. The other
+    outputs of the file are compared with the outputs of tianji's own network and its rule.
 
     Attributes:
         seen: observations so far.
-        differences: by each output's name the largest so far.
+        differences: largest difference of each output so far, by its name.
     """
 
     def __init__(self, builder: Builder, policy: ExportedPolicy, act: Act) -> None:
@@ -73,7 +73,7 @@ class Comparison:
         self.differences: dict[str, float] = {port.name: 0.0 for port in policy.decided}
 
     def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
-        """Let all of them forget."""
+        """Reset the memory of the agents, the network and the file."""
         self._greedy.begin_episodes(where)
         if self._sampling is not None:
             self._sampling.begin_episodes(where)
@@ -82,7 +82,7 @@ class Comparison:
             self._memory[port.name][where] = port.initial
 
     def act_greedily(self, observation: Array) -> Array:
-        """Choose actions as the agent does, and note how far the file is off."""
+        """Choose actions as the agent does, and record the differences of the file."""
         noise = self._rule.draw(self._rng, len(observation))
         drawn = [noise for _ in self._policy.noise]
         inputs = [*self._policy.rows(observation), *self._memory.values(), *drawn]
@@ -105,11 +105,11 @@ class Comparison:
         return action
 
     def _off(self, name: str, found: Mapping[str, Array], wanted: Array, noise: Array) -> float:
-        """Return how far an output is off at most.
+        """Return the largest difference of an output.
 
-        Numbers are off by their distance, relative where they are above 1. Where another action was chosen,
-        the agent's is judged by the file's own numbers: a greedy one by how much lower it is scored, a
-        sampled one by how far it is from the noise. That is 0 at a tie.
+        The difference of numbers is their distance, relative above 1. If file and agent chose different
+        actions, the file's own numbers judge the agent's action: a greedy one by its lower score, a sampled
+        one by its distance from the noise. Both are 0 at a tie.
         """
         if found[name].shape != wanted.shape:
             return math.inf
@@ -128,10 +128,10 @@ class Comparison:
 
 
 def _agent(builder: Builder, policy: ExportedPolicy) -> Agent:
-    """Build an agent that acts with what is exported, as it does when training has ended."""
+    """Build an agent that acts with the exported policy, as at the end of training."""
     section = builder.config.agent
     settings = section.settings
-    if "eval_epsilon" in type(settings).model_fields:  # Random actions can be compared with nothing.
+    if "eval_epsilon" in type(settings).model_fields:  # Random actions cannot be compared.
         settings = settings.model_copy(update={"eval_epsilon": 0.0})
     agent_type = algorithms.load("agent", section.type)
     agent: Agent = agent_type(builder.spaces, policy.model, settings, SIDE_BY_SIDE, SEED)
@@ -141,7 +141,7 @@ def _agent(builder: Builder, policy: ExportedPolicy) -> Agent:
 
 
 def regret(action: Array, scores: Array) -> Array:
-    """Return how far the scores ``[R, A]`` of actions ``[R]`` are below the highest, relative above 1."""
+    """Return the gap of actions ``[R]`` to the highest of ``scores [R, A]``, relative above 1."""
     best = scores.max(axis=1)
     taken = np.take_along_axis(scores, action[:, None], axis=1)[:, 0]
     off: Array = (best - taken) / np.maximum(1.0, np.abs(best))
@@ -149,7 +149,7 @@ def regret(action: Array, scores: Array) -> Array:
 
 
 def missed_by(action: Array, logits: Array, luck: Array) -> Array:
-    """Return how far noise ``[R]`` is from what would draw actions ``[R]`` by ``logits [R, A]``."""
+    """Return the distance of noise ``[R]`` from the interval of actions ``[R]`` by ``logits [R, A]``."""
     weights = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
     edges = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
     above = np.take_along_axis(edges, action[:, None], axis=1)[:, 0]

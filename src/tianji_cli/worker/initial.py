@@ -1,4 +1,4 @@
-"""Tensors of another run that fit a new model by name and shape, and parameters that are not trained."""
+"""Initial tensors: those of another run that fit a new model by name and shape, and frozen parameters."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tianji_cli.files.regular import read_regular
 from tianji_cli.files.saved import MODEL, read_sealed
 
 STATISTICS = "normalizer."
-"""Begins the names of a model's running statistics."""
+"""Prefix of the names of a model's running statistics."""
 NETWORKS = ("model.", "target")
-"""Begin the names of networks in an update rule's state; the rest is what optimizers remember."""
+"""Prefixes of the names of networks in an update rule's state; the rest is optimizer state."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Initial:
 
     Attributes:
         place: directory of a checkpoint, or a file.
-        saved: what is there, by name.
-        report: what is taken, as JSON values.
+        saved: tensors in that place, by name.
+        report: description of the tensors taken, as JSON values.
     """
 
     place: Path
@@ -41,10 +41,10 @@ class Initial:
 
     @classmethod
     def fill(cls, place: Path, model: Model, init: Init) -> Initial:
-        """Let a model begin with what fits it; targets that are built of it afterwards begin likewise.
+        """Copy the tensors that fit into a model; targets that are built from it afterwards start equal.
 
         Raises:
-            TianjiError: what is there is damaged, nothing fits, or what does not is to be frozen.
+            TianjiError: the tensors are damaged, none fits, or a frozen parameter does not fit.
         """
         content = (
             read_sealed(place, MODEL)
@@ -55,7 +55,7 @@ class Initial:
         own = parameters | dict(model.named_buffers())
         for name in own.keys() - saved.keys():
             if name.startswith(STATISTICS) and (mean := name.removesuffix("_rest")) in saved:
-                saved[name] = torch.zeros_like(saved[mean])  # Earlier runs had means of 32 bits.
+                saved[name] = torch.zeros_like(saved[mean])  # Earlier runs saved 32-bit means without a rest.
         new = _unfit(own, saved, statistics=init.statistics)
         if parameters.keys() <= new.keys():
             there, here = (
@@ -79,14 +79,14 @@ class Initial:
         return cls(place, saved, report)
 
     def restore(self, embryo: Embryo) -> None:
-        """Let an update rule begin with what it has set in the model itself, and with its optimizers' state.
+        """Restore the taken tensors in an update rule and, if configured, the other run's optimizer state.
 
         Raises:
-            UsageError: there is none, or of another algorithm.
+            UsageError: there is no optimizer state, or it is of another algorithm.
         """
         tensors, rest = embryo.state()
         for name in self.report["taken"]:
-            if f"model.{name}" in tensors:  # SAC begins with a temperature of its own.
+            if f"model.{name}" in tensors:  # SAC sets an initial temperature of its own.
                 tensors[f"model.{name}"] = self.saved[name]
         try:
             if self.report["optimizer"]:
@@ -102,14 +102,14 @@ class Initial:
 
 
 def _later(name: str) -> tuple[bool, str]:
-    """Order names: statistics come last."""
+    """Sort key of names: statistics come last."""
     return name.startswith(STATISTICS), name
 
 
 def _unfit(
     own: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor], *, statistics: bool
 ) -> dict[str, str]:
-    """Say which tensors do not fit, and why; of statistics that belong together all are taken, or none."""
+    """Return the tensors that do not fit, with the reason; related statistics fit together or not at all."""
     new: dict[str, str] = {}
     for name, tensor in own.items():
         found = saved.get(name)
@@ -125,10 +125,10 @@ def _unfit(
 
 
 def frozen_names(model: Model, patterns: Sequence[str]) -> list[str]:
-    """List the parameters that are not trained, by patterns in which ``*`` stands for anything.
+    """List the frozen parameters, by patterns in which ``*`` matches anything.
 
     Raises:
-        UsageError: a pattern matches none, or together they match all.
+        UsageError: a pattern matches no parameter, or the patterns together match all.
     """
     names = [name for name, _ in model.named_parameters()]
     found = {pattern: matching(names, pattern) for pattern in patterns}

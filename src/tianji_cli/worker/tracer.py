@@ -1,7 +1,7 @@
-"""Measures what the roles of a worker do while its run is traced: from when to when, which role, and at what.
+"""The tracer of a worker: records spans of its roles' work, each with start, end, role and kind.
 
-The methods that are measured are replaced by ones that note the time, and put back at the end, so that a run
-which is not traced pays nothing. The loop of the roles is begun again both times: it holds some of them.
+The tracer replaces the measured methods by ones that record the time, and restores them at the end, so that a
+run without a trace pays nothing. The loop of the roles restarts both times, because it holds some methods.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tianji_cli.wire.messages import AskClock, Clock, FromRoot, SpansOf, Trace, 
 
 
 class Measured(NamedTuple):
-    """A method of a role, or of a part of it, whose calls are spans; their arguments have no names.
+    """A method of a role, or of a part of it, whose calls are spans; calls pass arguments by position.
 
     Attributes:
-        path: from the role to the method.
-        what: the span's name.
-        nothing: what a call returns that did nothing, and is no span.
+        path: path from the role to the method.
+        what: name of the span.
+        nothing: return value of a call that did nothing, and is no span.
     """
 
     path: str
@@ -57,17 +57,17 @@ MEASURED: Final[Mapping[type, Sequence[Measured]]] = {
     ),
     Follower: (Measured("_source.batch", "draw", None), Measured("_embryo.update", "update")),
 }
-"""What is measured of a role: what its class and those above it have here."""
+"""Measured methods by class; a role has those of its class and of the base classes."""
 
 CREDIT: Final[Mapping[type, str]] = {Actor: "_take_memory", ReplayBuffer: "_transport.loan"}
-"""What asks for memory to send from. A role that got none sleeps until it has credit."""
+"""Methods that ask for memory to send from. A role that got none sleeps until it has credit."""
 
 ROUND_TRIPS: Final = 8
-"""By which the clock of another host is compared with the root's; the fastest one counts."""
+"""Messages that compare the clock of another host with the root's; the fastest one counts."""
 ANSWER_S: Final = 1.0
-"""How long all of them may take."""
+"""Seconds that all round trips together may take."""
 PIECE_BYTES: Final = 6000 * SPAN.itemsize
-"""Of one message to the root."""
+"""Most bytes of spans in one message to the root."""
 
 _WRITE: Final = struct.Struct("<ddHH").pack_into
 """Writes a ``SPAN``."""
@@ -77,10 +77,10 @@ class Tracer:
     """Traces the roles of this process while the root asks for it.
 
     Args:
-        shares_clock: with the root, as all processes of a host do.
+        shares_clock: this process is on the root's host, and has the same clock.
 
     Attributes:
-        until_s: by ``time.monotonic``, when ``end`` is to be called; infinite while nothing is traced.
+        until_s: time of ``time.monotonic`` for calling ``end``; infinite without a trace.
     """
 
     def __init__(self, control: ControlClient, rank: int, *, shares_clock: bool) -> None:
@@ -95,17 +95,17 @@ class Tracer:
         self._replaced: list[tuple[dict[str, Any], str, Any]] = []
 
     def begin(self, asked: Trace, roles: Sequence[Role], sleeper: object, unheard: list[FromRoot]) -> None:
-        """Measure from now on; what was measured for another trace is forgotten.
+        """Begin to measure; this drops the spans of an earlier trace.
 
         Args:
-            sleeper: its ``sleep`` is what the process sleeps by.
-            unheard: takes what the root says meanwhile that is not about clocks.
+            sleeper: object whose ``sleep`` the process sleeps by.
+            unheard: receives the root's other messages during the comparison of clocks.
         """
         self._restore()
         self._ring = None
         clock = SAME_CLOCK if self._shares_clock else self._compare_clocks(unheard)
         if clock is None:
-            return  # The root does not hear this process, and would not hear of its spans either.
+            return  # The root does not answer, and would not receive the spans either.
         self._clock, self._number = clock, asked.trace
         self._ring = ring = SpanRing(asked.most_spans)
         waits = [False] * len(roles)
@@ -120,7 +120,7 @@ class Tracer:
         self.until_s = asked.until_s - clock.offset_s
 
     def end(self) -> bool:
-        """Stop measuring, and send what there is; False if nothing is traced."""
+        """Stop measuring, and send the spans; return False without a trace."""
         ring, self._ring = self._ring, None
         if ring is None:
             return False
@@ -134,7 +134,7 @@ class Tracer:
         return True
 
     def _replace(self, role: object, path: str, by: Callable[..., Callable[..., Any]], *args: Any) -> None:
-        """Put what ``by`` makes of a method in its place; a part that the role does without is left out."""
+        """Replace a method by the one that ``by`` makes of it; skip a part that the role does not have."""
         *parts, name = path.split(".")
         owner = role
         for part in parts:
@@ -154,7 +154,7 @@ class Tracer:
                 own[name] = before
 
     def _compare_clocks(self, unheard: list[FromRoot]) -> ClockOffset | None:
-        """Ask the root for its time again and again; None if it does not answer."""
+        """Ask the root for its time repeatedly; None if the root does not answer."""
         found: list[ClockOffset] = []
         deadline_s = time.monotonic() + ANSWER_S
         while len(found) < ROUND_TRIPS and time.monotonic() < deadline_s:
@@ -179,7 +179,7 @@ class Tracer:
 
 
 class ClockOffset(NamedTuple):
-    """What is added to this host's time for the root's, and by how much that may be wrong."""
+    """Offset from this host's time to the root's, and its uncertainty."""
 
     offset_s: float
     uncertainty_s: float
@@ -189,10 +189,10 @@ SAME_CLOCK: Final = ClockOffset(0.0, 0.0)
 
 
 class SpanRing:
-    """Keeps the newest spans of a process, as ``SPAN`` lays them out, in memory that is there beforehand.
+    """Keeps the newest spans of a process in the layout of ``SPAN``, in memory allocated beforehand.
 
     Args:
-        most: spans that it keeps.
+        most: most spans that it keeps.
     """
 
     def __init__(self, most: int) -> None:
@@ -202,7 +202,7 @@ class SpanRing:
         self._next_place = chain.from_iterable(_laps(len(self._memory), self._lap)).__next__
 
     def timed(self, call: Callable[..., Any], role: int, measured: Measured) -> Callable[..., Any]:
-        """Make a method that does what ``call`` does, and keeps a span of it."""
+        """Make a method that calls ``call`` and keeps a span of it."""
         what, nothing = WHAT.index(measured.what), measured.nothing
         memory, next_place, now, write = self._memory, self._next_place, time.monotonic, _WRITE
 
@@ -216,7 +216,7 @@ class SpanRing:
         return timed
 
     def slept(self, sleep: Callable[[float], object], waits: list[bool]) -> Callable[[float], None]:
-        """Make a function that sleeps, and keeps a span of it for each role: for credit, if it ``waits``."""
+        """Make a function that sleeps and keeps a span for each role: for credit if the role ``waits``."""
         for_credit, at_rest = WHAT.index("wait for credit"), WHAT.index("sleep")
 
         def slept(timeout_s: float) -> None:
@@ -231,11 +231,11 @@ class SpanRing:
 
     @property
     def dropped(self) -> int:
-        """Spans that newer ones have replaced."""
+        """Number of spans that newer ones have replaced."""
         return max(0, self._kept - self._most)
 
     def pieces(self) -> Iterator[bytes]:
-        """Hand out all spans, in the order they ended, in pieces for messages; none is kept after this."""
+        """Yield all spans, in the order they ended, in pieces for messages; the ring is then useless."""
         spans = memoryview(self._memory)
         first = self._kept % self._most * SPAN.itemsize if self.dropped else 0
         for part in (
@@ -246,22 +246,23 @@ class SpanRing:
 
     @cached_property
     def _kept(self) -> int:
-        """Spans that were ever kept; none is kept after it was asked for."""
+        """Number of spans ever kept; reading it uses up a place, so the ring keeps no span after this."""
         place = self._next_place()
         return self._lap[0] * self._most + place // SPAN.itemsize
 
 
 def _laps(nbytes: int, lap: list[int]) -> Iterator[range]:
-    """Go through the places of a memory again and again, and count how often.
+    """Iterate over the places of a memory again and again, and count the laps.
 
-    It knows no ring: the two would hold one another, and no collection comes by where nothing is allocated.
+    The iterator does not refer to its ring: they would form a reference cycle, and the garbage collector does
+    not run where nothing is allocated.
     """
     for lap[0] in count():
         yield range(0, nbytes, SPAN.itemsize)
 
 
 def _noting_refusals(call: Callable[..., Any], role: int, waits: list[bool]) -> Callable[..., Any]:
-    """Make a method that does what ``call`` does, and notes whether it got nothing."""
+    """Make a method that calls ``call`` and notes whether it got nothing."""
 
     def noting(*args: Any) -> Any:
         result = call(*args)

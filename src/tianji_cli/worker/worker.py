@@ -3,9 +3,8 @@
 The fork server's first child builds environment, model and layout once, and reports what cannot be built
 before anything runs.
 
-Its life is tied to its root's. Every worker inherits the reading end of a pipe whose writing end only the
-root has. With ``O_ASYNC`` the kernel sends SIGIO when the writing end is closed, which a SIGKILL of the
-root does too.
+A worker ends with its root. Every worker inherits the reading end of a pipe whose writing end only the root
+has. With ``O_ASYNC`` the kernel sends SIGIO when the writing end closes, even if a SIGKILL ends the root.
 """
 
 from __future__ import annotations
@@ -69,19 +68,19 @@ if TYPE_CHECKING:
 
 REPORT_EVERY_S: Final = 0.2
 REPORTS_PER_S: Final = 500
-"""Of many actors each reports less often, so that the root gets no more than so many reports."""
+"""Most reports that all processes together send the root each second; many actors report less often."""
 MEEKLY: Final = 10
-"""Nice value of the examiner: where cores are shared it takes a tenth of what an actor takes."""
+"""Nice value of the examiner: on shared cores it takes a tenth of an actor's time."""
 DRAIN_S: Final = 1.0
-"""How long a stopping worker waits for its last pushes to be claimed."""
+"""Seconds that a stopping worker waits until its last pushes are claimed."""
 
 
 def run_worker(job: JobSpec, own: ProcessSpec, parent_pipe: int | None = None) -> None:
-    """Carry the planned roles until the root says stop; the exit status is 0 then, and 1 after an error.
+    """Run the planned roles until the root stops them; the exit status is 0 then, and 1 after an error.
 
     Args:
-        parent_pipe: descriptor of the pipe that is cut when the root ends; None if an MPI launcher ends this
-            process with it.
+        parent_pipe: descriptor of the pipe that breaks when the root ends; None if an MPI launcher ends this
+            process with the root.
     """
     assert job.root is not None
     with ControlClient(job.root) as control:
@@ -97,18 +96,18 @@ def run_worker(job: JobSpec, own: ProcessSpec, parent_pipe: int | None = None) -
                 traceback.print_exc()
             sys.exit(1)
         finally:
-            # The interpreter gives signals their defaults back while it ends, and SIGTERM's would kill.
+            # The interpreter restores signal defaults while it ends, and SIGTERM's default would kill.
             signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
 def _prepare_process(job: JobSpec, own: ProcessSpec) -> None:
     setproctitle.setproctitle(f"tianji: {own.title}")
-    # A Ctrl-C reaches the whole foreground group; what it means for the job is the root's to say.
+    # A Ctrl-C reaches the whole foreground group; the root decides what it means for the job.
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     write_to(own.log)
     sys.breakpointhook = _debug_at_terminal
-    faulthandler.enable()  # Where a signal such as SIGSEGV was raised goes into the log, too.
+    faulthandler.enable()  # The log also gets the place of a signal such as SIGSEGV.
     sys.path[:] = job.path
     sys.meta_path.insert(0, KeptModules(job.modules))
     process = job.plan.processes[own.rank]
@@ -117,7 +116,7 @@ def _prepare_process(job: JobSpec, own: ProcessSpec) -> None:
 
 
 def _debug_at_terminal(*arguments: Any, **keywords: Any) -> None:
-    """Do what ``breakpoint`` does, at the job's terminal: this process's own streams lead elsewhere."""
+    """Debug at the job's terminal, as ``breakpoint`` would, since this process's streams lead elsewhere."""
     try:
         if "PYTHONBREAKPOINT" in os.environ:
             raise OSError("another debugger was asked for")
@@ -152,14 +151,14 @@ def _work(
             stack.enter_context(directory_lock(job.checkpoints))
         options = engine_options(job.interface, key)
         production = _production_file(job, own)
-        with start_limit(config.environment):  # It builds environment and model, to know what is sent.
+        with start_limit(config.environment):  # This builds environment and model, for the sizes of messages.
             transport = stack.enter_context(open_transport(builder, options))
         # A buffer may have gigabytes to read.
         with contextlib.nullcontext() if "buffer" in process.roles else start_limit(config.environment):
             roles = build_roles(builder, transport, production)
-        if EXAMINER in process.roles:  # Only now: others train already, and it would take long to begin.
+        if EXAMINER in process.roles:  # Only now, since a nice start would take long while others train.
             os.nice(MEEKLY)
-        # None begins before all have registered: what cannot be built ends the run before its first step.
+        # No role begins before all have registered: a failing build ends the run before its first step.
         control.send(
             Register(
                 rank=own.rank,
@@ -173,18 +172,18 @@ def _work(
         try:
             _carry(roles, handler)
             if "learner" not in process.roles and {"actor", "buffer"} & set(process.roles):
-                transport.close(DRAIN_S)  # Those that they push to are still there.
+                transport.close(DRAIN_S)  # The receivers of their pushes are still running.
             handler.say_goodbye()
             for role in roles:
                 role.keep()
         finally:
-            with contextlib.ExitStack() as closing:  # Each is closed, whatever another's close raises.
+            with contextlib.ExitStack() as closing:  # Closes each role, whatever another's close raises.
                 for role in reversed(roles):
                     closing.callback(role.close)
 
 
 def _wiring_for_root(process: PlannedProcess, transport: Transport) -> Wiring | None:
-    """What the root opens its endpoint by: it builds no model, so it knows no sizes. One learner says it."""
+    """Return the wiring if this is group 0's learner: the root builds no model, so it knows no sizes."""
     wiring = transport.wiring
     to_root = any(channel.receiver == ROOT_RANK for channel in wiring.channels)
     return wiring if to_root and "learner" in process.roles and process.group == 0 else None
@@ -200,7 +199,7 @@ def _production_file(job: JobSpec, own: ProcessSpec) -> ProductionFile:
 
 
 def _carry(roles: Sequence[Role], handler: _ControlHandler) -> None:
-    """Run the roles until they are told to stop; if one of them raises, the others still stop in order."""
+    """Run the roles until the root stops them; if one of them raises, the others still stop in order."""
     raised: list[BaseException] = []
     broken = None
     try:
@@ -234,14 +233,14 @@ def _run_evaluator(evaluator: Role, handler: _ControlHandler) -> None:
 
 
 class _ControlHandler:
-    """Between two rounds of turns: hears the root, reports to it, and notices when it is gone."""
+    """Reports to the root between two rounds of turns, handles its messages, and notices when it is gone."""
 
     def __init__(
         self, job: JobSpec, own: ProcessSpec, control: ControlClient, parent_pipe: int | None
     ) -> None:
         process = job.plan.processes[own.rank]
         self._rank, self._incarnation, self._log = own.rank, own.incarnation, own.log
-        # Pages on the root's host it reads itself, even after a worker's end.
+        # The root reads pages on its own host itself, even after a worker's end.
         self._reported_actors = () if job.plan.is_local(own.rank) else process.actors
         self._control = control
         self._shares_clock = job.plan.is_local(own.rank)
@@ -270,19 +269,19 @@ class _ControlHandler:
         transport: Transport | None = None,
         production: ProductionFile | None = None,
     ) -> None:
-        """Learn what this process carries."""
+        """Set the roles, the endpoint and the counters of this process."""
         self._roles, self._transport, self._production = roles, transport, production
         self._began = time.perf_counter()
 
     @property
     def is_over(self) -> bool:
-        """The root has said stop, or is gone."""
+        """Whether the root has stopped this process, or is gone."""
         return self._stopping or (self._parent_watch is not None and self._parent_watch.cut)
 
     def wait_for_peers(self) -> None:
-        """Sleep until the root sends the peers' addresses, says stop or is gone.
+        """Sleep until the root sends the peers' addresses, stops this process, or is gone.
 
-        However long the others take to start: the root hears of each that ends before it is there, and then
+        There is no time limit: the root notices each process that ends before it has registered, and then
         stops all.
         """
         while not (self._peers_known or self.is_over):
@@ -291,11 +290,11 @@ class _ControlHandler:
                 self._control.wait(self._report_every_s)
 
     def handle(self) -> bool:
-        """Report, then hear the root; the other order could leave a message unseen while asleep.
+        """Report, then handle the root's messages; the other order could leave one unseen during a sleep.
 
         Returns:
-            Whether the loop goes on; it ends, to begin anew, when other methods take the place of those it
-            holds, because a trace begins or ends.
+            Whether the loop goes on. It also ends, to begin anew, when a trace begins or ends, because the
+            trace replaces methods that the loop holds.
         """
         if self.is_over:
             return False
@@ -304,12 +303,12 @@ class _ControlHandler:
         if now - self._reported >= self._report_every_s:
             self._reported = now
             self._control.send(self._report())
-            with contextlib.suppress(OSError):  # Whoever has removed it wants no log.
+            with contextlib.suppress(OSError):  # The user may have removed the log.
                 bound_log(self._log)
         self._announce_finish()
         goes_on = not (self._tracer is not None and now >= self._tracer.until_s and self._end_trace())
         messages = self._control.receive()
-        for message in messages:  # A trace that begins may add to them.
+        for message in messages:  # The beginning of a trace may add messages.
             if isinstance(message, Trace):
                 self._begin_trace(message, messages)
                 goes_on = False
@@ -337,18 +336,18 @@ class _ControlHandler:
                 self._stopping = True
 
     def sleep(self, timeout_s: float) -> None:
-        """Sleep until a message, a credit or the root wants something, or the next report is due."""
+        """Sleep until a message, a credit or the root wakes this process, or the next report is due."""
         assert self._transport is not None
         self._transport.wait(max(timeout_s, self._report_every_s), (self._control.descriptor,))
 
     def say_goodbye(self) -> None:
-        """Send the last report, and what was traced until now."""
+        """Send the last spans and the last report."""
         self._end_trace()
         self._announce_finish()
         self._control.send(Stopped(report=self._report()))
 
     def _begin_trace(self, asked: Trace, unheard: list[FromRoot]) -> None:
-        # Imported here, as all roles are by now: they import torch.
+        # Imported here, after the roles, because it imports torch.
         from tianji_cli.worker.tracer import Tracer  # noqa: PLC0415
 
         if self._tracer is None:
@@ -356,7 +355,7 @@ class _ControlHandler:
         self._tracer.begin(asked, self._roles, self, unheard)
 
     def _end_trace(self) -> bool:
-        """Send what was traced; whether anything was."""
+        """End a trace and send its spans; return False without a trace."""
         return self._tracer is not None and self._tracer.end()
 
     def _announce_finish(self) -> None:
@@ -392,37 +391,37 @@ class _ControlHandler:
         self._terminated = True
 
     def _pass_on_termination(self) -> None:
-        """Tell the root of a SIGTERM: it means the whole job, which the root stops."""
+        """Pass a SIGTERM on to the root, which stops the whole job."""
         if self._terminated and not self._terminate_passed_on:
             self._terminate_passed_on = True
             self._control.send(Terminate(rank=self._rank))
 
 
 SAVE_LIMIT_S: Final = 20
-"""How long an orphan may take to save what it has; the kernel ends it then."""
+"""Seconds that an orphan may take to save its state before the kernel ends it."""
 
 
 class ParentDeathWatch:
-    """Watches the root from a worker.
+    """Ends a worker when its root dies.
 
     Args:
         inherited: descriptor of the pipe; closed here.
-        saves: the worker has something to save: it gets a moment for it. Otherwise the kernel ends
-            it where it stands (SIGIO's default), even inside a call that never returns.
+        saves: the worker has state to save, and gets ``SAVE_LIMIT_S`` for it. Otherwise the kernel ends the
+            worker at once (SIGIO's default), even inside a call that never returns.
     """
 
     def __init__(self, inherited: int, *, saves: bool) -> None:
         self.cut = False
         if saves:
             signal.signal(signal.SIGIO, self._on_cut)
-        # Whom SIGIO goes to belongs to the open file, which all workers share; opened anew it is our own.
+        # The owner of SIGIO belongs to the open file, which all workers share; a new open file is our own.
         descriptor = os.open(f"/proc/self/fd/{inherited}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         os.close(inherited)
         fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_ASYNC)
         poller = select.poll()
         poller.register(descriptor, 0)
-        if poller.poll(0):  # It was cut before the kernel was asked to tell.
+        if poller.poll(0):  # The pipe broke before the kernel was asked for SIGIO.
             os.kill(os.getpid(), signal.SIGIO)
 
     def _on_cut(self, _number: int, _frame: object) -> None:
@@ -431,13 +430,13 @@ class ParentDeathWatch:
 
 
 FORKABLE: Final = ("tianji_algos.", "tianji_cli.")
-"""Packages of which a fork server may import everything: they start no threads and hold no files."""
+"""Packages that a fork server may import completely: they start no threads and hold no files."""
 
 
 def check_build(job: JobSpec, output: BuildOutput, parent_pipe: int) -> None:
-    """Build what every process of a job will build, and report why it cannot be; exits with status 1 then.
+    """Build the parts of every process of a job, and report errors; exits with status 1 after an error.
 
-    It has no log, for there is no run yet: ``output`` takes the report and what is printed.
+    There is no log, since there is no run yet: ``output`` takes the report and the printed text.
     """
     setproctitle.setproctitle("tianji: first build")
     ParentDeathWatch(parent_pipe, saves=False)
@@ -459,8 +458,8 @@ def check_build(job: JobSpec, output: BuildOutput, parent_pipe: int) -> None:
 
 
 def _build(job: JobSpec) -> tuple[dict[str, Any] | None, int]:
-    """Build the parts of a job once; returns what a new run takes of another one, and a fragment's bytes."""
-    # Imported here: a process started anew has its title and its output before the first slow import.
+    """Build the parts of a job once; return a report of another run's tensors, and a fragment's bytes."""
+    # Imported here so that a process has its title and its output before the first slow import.
     from tianji_cli.worker.build import (  # noqa: PLC0415
         check_first_observation,
         check_pictures,
@@ -481,8 +480,8 @@ def _build(job: JobSpec) -> tuple[dict[str, Any] | None, int]:
             embryo, init = builder.begun_embryo(model)
             for learner in plan.carrying("learner"):
                 if learner.group and (saved := Builder(job, config, learner, 0).saved) is not None:
-                    saved.restore(embryo)  # Of each group that goes on, what it has saved has to fit.
-            _ = builder.layout  # It refuses a model that does not go with the update rule.
+                    saved.restore(embryo)  # The saved state of each resumed group has to fit.
+            _ = builder.layout  # Raises if the model does not fit the update rule.
             check_first_observation(config.environment, environment)
         if config.experiment.evaluation is not None and config.experiment.evaluation.video:
             check_pictures(builder)

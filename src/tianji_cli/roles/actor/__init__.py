@@ -1,1 +1,1 @@
-"""The actor steps environments and pushes what it saw."""
+"""The actor: steps environments and pushes fragments of experience."""

@@ -1,6 +1,6 @@
 """The actor: steps environments with the newest policy it has, and pushes fragments.
 
-Its policy sees the newest frames, or stacks of the last few, and so does an evaluator's.
+The policies of actors and evaluators see the newest frames, or stacks of the last few.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tianji_envs.errors import BrokenEnvironmentError
 from tianji_envs.results import UnfitError, bounds_of, coarse_number, faults, missing_reset
 from tianji_transports.core import Full, Loan, Transport
 
-if TYPE_CHECKING:  # It imports torch, which `tianji --help` does without.
+if TYPE_CHECKING:  # These import torch, which `tianji --help` does without.
     from pydantic import BaseModel
 
     from tianji_algos.core import Agent, Fields
@@ -38,12 +38,12 @@ MASK_UNSEEN: Final = (
     'the observations of this name would be right (environment.wrappers = ["ActionMask"] makes one)'
 )
 LARGEST: Final = float(np.finfo(np.float32).max)
-"""Rewards are float32; returns, which are sums of them, are float64."""
+"""Largest reward, since rewards are float32; returns are sums of rewards in float64."""
 
 
 @dataclass(frozen=True)
 class Outbox:
-    """Rank (``dest``) and channel of an actor's fragments, receivers of copies, slot of its policy."""
+    """Rank (``dest``) and channel of an actor's fragments, receivers of copies, and slot of its policy."""
 
     transport: Transport
     dest: int
@@ -58,7 +58,7 @@ class Actor(Role):
     Args:
         per_version: fragments to make with one policy before waiting for the next (``mode = "sync"``);
             None goes on with whatever policy is newest.
-        settings_with: makes the agent's settings of a member's hyperparameters.
+        settings_with: makes the agent's settings from a member's hyperparameters.
     """
 
     name = "actor"
@@ -106,7 +106,7 @@ class Actor(Role):
         self._num_ended = 0
         self._began = np.zeros(layout.num_envs, np.int32)
         """Row of this fragment in which each episode began, negative in an earlier one; dtype as lengths."""
-        self._lengths_before = -self._began  # Of the episodes, when this fragment began.
+        self._lengths_before = -self._began  # Lengths of the episodes when this fragment began.
         self._bounds = bounds_of(environment.observation_space, layout.num_envs)
         self._subtracts = subtracts
         self._remarks = dict(environment.remarks)
@@ -138,16 +138,16 @@ class Actor(Role):
         assert self._fragment is not None
         row = next(self._rows)
         shown = self._fragment.fields["observation"][self._environment.stack + self._step]
-        # The step after an episode's end only shows the next one's first observation: no experience.
+        # The step after an episode's end only shows the next one's first observation and is no experience.
         np.logical_not(self._ended, out=row["mask"])
         try:
             actions = self._agent.act(self._stack.seen, row)
             self._environment.step(actions, shown, row["reward"], row["terminated"], row["truncated"])
-        except UnfitError as unfit:  # A vector does not count the steps of its copies.
+        except UnfitError as unfit:  # A vector environment does not count the steps of its copies.
             where = f"environment {unfit.copy} of actor {self._number} {self._when(self._step, unfit.copy)}"
             raise BrokenEnvironmentError(f"{unfit} ({where})") from unfit
         except Exception as cause:
-            self._check_numbers(cause)  # What an agent makes of NaN may fail anywhere.
+            self._check_numbers(cause)  # NaN in an observation may make an agent fail anywhere.
             raise
         self._page.count(self._layout.num_envs - self._num_ended)
         if self._num_ended:
@@ -159,9 +159,9 @@ class Actor(Role):
         return True
 
     def _note_ends(self, row: Fields) -> None:
-        """Write returns and lengths of episodes that end here, or scores of the games, wins and metrics."""
+        """Write returns (or game scores), lengths, wins and metrics of the episodes that end in this row."""
         np.logical_or(row["terminated"], row["truncated"], out=self._ended)
-        ends = self._ended.nonzero()[0]  # Few of many end in a step: indices are faster than flags.
+        ends = self._ended.nonzero()[0]  # Few of many episodes end in a step: indices are faster than flags.
         self._num_ended = len(ends)
         games, won, metrics = self._environment.games, self._environment.won, self._environment.metrics
         if won is not None and self._num_ended:
@@ -171,7 +171,7 @@ class Actor(Role):
         if games is not None:
             if self._num_ended:
                 self._write_ends(row, games.score, games.over.nonzero()[0])
-                self._began[self._ended & ~games.over] += 1  # No step of a game, see ``_write_ends``.
+                self._began[self._ended & ~games.over] += 1  # A reset row is no step of a game.
             return
         self._returns += row["reward"]
         if self._num_ended:
@@ -179,7 +179,11 @@ class Actor(Role):
             self._returns[ends] = 0.0
 
     def _write_ends(self, row: Fields, returns: Returns, ends: npt.NDArray[np.intp]) -> None:
-        """Write returns and lengths of episodes that ended; as NaN, one would count as none that did."""
+        """Write returns and lengths of ended episodes.
+
+        Raises:
+            BrokenEnvironmentError: a return is not finite; NaN marks rows in which no episode ended.
+        """
         ended = returns[ends]
         if not math.isfinite(ended.dot(ended)) and (broken := np.flatnonzero(~np.isfinite(ended))).size:
             number, found = int(ends[broken[0]]), ended[broken[0]]
@@ -192,16 +196,16 @@ class Actor(Role):
         self._began[ends] = self._step + 2  # The next step only shows a first observation.
 
     def _check_numbers(self, cause: Exception | None = None) -> None:
-        """Refuse numbers that are not finite or that no space has, before anything is learnt from them.
+        """Reject numbers that are not finite or outside their space, before a learner learns from them.
 
-        Once a fragment, over all of it: looking at each step would take an actor 5 % of its time.
+        This checks a whole fragment at once: checking each step would take an actor 5 % of its time.
 
         Raises:
-            BrokenEnvironmentError: names the first of them.
+            BrokenEnvironmentError: names the first such number.
         """
         assert self._fragment is not None
         fields, stack, made = self._fragment.fields, self._environment.stack, self._step
-        new = stack - (self._sequence == 0)  # The first observation of all was in no fragment before.
+        new = stack - (self._sequence == 0)  # The very first observation was in no fragment before.
         shown = fields["observation"][new : stack + made], "observation", new - stack
         for values, called, after in (shown, (fields["reward"][:made], "reward", 0)):
             for row, number, gave, wanted, outside in faults(values, self._bounds, called):
@@ -209,16 +213,16 @@ class Actor(Role):
                 words = f"{who} {gave} {self._when(row + after, number)}: {wanted}"
                 if not outside:
                     raise BrokenEnvironmentError(words) from cause
-                self._remarks.setdefault(  # Mostly the bounds are said too narrow.
+                self._remarks.setdefault(  # Mostly the environment declares its bounds too narrow.
                     "bounds",
                     f"{words} ({outside:,} such numbers in {made} steps): they are learnt from as they are; "
                     "bounds as wide as what is shown would be right",
                 )
-                # To find where each of them is would take far longer than to see that none is there.
+                # Locating each such number would take far longer than seeing that there is none.
                 self._bounds = {name: one for name, one in self._bounds.items() if one.are_whole}
 
     def _when(self, row: int, number: int) -> str:
-        """Say in which step of its episode an environment was at a row, as its author counts."""
+        """Name the step of its episode that an environment was in at a row, as its author counts."""
         assert self._fragment is not None
         ends = np.flatnonzero(~np.isnan(self._fragment.fields["episode_return"][: max(row, 0), number]))
         began, before = (ends[-1] + 1, 0) if len(ends) else (0, self._lengths_before[number])
@@ -226,10 +230,10 @@ class Actor(Role):
         return f"in step {steps} of its episode" if steps else "when it was reset"
 
     def _check_choices(self, fields: Fields) -> None:
-        """Refuse observations that leave nothing to choose from; those that end an episode may.
+        """Reject observations that leave no action to choose, except those that end an episode.
 
         Raises:
-            BrokenEnvironmentError: names the first of them.
+            BrokenEnvironmentError: names the first such observation.
         """
         shown = fields["observation"]
         if ACTION_MASK not in (shown.dtype.names or ()):
@@ -244,11 +248,11 @@ class Actor(Role):
             )
 
     def fragment_is_full(self) -> bool:
-        """``send_size`` steps of every environment are written."""
+        """Whether ``send_size`` steps of every environment are written."""
         return self._step == self._layout.steps
 
     def push_fragment(self) -> bool:
-        """Send the fragment. The next turn asks for memory again, and so learns whether this was claimed."""
+        """Send the fragment; the next turn asks for memory again, and so learns whether it was claimed."""
         assert self._fragment is not None
         assert self._loan is not None
         self._check_numbers()
@@ -268,7 +272,7 @@ class Actor(Role):
         self._fragment.header["age_ns"] = time.monotonic_ns() - self._fragment_began_ns
         self._page.push()
         self._let_go()
-        # Copies first: nothing is in the buffer that their receivers will not get.
+        # Copies go first, so that the buffer has no fragment that their receivers will not get.
         self._copies.push(self._loan.memory)
         self._outbox.transport.push(self._loan)
         self._loan = self._fragment = None
@@ -280,7 +284,7 @@ class Actor(Role):
         return True
 
     def is_between_fragments(self) -> bool:
-        """A fragment holds the steps of one policy, so policies change between fragments only."""
+        """Whether the policy may change: a fragment holds the steps of one policy."""
         return self._fragment is None
 
     def adopt_newest_policy(self) -> bool:
@@ -297,16 +301,16 @@ class Actor(Role):
         return True
 
     def adopt_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
-        """Let the agent act by other settings; its policy comes as any other does."""
+        """Give the agent other settings; its new policy arrives through the slot as usual."""
         if self._settings_with is not None:
             self._agent.adopt_settings(self._settings_with(hyperparameters))
 
     def allow(self, fragments: int | None) -> None:
-        """Begin no more than so many further fragments; the one that was begun is finished and sent."""
+        """Limit the number of further fragments; the actor still finishes and sends the present one."""
         self._allowed = fragments
 
     def report(self) -> ActorReport:
-        """Frames rejected by its endpoint, which actors may share, and its waiting times for other roles."""
+        """Report frames that the endpoint (which actors may share) rejected, waiting times, and remarks."""
         return ActorReport(
             rejected={"endpoint": rejected_by(self._outbox.transport)},
             waited_s=self._copies.waited_s,
@@ -363,12 +367,12 @@ class Actor(Role):
         return True
 
     def _let_go(self) -> None:
-        """Hold nothing that lies in the memory of a fragment."""
+        """Drop all references into the memory of a fragment."""
         self._stack.keep()
         self._rows = iter(())
 
     def _take_memory(self) -> bool:
-        """Have memory for the fragment and all its copies, or keep what there is and ask again."""
+        """Get memory for the fragment and its copies; return False, and keep it, until all of it is there."""
         if self._loan is None:
             loan = self._outbox.transport.loan(self._outbox.dest, self._outbox.channel, self._layout.nbytes)
             if isinstance(loan, Full):
@@ -378,7 +382,7 @@ class Actor(Role):
 
 
 def _rows(layout: FragmentLayout, fields: Fields) -> Iterator[Fields]:
-    """Go through a fragment as ``Agent.act`` takes it: fields of one step after the other."""
+    """Iterate over a fragment's steps, each as the fields that ``Agent.act`` takes."""
     each = [
         repeat(fields[spec.name][0]) if spec.once else iter(fields[spec.name][spec.history :])
         for spec in layout.fields
@@ -399,11 +403,11 @@ class Destination:
 class Copies:
     """Memory for the copies of one fragment, asked for before the fragment is begun.
 
-    A receiver that is behind is back-pressure on its actors as the buffer is: before the first step, when
-    nothing is there yet that could be lost or counted twice.
+    A slow receiver puts back-pressure on its actors as the buffer does: before the first step of a fragment,
+    when nothing exists yet that could be lost or counted twice.
 
     Attributes:
-        waited_s: seconds that were spent waiting for each that was behind, by role.
+        waited_s: seconds of waiting for slow receivers, by role.
     """
 
     def __init__(self, transport: Transport, destinations: Sequence[Destination], nbytes: int) -> None:
@@ -416,7 +420,7 @@ class Copies:
         self.waited_s: dict[str, float] = {}
 
     def ask(self) -> bool:
-        """Get memory for all copies; False while a receiver is behind: ask again, what was got is kept."""
+        """Get memory for all copies; return False, and keep the memory so far, while a receiver is behind."""
         self._count_waiting()
         for to in self._destinations[len(self._loans) :]:
             loan = self._transport.loan(to.dest, to.channel, self._nbytes)
@@ -462,15 +466,15 @@ class NewestFrames:
         self.seen = frames
 
     def forget(self, where: npt.NDArray[np.bool_]) -> None:
-        """Nothing is seen of the past."""
+        """Do nothing, since the policy sees no earlier frames."""
 
     def keep(self) -> None:
-        """Copy what is seen into memory of its own: that of the newest frames goes away."""
+        """Copy the frames into memory of this object, since the fragment's memory goes away."""
         np.copyto(self._own, self.seen)
         self.seen = self._own
 
     def write(self, rows: npt.NDArray[Any]) -> None:
-        """Write what is seen as rows ``[1, N, *frame]``."""
+        """Write the seen frames as rows ``[1, N, *frame]``."""
         np.copyto(rows[0], self.seen)
 
 
@@ -492,19 +496,19 @@ class StackedFrames:
         self.seen[:, -1] = frames
 
     def forget(self, where: npt.NDArray[np.bool_]) -> None:
-        """Make zeros of the stacks whose next frame is the first of an episode, ``where [N]``."""
+        """Zero the stacks whose next frame is the first of an episode, ``where [N]``."""
         self.seen[where] = 0
 
     def keep(self) -> None:
-        """It has memory of its own already."""
+        """Do nothing, since the stacks have memory of their own."""
 
     def write(self, rows: npt.NDArray[Any]) -> None:
-        """Write what is seen as rows ``[S, N, *frame]``."""
+        """Write the seen stacks as rows ``[S, N, *frame]``."""
         np.copyto(rows, self.seen.swapaxes(0, 1))
 
 
 def frame_stack(environment: VectorEnvironment) -> NewestFrames | StackedFrames:
-    """Build what holds as many frames of each environment as it says a policy should see as one."""
+    """Build the frames that a policy sees: stacks if the environment asks for them, else the newest."""
     return StackedFrames(environment) if environment.stack > 1 else NewestFrames(environment)
 
 

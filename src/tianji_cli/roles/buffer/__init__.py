@@ -1,1 +1,1 @@
-"""The buffer receives fragments, holds one side back if it is ahead, and makes rollouts of them."""
+"""The buffer: receives fragments, limits the side that is ahead, and makes rollouts or batches."""

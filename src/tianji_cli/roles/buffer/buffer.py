@@ -1,6 +1,6 @@
-"""The buffer receives fragments: beside its learner, or with a replay in a process of its own.
+"""The buffer: receives fragments, beside its learner or with a replay in a process of its own.
 
-In a process of its own it assembles batches ahead of the learner, straight into loans.
+In a process of its own, the buffer assembles batches ahead of the learner, straight into loans.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from tianji_transports.core import Claim, Full, Transport
 
 
 class Store(Protocol):
-    """Where a buffer puts fragments: rollouts in the making, or a replay."""
+    """Store of a buffer's fragments: rollouts in the making, or a replay."""
 
     validator: FragmentValidator
 
     @property
     def full(self) -> bool:
-        """Leave further fragments with their senders."""
+        """Whether further fragments must stay with their senders."""
 
     def admit(self, claim: Claim) -> None:
         """Take a claimed fragment, or reject it."""
 
     def wind_down(self) -> None:
-        """Take whatever still comes."""
+        """Admit every fragment that still arrives."""
 
     def report(self) -> BufferReport:
-        """What the root is told of it."""
+        """Return the store's part of the buffer's report."""
 
 
 class Buffer(Role):
-    """Claims fragments into its store, as many as the store is ready to hold.
+    """Claims fragments into its store, as many as the store can hold.
 
     Args:
-        keeper: saves the store's replay now and then, if it is to be saved.
+        keeper: saves the store's replay periodically; None if the config does not ask for it.
     """
 
     name = "buffer"
@@ -62,7 +62,7 @@ class Buffer(Role):
 
     @property
     def store(self) -> Store:
-        """Where fragments are held."""
+        """The store that holds the fragments."""
         return self._store
 
     @property
@@ -71,7 +71,7 @@ class Buffer(Role):
         return () if self._keeper is None else (Trigger(when=self.copy_is_due, do=self._save),)
 
     def turn(self) -> bool:
-        """Claim what is there and wanted."""
+        """Claim the waiting fragments until the store is full."""
         claimed = False
         while not self._store.full and (claim := self._transport.probe(self._channel)) is not None:
             self._store.admit(claim)
@@ -79,20 +79,20 @@ class Buffer(Role):
         return claimed
 
     def copy_is_due(self) -> bool:
-        """It is time to save, and no actor waits for this process to claim the last fragments."""
+        """Whether it is time to save, and no actor waits for this process to claim the last fragments."""
         return self._keeper is not None and self._keeper.is_due() and not self._winding_down
 
     def wind_down(self) -> None:
-        """From now on claim everything that arrives: it must be accounted for."""
+        """Claim everything that arrives from now on, since every sample must be accounted for."""
         self._winding_down = True
         self._store.wind_down()
 
     def stop(self) -> None:
-        """Claim what has arrived since the last turn."""
+        """Claim the fragments that have arrived since the last turn."""
         self.turn()
 
     def keep(self) -> None:
-        """Save the replay, which may take a while: no other process waits for it any more."""
+        """Save the replay, which may take a while; no other process waits for this one any more."""
         self._save()
 
     def _save(self) -> bool:
@@ -102,7 +102,7 @@ class Buffer(Role):
             return self._keeper.save()
 
     def report(self) -> BufferReport:
-        """Receptions by source, and what was rejected by whom: how many, and why the first."""
+        """Report receptions by source, and rejections: their number and the reason of the first."""
         validator = self._store.validator
         return replace(
             self._store.report(),
@@ -117,14 +117,14 @@ class Buffer(Role):
 
 
 TELL_LIMIT_S: Final = 5.0
-"""How long a buffer that stops waits for the learner to hear of everything that was received."""
+"""Seconds that a stopping buffer waits until the learner has received all its fragment stats."""
 
 
 class ReplayBuffer(Buffer):
-    """Claims fragments, tells the learner of them, and keeps it supplied with batches.
+    """Claims fragments, sends their stats to the learner, and keeps the learner supplied with batches.
 
     Args:
-        learner: its rank.
+        learner: rank of the learner.
         in_step: assemble a batch only when the priorities of the last one have come (``priority_updates =
             "sync"``: the assignment dependency of the paper's section 2.2).
     """
@@ -152,17 +152,17 @@ class ReplayBuffer(Buffer):
         self._priorities = priorities_layout(batches.size)
 
     def turn(self) -> bool:
-        """Claim fragments, take priorities, tell of arrivals, and assemble a batch if there is room."""
+        """Claim fragments, take priorities, send stats of arrivals, and assemble a batch if there is room."""
         worked = super().turn()
         worked |= self._take_priorities()
         worked |= self._tell_arrivals()
         return self._assemble() or worked
 
     def stop(self) -> None:
-        """Claim what has arrived since the last turn, and wait until the learner has heard of all of it.
+        """Claim the last fragments, and wait until the learner has received the stats of all of them.
 
         Raises:
-            RunFailed: the learner does not listen.
+            RunFailed: the learner does not receive them in time.
         """
         super().stop()
         deadline = time.monotonic() + TELL_LIMIT_S
@@ -202,7 +202,7 @@ class ReplayBuffer(Buffer):
         return told
 
     def _assemble(self) -> bool:
-        """Draw a batch; the learner's window bounds how many are ahead of it."""
+        """Draw a batch; the learner's window limits the number of batches ahead of it."""
         blocked = self._winding_down or (self._in_step and self._awaits_priorities)
         if blocked or not self._replay_store.may_draw(self._batches.most_steps):
             return False

@@ -1,7 +1,7 @@
-"""Fragments on their way to an on-policy learner: claimed, checked, counted, and put in order.
+"""The store of an on-policy learner: checks, counts and orders fragments, and makes rollouts of them.
 
-On an engine that lends, the claim itself is the slot until the learner has read it; elsewhere the fragment
-is taken into a slot of this store. Either way the learner gets views and copies once, into its batch.
+On an engine that lends, the claim itself is the slot until the learner has read it; otherwise the store takes
+the fragment into a slot of its own. Either way the learner gets views and copies once, into its batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tianji_transports.core import Claim
 
 
 class FragmentValidator:
-    """Checks every message that claims to be a fragment of this job, and counts what each actor delivered.
+    """Checks every message that claims to be a fragment of this job, and counts each actor's deliveries.
 
     Args:
         actors: numbers of the actors, by the rank of the process that carries them.
@@ -35,18 +35,18 @@ class FragmentValidator:
         self._actors = actors
 
     def has_its_size(self, claim: Claim) -> bool:
-        """Whether a message is as large as a fragment; one that is not is rejected."""
+        """Whether a message is as large as a fragment; rejects any other."""
         if claim.nbytes == self._layout.nbytes:
             return True
         self.rejected.add(claim, f"it has {claim.nbytes} bytes, not {self._layout.nbytes}")
         return False
 
     def admit(self, claim: Claim, fragment: Fragment) -> Reception | None:
-        """Check what a message of the right size holds.
+        """Check the contents of a message of the right size.
 
         Returns:
-            What was received from its source, this fragment followed but its samples not counted; None if it
-            is rejected.
+            The reception of its source, which follows this fragment but does not count its samples yet; None
+            if the fragment is rejected.
         """
         rejection = fragment.refusal(self._job, self._actors.get(claim.source, ()))
         rejection = rejection or self._wrong_order(fragment)
@@ -67,14 +67,14 @@ class FragmentValidator:
 
 
 class StoredFragment:
-    """A fragment that the buffer holds: borrowed from the engine, or in a slot of its own.
+    """A fragment that the buffer holds: borrowed from the engine, or in a slot of the store.
 
     Attributes:
         fragment: views, valid until ``release``.
         source: (actor, incarnation).
-        version: of the policy that made it.
-        samples: steps in it that are experience.
-        started_ns: when its first step began, ``time.monotonic_ns`` of this host.
+        version: version of its policy.
+        samples: steps that are experience.
+        started_ns: start of its first step, by ``time.monotonic_ns`` of this host.
     """
 
     def __init__(self, fragment: Fragment, claim: Claim | None, slot: int | None) -> None:
@@ -95,12 +95,13 @@ class StoredFragment:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """Fragments that the store hands out at once. Its views are valid until it is given to ``release``.
+    """Fragments that the store hands out at once. Their views are valid until ``release``.
 
     Attributes:
         arrived: fragments that are handed out for the first time, in the order of reception (in step: of the
-            actors). Every fragment is in this list of exactly one rollout: here its steps and episodes count.
-        drawn: fragments to learn from; ``arrived`` itself where the store keeps one rollout.
+            actors). Every fragment is in this list of exactly one rollout, where its steps and episodes
+            count.
+        drawn: fragments to learn from; ``arrived`` itself if the store keeps one rollout.
         leaving: fragments that the store gives up: their memory is free once the rollout is released.
     """
 
@@ -110,21 +111,21 @@ class Rollout:
 
 
 class RolloutStore:
-    """Holds the fragments from which the next rollouts are made.
+    """Holds the fragments of the next rollouts.
 
     Args:
         window: fragments that all actors together may have pushed and unclaimed.
-        lends: the engine lends, so claims are kept instead of copied.
+        lends: the engine lends, so the store keeps claims instead of copies.
         in_step: take only fragments of the current version, as many from each actor, ordered by
-            actor (``mode = "sync"``); otherwise in the order they came.
-        rollouts: k, how many rollouts' worth of fragments a rollout is drawn from, without replacement; on
-            average 1/k of what is drawn is new. Before k have come it is drawn from those that have.
+            actor (``mode = "sync"``); otherwise in the order of reception.
+        rollouts: k; a rollout is drawn without replacement from the fragments of the last k rollouts, so on
+            average 1/k of it is new. Before k have come, it is drawn from those so far.
 
     Attributes:
-        validator: checks and counts what comes.
-        wanted: the learner is waiting for a rollout. While it is not, no more is claimed than
-            the senders' windows leave missing: a fragment that waits unclaimed is
-            back-pressure on its actor, and samples that are not produced yet cannot become stale.
+        validator: checks and counts the fragments.
+        wanted: the learner is waiting for a rollout. While it is not, the buffer claims only the fragments
+            that the senders' windows cannot hold: an unclaimed fragment is back-pressure on its actor, and
+            samples that are not produced yet cannot become stale.
     """
 
     def __init__(  # noqa: PLR0913 - what it is to hold, and how: each is set on its own
@@ -155,7 +156,7 @@ class RolloutStore:
         self._oldest = 0
         self._winding_down = False
         self._held: deque[StoredFragment] = deque()
-        self._kept: deque[StoredFragment] = deque()  # Handed out before, and to be drawn from again.
+        self._kept: deque[StoredFragment] = deque()  # Fragments handed out before, and still drawn from.
         self._to_keep = (rollouts - 1) * per_rollout
         self._draws = np.random.default_rng(seed)
         self._slots = self.slots_needed(per_rollout, window, rollouts)
@@ -165,12 +166,12 @@ class RolloutStore:
 
     @staticmethod
     def slots_needed(per_rollout: int, window: int, rollouts: int = 1) -> int:
-        """Fragments held at once, at most: the rollouts drawn from, the next one, and the senders' last."""
+        """Return the most fragments held at once: rollouts drawn from, the next one, the senders' windows."""
         return (rollouts + 1) * per_rollout + window
 
     @property
     def full(self) -> bool:
-        """Leave further fragments with their senders."""
+        """Whether further fragments must stay with their senders."""
         if self._winding_down:
             return self._used >= self._slots
         if self._quota is not None:
@@ -178,7 +179,7 @@ class RolloutStore:
         return len(self._held) >= (self.per_rollout if self.wanted else self._ahead)
 
     def admit(self, claim: Claim) -> None:
-        """Check, count and hold a claimed fragment; one that is not the job's is rejected and released."""
+        """Check, count and hold a claimed fragment; reject and release one that is not of this job."""
         if not self.validator.has_its_size(claim):
             claim.release()
             return
@@ -203,14 +204,14 @@ class RolloutStore:
         return StoredFragment(Fragment(self.layout, memory), None, slot)
 
     def _is_surplus(self, stored: StoredFragment) -> bool:
-        """It is of a policy that is gone; in step, a restarted actor repeats what was delivered before."""
+        """Whether a fragment is of an old policy or, in step, repeats one from before an actor's restart."""
         if self._quota is None:
             return stored.version < self._oldest
         of_actor = sum(held.source[0] == stored.source[0] for held in self._held)
         return stored.version != self._version or of_actor >= self._quota
 
     def rollout(self) -> Rollout | None:
-        """Hand out the next rollout, or None while it is incomplete. The one before has to be released."""
+        """Hand out the next rollout, or None while it is incomplete; release the one before first."""
         arrived = self._arrived()
         if arrived is None:
             return None
@@ -232,7 +233,7 @@ class RolloutStore:
             return [self._held.popleft() for _ in range(self.per_rollout)]
         if len(self._held) < self.per_rollout:
             return None
-        self._version = None  # Other fragments of this policy come too late.
+        self._version = None  # Further fragments of this policy come too late.
         arrived = sorted(self._held, key=lambda stored: stored.source[0])
         self._held.clear()
         return arrived
@@ -242,9 +243,9 @@ class RolloutStore:
         self._version = version
 
     def discard(self, before: int) -> None:
-        """Drop all fragments of versions before this one: those that are held, and those that still come.
+        """Drop all fragments of versions before this one, both held and later ones.
 
-        What was handed out once has been counted as received.
+        Fragments that were handed out once still count as received.
         """
         self._oldest = before
         while self._held:
@@ -257,11 +258,11 @@ class RolloutStore:
             self._free_memory(self._kept.popleft())
 
     def wind_down(self) -> None:
-        """Hold fragments that still come, as far as they fit; ``remaining`` hands them out each turn."""
+        """Hold the last fragments, as far as they fit; ``remaining`` hands them out each turn."""
         self._winding_down = True
 
     def remaining(self) -> Rollout:
-        """Hand out all that is held, at the end of a run: nothing is learned from it any more."""
+        """Hand out all held fragments at the end of a run, for counting only."""
         arrived = list(self._held)
         remaining = Rollout(arrived, (), [*self._kept, *arrived])
         self._held.clear()
@@ -269,11 +270,11 @@ class RolloutStore:
         return remaining
 
     def report(self) -> BufferReport:
-        """Nothing: the buffer reports what was received."""
+        """Return an empty report: the buffer reports the receptions."""
         return BufferReport()
 
     def release(self, rollout: Rollout) -> None:
-        """Free the memory of those fragments of a rollout that will not be drawn again."""
+        """Free the memory of the fragments of a rollout that will not be drawn again."""
         for stored in rollout.leaving:
             self._free_memory(stored)
 

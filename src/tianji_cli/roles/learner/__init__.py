@@ -1,1 +1,1 @@
-"""One learner: where its batches come from, its updates, and what it publishes."""
+"""The learner: its data source, its updates, and its published policies."""

@@ -1,6 +1,6 @@
-"""Where a learner's batches come from: rollouts, the replay beside it, or one in another process.
+"""Data sources of a learner: rollouts, the replay beside it, or a replay in another process.
 
-Batches of another process come in over a channel, and the new priorities of their samples go back.
+Batches of another process arrive over a channel, and the new priorities of their samples go back.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from tianji_transports.core import Claim, Full, Transport
 
 
 class DataSource(ABC):
-    """Hands a learner what it updates on, and tells it of everything that was received."""
+    """Hands out a learner's batches, and the stats of all received fragments."""
 
     @abstractmethod
     def arrivals(self) -> Sequence[FragmentStats]:
-        """Describe what came since the last call, in the order it is to be counted."""
+        """Return the stats of fragments since the last call, in the order of counting."""
 
     @abstractmethod
     def batch(self) -> Any | None:
-        """Hand out the next batch for the embryo, valid until the next call; None if it is not there yet."""
+        """Hand out the embryo's next batch, valid until the next call; None if there is none yet."""
 
     def used(self, result: UpdateResult) -> None:  # noqa: B027 - rollouts want to know nothing
-        """Note what the update on the last batch came to."""
+        """Record the result of the update on the last batch."""
 
     @property
     @abstractmethod
@@ -47,32 +47,32 @@ class DataSource(ABC):
 
     @abstractmethod
     def advance(self, version: int) -> None:
-        """Note that this version was published: a new round begins."""
+        """Begin a new round after this version was published."""
 
     @abstractmethod
     def discard(self, before: int) -> None:
-        """Drop what is under way of versions before this one: the learner is another one now."""
+        """Drop data of versions before this one: the learner has taken over another member."""
 
     @abstractmethod
     def wind_down(self) -> None:
-        """No more batches are wanted; arrivals are, to the end."""
+        """Stop handing out batches; arrivals go on to the end."""
 
     @abstractmethod
     def report(self) -> LearnerReport:
-        """What the root is told: ``rho`` (uses of each sample in serial training), and what was measured."""
+        """Report ``rho`` (uses of each sample in serial training) and the measurements."""
 
 
 class RolloutSource(DataSource):
     """Takes rollouts from the store beside it.
 
-    What was received is counted when a learner begins with it, in the order of the rollout, so that a run in
-    step repeats itself.
+    The learner counts fragments when it begins with their rollout, in the rollout's order, so that a run in
+    step is reproducible.
 
     Args:
-        learners: of the group, L; every L-th fragment is this one's.
+        learners: L, the learners of the group; every L-th fragment belongs to this one.
 
     Attributes:
-        rollout: the next one, until its first minibatch is made.
+        rollout: the next rollout, until its first minibatch is made.
     """
 
     def __init__(self, embryo: RolloutEmbryo, store: RolloutStore, learners: int = 1) -> None:
@@ -87,7 +87,7 @@ class RolloutSource(DataSource):
         self._winding_down = False
 
     def arrivals(self) -> Sequence[FragmentStats]:
-        """Count the next rollout when the last is used up."""
+        """Return the stats of the next rollout when the last is used up."""
         if self._winding_down:
             remaining = self._store.remaining()
             arrived = _arrivals(remaining.arrived)
@@ -117,7 +117,7 @@ class RolloutSource(DataSource):
 
     @property
     def round_is_done(self) -> bool:
-        """All minibatches of a rollout were used."""
+        """Whether all minibatches of a rollout were used."""
         return self._round_is_done
 
     def advance(self, version: int) -> None:
@@ -127,7 +127,7 @@ class RolloutSource(DataSource):
         self._store.advance(version)
 
     def discard(self, before: int) -> None:
-        """Drop what is held and what still comes of those versions, and use no rollout of them."""
+        """Drop the present rollout, and all held and later fragments of those versions."""
         self._release()
         self._store.discard(before)
 
@@ -138,11 +138,11 @@ class RolloutSource(DataSource):
         self._release()
 
     def report(self) -> LearnerReport:
-        """Replay ratio of serial training, and the lag so far."""
+        """Report the replay ratio of serial training, and the policy lag so far."""
         return LearnerReport(rho=self._embryo.uses_per_sample, lag=self._staleness.summary())
 
     def _release(self) -> None:
-        """Once a first minibatch was made, everything needed of the fragments is copied."""
+        """Release the rollout: the first minibatch has copied everything that is needed."""
         if self.rollout is not None:
             self._store.release(self.rollout)
             self.rollout = None
@@ -153,41 +153,41 @@ def _arrivals(fragments: Sequence[StoredFragment]) -> list[FragmentStats]:
 
 
 class ReplayClient(ABC):
-    """Where batches are drawn."""
+    """A learner's access to a replay."""
 
     @abstractmethod
     def arrivals(self) -> Sequence[FragmentStats]:
-        """Describe what came since the last call."""
+        """Return the stats of fragments since the last call."""
 
     @abstractmethod
     def draw(self) -> BatchView | None:
-        """Hand out a batch, valid until the next call; None while there is none, or production is behind."""
+        """Hand out a batch, valid until the next call; None if there is none, or production is behind."""
 
     @abstractmethod
     def give_priorities(self, priorities: npt.NDArray[np.float32]) -> None:
-        """Take the priorities of the last batch."""
+        """Set the priorities of the last batch."""
 
     def discard(self, before: int) -> None:
-        """Drop what still comes of versions before this one."""
+        """Drop later fragments of versions before this one."""
         raise NotImplementedError(f"{type(self).__name__} is none of a population's")
 
     def wind_down(self) -> None:  # noqa: B027 - only a remote one has begun something that has to end
-        """No more batches are wanted."""
+        """Stop asking for batches."""
 
     def report(self) -> LearnerReport:
-        """What the root is told of it."""
+        """Return the client's part of the learner's report."""
         return LearnerReport()
 
 
 class ReplaySource(DataSource):
-    """Hands out batches and measures how old their samples are.
+    """Hands out batches, and measures the ages of their samples.
 
     Args:
-        client: where they are drawn.
+        client: draws the batches.
         rho: uses of each sample in serial training.
         publish_every: updates between two published policies.
         prioritised: samples have priorities, which updates change.
-        age_bin: width of the bins that ages are counted in, in env steps.
+        age_bin: width of the bins of ages, in env steps.
     """
 
     def __init__(
@@ -209,18 +209,18 @@ class ReplaySource(DataSource):
         self._updates_in_round = 0
 
     def arrivals(self) -> Sequence[FragmentStats]:
-        """Describe what came since the last call."""
+        """Return the stats of fragments since the last call."""
         return self._client.arrivals()
 
     def batch(self) -> Batch | SequenceBatch | UnrollBatch | None:
-        """Hand out the next batch, unless the policy wants to be published first or production is behind."""
+        """Hand out the next batch; None if the policy has to be published first, or production is behind."""
         if self.round_is_done:
             return None
         arrays = self._client.draw()
         if arrays is None:
             return None
         lags = self._version - arrays.version
-        # A replay that was saved after the learner's last checkpoint holds samples of versions yet to come.
+        # A replay that was saved after the learner's last checkpoint holds samples of later versions.
         self._lags.record_all(np.maximum(lags, 0, out=lags))
         self._ages.record_all(arrays.age)
         return arrays.batch
@@ -233,7 +233,7 @@ class ReplaySource(DataSource):
 
     @property
     def round_is_done(self) -> bool:
-        """As many updates were made as there are to be between two versions."""
+        """Whether ``publish_every`` updates were made since the last version."""
         return self._updates_in_round >= self._publish_every
 
     def advance(self, version: int) -> None:
@@ -242,48 +242,48 @@ class ReplaySource(DataSource):
         self._version = version
 
     def discard(self, before: int) -> None:
-        """Drop what still comes of those versions."""
+        """Drop later fragments of those versions."""
         self._client.discard(before)
 
     def wind_down(self) -> None:
-        """No more batches are wanted."""
+        """Stop asking for batches."""
         self._client.wind_down()
 
     def report(self) -> LearnerReport:
-        """Replay ratio as it is to be, and how old samples are when they are used."""
+        """Report the wanted replay ratio, and the ages of samples when they are used."""
         lag, age = self._lags.summary(), self._ages.summary()
         return replace(self._client.report(), rho=self._rho, lag=lag, age=age)
 
 
 class LocalReplayClient(ReplayClient):
-    """Draws into one batch's memory, over and over."""
+    """Draws from the replay beside the learner, always into the same memory."""
 
     def __init__(self, store: ReplayStore, arrays: BatchArrays) -> None:
         self._store = store
         self._arrays = arrays
 
     def arrivals(self) -> Sequence[FragmentStats]:
-        """Describe what the buffer received since the last call."""
+        """Return the stats of fragments that the buffer received since the last call."""
         return self._store.arrivals()
 
     def draw(self) -> BatchArrays | None:
-        """Draw a batch if the balance allows it."""
+        """Draw a batch if the rate limiter allows it."""
         if not self._store.may_draw(self._arrays.layout.most_steps):
             return None
         self._store.draw(self._arrays)
         return self._arrays
 
     def discard(self, before: int) -> None:
-        """Drop what still comes of versions before this one."""
+        """Drop later fragments of versions before this one."""
         self._store.discard(before)
 
     def give_priorities(self, priorities: npt.NDArray[np.float32]) -> None:
-        """Let them take effect at once."""
+        """Set the priorities of the last batch at once."""
         self._store.replay.update_priorities(self._arrays.key, priorities)
 
 
 class BatchInbox:
-    """Opens batches one at a time: read where they are if the engine lends, copied otherwise."""
+    """Opens batches one at a time: reads them in place if the engine lends, and copies them otherwise."""
 
     def __init__(self, transport: Transport, job: int, batches: BatchLayout) -> None:
         self._job = job
@@ -292,7 +292,7 @@ class BatchInbox:
         self._claim: Claim | None = None
 
     def open(self, claim: Claim) -> BatchArrays | str:
-        """Read a batch, valid until ``release``; an error string if it is none, which is given back."""
+        """Read a batch, valid until ``release``; release an invalid one and return an error string."""
         if claim.nbytes != self._batches.nbytes:
             claim.release()
             return f"it has {claim.nbytes} bytes, not {self._batches.nbytes}"
@@ -307,14 +307,14 @@ class BatchInbox:
         return arrays
 
     def release(self) -> None:
-        """Give the memory of the last batch back, if it is lent."""
+        """Return the memory of the last batch, if it is lent."""
         if self._claim is not None:
             self._claim.release()
             self._claim = None
 
 
 class PriorityOutbox:
-    """Sends priorities to the rank that has the replay as soon as there is room, and never waits."""
+    """Sends priorities to the replay's rank as soon as there is room, and never waits."""
 
     def __init__(self, transport: Transport, dest: int, job: int, size: int) -> None:
         self._transport = transport
@@ -331,7 +331,7 @@ class PriorityOutbox:
         self.flush()
 
     def flush(self) -> None:
-        """Send what had no room before, as far as there is some now."""
+        """Send the queued priorities that there is room for."""
         while self._unsent:
             loan = self._transport.loan(self._dest, PRIORITIES, len(self._unsent[0]))
             if isinstance(loan, Full):
@@ -341,11 +341,11 @@ class PriorityOutbox:
 
 
 NO_SAMPLE: Final = -1
-"""Key of no sample."""
+"""Key that belongs to no sample."""
 
 
 class RemoteReplayClient(ReplayClient):
-    """Claims batches that the buffer assembles; the next one is on its way while the learner updates."""
+    """Claims batches that the buffer assembles; the next one arrives while the learner updates."""
 
     def __init__(
         self,
@@ -366,7 +366,7 @@ class RemoteReplayClient(ReplayClient):
         self._rejected = Rejected()
 
     def arrivals(self) -> Sequence[FragmentStats]:
-        """Hear what the buffer received."""
+        """Receive the stats of the fragments that the buffer received."""
         if self._winding_down:
             while (claim := self._transport.probe(BATCHES)) is not None:
                 claim.release()
@@ -381,7 +381,7 @@ class RemoteReplayClient(ReplayClient):
         return arrived
 
     def draw(self) -> BatchArrays | None:
-        """Claim the next batch, and read it where it is if the engine lends."""
+        """Claim the next batch, and read it in place if the engine lends."""
         self._outbox.flush()
         self._inbox.release()
         while (claim := self._transport.probe(BATCHES)) is not None:
@@ -396,16 +396,16 @@ class RemoteReplayClient(ReplayClient):
         return None
 
     def give_priorities(self, priorities: npt.NDArray[np.float32]) -> None:
-        """Send them as soon as there is room; the learner does not wait for it."""
+        """Send the priorities as soon as there is room, without waiting."""
         self._outbox.send(self._keys, priorities)
 
     def wind_down(self) -> None:
-        """Give the last batch back, and then those that were on their way: their sender waits for it."""
+        """Release the last batch, and later all that still arrive, since their sender waits for that."""
         self._winding_down = True
         self._inbox.release()
 
     def report(self) -> LearnerReport:
-        """Messages that were refused: how many, and why the first."""
+        """Report rejected messages: their number and the reason of the first."""
         return LearnerReport(
             rejected={"batches": self._rejected.reported, "endpoint": rejected_by(self._transport)}
         )

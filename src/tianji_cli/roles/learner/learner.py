@@ -1,4 +1,4 @@
-"""The learner: updates the policy on one batch a turn, publishes it, keeps checkpoints, counts episodes."""
+"""The learner: updates the policy on one batch a turn, publishes it, saves checkpoints, counts episodes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from tianji_transports.core import Transport
 
 
 class Publisher:
-    """Publishes one version after another, each as the parameters were when it was begun.
+    """Publishes versions of the policy, each with the parameters at the time of ``begin``.
 
-    On a CPU that is done at once. Parameters on a GPU are still on their way for a while, which training
-    may go on through: the learner asks ``is_due`` and calls ``finish``.
+    On a CPU it publishes at once. Parameters on a GPU take a while to arrive, and training goes on meanwhile:
+    the learner checks ``is_due`` and calls ``finish``.
     """
 
     def __init__(self, model: Model, transport: Transport, slot: str) -> None:
@@ -47,12 +47,12 @@ class Publisher:
 
     @property
     def parameters(self) -> npt.NDArray[np.float32]:
-        """Parameters ``[parameter_count]`` as last published, until the next are begun."""
+        """Last published parameters ``[parameter_count]``, valid until the next ``begin``."""
         self.finish()
         return self._published.parameters
 
     def begin(self, version: int, env_steps: int) -> None:
-        """Begin to publish the parameters as they are; actors schedule by the whole job's ``env_steps``."""
+        """Begin to publish the present parameters; actors schedule by the whole job's ``env_steps``."""
         self.finish()
         self._published.header["env_steps"] = env_steps
         self._snapshot.take()
@@ -61,11 +61,11 @@ class Publisher:
             self.finish()
 
     def is_due(self) -> bool:
-        """A version was begun, and its parameters are there."""
+        """Whether a version was begun and its parameters have arrived."""
         return self._begun is not None and self._snapshot.is_there
 
     def finish(self) -> bool:
-        """Publish the version that was begun, after a wait if need be; False if there is none.
+        """Publish the version that was begun, after a wait if necessary; return False if there is none.
 
         Raises:
             DivergedError: a parameter is not finite; nothing is published.
@@ -85,18 +85,18 @@ class Publisher:
 
 
 class Learner(Role):
-    """Updates the policy on what its source hands out.
+    """Updates the policy on the batches of its data source.
 
     Args:
-        stop: what ends training; time, and the steps of several groups, are the root's.
-        progress: what an earlier session had reached.
+        stop: stop rules; the root checks time, and the steps of several groups.
+        progress: counters of earlier sessions.
         episodes: returns and thresholds.
-        begins_best: what is saved as the best policy was judged otherwise: it is replaced in the first turn.
-        average: the group's part in averaging over groups; None: there is one group, or a population.
-        member: the group's part in a population; None: there is none.
-        leader: leads the followers; None: there are none.
-        groups: how many there are.
-        job_env_steps: of all groups in earlier sessions.
+        begins_best: the saved best policy was judged otherwise, and is replaced in the first turn.
+        average: the group's part in parameter averaging; None with one group or with a population.
+        member: the group's part in a population; None without one.
+        leader: leads the followers; None without any.
+        groups: number of groups.
+        job_env_steps: env steps of all groups in earlier sessions.
     """
 
     name = "learner"
@@ -146,12 +146,12 @@ class Learner(Role):
         self._session_consumed = -progress.consumed
         self._saved = self._reached
         if not progress.sessions:
-            self.save()  # Later sessions begin with what is saved.
+            self.save()  # Later sessions begin with the saved state.
         self._publish()
 
     @property
     def triggers(self) -> Sequence[Trigger]:
-        """Publish after each round of updates, once the parameters are there; save when it is time."""
+        """Publish after each round of updates, once the parameters have arrived; save when it is time."""
         return (
             Trigger(when=self._publisher.is_due, do=self._publisher.finish),
             Trigger(when=self.round_is_done, do=self.publish_policy),
@@ -164,8 +164,8 @@ class Learner(Role):
         return self._finished
 
     def turn(self) -> bool:
-        """Count what came, and make one gradient update."""
-        # With nothing else to do it waits for the parameters: nothing would wake this process for them.
+        """Count arrivals, and make one gradient update."""
+        # Without other work the learner waits for the parameters: nothing would wake this process for them.
         return self._work() or self._publisher.finish()
 
     def _work(self) -> bool:
@@ -184,11 +184,11 @@ class Learner(Role):
         return self._learn() or bool(arrivals)
 
     def round_is_done(self) -> bool:
-        """The policy has changed enough to be published."""
+        """Whether it is time to publish the policy."""
         return self._source.round_is_done
 
     def publish_policy(self) -> bool:
-        """Replace the policy that actors find by the new one, when other learners and groups are ready."""
+        """Publish the new policy to the actors, once other learners and groups are ready."""
         progress = self._progress
         if not self._winding_down and not self._agrees():
             return False
@@ -197,11 +197,11 @@ class Learner(Role):
         return True
 
     def checkpoint_is_due(self) -> bool:
-        """``checkpoint_every_s`` have passed since the last one."""
+        """Whether ``checkpoint_every_s`` have passed since the last checkpoint."""
         return time.monotonic() - self._saved_at >= self._checkpoint_every_s
 
     def save(self) -> bool:
-        """Write a checkpoint: all that a resumed run needs, and the best policy so far."""
+        """Write a checkpoint: the state that a resumed run needs, and the best policy so far."""
         tensors, rest = self._embryo.state()
         self._embryo.model.write_parameters(self._present)
         state = TrainingState(
@@ -220,9 +220,9 @@ class Learner(Role):
         return True
 
     def wind_down(self) -> None:
-        """Make no more updates; the episodes in what is still received are counted.
+        """Make no more updates, but go on counting the episodes of later fragments.
 
-        Followers that are in the middle of a round hear of it: the connections to this learner close.
+        Followers in the middle of a round notice, because the connections to this learner close.
         """
         if not self._winding_down:
             if not self._is_over:
@@ -233,7 +233,7 @@ class Learner(Role):
                 self._leader.wind_down()
 
     def stop(self) -> None:
-        """Publish what was begun, count what was received last, and save unless nothing is new."""
+        """Publish the version that was begun, count the last arrivals, and save unless nothing is new."""
         self.wind_down()
         self._publisher.finish()
         self._record(self._source.arrivals())
@@ -241,15 +241,15 @@ class Learner(Role):
             self.save()
 
     def report(self) -> LearnerReport:
-        """Counters, returns, losses, and what the source measures.
+        """Report counters, returns, losses, and the measurements of the data source.
 
         Raises:
-            AlgorithmError: names what the update rule measures and cannot be sent.
+            AlgorithmError: names a metric of the update rule that cannot be sent.
         """
         return replace(self.own_report(), losses=_losses(self._embryo))
 
     def own_report(self) -> LearnerReport:
-        """All but the losses."""
+        """Report all but the losses."""
         progress, episodes = self._progress, self._episodes
         return replace(
             self._source.report(),
@@ -271,7 +271,7 @@ class Learner(Role):
         )
 
     def close(self) -> None:
-        """Leave the followers."""
+        """Close the connections to the followers."""
         if self._leader is not None:
             self._leader.close()
 
@@ -281,7 +281,7 @@ class Learner(Role):
         if leader is not None:
             leader.await_news()
         if self._source.round_is_done:
-            return False  # What was learned has to be published first.
+            return False  # The learner has to publish its last updates first.
         if leader is None:
             return self._update()
         try:
@@ -290,7 +290,7 @@ class Learner(Role):
             return False
 
     def _update(self) -> bool:
-        """Make one gradient update; False if there is nothing to learn from."""
+        """Make one gradient update; return False if there is no batch."""
         batch = self._source.batch()
         if batch is None:
             return self._source.round_is_done
@@ -301,7 +301,7 @@ class Learner(Role):
         return True
 
     def _agrees(self) -> bool:
-        """Compare with the followers, and average with other groups; False: not yet."""
+        """Compare with followers, and average or compare with other groups; return False if unfinished."""
         progress, leader = self._progress, self._leader
         if leader is not None and not leader.agrees(progress.version + 1):
             return False
@@ -313,7 +313,7 @@ class Learner(Role):
         return self._member is None or self._settles(self._member)
 
     def _settles(self, member: PopulationMember) -> bool:
-        """Be compared with other members; go on with what another has learnt, if the root has sent it."""
+        """Take part in the comparison of members; continue with another's state, if the root has sent it."""
         progress = self._progress
         if not member.settle(progress.env_steps, self._episodes, progress.version + 1):
             return False
@@ -330,7 +330,7 @@ class Learner(Role):
         if self._started_ns is None:
             self._started_ns = min(arrival.started_ns for arrival in arrivals)
             self._note_time()
-        elif not self._is_over:  # Fragments that come later were made before.
+        elif not self._is_over:  # Later fragments were made before the end.
             self._note_time()
         for arrival in arrivals:
             self._progress.env_steps += arrival.samples
@@ -340,22 +340,22 @@ class Learner(Role):
 
     @property
     def _is_over(self) -> bool:
-        """No more is learnt; fragments still come."""
+        """Whether the learner makes no more updates, though fragments still arrive."""
         return self._winding_down or self._finished is not None
 
     def _note_time(self) -> None:
-        """Note how long training has taken until now."""
+        """Record the training time until now."""
         if self._started_ns is not None:
             self._progress.train_s = self._earlier_train_s + (time.monotonic_ns() - self._started_ns) / 1e9
 
     @property
     def _reached(self) -> tuple[int, int, int]:
-        """What changes with anything that is worth saving: a version may be an average, without an update."""
+        """Counters that change with anything worth saving; a version may be an average, without an update."""
         return self._progress.env_steps, self._progress.updates, self._progress.version
 
     @property
     def _job_env_steps(self) -> int:
-        """About how many env steps all groups have made: schedules are over those."""
+        """Approximate env steps of all groups, which schedules run over."""
         return self._before + self._progress.env_steps * self._groups
 
     def _publish(self) -> None:
@@ -364,10 +364,10 @@ class Learner(Role):
 
 
 def _losses(embryo: Embryo) -> dict[str, float]:
-    """Read an update rule's metrics as floats: whatever numbers they are, and NaN for None.
+    """Convert an update rule's metrics to floats: any kind of number, and NaN for None.
 
     Raises:
-        AlgorithmError: one is no number.
+        AlgorithmError: a metric is no number.
     """
     said: Mapping[str, object] = embryo.metrics()
     losses = {}
@@ -382,11 +382,11 @@ def _losses(embryo: Embryo) -> dict[str, float]:
 
 
 WINDOW: Final = 100
-"""Episodes behind ``mean_100``, the field's usual measure of training returns."""
+"""Episodes of ``mean_100``, the field's usual measure of training returns."""
 
 
 class Episodes:
-    """Keeps the returns of the last hundred training episodes, and when their mean crossed each threshold.
+    """Keeps the returns of the last hundred training episodes, and the times their mean crossed thresholds.
 
     Args:
         metrics: names of further numbers of each episode.
@@ -395,9 +395,9 @@ class Episodes:
     def __init__(self, thresholds: Sequence[float] = (), metrics: Sequence[str] = ()) -> None:
         self.count = 0
         self._recorded = 0
-        """Episodes that the means are over, at most ``WINDOW`` of them."""
+        """Episodes since the last ``take_over``, and those taken over; means are over the last ``WINDOW``."""
         self._own = 0
-        """Of these, those since ``take_over``."""
+        """The recorded episodes without those taken over."""
         self.best_mean: float | None = None
         self.best_win_rate: float | None = None
         self.time_to: dict[float, float | None] = dict.fromkeys(thresholds)
@@ -412,28 +412,28 @@ class Episodes:
 
     @property
     def in_mean(self) -> int:
-        """Episodes behind ``mean``: all of them until there are a hundred."""
+        """Number of episodes in ``mean``: all of them until there are a hundred."""
         return min(self._recorded, WINDOW)
 
     @property
     def full(self) -> bool:
-        """A hundred episodes have ended, so ``mean`` is over as many as it should be."""
+        """Whether ``mean`` is over a full hundred episodes."""
         return self._recorded >= WINDOW
 
     @property
     def mean(self) -> float | None:
-        """Mean return of the last hundred episodes; None before one ended."""
+        """Mean return of the last hundred episodes; None before one has ended."""
         return self._sum / self.in_mean if self._recorded else None
 
     @property
     def win_rate(self) -> float | None:
-        """Share of the last hundred episodes that were won; None before one ended, or if nothing is won."""
+        """Share of wins in the last hundred episodes; None before one has ended, or without wins to count."""
         judged = min(self._judged, WINDOW)
         return float(self._won[:judged].mean()) if judged else None
 
     @property
     def metrics(self) -> dict[str, float] | None:
-        """Mean of each metric over the last hundred episodes; None before one ended, or if there are none."""
+        """Mean of each metric over the last hundred episodes; None before one ended, or without metrics."""
         measured = min(self._measured, WINDOW)
         if not measured:
             return None
@@ -441,7 +441,7 @@ class Episodes:
 
     @property
     def mean_length(self) -> float | None:
-        """Mean length of the last hundred episodes, in env steps; None before one ended."""
+        """Mean length of the last hundred episodes, in env steps; None before one has ended."""
         known = self._lengths[np.isfinite(self._lengths)]
         return float(known.mean()) if known.size else None
 
@@ -456,12 +456,12 @@ class Episodes:
         """Add episodes in the order they ended, ``train_s`` seconds after the first environment step.
 
         Args:
-            wins: which of them were won; empty where nothing is won.
-            metrics: those of each of them; empty where there are none.
-            lengths: env steps of each of them; empty where they are not known.
+            wins: whether each was won; empty if episodes cannot be won.
+            metrics: metrics of each; empty if there are none.
+            lengths: env steps of each; empty if they are not known.
 
         Returns:
-            True if the mean of a hundred episodes became better than it ever was.
+            True if the mean of a hundred episodes is better than ever before.
         """
         for won in wins:
             self._won[self._judged % WINDOW] = won
@@ -490,24 +490,24 @@ class Episodes:
 
     @property
     def returns(self) -> npt.NDArray[np.float64]:
-        """Returns behind ``mean``, the oldest first, ``[in_mean]``."""
+        """Returns in ``mean``, the oldest first, ``[in_mean]``."""
         return np.roll(self._recent, -(self._recorded % WINDOW) if self.full else 0)[: self.in_mean]
 
     @property
     def own_mean(self) -> float | None:
-        """Likewise of those episodes alone that were played since ``take_over``; None before one ended."""
+        """Mean return of the episodes since ``take_over`` alone; None before one has ended."""
         own = min(self._own, WINDOW)
         return float(self.returns[-own:].mean()) if own else None
 
     def take_over(self, returns: npt.NDArray[np.float64]) -> None:
-        """Go on with the policy of another member, whose last returns these are; best and counts stay."""
+        """Go on with another member's policy and its last ``returns``; best and counts stay."""
         self._recorded, self._own, self._judged, self._measured = len(returns), 0, 0, 0
         self._recent[:], self._lengths[:] = 0.0, np.nan
         self._recent[: len(returns)] = returns
         self._sum = float(returns.sum())
 
     def reached(self, stop: Stop, env_steps: int | None) -> str | None:
-        """Return which rule ends training now, or None; without ``env_steps`` the root looks at those."""
+        """Return the stop rule that holds now, or None; without ``env_steps`` the root checks those."""
         values = {
             "mean_return": self.mean if self.full else None,
             "win_rate": self.win_rate if self.full else None,
@@ -516,7 +516,7 @@ class Episodes:
         return next(iter(stop.reached(values).values()), None)
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run continues; the recent returns are not of it, since episodes begin anew."""
+        """Return the state for a resumed run, without recent returns, since episodes begin anew."""
         return {
             "best_mean": self.best_mean,
             "best_win_rate": self.best_win_rate,
@@ -524,7 +524,7 @@ class Episodes:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what ``state`` returned; thresholds added since then start unmet."""
+        """Continue from a saved ``state``; thresholds added since then start unmet."""
         self.best_mean = state["best_mean"]
         self.best_win_rate = state.get("best_win_rate")  # Checkpoints of earlier versions lack it.
         for threshold, seconds in state["time_to"]:

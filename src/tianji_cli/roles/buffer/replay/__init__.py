@@ -1,1 +1,1 @@
-"""The replay memory: slots that fragments are received into, an index of samples, and what draws them."""
+"""The replay memory: slots for received fragments, an index of their samples, and samplers."""

@@ -1,19 +1,19 @@
-"""A replay in a checkpoint: what it holds as ``.npy`` files, the rest as JSON. No pickle.
+"""A replay in a checkpoint: its contents as ``.npy`` files, the rest as JSON. No pickle.
 
     SHA256SUMS                of replay.json
     replay.json               schema, settings, counters, the sampler's state, a checksum of each array
     replay_fragments.npy      ``[F, bytes]`` fragments as far as the replay needs them, the oldest first
-    replay_spans.npy          ``[F, T * N]`` which samples there are, see ``SampleIndex.starts``
-    replay_lengths.npy        ``[F, T * N]``, only of sequences, see there
+    replay_spans.npy          ``[F, T * N]`` where samples begin, see ``SampleIndex.starts``
+    replay_lengths.npy        ``[F, T * N]``, only of sequences, see ``Sequences.lengths``
     replay_flags.npy          ``[F, T * N]``, only of unrolls, see ``Unrolls``
     replay_parts.npy          ``[F, 1]``, only of unrolls, see ``Unrolls.is_part``
     replay_uses.npy           ``[F, T * N]`` uses of each step
     replay_blank.npy          ``[F, (T + 1) * N]``, only if a policy sees stacks, see ``Stacks``
     replay_priorities.npy     ``[F, T * N]``, only if the sampler keeps priorities
-    replay_links.npy          ``[F, 2]`` number of the fragment that each goes on from or -1, and the
-                              samples accepted up to its own
+    replay_links.npy          ``[F, 2]`` number of each fragment's predecessor or -1, and the samples
+                              accepted up to and including the fragment
 
-Arrays are written from where they lie and read into where they will lie: there is no second copy.
+Arrays are written straight from the replay's memory and read straight into it, without a second copy.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ReplayFileError(TianjiError):
 
 
 def save_replay(replay: Replay, directory: Path) -> None:
-    """Write what a replay holds into a directory that is there.
+    """Write a replay into an existing directory.
 
     Raises:
         ReplayFileError: the disk does not take it.
@@ -82,11 +82,11 @@ def save_replay(replay: Replay, directory: Path) -> None:
 
 
 def restore_replay(replay: Replay, directory: Path) -> None:
-    """Fill an empty replay with what was saved. Whatever comes next goes on from none of it.
+    """Fill an empty replay from a saved one; later fragments are linked to none of it.
 
     Raises:
-        ReplayFileError: it is not there, damaged, of another schema, layout or settings, or larger than
-            this replay, which is then of no use.
+        ReplayFileError: the saved replay is missing, damaged, of another schema, layout or settings, or
+            larger than this replay, which must not be used afterwards.
     """
     if replay.ring.next:
         raise ValueError("only an empty replay can be restored")
@@ -123,7 +123,7 @@ def restore_replay(replay: Replay, directory: Path) -> None:
 
 
 def _arrays_over_slots(replay: Replay) -> dict[str, tuple[npt.NDArray[Any], int]]:
-    """Arrays that have a place for each slot, by the name of their file, and how many items a slot has."""
+    """Return the arrays with a place for each slot, by the name of their file, and the items of a slot."""
     ring = replay.ring
     arrays: dict[str, tuple[npt.NDArray[Any], int]] = {
         "fragments": (replay.memory.bytes, ring.stride),
@@ -136,7 +136,7 @@ def _arrays_over_slots(replay: Replay) -> dict[str, tuple[npt.NDArray[Any], int]
 
 
 def _slots_by_age(ring: ReplayRing, oldest: int, past: int) -> list[slice]:
-    """Slots of the fragments from number ``oldest`` on, in two ranges if the ring's end is between them."""
+    """Return the slots of fragments ``oldest`` to ``past``, in two ranges if the ring wraps between them."""
     first, count = ring.slot(oldest), past - oldest
     return [slice(first, min(first + count, ring.slots)), slice(0, max(0, first + count - ring.slots))]
 
@@ -151,13 +151,13 @@ def _in_order(replay: Replay, by_slot: npt.NDArray[np.int64]) -> npt.NDArray[np.
 
 
 def _predecessors(replay: Replay) -> npt.NDArray[np.int64]:
-    """Numbers, counted from the oldest fragment, of those that each goes on from."""
+    """Return the number of each fragment's predecessor, counted from the oldest fragment, or ``NONE``."""
     insertions = _in_order(replay, replay.index.links.predecessor)
     return np.where(insertions >= replay.ring.oldest, insertions - replay.ring.oldest, NONE)
 
 
 def _fingerprint(layout: FragmentLayout) -> str:
-    """Identify fragments as earlier versions did, with returns in float32 and no lengths: none is kept."""
+    """Identify a layout as earlier versions did: float32 returns, no lengths; a replay keeps neither."""
     narrow = {"episode_return": np.dtype(np.float32)}
     fields = tuple(
         replace(spec, dtype=narrow.get(spec.name, spec.dtype))
@@ -189,7 +189,7 @@ def _check(document: Any, replay: Replay, path: Path) -> None:
 
 
 def _decisive(settings: ReplaySettings) -> dict[str, Any]:
-    """Name the settings without which what was saved means something else."""
+    """Return the settings that decide the meaning of a saved replay."""
     of_sampler = SAMPLERS[settings.sampler].decisive
     names = ("sampler", "n_step", "gamma", "sequence_steps", *of_sampler)
     unroll = None if settings.unroll is None else [settings.unroll.burn_in, settings.unroll.learnt]
@@ -201,7 +201,7 @@ def _path(directory: Path, name: str) -> Path:
 
 
 def _write(path: Path, pieces: list[npt.NDArray[Any]]) -> int:
-    """Write pieces of one array, one behind the other, and return their checksum."""
+    """Write the pieces of one array, one after the other, and return their checksum."""
     shape = (sum(len(piece) for piece in pieces), *pieces[0].shape[1:])
     descr = np.lib.format.dtype_to_descr(pieces[0].dtype)
     checksum = 0
@@ -215,7 +215,7 @@ def _write(path: Path, pieces: list[npt.NDArray[Any]]) -> int:
 
 
 def _read(path: Path, pieces: list[npt.NDArray[Any]], checksum: int) -> None:
-    """Read one array into pieces that lie apart."""
+    """Read one array into separate pieces, and check its checksum."""
     wanted, dtype = (sum(len(piece) for piece in pieces), *pieces[0].shape[1:]), pieces[0].dtype
     with open(open_regular(path), "rb") as file:
         if np.lib.format.read_magic(file) != (1, 0):
@@ -241,7 +241,7 @@ LAST: Final = "last"
 
 
 class ReplayKeeper:
-    """Saves a replay now and then; only the newest copy stays.
+    """Saves a replay periodically; only the newest copy stays.
 
     Args:
         directory: ``checkpoints/replay`` of the run; the process that holds the replay owns it.
@@ -255,10 +255,10 @@ class ReplayKeeper:
         self._saved_at = time.monotonic()
 
     def restore(self) -> bool:
-        """Fill the replay with the last copy; False if there is none.
+        """Fill the replay from the last copy; return False if there is none.
 
         Raises:
-            ReplayFileError: it is damaged, or of another config.
+            ReplayFileError: the copy is damaged, or of another config.
         """
         last = self._directory / LAST
         if not last.exists():
@@ -267,14 +267,14 @@ class ReplayKeeper:
         return True
 
     def is_due(self) -> bool:
-        """``every_s`` have passed since the last copy."""
+        """Whether ``every_s`` have passed since the last copy."""
         return time.monotonic() - self._saved_at >= self._every_s
 
     def save(self) -> bool:
         """Write a copy, then remove the one before.
 
         Raises:
-            ReplayFileError: the disk does not take it; the copy before is untouched.
+            ReplayFileError: the disk does not take the copy; the one before is untouched.
         """
         try:
             with self._places.fill(LAST, f"{self._replay.accepted:012d}") as place:
@@ -287,7 +287,7 @@ class ReplayKeeper:
 
 
 def _remove_copies(directory: Path, *, keep: Set[str]) -> None:
-    """Remove copies, and nothing else that lies beside them."""
+    """Remove old copies, and nothing else in the directory."""
     for path in directory.iterdir():
         if path.name.isdecimal() and path.name not in keep and path.is_dir() and not path.is_symlink():
             remove_directory(path)

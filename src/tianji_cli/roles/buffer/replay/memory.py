@@ -1,9 +1,9 @@
-"""The memory of a replay: a ring of slots in one contiguous block, and whether it fits this host.
+"""The memory of a replay: a ring of slots in one contiguous block, and a check that it fits this host.
 
-One slot holds one fragment and one is always free, the next to be written. What the replay does not need of
-a fragment may lie behind its last needed field (``ReplayRing.tail``): the slots then overlap, the end of
-one is the start of the next, and such fields take no memory. Only what follows the free slot has to be
-vacant.
+One slot holds one fragment, and the slot to be written next is always free. Fields that the replay does not
+need may lie behind a fragment's last needed field (``ReplayRing.tail``): the slots then overlap, the end of
+one is the start of the next, and such fields take no memory. Only the slots that the tail of the free slot
+reaches have to be vacant.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from tianji_cli.wire.fragment import HEADER, FragmentLayout
 from tianji_cli.wire.records import aligned
 
 USABLE: Final = 0.9
-"""Part of the available memory that a replay may take: processes and page tables need some, too."""
+"""Share of the available memory that a replay may take: processes and page tables need some, too."""
 
 
 class ReplayMemoryError(TianjiError):
-    """The memory of a replay cannot be had; the message says what would be right."""
+    """The host has no room for a replay; the message says what would fit."""
 
 
 def available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Memory that a new array could fill without swapping, within the limits of the process's control groups.
+    """Return the bytes that a new array could fill without swapping, within the process's control groups.
 
-    ``cgroups`` has the kernel's files about control groups, of version 2 or 1.
+    ``cgroups`` is the directory of the kernel's control groups, of version 2 or 1.
     """
     meminfo = numbers_of(proc / "meminfo")
     available = [meminfo.get("MemAvailable:", meminfo.get("MemFree:", 0)) * 1024]
@@ -46,7 +46,7 @@ def available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
         limit, usage, reclaimable = _NAMES[unified]
         most, used = _number(group / limit), _number(group / usage)
         if most is not None and used is not None:
-            # Pages of files that were not used lately are counted as used, but given up at once.
+            # The kernel counts file pages without recent use as used, but gives them up at once.
             available.append(most - used + numbers_of(group / "memory.stat").get(reclaimable, 0))
     return max(0, min(available))
 
@@ -55,7 +55,7 @@ _NAMES: Final = {
     True: ("memory.max", "memory.current", "inactive_file"),
     False: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
-"""Of a control group's limit, of its usage, and of what it can give up; by whether it is of version 2."""
+"""Names of a control group's limit, usage and reclaimable memory; the key says whether it has version 2."""
 
 
 def place_for(
@@ -64,16 +64,16 @@ def place_for(
     """Decide whether a replay's fragments lie in a file in ``directory``, or in RAM.
 
     Args:
-        in_ram: bytes it takes if all of it lies in RAM.
-        in_file: how many of them may lie in a file instead.
-        capacity: env steps it holds, for the message.
-        replays: how many replays take so much together.
+        in_ram: bytes in RAM if all of the replay lies there.
+        in_file: the part of these bytes that may lie in a file instead.
+        capacity: env steps that the replay holds, for the message.
+        replays: number of replays that take these bytes together.
 
     Returns:
-        The directory for the file, or None: RAM.
+        The directory for the file; None for RAM.
 
     Raises:
-        ReplayMemoryError: it fits nowhere.
+        ReplayMemoryError: the replay fits nowhere.
     """
     ram, bookkeeping = int(available_bytes() * USABLE), in_ram - in_file
     if memory == "mmap" and directory is None:
@@ -95,7 +95,7 @@ def place_for(
 
 
 def in_units(nbytes: int) -> str:
-    """A size for people: MB or GB, of 1e6 and 1e9 bytes."""
+    """Format a size in MB or GB, of 1e6 and 1e9 bytes."""
     return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.1f} MB"
 
 
@@ -123,27 +123,27 @@ Bytes = npt.NDArray[np.uint8]
 Indices = npt.NDArray[np.intp]
 
 MOST_UNITS = 64
-"""Rows in more pieces than this are copied one by one, which is then faster than ``np.take``."""
+"""Most pieces of a row for ``np.take``; copying rows of more pieces one by one is faster."""
 
 
 class ReplayRing:
-    """Which fragments are held, and where; a fragment's *insertion index* is how many were accepted before.
+    """Maps held fragments to slots; a fragment's *insertion index* counts the fragments accepted before it.
 
     Args:
-        capacity: env steps to be held, at least.
+        capacity: least number of env steps to hold.
         needed: names of the fields that are read after a fragment was accepted.
 
     Attributes:
         steps_each: T x N, steps in a fragment.
-        live: fragments that are held once the ring is full.
+        live: number of fragments in a full ring.
         stride: bytes from one slot to the next.
-        tail: bytes of a fragment behind what is needed, which its successor overwrites.
+        tail: bytes of a fragment behind its needed fields, which its successor overwrites.
         slots: places for fragments; ``slots - live`` of them are vacant.
-        first: insertion of the first fragment that was ever held here.
-        next: insertion of the fragment that comes next, into the free slot.
-        samples: steps held that are experience.
+        first: insertion index of the first fragment that this ring ever held.
+        next: insertion index of the next fragment, which goes into the free slot.
+        samples: held steps that are experience.
         drawable: samples that can be drawn: such steps, or sequences or unrolls of them.
-        env_steps: the job's when the newest fragment came, about.
+        env_steps: approximate env steps of the job when the newest fragment came.
     """
 
     def __init__(self, layout: FragmentLayout, capacity: int, needed: Collection[str]) -> None:
@@ -165,25 +165,25 @@ class ReplayRing:
 
     @property
     def nbytes(self) -> int:
-        """Size of the memory."""
+        """Bytes of the memory."""
         return self.slots * self.stride + self.tail
 
     @property
     def slot_steps(self) -> int:
-        """Steps in all slots: each has one place in every array of numbers about steps."""
+        """Steps in all slots; each step has one place in every per-step array."""
         return self.slots * self.steps_each
 
     @property
     def oldest(self) -> int:
-        """Insertion index of the oldest fragment held; ``next`` if there is none."""
+        """Insertion index of the oldest fragment held; ``next`` if the ring is empty."""
         return max(self.first, self.next - self.live)
 
     def slot(self, insertion: int) -> int:
-        """Slot of a fragment."""
+        """Return the slot of a fragment."""
         return insertion % self.slots
 
     def steps(self, insertion: int) -> slice:
-        """Places of a fragment's steps in arrays of numbers about steps."""
+        """Return the places of a fragment's steps in per-step arrays."""
         start = self.slot(insertion) * self.steps_each
         return slice(start, start + self.steps_each)
 
@@ -191,17 +191,17 @@ class ReplayRing:
 class ReplayMemory:
     """Owns a ring's memory.
 
-    In RAM it is zeros that the system hands out page by page as they are first written: a replay that is
-    never filled takes only what it holds, and a start does not wait for gigabytes. That is safe because the
-    size was compared with what memory there is before. A file's blocks are all reserved at once instead,
-    as a disk that is full later would be a SIGBUS. The file has no name: nothing is left of it whatever ends
-    the process.
+    In RAM the memory is zeros that the system allocates page by page at the first write: a replay that never
+    fills takes only what it holds, and a start does not wait for gigabytes. This is safe because
+    ``place_for`` has compared the size with the available memory before. All blocks of a file are reserved at
+    once instead, because a disk that is full later would cause a SIGBUS. The file has no name, so nothing of
+    it remains however the process ends.
 
     Args:
-        directory: where the file is to lie; None: RAM.
+        directory: directory of the file; None for RAM.
 
     Raises:
-        ReplayMemoryError: there is not so much memory, or room on the disk.
+        ReplayMemoryError: memory or disk have too little room.
     """
 
     def __init__(self, ring: ReplayRing, directory: Path | None) -> None:
@@ -211,12 +211,12 @@ class ReplayMemory:
         self.headers = np.ndarray((ring.slots,), HEADER, self.bytes, 0, (ring.stride,))
 
     def slot(self, slot: int) -> memoryview:
-        """A slot's bytes, as many as a fragment has."""
+        """View the bytes of a slot, as many as a fragment has."""
         start = slot * self.ring.stride
         return self.bytes[start : start + self.ring.layout.nbytes].data
 
     def field(self, spec: FieldSpec, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
-        """View of a field in all slots, ``[slots, T, N, ...]`` (or T + 1)."""
+        """View a field in all slots, ``[slots, T, N, ...]`` (or T + 1)."""
         layout = self.ring.layout
         shape = layout.shape(spec)
         inner = _strides(shape, spec)
@@ -232,8 +232,8 @@ class ReplayMemory:
 class Rows:
     """Gathers rows of one field from any slots into contiguous memory.
 
-    ``np.take`` from a strided view would copy the whole view first, so the memory is addressed in units that
-    divide rows, slots and offsets alike: one unit a row in the common case.
+    ``np.take`` from a strided view would copy the whole view first, so this addresses the memory in units
+    that divide rows, slots and offsets alike: one unit for each row in the common case.
     """
 
     def __init__(self, memory: ReplayMemory, spec: FieldSpec) -> None:
@@ -278,7 +278,7 @@ def _zeros(nbytes: int) -> Bytes:
 
 
 def _mapped(nbytes: int, directory: Path) -> Bytes:
-    """Map a new file without a name, all its blocks reserved."""
+    """Map a new file without a name, with all its blocks reserved."""
     what = f"no file of {in_units(nbytes)} for the replay in {directory}"
     remedy = "a smaller capacity or a directory on another disk would do"
     with (
@@ -288,7 +288,7 @@ def _mapped(nbytes: int, directory: Path) -> Bytes:
         os.posix_fallocate(file.fileno(), 0, nbytes)
         mapped = mmap.mmap(file.fileno(), nbytes)
     with contextlib.suppress(OSError):
-        mapped.madvise(mmap.MADV_RANDOM)  # Samples lie anywhere: what is read ahead is read in vain.
+        mapped.madvise(mmap.MADV_RANDOM)  # Samples lie anywhere, so reading ahead is in vain.
     return np.frombuffer(mapped, np.uint8)
 
 
@@ -304,17 +304,16 @@ class _Latest:
     insertion: int
 
     def is_followed_by(self, incarnation: int, sequence: int, oldest: int) -> bool:
-        """Whether that fragment goes on where this one, if it is still held, ends."""
+        """Whether that fragment directly follows this one, and the replay still holds this one."""
         return (incarnation, sequence - 1) == (self.incarnation, self.sequence) and self.insertion >= oldest
 
 
 class Links:
-    """Links each fragment to the one before it and the one after it.
+    """Links each fragment to its predecessor and its successor from the same actor.
 
     Attributes:
-        successor: slot of the fragment that goes on where a slot's fragment ends; it means something only
-            where there is one.
-        predecessor: insertion of the fragment that a slot's fragment goes on from, or ``NONE``.
+        successor: slot of the successor of each slot's fragment; meaningless if there is none.
+        predecessor: insertion index of the predecessor of each slot's fragment, or ``NONE``.
     """
 
     def __init__(self, memory: ReplayMemory) -> None:
@@ -325,16 +324,16 @@ class Links:
 
     @staticmethod
     def bookkeeping_bytes(slots: int) -> int:
-        """Size of what is kept beside so many fragments."""
+        """Return the bytes of the links of so many slots."""
         return slots * 16
 
     @property
     def nbytes(self) -> int:
-        """Size of what is kept beside the fragments."""
+        """Bytes of the links."""
         return self.successor.nbytes + self.predecessor.nbytes
 
     def accept(self, insertion: int) -> int:
-        """Link a fragment to the one that it goes on from; returns that one's insertion, or ``NONE``."""
+        """Link a fragment to its predecessor; return the predecessor's insertion index, or ``NONE``."""
         slot = self._ring.slot(insertion)
         header = self._headers[slot]
         actor, incarnation, sequence = (int(header[name]) for name in ("actor", "incarnation", "sequence"))
@@ -348,13 +347,13 @@ class Links:
         return before.insertion
 
     def restore(self, oldest: int, predecessors: npt.NDArray[np.int64]) -> None:
-        """Link fragments from insertion ``oldest`` on to those that they go on from.
+        """Link the fragments from insertion index ``oldest`` on to their predecessors.
 
         Args:
-            predecessors: what each goes on from, counted from ``oldest``, or ``NONE``.
+            predecessors: predecessor of each fragment, counted from ``oldest``, or ``NONE``.
 
         Raises:
-            ValueError: one goes on from a fragment that is not older, or that another goes on from.
+            ValueError: a predecessor is not older than its fragment, or has two successors.
         """
         links = np.flatnonzero(predecessors != NONE)
         earlier = predecessors[links]
@@ -367,7 +366,7 @@ class Links:
     def chains(self, slots: Indices, hops: int) -> Indices:
         """List the slots after each of ``slots [B]``, itself first: ``[hops + 1, B]``.
 
-        What follows the last fragment of a chain is the slot of any.
+        Slots behind the last fragment of a chain are arbitrary.
         """
         chains = np.empty((hops + 1, slots.size), np.intp)
         chains[0] = slots

@@ -1,7 +1,7 @@
-"""The replay: fragments in their order of arrival, and batches of samples drawn from them.
+"""The replay: stores fragments in their order of arrival, and draws batches of samples from them.
 
-Receiving is storing: the caller takes a fragment into ``free``, looks at it, and calls ``accept``, or
-leaves it and takes the next one there. A replay knows no processes and no transport.
+Receiving is storing: the caller takes a fragment into ``free``, checks it, and calls ``accept``, or takes the
+next fragment to the same place. A replay knows no processes and no transport.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tianji_cli.wire.fragment import EPISODE_STEPS, FragmentLayout
 from tianji_cli.wire.reports import Pending, Spread
 
 MOST: Final = 255
-"""Counts stop here: they have one byte each."""
+"""Largest count of uses: each count has one byte."""
 
 
 class UseCounts:
-    """Counts the uses of each sample held; the histogram keeps what became of the others.
+    """Counts the uses of each held sample; the histogram also covers evicted samples.
 
     Attributes:
-        total: uses of all samples, also beyond what a count can hold.
+        total: uses of all samples, also those beyond the largest count.
     """
 
     def __init__(self, places: int) -> None:
@@ -43,7 +43,7 @@ class UseCounts:
 
     @property
     def counts(self) -> npt.NDArray[np.uint8]:
-        """Uses of each place's sample."""
+        """Uses of the sample at each place."""
         self._pending.flush()
         return self._counts
 
@@ -54,13 +54,13 @@ class UseCounts:
         return self._histogram
 
     def begin(self, places: slice, samples: int) -> None:
-        """Let a fragment's places be those of so many new samples."""
+        """Reset the places of a fragment for so many new samples."""
         self._pending.flush()
         self._counts[places] = 0
         self._histogram[0] += samples
 
     def use(self, places: npt.NDArray[np.intp]) -> None:
-        """Count a batch; a place that is in it twice was used twice."""
+        """Count the uses of a batch; a place that occurs twice counts twice."""
         self.total += places.size
         self._pending.add(places)
 
@@ -73,7 +73,7 @@ class UseCounts:
         self._histogram += np.bincount(after, minlength=MOST + 1)
 
     def summary(self) -> Spread | None:
-        """Mean, median, 95th percentile and maximum over all samples so far; None before there was one."""
+        """Return mean, median, 95th percentile and maximum over all samples so far; None without samples."""
         histogram = self.histogram
         samples = int(histogram.sum())
         if samples == 0:
@@ -88,21 +88,21 @@ class UseCounts:
 
 
 PRIORITY: Final = "priority"
-"""Field in which an actor may bring its samples' first priorities, ``[T, N]`` float32."""
+"""Field of a fragment with the actor's first priorities of its samples, ``[T, N]`` float32."""
 
 KEPT: Final = ("observation", "reward")
-"""Fields, beside the agent's, that are read whenever a batch is drawn."""
+"""Fields, beside the agent's, that every batch needs."""
 
 _OF_ENDS: Final = ("episode_return", EPISODE_STEPS, "won", "metrics")
 READ_ONCE: Final = ("terminated", "truncated", "mask", *_OF_ENDS, PRIORITY)
-"""Fields that are not read after a fragment was accepted."""
+"""Fields that the replay does not read after it has accepted a fragment."""
 
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """Settings of a replay, as ``distribution.buffer`` and the update rule have them.
+    """Settings of a replay, from ``distribution.buffer`` and the update rule.
 
-    Samples are sequences of up to ``sequence_steps``, or unrolls, or where both are None transitions of up to
+    Samples are sequences of up to ``sequence_steps``, or unrolls, or, if both are None, transitions of up to
     ``n_step``.
     """
 
@@ -120,36 +120,36 @@ class ReplaySettings:
 
 @dataclass(frozen=True)
 class ReplayBytes:
-    """Bytes that a replay takes: its fragments, in RAM or in a file, and the bookkeeping, always in RAM."""
+    """Bytes of a replay: its fragments, in RAM or in a file, and the bookkeeping, always in RAM."""
 
     memory: int
     bookkeeping: int
 
     @property
     def total(self) -> int:
-        """Both together."""
+        """Sum of both."""
         return self.memory + self.bookkeeping
 
     def place(self, settings: ReplaySettings, directory: Path | None, replays: int = 1) -> Path | None:
-        """Decide where the fragments lie: in a file in that directory, or, None, in RAM.
+        """Decide where the fragments lie: in a file in the returned directory, or, if None, in RAM.
 
         Args:
-            replays: how many of them are to fit together.
+            replays: number of replays that have to fit together.
 
         Raises:
-            ReplayMemoryError: it fits nowhere, or not where the settings want it.
+            ReplayMemoryError: the replays fit nowhere, or not where the settings want them.
         """
         in_ram, in_file = replays * self.total, replays * self.memory
         return place_for(settings.memory, in_ram, in_file, settings.capacity, directory, replays)
 
 
 def kept_first(fields: Iterable[FieldSpec]) -> tuple[FieldSpec, ...]:
-    """Order a fragment's fields so that those which are read once take no memory in a replay."""
+    """Order a fragment's fields so that fields which are read once take no memory in a replay."""
     return tuple(sorted(fields, key=lambda field: field.name in READ_ONCE))
 
 
 def bytes_of(layout: FragmentLayout, settings: ReplaySettings, agent_fields: tuple[str, ...]) -> ReplayBytes:
-    """Describe what ``Replay`` will take, to the byte."""
+    """Return the exact bytes that a ``Replay`` will take."""
     ring = ReplayRing(layout, settings.capacity, (*KEPT, *agent_fields))
     bookkeeping = (
         _index_type(settings).bookkeeping_bytes(layout, ring.slots) + ring.slot_steps + ring.slots * 24
@@ -161,17 +161,17 @@ class Replay:
     """Holds the newest fragments and draws from them.
 
     Args:
-        agent_fields: names of the agent's fields that a batch is to carry.
-        directory: where a file of the memory would lie; None: in RAM or nowhere.
-        env_steps: the job's before this replay began.
+        agent_fields: names of the agent's fields in a batch.
+        directory: directory for a file of the memory; None allows only RAM.
+        env_steps: env steps of the job before this replay began.
 
     Attributes:
-        accepted: samples ever accepted.
+        accepted: samples accepted so far.
         accepted_by: samples accepted up to each slot's fragment, itself included.
-        stale_updates: priorities that came for samples which had been evicted.
+        stale_updates: priorities that came for evicted samples.
 
     Raises:
-        ReplayMemoryError: there is not so much memory, or no room for a file.
+        ReplayMemoryError: memory or disk have too little room.
         ValueError: the settings contradict themselves or the layout.
     """
 
@@ -201,34 +201,34 @@ class Replay:
         self._samples = np.zeros(self.ring.slots, np.int64)
         self._versions = np.zeros(self.ring.slots, np.int64)
         self.accepted_by = np.zeros(self.ring.slots, np.int64)
-        # What is recorded once in a fragment is gathered by who knows where a sample begins.
+        # The index gathers fields that are recorded once in a fragment: it knows where a sample begins.
         self._fields = {name: Rows(self.memory, specs[name]) for name in agent_fields if not specs[name].once}
         self._priorities = self._first_priorities(specs.get(PRIORITY))
 
     @property
     def size(self) -> int:
-        """Samples held: steps that are experience."""
+        """Number of held samples: steps that are experience."""
         return self.ring.samples
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes, as ``bytes_of`` predicts."""
+        """Bytes that the replay takes, as ``bytes_of`` predicts."""
         per_slot = (self._samples, self._versions, self.accepted_by)
         parts = (self.index.nbytes, self.uses.counts.nbytes, self.sampler.nbytes)
         return self.ring.nbytes + sum(parts) + sum(array.nbytes for array in per_slot)
 
     @property
     def steps_given_up(self) -> int | None:
-        """Steps that were evicted before they were part of a sample; None where each step begins one."""
+        """Steps that were evicted before they were part of a sample; None if each step begins one."""
         return self.index.steps_given_up
 
     @property
     def free(self) -> memoryview:
-        """Memory of the next fragment; its former contents have been evicted already."""
+        """Memory of the next fragment; the replay has already evicted its former contents."""
         return self.memory.slot(self.ring.slot(self.ring.next))
 
     def accept(self) -> None:
-        """Make the fragment in ``free`` part of the replay; if it is full, the oldest is evicted."""
+        """Add the fragment in ``free`` to the replay; a full replay evicts its oldest one."""
         insertion = self.ring.next
         evicted = self.ring.oldest
         self.ring.next += 1
@@ -251,14 +251,14 @@ class Replay:
 
     @property
     def drawable(self) -> bool:
-        """Whether there is a sample: a step of experience, or a sequence or unroll that is complete."""
+        """Whether there is a sample: a step of experience, or a complete sequence or unroll."""
         return self.ring.drawable > 0
 
     def sample(self, into: BatchArrays) -> None:
         """Draw a batch, with replacement.
 
         Raises:
-            ValueError: there is nothing to draw.
+            ValueError: the replay has no samples.
         """
         if not self.drawable:
             raise ValueError("an empty replay has no batches")
@@ -273,7 +273,7 @@ class Replay:
         self.uses.use(used)
 
     def update_priorities(self, keys: npt.NDArray[np.int64], priorities: npt.NDArray[np.float32]) -> None:
-        """Give samples new priorities; those evicted meanwhile are counted and left out.
+        """Give samples new priorities; this counts and skips samples that have been evicted meanwhile.
 
         Raises:
             DivergedError: a priority is not finite.
@@ -298,12 +298,12 @@ class Replay:
         steps_given_up: int,
         sampler: Mapping[str, Any],
     ) -> None:
-        """Hold fragments, uses and priorities that lie in their places already; see ``file.py``.
+        """Register fragments, uses and priorities that lie in their places already; see ``file.py``.
 
         Args:
-            oldest: insertion of the first of them.
-            predecessors: what each goes on from, counted from ``oldest``, or ``NONE``.
-            accepted_by: samples accepted up to each, itself included.
+            oldest: insertion index of the first fragment.
+            predecessors: predecessor of each fragment, counted from ``oldest``, or ``NONE``.
+            accepted_by: samples accepted up to each fragment, itself included.
 
         Raises:
             ValueError: the numbers contradict themselves.
@@ -324,7 +324,7 @@ class Replay:
 
     def _first_priorities(self, spec: FieldSpec | None) -> npt.NDArray[np.float32] | None:
         if spec is None or self.settings.unroll is not None:
-            return None  # A step's priority is none of the unroll that begins with it.
+            return None  # The priority of a step is not that of the unroll that begins with it.
         if spec != FieldSpec(PRIORITY, np.dtype(np.float32)):
             raise ValueError(f"a fragment's {PRIORITY!r} is float32 [T, N]; {spec} is not")
         return self.memory.field(spec)

@@ -1,13 +1,13 @@
-"""Which samples a replay draws: uniformly, by priority, or those first that were never used.
+"""Samplers of a replay: they draw uniformly, by priority, or samples without a use first.
 
-A sample is named by its *key*, insertion x (T x N) + t x N + n of its first step; its place in arrays of
-numbers about steps is the key modulo the number of steps in all slots. Steps with which no sample begins
-have 0 in ``starts`` and are never drawn. Each sampler has a generator of its own: what it draws depends on
-the seed, and on what was accepted and sampled before, on nothing else.
+The *key* of a sample is insertion index x (T x N) + t x N + n of its first step; its place in per-step arrays
+is the key modulo the number of steps in all slots. A step that begins no sample has 0 in ``starts`` and is
+never drawn. Each sampler has a generator of its own: its draws depend on the seed, and on the samples
+accepted and drawn before, on nothing else.
 
-Samples are drawn in proportion to priorities by a wide, shallow tree of numpy arrays. Every operation takes
-many leaves at once, as a numpy call costs as much as dozens of additions. So a node has many children, and
-a search looks at all children of a node together.
+Prioritised draws use a wide, shallow tree of numpy arrays. Every operation takes many leaves at once, as a
+numpy call costs as much as dozens of additions. So a node has many children, and a search looks at all
+children of a node together.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from tianji_cli.roles.buffer.replay.samples import SampleIndex, Sequences, Trans
 from tianji_cli.roles.buffer.replay.unrolls import Unrolls
 
 FANOUT: Final = 16
-"""Children of a node: with fewer there are more levels, with more there is more to look at in each."""
+"""Children of a node: fewer would mean more levels, more would make each level slower."""
 
 TOP: Final = 4096
-"""Nodes of the uppermost level at most, which is searched as a whole."""
+"""Most nodes of the uppermost level, which a search looks at as a whole."""
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
@@ -38,8 +38,8 @@ Indices = npt.NDArray[np.intp]
 class SumTree:
     """Non-negative numbers and the sums of groups of them.
 
-    A node is always the sum of its children, computed anew when one of them changes, so that nothing drifts.
-    Leaves are float32: a priority needs no more, and the memory and its traffic are halved.
+    A node is always the sum of its children, computed anew when one of them changes, so that sums do not
+    drift. Leaves are float32: a priority needs no more, and float32 halves the memory and its traffic.
     """
 
     def __init__(self, size: int) -> None:
@@ -54,12 +54,12 @@ class SumTree:
 
     @staticmethod
     def bytes_for(size: int) -> int:
-        """Size of a tree with so many leaves."""
+        """Return the bytes of a tree with so many leaves."""
         return sum(nodes * FANOUT * (8 if level else 4) for level, nodes in enumerate(_groups(size)))
 
     @property
     def nbytes(self) -> int:
-        """Size of all levels."""
+        """Bytes of all levels."""
         return sum(level.nbytes for level in self._levels)
 
     @property
@@ -73,12 +73,12 @@ class SumTree:
         return float(self._top.sum(dtype=np.float64))
 
     def set(self, indices: Indices, values: npt.ArrayLike) -> None:
-        """Give leaves new values; of several for one leaf, the last counts."""
+        """Set leaves to new values; if a leaf occurs several times, the last value counts."""
         self._flat[0][indices] = values
         self._add_up(indices // FANOUT)
 
     def set_range(self, first: int, values: Floats) -> None:
-        """Give leaves from ``first`` on new values."""
+        """Set the leaves from ``first`` on to new values."""
         past = first + values.size
         self._flat[0][first:past] = values
         self._add_up(np.arange(first // FANOUT, -(-past // FANOUT)))
@@ -94,7 +94,7 @@ class SumTree:
             prefixes: ``[B]``, from 0 to less than ``total``; overwritten.
 
         Returns:
-            The leaves, none of which is 0, and their values. Only for a tree whose total is not 0.
+            The leaves, none of which is 0, and their values. The total of the tree must not be 0.
         """
         sums = np.cumsum(self._top, dtype=np.float64)
         np.minimum(prefixes, np.nextafter(sums[-1], 0.0), out=prefixes)
@@ -113,14 +113,14 @@ class SumTree:
         return nodes, self._flat[0][nodes].astype(np.float64)
 
     def _add_up(self, nodes: Indices) -> None:
-        """Compute nodes of the level above the leaves, and all above them, anew."""
+        """Recompute nodes of the level above the leaves, and all nodes above these."""
         for children, sums in zip(self._levels, self._flat[1:], strict=False):
             sums[nodes] = children.take(nodes, axis=0).sum(axis=1, dtype=np.float64)
             nodes = nodes // FANOUT
 
 
 def _groups(size: int) -> list[int]:
-    """Groups of ``FANOUT`` nodes in each level, from the leaves up."""
+    """Return the number of groups of ``FANOUT`` nodes in each level, from the leaves up."""
     groups = [-(-size // FANOUT)]
     while groups[-1] * FANOUT > TOP:
         groups.append(-(-groups[-1] // FANOUT))
@@ -128,10 +128,10 @@ def _groups(size: int) -> list[int]:
 
 
 SMALLEST_PRIORITY: Final = 1e-6
-"""Added to every priority, so that a sample without error is drawn again some day (Schaul's epsilon)."""
+"""Summand of every priority, so that a sample without error is drawn again some day (Schaul's epsilon)."""
 
 MOST_ATTEMPTS: Final = 1 << 13
-"""Steps that are looked at in one go where samples begin with few of them, as sequences do."""
+"""Further candidate steps of one attempt, for samples that few steps begin, such as sequences."""
 
 Keys = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float32]
@@ -140,15 +140,15 @@ Starts = npt.NDArray[np.uint8]
 
 
 class Sampler(ABC):
-    """Draws from what a replay holds.
+    """Draws from the samples that a replay holds.
 
     Attributes:
-        settings: those of the replay that it is built with, beside its own arguments.
-        decisive: those of them without which what was saved means something else.
-        draws_from: what its samples may be.
+        settings: settings of the replay that the sampler takes as further arguments.
+        decisive: settings that decide the meaning of a saved replay.
+        draws_from: kinds of samples that the sampler can draw.
 
     Args:
-        starts: of each step in all slots; 0: no sample begins with it.
+        starts: a number for each step in all slots; 0 if no sample begins with the step.
     """
 
     settings: ClassVar[tuple[str, ...]] = ()
@@ -162,48 +162,48 @@ class Sampler(ABC):
 
     @staticmethod
     def bytes_for(size: int) -> int:  # noqa: ARG004 - most keep none
-        """Size of the numbers that one keeps about ``size`` steps."""
+        """Return the bytes of a sampler's per-step numbers for ``size`` steps."""
         return 0
 
     @property
     def nbytes(self) -> int:
-        """Size of the numbers that it keeps about steps."""
+        """Bytes of the per-step numbers."""
         return 0
 
     @property
     def priorities(self) -> Priorities | None:
-        """Priority of each step in all slots, if it keeps any."""
+        """Priority of each step in all slots; None if the sampler keeps none."""
         return None
 
     def accept(self, insertion: int, priorities: Priorities | None) -> None:  # noqa: B027 - most need not
-        """Draw a fragment's samples from now on, which have these priorities if the actor computed some."""
+        """Make a fragment's samples drawable, with the priorities that its actor computed, if any."""
 
     def evict(self, insertion: int) -> None:  # noqa: B027 - most need not
-        """Draw none of a fragment's steps any more; their ``starts`` are still there."""
+        """Stop drawing a fragment's steps, whose ``starts`` are still set."""
 
     def update(self, places: Indices, priorities: Priorities) -> None:  # noqa: B027 - most need not
-        """Give samples new priorities; the last of several of one sample counts."""
+        """Set new priorities; if a sample occurs several times, the last priority counts."""
 
     @abstractmethod
     def draw(self, keys: Keys, weights: Weights) -> None:
-        """Write ``[B]`` keys and their importance weights. Something can be drawn."""
+        """Write ``[B]`` keys and their importance weights; the replay must have a sample."""
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint needs to go on drawing the same, as JSON values."""
+        """Return the state that a checkpoint needs to continue the same draws, as JSON values."""
         return {"rng": self._rng.bit_generator.state}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint, whose fragments are held and whose priorities are in their places."""
+        """Go on from a checkpoint, whose fragments and priorities are in their places already."""
         self._rng.bit_generator.state = state["rng"]
 
     def _draw_uniformly(self, keys: Keys) -> None:
-        """Draw among all steps held and reject those with which no sample begins: exactly uniform."""
+        """Draw among all held steps and reject steps that begin no sample: the result is exactly uniform."""
         each, slot_steps = self._ring.steps_each, self._ring.slot_steps
         first, past = self._ring.oldest * each, self._ring.next * each
         found = 0
         while found < keys.size:
             missing = keys.size - found
-            # So many more that the second round is the exception.
+            # Enough more that a second round is the exception.
             attempts = int(missing * 1.05 * (past - first) / self._ring.drawable) + 8
             candidates = self._rng.integers(first, past, min(attempts, 4 * missing + MOST_ATTEMPTS))
             drawn = candidates[self._starts.take(candidates % slot_steps) != 0][:missing]
@@ -212,7 +212,7 @@ class Sampler(ABC):
 
 
 class UniformSampler(Sampler):
-    """Every sample as likely as any other."""
+    """Draws every sample with the same probability."""
 
     draws_from = (Transitions, Sequences, Unrolls)
 
@@ -223,9 +223,10 @@ class UniformSampler(Sampler):
 
 
 class FreshSampler(Sampler):
-    """Samples that were never used first, the oldest of them first; then every sample as likely as any other.
+    """Draws samples without a use first, the oldest before the others; then draws uniformly.
 
-    As fresh samples are used in their order, all from one key on are fresh and none before it is.
+    The sampler uses fresh samples in their order, so all samples from one key on are fresh, and none before
+    it.
     """
 
     def __init__(self, ring: ReplayRing, starts: Starts, seed: int) -> None:
@@ -268,13 +269,13 @@ class PrioritisedSampler(Sampler):
 
     Args:
         priority_exponent: alpha.
-        importance_exponent: beta at first.
-        importance_steps: env steps over which beta rises to 1; None: it stays.
+        importance_exponent: initial beta.
+        importance_steps: env steps over which beta rises to 1; None keeps it constant.
     """
 
     draws_from = (Transitions, Unrolls)
     settings = ("priority_exponent", "importance_exponent", "importance_steps")
-    decisive = ("priority_exponent",)  # Priorities are kept raised to it.
+    decisive = ("priority_exponent",)  # The tree holds priorities raised to it.
     bytes_for = staticmethod(SumTree.bytes_for)
 
     def __init__(
@@ -306,7 +307,7 @@ class PrioritisedSampler(Sampler):
         return self.tree.leaves
 
     def accept(self, insertion: int, priorities: Priorities | None) -> None:
-        """See ``Sampler.accept``; where no finite priority is known it is the largest so far."""
+        """See ``Sampler.accept``; a sample without a finite priority gets the largest so far."""
         steps = self._ring.steps(insertion)
         values = np.full(self._ring.steps_each, self._largest)
         if priorities is not None:

@@ -1,18 +1,18 @@
 """The samples in a ring of fragments: n-step transitions or sequences, with stacks of observations.
 
-**Transitions.** Environments are reset on the step after an end, and that step is no experience (its mask
-is off). So the observation after a step is always the next row, and that of an episode's last step is its
-true last one. A transition of step (t, n) goes on for up to n steps of the same environment, stops after a
-step that ends the episode, and continues in the same actor's next fragment if that has arrived and none
-between was lost.
+**Transitions.** An environment is reset on the step after an episode's end, and that step is no experience
+(its mask is off). So the observation after a step is always the next row, and the one after an episode's last
+step is the true final observation. A transition of step (t, n) covers up to n steps of the same environment,
+stops after a step that ends the episode, and continues in the same actor's next fragment if that fragment has
+arrived and none between was lost.
 
 **Sequences.** A sequence begins with an episode, or with the step after another sequence if the episode
 goes on. It ends with the episode, with its L-th step, or where a fragment was lost or the actor began anew.
 
-**Stacks.** A stack is gathered as a policy saw it, from a replay that holds each observation once. The
-observations of a fragment begin with a stack's history: row ``t + j`` is plane j of what was seen at step
-t. Planes from before the episode are zeros. Those of the history are stored as zeros; of what came after an
-end within the fragment, one small number a row says how many planes they are.
+**Stacks.** The index gathers a stack as a policy saw it, from a replay that holds each observation once. The
+observations of a fragment begin with a stack's history: row ``t + j`` is plane j of the stack at step t.
+Planes from before the episode are zeros. The history stores them as zeros; after an episode's end within the
+fragment, one small number for each row counts them.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from tianji_cli.wire.batches import BatchArrays
 from tianji_cli.wire.fragment import FragmentLayout
 
 TERMINATED: Final = 128
-"""Bit in ``starts``: the last step terminated the episode."""
+"""Bit in ``starts``: the last step of the sample terminated the episode."""
 
 Flags = npt.NDArray[np.bool_]
 Starts = npt.NDArray[np.uint8]
 
 
 class SampleIndex(ABC):
-    """Knows the samples of a replay; each has its place at its first step.
+    """Knows the samples of a replay; the place of a sample is that of its first step.
 
     Attributes:
-        starts: of each step of each slot; 0: no sample begins with it.
-        links: which fragments go on from one another.
-        steps_given_up: steps that were evicted before they were part of a sample; None where each begins one.
+        starts: a number for each step of each slot; 0 if no sample begins with the step.
+        links: links between consecutive fragments of an actor.
+        steps_given_up: steps that were evicted before they were part of a sample; None if each begins one.
     """
 
     steps_given_up: int | None = None
@@ -60,12 +60,12 @@ class SampleIndex(ABC):
 
     @property
     def by_slot(self) -> Mapping[str, tuple[npt.NDArray[Any], int]]:
-        """Arrays with a place for each slot, by name, and how many items a slot has: what is saved."""
+        """Arrays that a checkpoint saves, by name, with the number of items of a slot."""
         return {"spans": (self.starts, self._ring.steps_each)}
 
     @property
     def nbytes(self) -> int:
-        """Size of what is kept beside the fragments."""
+        """Bytes of the index."""
         return self.links.nbytes + sum(array.nbytes for array, _ in self.by_slot.values())
 
     @abstractmethod
@@ -73,18 +73,18 @@ class SampleIndex(ABC):
         """Find the samples that a fragment begins or completes.
 
         Returns:
-            How many steps are experience; and the insertion of the fragment whose samples can all be drawn
-            from now on, None where they come one by one.
+            The number of steps that are experience, and the insertion index of the fragment whose samples can
+            all be drawn from now on; None if samples become drawable one by one.
         """
 
     def evict(self, insertion: int) -> None:
-        """Let no sample begin in a fragment any more."""
+        """Remove the samples that begin in a fragment."""
         starts = self.starts[self._ring.steps(insertion)]
         self._ring.drawable -= int(np.count_nonzero(starts))
         starts[:] = 0
 
     def restore(self, oldest: int, predecessors: npt.NDArray[np.int64]) -> None:
-        """Know the fragments from number ``oldest`` on, whose numbers are in their places; see ``Links``."""
+        """Register the fragments from ``oldest`` on, whose per-step numbers are in place; see ``Links``."""
         self.links.restore(oldest, predecessors)
         self._ring.drawable = int(np.count_nonzero(self.starts))
 
@@ -95,13 +95,13 @@ class SampleIndex(ABC):
         """Write all but the agent's fields of the samples that begin at steps ``rows`` of ``slots``.
 
         Args:
-            places: of their first steps, ``[B]``.
-            slots: where these lie, ``[B]``.
-            rows: t x N + n, ``[B]``.
+            places: places of the first steps, ``[B]``.
+            slots: slots of the first steps, ``[B]``.
+            rows: t x N + n of the first steps, ``[B]``.
             into: the batch.
 
         Returns:
-            Slots and rows of the steps whose fields the batch has, and places of the steps that are used.
+            Slots and rows of the steps whose fields the batch has, and places of the steps that it uses.
         """
 
 
@@ -112,11 +112,11 @@ class Stacks:
     """Gathers stacks of one field.
 
     Args:
-        spec: which field; its history says how many rows make a stack.
+        spec: the field; a stack has one row more than its history.
 
     Attributes:
-        blank: of each row 0 to T of each slot, ``[slots * (T + 1) * N]``: how many planes of what was seen
-            there, the oldest, are from before the episode and not stored as zeros.
+        blank: for each row 0 to T of each slot, ``[slots * (T + 1) * N]``, the number of oldest planes of
+            its stack that are from before the episode and not stored as zeros.
     """
 
     def __init__(self, memory: ReplayMemory, spec: FieldSpec) -> None:
@@ -131,17 +131,17 @@ class Stacks:
         self._planes = np.arange(self._stack)
 
     def accept(self, slot: int, mask: npt.NDArray[np.bool_]) -> None:
-        """Find the ends in a slot's fragment; ``mask [T, N]`` is True for steps of experience."""
+        """Find the episode ends in a slot's fragment; ``mask [T, N]`` is True for steps of experience."""
         steps = len(mask)
         blank = np.zeros((steps + 1, self._num_envs), np.uint8)
-        # What only resets an environment leads to the first observation of its next episode.
+        # A step that only resets an environment leads to the first observation of its next episode.
         for since in range(1, min(self._stack, steps + 1)):
             first = ~mask[: steps + 1 - since]
             np.maximum(blank[since:], first * np.uint8(self._stack - since), out=blank[since:])
         self.blank[slot * self.rows_each : (slot + 1) * self.rows_each] = blank.reshape(-1)
 
     def gather(self, slots: Indices, rows: Indices, into: npt.NDArray[np.generic]) -> None:
-        """Copy what was seen at ``rows[B]`` (t x N + n) of each of ``slots[B]`` to ``into[B, S, ...]``."""
+        """Copy the stacks at ``rows[B]`` (t x N + n) of ``slots[B]`` to ``into[B, S, ...]``."""
         every = rows[:, None] + self._planes * self._num_envs
         self._rows.gather(np.repeat(slots[:, None], self._stack, axis=1), every, into)
         blank = self.blank.take(slots * self.rows_each + rows)
@@ -150,30 +150,30 @@ class Stacks:
 
 
 def rows_each(layout: FragmentLayout) -> int:
-    """Rows of observations in a fragment, the one after the last step included."""
+    """Return the rows of observations in a fragment, with the one after the last step."""
     return (layout.steps + 1) * layout.num_envs
 
 
 def blank_bytes(layout: FragmentLayout, slots: int) -> int:
-    """Size of what is kept beside the fragments: nothing where a policy sees single observations."""
+    """Return the bytes of ``Stacks.blank``; 0 if a policy sees single observations."""
     (spec,) = (field for field in layout.fields if field.name == "observation")
     return slots * rows_each(layout) if spec.history else 0
 
 
 LENGTH: Final = MOST_STEPS
-"""Bits in ``starts`` for the transition length."""
+"""Bit mask of the transition length in ``starts``."""
 
 
 class Transitions(SampleIndex):
-    """Knows how long each step's transition is, and gathers transitions.
+    """Knows the length of each step's transition, and gathers transitions.
 
     Args:
-        n_step: n, steps of a transition at most.
+        n_step: n, the most steps of a transition.
 
     Attributes:
-        starts: of each step of each slot: its transition length (0: the step is no experience),
-            plus ``TERMINATED`` if the last of them terminated the episode.
-        stacks: gathers observations where a policy sees stacks of them; None: it sees single ones.
+        starts: transition length of each step of each slot (0 if the step is no experience), plus
+            ``TERMINATED`` if the last step of the transition terminated the episode.
+        stacks: gathers stacks of observations; None if a policy sees single ones.
     """
 
     def __init__(self, memory: ReplayMemory, n_step: int, gamma: float) -> None:
@@ -191,7 +191,7 @@ class Transitions(SampleIndex):
 
     @staticmethod
     def bookkeeping_bytes(layout: FragmentLayout, slots: int) -> int:
-        """Size of what is kept beside so many fragments."""
+        """Return the bytes of the index of so many slots."""
         starts = slots * layout.steps * layout.num_envs
         return starts + Links.bookkeeping_bytes(slots) + blank_bytes(layout, slots)
 
@@ -204,7 +204,7 @@ class Transitions(SampleIndex):
         return arrays
 
     def accept(self, insertion: int) -> tuple[int, int | None]:
-        """Measure a fragment's transitions, and those of its predecessors that now go on in it."""
+        """Measure a fragment's transitions, and extend those of its predecessors that continue in it."""
         slot, steps = self._ring.slot(insertion), self._ring.steps(insertion)
         mask, terminated, truncated = (flag[slot] != 0 for flag in self._flags)
         ended = terminated | truncated
@@ -241,13 +241,13 @@ class Transitions(SampleIndex):
     def _measured(
         self, mask: Flags, terminated: Flags, ended: Flags, rewards: npt.NDArray[np.float32]
     ) -> Starts:
-        """Starts of a fragment's steps ``[T, N]``, as far as they are known without its successor.
+        """Return ``starts`` of a fragment's steps ``[T, N]``, as far as known without its successor.
 
         Args:
-            mask: ``[T, N]``, as are the others.
-            terminated: the environment's.
+            mask: steps of experience, ``[T, N]`` as all arguments.
+            terminated: flags of the environment.
             ended: terminated or truncated.
-            rewards: become the discounted sums of each step's transition.
+            rewards: overwritten by the discounted sum of each step's transition.
         """
         lengths = mask.astype(np.uint8)
         last_terminated = mask & terminated
@@ -264,20 +264,20 @@ class Transitions(SampleIndex):
         return lengths
 
     def _prefixes(self, rewards: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Discounted sums of the first 0, 1, 2, ... of a fragment's rewards ``[T, N]``: ``[m + 1, N]``."""
+        """Discount and sum the first 0, 1, 2, ... of a fragment's rewards ``[T, N]``: ``[m + 1, N]``."""
         most = min(self._n_step - 1, len(rewards))
         prefixes = np.zeros((most + 1, rewards.shape[1]), np.float32)
         np.cumsum(self._discounts[:most, None] * rewards[:most], axis=0, out=prefixes[1:])
         return prefixes
 
     def _lengthen(self, before: int, going: Flags, first: Starts, prefixes: npt.NDArray[np.float32]) -> None:
-        """Let transitions that reached the end of what was known go on in the next fragment.
+        """Continue the transitions that reached the end of a fragment in the next one.
 
         Args:
-            before: insertion of the fragment that they reached the end of.
-            going: where they did, ``[N]``.
-            first: ``starts`` of the next one's first row, ``[N]``.
-            prefixes: sums of its first rewards.
+            before: insertion index of the fragment whose end the transitions reached.
+            going: environments whose episode continues, ``[N]``.
+            first: ``starts`` of the next fragment's first row, ``[N]``.
+            prefixes: discounted sums of the next fragment's first rewards.
         """
         steps, envs = self._layout.steps, self._layout.num_envs
         more, terminates = first & LENGTH, first & TERMINATED
@@ -311,25 +311,25 @@ class Transitions(SampleIndex):
 
 
 def _discounts(gamma: float) -> npt.NDArray[np.float32]:
-    """Discount of what follows, by the number in ``starts``."""
+    """Return the discount of the next observation's value, by the number in ``starts``."""
     discounts = np.zeros(256, np.float32)
     discounts[:TERMINATED] = gamma ** np.arange(TERMINATED)
     return discounts
 
 
 BEGINS: Final = 1
-"""Bit in ``starts``: a sequence begins with a step."""
+"""Bit in ``starts``: a sequence begins with the step."""
 
 Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class _Open:
-    """The sequences that an actor has begun, one in each environment.
+    """The incomplete sequences of an actor, one in each environment.
 
     Attributes:
         begin: key of the first step, ``[N]``.
-        length: steps so far, ``[N]``; 0: nothing was begun.
+        length: steps so far, ``[N]``; 0 if no sequence has begun.
     """
 
     begin: Numbers
@@ -338,14 +338,14 @@ class _Open:
 
 @dataclass(frozen=True)
 class _Stretches:
-    """Steps in a row of one environment within a fragment, all experience, of one episode. ``[S]`` each.
+    """Stretches: consecutive steps of one episode within a fragment, all experience. ``[S]`` each.
 
     Attributes:
-        column: n, which environment's.
+        column: n of the environment.
         row: t of the first step.
-        steps: how many.
-        closed: the episode does not go on after them, as far as it is known.
-        terminated: it was terminated by the last of them.
+        steps: number of steps.
+        closed: the episode ends with the stretch, as far as the fragment shows.
+        terminated: the last step terminated the episode.
     """
 
     column: Numbers
@@ -356,7 +356,7 @@ class _Stretches:
 
     @classmethod
     def of(cls, mask: Flags, terminated: Flags, truncated: Flags) -> _Stretches:
-        """Find them in a fragment's flags, ``[T, N]``."""
+        """Find the stretches in a fragment's flags, ``[T, N]``."""
         going, terminal = mask.T, (terminated & mask).T
         ended = terminal | (truncated & mask).T
         first, last = going.copy(), ended.copy()
@@ -371,16 +371,16 @@ class _Stretches:
 
 
 class Sequences(SampleIndex):
-    """Knows where sequences begin and how long they are, and gathers them.
+    """Knows the beginnings and lengths of sequences, and gathers them.
 
     Args:
-        steps: L, steps of a sequence at most.
+        steps: L, the most steps of a sequence.
 
     Attributes:
-        starts: of each step of each slot: ``BEGINS`` if a sequence begins with it, plus ``TERMINATED`` if its
-            last step terminated the episode.
-        lengths: steps of the sequence that begins there.
-        steps_given_up: of sequences whose first step was evicted before they ended.
+        starts: for each step of each slot, ``BEGINS`` if a sequence begins with it, plus ``TERMINATED`` if
+            the last step of the sequence terminated the episode.
+        lengths: steps of the sequence that begins with each step.
+        steps_given_up: steps of sequences whose first step was evicted before the sequence ended.
 
     Raises:
         ValueError: L is out of range, or fragments hold stacks of observations.
@@ -402,7 +402,7 @@ class Sequences(SampleIndex):
 
     @staticmethod
     def bookkeeping_bytes(layout: FragmentLayout, slots: int) -> int:
-        """Size of what is kept beside so many fragments."""
+        """Return the bytes of the index of so many slots."""
         return slots * layout.steps * layout.num_envs * 3 + Links.bookkeeping_bytes(slots)
 
     @property
@@ -411,7 +411,7 @@ class Sequences(SampleIndex):
         return {**super().by_slot, "lengths": (self.lengths, self._ring.steps_each)}
 
     def accept(self, insertion: int) -> tuple[int, int | None]:
-        """Make samples of the sequences that end in a fragment, or before it since it does not go on."""
+        """Complete the sequences that end in a fragment, or before it because it does not continue them."""
         slot = self._ring.slot(insertion)
         mask, terminated, truncated = (flag[slot] != 0 for flag in self._flags)
         actor, goes_on = int(self._headers[slot]["actor"]), self.links.accept(insertion) != NONE
@@ -427,7 +427,7 @@ class Sequences(SampleIndex):
     def gather(
         self, places: Indices, slots: Indices, rows: Indices, into: BatchArrays
     ) -> tuple[Indices, Indices, Indices]:
-        """See ``SampleIndex.gather``; what is behind a sequence's last step repeats that."""
+        """See ``SampleIndex.gather``; rows behind a sequence's last step repeat that step."""
         arrays, each = into.arrays, self._ring.steps_each
         lengths = self.lengths.take(places).astype(np.intp)
         arrays["length"][:] = lengths
@@ -439,7 +439,7 @@ class Sequences(SampleIndex):
         hops, within = np.divmod(steps, each)
         chains = self.links.chains(slots, int(hops.max()))
         every = chains[hops, np.arange(slots.size)[:, None]]
-        # The row after a step is in the same fragment: the last step of one has what it led to behind it.
+        # The row after a step is in the same fragment, even after a fragment's last step.
         self._observations.gather(every, within + beyond * self._layout.num_envs, arrays["observation"])
         every, within = every[:, :-1], within[:, :-1]
         self._rewards.gather(every, within, arrays["reward"])
@@ -450,10 +450,10 @@ class Sequences(SampleIndex):
         return _Open(nothing, nothing)
 
     def _grow(self, insertion: int, stretches: _Stretches, before: _Open) -> _Open:
-        """Append a fragment's stretches to what was open before it, and make samples of what is complete.
+        """Append a fragment's stretches to the open sequences, and make samples of complete ones.
 
         Returns:
-            What is open after it.
+            The sequences that are open after the fragment.
         """
         most, num_envs, column = self._most, self._layout.num_envs, stretches.column
         own = insertion * self._ring.steps_each + stretches.row * num_envs + column
@@ -474,7 +474,7 @@ class Sequences(SampleIndex):
         return after
 
     def _mark(self, begin: Numbers, length: Numbers, terminated: Flags) -> None:
-        """Make samples of sequences; those whose beginning was evicted meanwhile are given up."""
+        """Make samples of complete sequences; give up those whose first step has been evicted."""
         held = begin >= self._ring.oldest * self._ring.steps_each
         places = begin[held] % self._ring.slot_steps
         self.starts[places] = np.where(terminated[held], BEGINS | TERMINATED, BEGINS)

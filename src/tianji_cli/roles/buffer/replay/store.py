@@ -1,4 +1,4 @@
-"""The replay as a buffer sees it: takes fragments in while the rate limiter allows it."""
+"""The replay as a buffer's store: receives fragments while the rate limiter allows it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tianji_transports.core import Claim
 
 
 class ReplayStore:
-    """Receives those fragments into a replay that the validator admits and the rate limiter has room for."""
+    """Receives fragments into a replay, if the validator admits them and the rate limiter has room."""
 
     def __init__(
         self,
@@ -38,15 +38,16 @@ class ReplayStore:
 
     @property
     def full(self) -> bool:
-        """Leave further fragments with their senders: they are ahead.
+        """Whether further fragments must stay with their senders, because production is ahead.
 
-        There is no back-pressure while there is nothing to draw, as before the first sequence is complete.
+        There is no back-pressure while the replay has no sample, such as before the first sequence is
+        complete.
         """
         ahead = self.replay.drawable and not self.limiter.may_receive(self.fragment_steps)
         return ahead and not self._winding_down
 
     def admit(self, claim: Claim) -> None:
-        """Receive a fragment into the replay; one that is not the job's is rejected and leaves no trace."""
+        """Receive a fragment into the replay; a rejected one leaves no trace there."""
         if not self.validator.has_its_size(claim):
             claim.release()
             return
@@ -66,21 +67,21 @@ class ReplayStore:
         self.replay.accept()
 
     def discard(self, before: int) -> None:
-        """Drop fragments of versions before this one that still come; what is in the replay stays."""
+        """Drop later fragments of versions before this one; the contents of the replay stay."""
         self._oldest = before
 
     def wind_down(self) -> None:
-        """Receive all that still comes; the reported ratio stays as it is now."""
+        """Receive all fragments that still come; the reported ratio no longer changes."""
         self._final_ratio = self.limiter.actual
         self._winding_down = True
 
     def arrivals(self) -> Sequence[FragmentStats]:
-        """Describe what came since the last call."""
+        """Return the stats of the fragments since the last call."""
         arrived, self._arrivals = self._arrivals, []
         return arrived
 
     def may_draw(self, most_steps: int) -> bool:
-        """Whether a batch of up to so many env steps may be drawn now."""
+        """Whether the buffer may draw a batch of up to so many env steps now."""
         return self.replay.drawable and self.limiter.may_consume(most_steps)
 
     def draw(self, into: BatchArrays) -> None:
@@ -90,7 +91,7 @@ class ReplayStore:
         self.limiter.consumed += into.steps
 
     def report(self) -> BufferReport:
-        """The replay ratio as it is, how full the replay is and how its samples were used."""
+        """Report the actual replay ratio, the fill of the replay and the uses of its samples."""
         replay = self.replay
         return BufferReport(
             ratio=self._final_ratio if self._winding_down else self.limiter.actual,

@@ -1,9 +1,8 @@
-"""Unrolls: steps of one environment in a row, across the ends of episodes, for networks that remember.
+"""Unrolls: consecutive steps of one environment, across the ends of episodes, for recurrent networks.
 
-An unroll consists of whole fragments of one actor that follow one another, and begins with the first of
-them: a fragment says what the network remembered before its first step. So there is a sample for each
-environment of each fragment, as soon as the last fragment that it lies in has come, and it overlaps with
-those of the fragments after.
+An unroll consists of whole consecutive fragments of one actor, because a fragment records the network's state
+before its first step. So each environment of each fragment begins an unroll, which is complete once its last
+fragment has come, and overlaps with the unrolls of the following fragments.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ from tianji_cli.wire.batches import BatchArrays
 from tianji_cli.wire.fragment import FragmentLayout
 
 EXPERIENCE: Final = 1
-"""Bit in ``flags``: a step is experience, and does not only reset its environment."""
+"""Bit in ``flags``: the step is experience, and does not only reset its environment."""
 TERMINATED: Final = 2
-"""Bit in ``flags``: a step terminated its episode."""
+"""Bit in ``flags``: the step terminated its episode."""
 
 
 class Unrolls(SampleIndex):
-    """Knows which fragments unrolls begin with, and gathers them.
+    """Knows the fragments that begin unrolls, and gathers unrolls.
 
     Args:
-        unroll: how many steps they have.
+        unroll: steps of an unroll.
 
     Attributes:
-        starts: of each step of each slot: 1 if an unroll begins with it.
-        flags: of each step of each slot: ``EXPERIENCE`` and ``TERMINATED``.
-        is_part: of each slot: its fragment is, or was, part of an unroll that is complete.
-        steps_given_up: of fragments that were evicted before they were.
+        starts: for each step of each slot, 1 if an unroll begins with it.
+        flags: for each step of each slot, ``EXPERIENCE`` and ``TERMINATED``.
+        is_part: for each slot, whether its fragment is, or was, part of a complete unroll.
+        steps_given_up: steps of fragments that were evicted without being part of one.
 
     Raises:
-        ValueError: unrolls are no whole fragments, or these hold stacks of observations.
+        ValueError: unrolls are no whole fragments, or fragments hold stacks of observations.
     """
 
     def __init__(self, memory: ReplayMemory, unroll: Unroll) -> None:
@@ -58,12 +57,12 @@ class Unrolls(SampleIndex):
         self._observations = Rows(memory, specs["observation"])
         self._once = {spec.name: Rows(memory, spec) for spec in self._layout.fields if spec.once}
         row, t = np.divmod(np.arange(unroll.steps + 1), steps)
-        row[-1], t[-1] = self._fragments - 1, steps  # The last fragment has what its last step led to.
+        row[-1], t[-1] = self._fragments - 1, steps  # The last fragment has the observation after it.
         self._hops, self._rows = row, t * self._layout.num_envs
 
     @staticmethod
     def bookkeeping_bytes(layout: FragmentLayout, slots: int) -> int:
-        """Size of what is kept beside so many fragments."""
+        """Return the bytes of the index of so many slots."""
         return slots * (layout.steps * layout.num_envs * 2 + 1) + Links.bookkeeping_bytes(slots)
 
     @property
@@ -72,7 +71,7 @@ class Unrolls(SampleIndex):
         return {**super().by_slot, "flags": (self.flags, self._ring.steps_each), "parts": (self.is_part, 1)}
 
     def accept(self, insertion: int) -> tuple[int, int | None]:
-        """See ``SampleIndex.accept``: the fragment completes the unrolls that began some before it."""
+        """See ``SampleIndex.accept``; a fragment completes the unrolls that an earlier one began."""
         slot, steps = self._ring.slot(insertion), self._ring.steps(insertion)
         mask, terminated, _ = (flag[slot] != 0 for flag in self._flags)
         self.flags[steps] = (mask * EXPERIENCE + (terminated & mask) * TERMINATED).reshape(-1)
@@ -88,13 +87,13 @@ class Unrolls(SampleIndex):
         return samples, first
 
     def evict(self, insertion: int) -> None:
-        """See ``SampleIndex.evict``; steps that nothing was ever learnt from are counted."""
+        """See ``SampleIndex.evict``; this also counts steps that were never part of a sample."""
         if not self.is_part[self._ring.slot(insertion)]:
             self.steps_given_up += int(np.count_nonzero(self.flags[self._ring.steps(insertion)] & EXPERIENCE))
         super().evict(insertion)
 
     def _first_of(self, last: int) -> int | None:
-        """Find the fragment that unrolls begin with whose last fragment this is; None if it is not held."""
+        """Find the first fragment of the unrolls that end with this one; None if it is not in the replay."""
         first = last
         for _ in range(self._fragments - 1):
             first = int(self.links.predecessor[self._ring.slot(first)])
@@ -109,7 +108,7 @@ class Unrolls(SampleIndex):
         rows: Indices,
         into: BatchArrays,
     ) -> tuple[Indices, Indices, Indices]:
-        """See ``SampleIndex.gather``; what is recorded once is written here, too."""
+        """See ``SampleIndex.gather``; this also writes the fields that are recorded once."""
         arrays, each = into.arrays, self._ring.steps_each
         every = self.links.chains(slots, self._fragments - 1)[self._hops].T
         within = rows[:, None] + self._rows

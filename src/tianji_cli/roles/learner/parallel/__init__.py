@@ -1,1 +1,1 @@
-"""What several learners of a group, and several groups, add to a learner."""
+"""Learning in parallel: several learners of a group, and several groups of a job."""

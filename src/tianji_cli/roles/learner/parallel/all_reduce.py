@@ -1,9 +1,9 @@
-"""Learners of a group in step: gradients are added up over ``torch.distributed``, with the same bits for all.
+"""All-reduce of a group's learners: gradient sums over ``torch.distributed``, with the same bits for all.
 
-In a computer's memory everything is added up by the first learner, in the order of the learners, and sent
-back: two messages one after the other. That takes half as long as gloo's own reduction of a small network's
-gradient, and no longer with a large one's. On GPUs NCCL adds up, which was written by NCCL's documentation
-and has not been run: there was no machine with a GPU for each learner.
+For tensors in host memory the first learner adds up all gradients, in the order of the learners, and sends
+the sum back: two messages one after the other. This takes half as long as gloo's own reduction of a small
+network's gradient, and no longer with a large one's. On GPUs NCCL adds up; this code follows NCCL's
+documentation and has not been run, because there was no machine with a GPU for each learner.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ from tianji_transports.zmq.door import keep_out, listening
 
 LOOPBACK: Final = "127.0.0.1"
 FIRST: Final = 0
-"""The learner that adds up, and whose parameters count."""
+"""Index of the learner that adds up, and whose parameters the others take over."""
 
 TAG: Final = 0
 FOR_EVER: Final = timedelta(days=365)
-"""A learner that is suspended is waited for; one that is dead closes its connections."""
+"""Time-out of messages: learners wait for a suspended one, and a dead one closes its connections."""
 
 UNTOLD_LIMIT_S: Final = 10.0
-"""How long a learner that misses another waits to be told what became of it."""
+"""Seconds that a learner without a peer waits for the root to end it."""
 
 _C10D: Any = distributed
-"""Torch's stubs know less of it than there is."""
+"""``torch.distributed`` without its stubs, which lack parts of it."""
 
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 class LostPeerError(TianjiError):
-    """Another learner of the group is not there any more."""
+    """Another learner of the group is gone."""
 
 
 class DivergedLearnersError(TianjiError):
-    """Learners that make the same updates have different parameters."""
+    """The learners of a group have different parameters."""
 
 
 class AllReduceGroup(AllReduce):
-    """One learner's connections to the others; all of them call the same methods in the same order.
+    """One learner's connections to the others; all learners call the same methods in the same order.
 
-    A learner that misses another closes its own connections, so that all hear of it. A learner leaves by
-    closing them between two updates.
+    A learner that loses another closes its own connections, so that all notice. A learner leaves by closing
+    its connections between two updates.
 
     Args:
-        store: file by which they find each other; it is new, and removed as soon as they have.
-        index: which of them this one is.
-        number: how many there are.
-        device: where this one computes.
-        timeout_s: how long it waits for the others to come.
+        store: new file by which the learners find each other; removed as soon as they have.
+        index: index of this learner.
+        number: number of learners.
+        device: device of this learner.
+        timeout_s: seconds that a learner waits for the others.
 
     Attributes:
-        lost: set once another is gone.
+        lost: the error, once another learner is gone.
 
     Raises:
         LostPeerError: the others have not come in time.
@@ -88,7 +88,7 @@ class AllReduceGroup(AllReduce):
                 first = torch.ones(1, device=device)
                 self._devices.allreduce([first]).wait()
                 first.cpu()
-        except RuntimeError as cause:  # What torch raises, time-outs included.
+        except RuntimeError as cause:  # Torch raises this for all failures, time-outs included.
             raise LostPeerError(
                 f"the {number} learners of the group have not met within {timeout_s:g} s ({store})"
             ) from cause
@@ -112,13 +112,13 @@ class AllReduceGroup(AllReduce):
             values.copy_(in_memory)
 
     def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replace contiguous tensors, in place, by those of the first learner.
+        """Replace contiguous tensors, in place, by the first learner's.
 
         Raises:
             LostPeerError: another learner is gone; the tensors are of no use but to the first.
         """
         for tensor in tensors:
-            in_memory = tensor.detach().cpu()  # Itself, if it is there.
+            in_memory = tensor.detach().cpu()  # The tensor itself, if it is in host memory.
             self._exchange(self._send_to_all if self.index == FIRST else self._receive, in_memory)
             if tensor.is_cuda and self.index != FIRST:
                 tensor.detach().copy_(in_memory)
@@ -127,11 +127,11 @@ class AllReduceGroup(AllReduce):
         """Compare 64 bits of all learners' parameters ``[parameter_count]``.
 
         Args:
-            version: of the policy; for the message.
-            parameters: of this learner.
+            version: version of the policy, for the message.
+            parameters: parameters of this learner.
 
         Raises:
-            DivergedLearnersError: they differ; every learner raises it.
+            DivergedLearnersError: the parameters differ; every learner raises it.
             LostPeerError: another learner is gone.
         """
         digests = torch.zeros(self.number, dtype=torch.int64)
@@ -146,20 +146,20 @@ class AllReduceGroup(AllReduce):
             )
 
     def await_news(self) -> None:
-        """Be patient with a loss for a while: the root, which knows its cause, ends this learner meanwhile.
+        """Tolerate a lost peer for a while: the root knows the cause and should end this learner meanwhile.
 
         Raises:
-            LostPeerError: it has not.
+            LostPeerError: the root has not ended this learner in time.
         """
         if self.lost is not None and time.monotonic() - self._lost_at >= UNTOLD_LIMIT_S:
             raise LostPeerError(str(self.lost))
 
     def close(self) -> None:
-        """Close the connections; a learner that still waits for this one is told so by that."""
+        """Close the connections; a learner that still waits for this one notices."""
         self._group = self._devices = None
 
     def _exchange(self, exchange: Callable[[torch.Tensor], None], values: torch.Tensor) -> None:
-        """Send and receive, or notice that one is gone."""
+        """Send and receive; if a peer is gone, close the connections and raise."""
         if self._group is None:
             raise LostPeerError(str(self.lost or "the connections to the other learners are closed"))
         try:
@@ -168,7 +168,7 @@ class AllReduceGroup(AllReduce):
             why = str(error).partition("\n")[0]
         else:
             return
-        # Raised out here, and not kept: an exception keeps frames, and these keep the connections.
+        # Raised outside the handler, as a new error: an exception keeps frames, which keep the connections.
         self.lost = LostPeerError(f"learner {self.index} of the group has lost another in mid-update: {why}")
         self._lost_at = time.monotonic()
         self.close()
@@ -176,7 +176,7 @@ class AllReduceGroup(AllReduce):
 
     def _add_up_on_devices(self, values: torch.Tensor) -> None:
         assert self._devices is not None
-        # NCCL does not return from a sum whose peer has left: none begins one before all are there.
+        # NCCL does not return from a sum whose peer has left, so no learner begins before all are present.
         self._add_up_in_memory(self._present)
         self._devices.allreduce([values]).wait()
 
@@ -204,14 +204,14 @@ class AllReduceGroup(AllReduce):
 
 
 class _Received:
-    """Memory for what the other learners send, kept for every kind of tensor."""
+    """Memory for the tensors of the other learners, kept for every type and shape."""
 
     def __init__(self, others: int) -> None:
         self._others = others
         self._memory: dict[tuple[torch.dtype, torch.Size], list[torch.Tensor]] = {}
 
     def like(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """Give a tensor for each other learner."""
+        """Return a tensor for each other learner."""
         kind = values.dtype, values.shape
         if kind not in self._memory:
             self._memory[kind] = [torch.empty_like(values) for _ in range(self._others)]
@@ -219,20 +219,20 @@ class _Received:
 
 
 class _Digest:
-    """Sums up an array's 64-bit words, each times an odd number of its own: any one that differs shows."""
+    """Hashes an array: sums its 64-bit words, each times its own odd number, so one difference shows."""
 
     def __init__(self) -> None:
         self._factors = np.empty(0, np.uint64)
         self._mixed = np.empty(0, np.uint64)
 
     def __call__(self, parameters: npt.NDArray[np.float32]) -> int:
-        """Give 64 bits as a signed number."""
+        """Return 64 bits as a signed number."""
         pairs, odd = divmod(len(parameters), 2)
         words = parameters[: 2 * pairs].view(np.uint64)
         if len(self._factors) != pairs:
             self._factors = np.arange(1, 2 * pairs, 2, dtype=np.uint64) * _SPREAD
             self._mixed = np.empty_like(self._factors)
-        # The highest bits of a word would reach few of the product's.
+        # Without mixing, the highest bits of a word would reach few bits of the product.
         np.right_shift(words, np.uint64(32), out=self._mixed)
         np.bitwise_xor(words, self._mixed, out=self._mixed)
         total = np.dot(self._mixed, self._factors)
@@ -242,7 +242,7 @@ class _Digest:
 
 
 def _gloo(store: Any, index: int, number: int, timeout_s: float) -> Any:
-    """Connect the learners, all of which are on this host, over loopback, and admit no other process.
+    """Connect the learners, which are all on this host, over loopback, and admit no other process.
 
     gloo ends the process when strangers have taken its last descriptor.
     """

@@ -22,7 +22,7 @@ from tianji_transports.core import Claim, Transport
 
 
 class FollowerSource(ABC):
-    """Takes headers and their shards from the learner, and makes batches of them."""
+    """Receives headers and their shards from the learner, and makes batches of them."""
 
     def __init__(self, transport: Transport, job: int) -> None:
         self._transport = transport
@@ -31,7 +31,7 @@ class FollowerSource(ABC):
         self._rejected = Rejected()
 
     def header(self) -> RoundHeader | None:
-        """Hand out the next header once all of its shards are there, once; None until then."""
+        """Hand out the next header, once, when all its shards have come; None until then."""
         if self._header is None:
             self._header = self._next_header()
             if self._header is None:
@@ -51,21 +51,21 @@ class FollowerSource(ABC):
 
     @abstractmethod
     def used(self, result: UpdateResult) -> None:
-        """Note what the update on the last batch came to."""
+        """Record the result of the update on the last batch."""
 
     def report(self) -> FollowerReport:
-        """What the root is told: messages that were refused, how many, and why the first."""
+        """Report rejected messages: their number and the reason of the first."""
         return FollowerReport(
             rejected={"shards": self._rejected.reported, "endpoint": rejected_by(self._transport)}
         )
 
     @abstractmethod
     def _missing(self, header: RoundHeader) -> bool:
-        """Whether shards are yet to come."""
+        """Whether shards of the round are missing."""
 
     @abstractmethod
     def _take(self, claim: Claim) -> str | None:
-        """Keep a shard or release it; returns an error string if it is rejected."""
+        """Keep a shard; release it and return an error string if it is rejected."""
 
     def _next_header(self) -> RoundHeader | None:
         while (claim := self._transport.probe(HEADERS)) is not None:
@@ -78,12 +78,12 @@ class FollowerSource(ABC):
 
 
 class ScatteredRollouts(FollowerSource):
-    """Shards are fragments, read in place on an engine that lends, and copied elsewhere.
+    """Source of rollouts: shards are fragments, read in place if the engine lends, and copied otherwise.
 
     Args:
         actors: numbers of the group's actors.
         shards: fragments of a round.
-        lends: they stay where they are until they were read.
+        lends: the engine lends the fragments until the follower has read them.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class ScatteredRollouts(FollowerSource):
         return minibatch
 
     def used(self, result: UpdateResult) -> None:
-        """Rollouts want to know nothing."""
+        """Do nothing, since rollouts ignore results."""
 
     def _missing(self, header: RoundHeader) -> bool:
         return len(self._fragments) < header.shards
@@ -141,14 +141,14 @@ class ScatteredRollouts(FollowerSource):
         return rejection
 
     def _release(self) -> None:
-        """Once a first minibatch was made, everything needed of the fragments is copied."""
+        """Release the fragments: the first minibatch has copied everything that is needed."""
         self._fragments.clear()
         while self._claims:
             self._claims.pop().release()
 
 
 class ScatteredBatches(FollowerSource):
-    """A shard is a batch, read in place on an engine that lends; priorities go to the learner's rank."""
+    """Source of replay batches: a shard is a batch, and its new priorities go back to the learner's rank."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class ScatteredBatches(FollowerSource):
         return self._arrays.batch
 
     def used(self, result: UpdateResult) -> None:
-        """Send the new priorities as soon as there is room, and give the memory back."""
+        """Send the new priorities as soon as there is room, and release the batch."""
         assert self._arrays is not None
         if self._prioritised and result.priorities is not None:
             self._outbox.send(self._arrays.key, result.priorities)
@@ -183,7 +183,7 @@ class ScatteredBatches(FollowerSource):
         self._inbox.release()
 
     def header(self) -> RoundHeader | None:
-        """Send priorities that had no room, and hand out the next header."""
+        """Send queued priorities, and hand out the next header."""
         self._outbox.flush()
         return super().header()
 
@@ -199,10 +199,10 @@ class ScatteredBatches(FollowerSource):
 
 
 class Follower(Role):
-    """Updates on its shards of everything that the learner scatters; publishes, saves and counts nothing.
+    """Updates on its shards of the learner's batches; publishes, saves and counts nothing.
 
-    It begins with the learner's parameters, goes on until the learner leaves it, and idles from then on until
-    it is told to stop.
+    A follower begins with the learner's parameters, goes on until the learner closes the connections, and
+    idles from then on until the root stops it.
     """
 
     name = "follower"
@@ -220,7 +220,7 @@ class Follower(Role):
         self._updates = 0
 
     def turn(self) -> bool:
-        """Take what was scattered, or make one gradient update."""
+        """Receive a round, make one gradient update, or end the round."""
         if self._all_reduce.lost is not None:
             if not self._winding_down:
                 self._all_reduce.await_news()
@@ -231,15 +231,15 @@ class Follower(Role):
             return False
 
     def wind_down(self) -> None:
-        """That the learner leaves is no loss from here on."""
+        """Accept from here on that the learner leaves."""
         self._winding_down = True
 
     def report(self) -> FollowerReport:
-        """Counters, and what was refused; uses of samples are counted by the learner."""
+        """Report counters and rejections; the learner counts the uses of samples."""
         return replace(self._source.report(), version=self._version, updates=self._updates)
 
     def close(self) -> None:
-        """Leave the others."""
+        """Close the connections to the other learners."""
         self._all_reduce.close()
 
     def _go_on(self) -> bool:

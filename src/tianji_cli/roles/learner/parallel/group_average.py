@@ -1,4 +1,4 @@
-"""A learner's part in averaging over groups: it contributes its parameters and adopts what comes of them."""
+"""A learner's part in parameter averaging: it contributes its parameters and adopts the average."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from tianji_transports.core import Full, Transport
 
 
 class AverageError(TianjiError):
-    """What the root published is no average of this job."""
+    """The root published something that is no average of this job."""
 
 
 class GroupAverage:
     """Contributes a group's parameters to the root's average, at most once a round, and adopts the average.
 
-    What the group has learned since it contributed is kept: the parameters move by the average less what was
-    contributed. Moments of an optimiser forget by themselves, and are replaced.
+    The group keeps its updates since the contribution: the parameters move by the difference of the average
+    and the contribution. The average replaces an optimiser's moments, which forget by themselves.
 
     Args:
         interval: updates between two contributions; counted when ``settle`` is called.
-        waits: make no update between a contribution and its average, for ``wait_s`` at most; after that the
-            average is adopted at the end of whichever round it comes in. Contributions are due by the
-            interval alone then; otherwise also once another group has begun a round.
-        wait_s: longest wait for an average, or for the root to take a contribution.
-        moments: the optimiser's moments are averaged, too.
-        updates: made in earlier sessions.
-        consumed: uses of samples in them.
+        waits: make no update between a contribution and its average, for ``wait_s`` at most; a later average
+            is adopted at the end of the round it comes in. Contributions are then due by the interval alone;
+            otherwise also once another group has begun a round.
+        wait_s: longest wait for an average, or for the root to take a contribution, in seconds.
+        moments: average the optimiser's moments, too.
+        updates: updates in earlier sessions.
+        consumed: uses of samples in earlier sessions.
 
     Attributes:
-        adoptions: how often it has adopted an average.
+        adoptions: number of averages adopted.
     """
 
     def __init__(  # noqa: PLR0913 - what a contribution says
@@ -88,11 +88,11 @@ class GroupAverage:
         self.adoptions = 0
 
     def settle(self, updates: int, consumed: int) -> bool:
-        """Adopt the average of what was contributed, if it is there, and contribute if that is due.
+        """Adopt the average of the last contribution if it has come, and contribute if that is due.
 
         Args:
-            updates: made so far, over all sessions.
-            consumed: uses of samples in them.
+            updates: updates so far, over all sessions.
+            consumed: uses of samples so far, over all sessions.
 
         Returns:
             False if the learner has to wait before its next update.
@@ -104,17 +104,17 @@ class GroupAverage:
         return not (self._waits and self._has_to_wait(due=due))
 
     def take_adopted(self) -> bool:
-        """Say, once after each adoption, that the parameters were replaced."""
+        """Return True once after each adoption of an average."""
         adopted, self._adopted = self._adopted, False
         return adopted
 
     @property
     def contributed(self) -> int:
-        """How often the group has contributed."""
+        """Number of contributions of the group."""
         return self._number
 
     def _has_to_wait(self, *, due: bool) -> bool:
-        """Whether an average is awaited, and not for too long."""
+        """Whether the learner waits for an average, and has not waited too long."""
         if not (due or self._outstanding):
             return False
         now = time.monotonic()
@@ -155,12 +155,12 @@ class GroupAverage:
     def _adopt(self, average: Floats) -> None:
         new, count = self._new, self._count
         self._model.write_parameters(new[:count])
-        # In this order nothing is rounded where nothing was learned meanwhile.
+        # In this order nothing is rounded if there was no update meanwhile.
         new[:count] -= self._contribution.values[:count]
         new[:count] += average[:count]
         new[count:] = average[count:]
         if (normalizer := normalizer_of(self._model)) is not None:
-            # What was added to a variance is not its difference, and that may be below 0.
+            # The difference of variances is not what the group has added, and could make a variance negative.
             own = slice(count - normalizer.size, count)
             new[own] = normalizer.adopt(average[own])
         self._model.read_parameters(new[:count])
@@ -170,7 +170,7 @@ class GroupAverage:
         self.adoptions += 1
 
     def _contribute(self, consumed: int) -> bool:
-        """Send the parameters; False if the root is not there yet."""
+        """Send the parameters; return False if the root has no room for them yet."""
         contribution = self._contribution
         loan = self._transport.loan(ROOT_RANK, CONTRIBUTIONS, contribution.memory.nbytes)
         if isinstance(loan, Full):
@@ -189,7 +189,7 @@ class GroupAverage:
         return True
 
     def _parts(self, values: Floats) -> list[torch.Tensor]:
-        """View the moments behind the parameters, each in its own shape."""
+        """View the moments that follow the parameters, each in its own shape."""
         parts, start = [], self._count
         for moment in self._moments:
             part = values[start : start + moment.numel()]

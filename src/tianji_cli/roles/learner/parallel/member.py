@@ -1,4 +1,4 @@
-"""A learner's part in a population: it shows what it has learnt, and takes over what a better one has."""
+"""A learner's part in a population: it sends its state to the root, and takes over a better member's."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from tianji_cli.wire.members import Member, Octets, member_layout
 from tianji_transports.core import Full, Transport
 
 _REST_BYTES: Final = 64 << 10
-"""Room for what of an update rule's state is no tensor, as JSON; that of the built-in ones takes 1 KiB."""
+"""Bytes for the part of an update rule's state without tensors, as JSON; built-in rules take 1 KiB."""
 _LENGTH_BYTES: Final = 8
 
 
 class Episodes(Protocol):
-    """What a member has played, as far as it is judged by that."""
+    """Returns of a member's episodes, which the root judges it by."""
 
     @property
     def own_mean(self) -> float | None:
-        """Mean return of the latest episodes since it took over another; None before one has ended."""
+        """Mean return of the latest episodes since the last takeover; None before one has ended."""
 
     @property
     def returns(self) -> npt.NDArray[np.float64]:
-        """Of the latest episodes of its policy, the oldest first, at most ``MOST_RETURNS``."""
+        """Returns of the policy's latest episodes, the oldest first, at most ``MOST_RETURNS``."""
 
 
 class TakeoverError(TianjiError):
-    """What an update rule knows cannot be sent, or what the root sent is none of this job."""
+    """The state of an update rule cannot be sent, or the root sent an invalid member."""
 
 
 class StateMemory:
-    """Writes all that an update rule knows into memory that it always fits in, and reads it from there.
+    """Writes the whole state of an update rule into memory of a fixed size, and reads it from there.
 
-    In turn: parameters as ``Model.write_parameters`` has them, the tensors of ``Embryo.state`` by their
-    names, the length of the rest, and the rest as JSON.
+    The memory holds, one after the other: parameters in the order of ``Model.write_parameters``, the tensors
+    of ``Embryo.state`` by their names, the length of the rest, and the rest as JSON.
 
     Attributes:
-        nbytes: of the memory.
+        nbytes: size of the memory.
     """
 
     def __init__(self, embryo: Embryo) -> None:
@@ -60,10 +60,10 @@ class StateMemory:
         self.nbytes = self._rest + _LENGTH_BYTES + _REST_BYTES
 
     def write(self, into: Octets) -> None:
-        """Write what the update rule knows now.
+        """Write the present state of the update rule.
 
         Raises:
-            TakeoverError: it is not what it was when this was built, or too much.
+            TakeoverError: the tensors have changed since this was built, or the rest is too large.
         """
         tensors, rest = self._embryo.state()
         if {name: (one.shape, one.dtype) for name, one in sorted(tensors.items())} != self._like:
@@ -90,7 +90,7 @@ class StateMemory:
         into[start : start + len(said)] = np.frombuffer(said, np.uint8)
 
     def read(self, state: Octets) -> None:
-        """Let the update rule know what another one did."""
+        """Load another member's state into the update rule."""
         self._embryo.model.read_parameters(state[: self._parameter_bytes].view(np.float32))
         tensors, start = {}, self._parameter_bytes
         for name, (shape, dtype) in self._like.items():
@@ -105,11 +105,11 @@ class StateMemory:
 
 @dataclass(frozen=True)
 class Takeover:
-    """What a learner has to know that has become another one.
+    """A takeover of another member's state.
 
     Attributes:
-        group: the member that it has taken over.
-        returns: of the last episodes of that one.
+        group: group of that member.
+        returns: returns of that member's last episodes.
     """
 
     group: int
@@ -117,19 +117,20 @@ class Takeover:
 
 
 class PopulationMember:
-    """Shows the root what the learner knows, once in an interval, and takes over what it sends.
+    """Sends the learner's state to the root once in an interval, and takes over states that the root sends.
 
     Args:
-        interval: env steps of this member between two comparisons, at least.
-        waits: make no update between a comparison and what comes of it (``mode = "sync"``).
-        env_steps: received in earlier sessions, or by a learner before this one.
-        hyperparameters: of this member at first.
-        takeovers: of this member in earlier sessions.
-        settings_with: makes the update rule's settings of hyperparameters.
+        interval: least env steps of this member between two comparisons.
+        waits: make no update between a comparison and its result (``mode = "sync"``).
+        env_steps: env steps received in earlier sessions, or by a learner before this one.
+        hyperparameters: first hyperparameters of this member.
+        takeovers: takeovers of this member in earlier sessions.
+        settings_with: makes the update rule's settings from hyperparameters.
 
     Attributes:
-        hyperparameters: that it trains with.
-        takeovers: of this member, over all sessions: from which group, and at which env steps of its own.
+        hyperparameters: present hyperparameters.
+        takeovers: takeovers of this member over all sessions, each with the other's group, and this member's
+            env steps and version.
     """
 
     def __init__(  # noqa: PLR0913 - what a member is
@@ -164,12 +165,12 @@ class PopulationMember:
         self.takeovers = list(takeovers)
 
     def settle(self, env_steps: int, episodes: Episodes, version: int) -> bool:
-        """Take over what was sent, if it is there, and show what was learnt if that is due.
+        """Take over a state if the root has sent one, and send the own state if that is due.
 
         Args:
-            env_steps: received so far, over all sessions.
-            episodes: that were played so far; members are judged by the latest.
-            version: of the policy that is published next.
+            env_steps: env steps received so far, over all sessions.
+            episodes: episodes so far; the root judges members by the latest.
+            version: version of the policy that is published next.
 
         Returns:
             False if the learner has to wait before its next update.
@@ -182,16 +183,16 @@ class PopulationMember:
         return not (self._waits and (self._outstanding or env_steps >= self._next))
 
     def take_takeover(self) -> Takeover | None:
-        """Return, once after each time that the learner became another one, what it has to know of that."""
+        """Return the last takeover, once after each."""
         taken, self._taken = self._taken, None
         return taken
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint has of this member."""
+        """Return the member's state for a checkpoint."""
         return {"hyperparameters": self.hyperparameters, "takeovers": self.takeovers}
 
     def _show(self, env_steps: int, episodes: Episodes) -> bool:
-        """Send all that the learner knows; False if the root is not there yet."""
+        """Send the learner's state; return False if the root has no room for it yet."""
         own = self._own
         loan = self._transport.loan(ROOT_RANK, MEMBERS, own.memory.nbytes)
         if isinstance(loan, Full):
@@ -214,7 +215,7 @@ class PopulationMember:
         return True
 
     def _look(self, env_steps: int, version: int) -> bool:
-        """Look for what the root has sent; whether it is another's state."""
+        """Receive the root's answer and adopt its state, if it has one; return whether it has."""
         claim = self._transport.probe(TAKEOVERS)
         if claim is None:
             return False

@@ -1,7 +1,7 @@
-"""What a learner does for its followers: it scatters each round, which all of them begin and end together.
+"""Scattering: a learner sends each round of updates to its followers; all begin and end it together.
 
-First goes a header that says what comes, then each follower's shards. A round is scattered to all followers
-or to none: memory for all of it is there before the first message is pushed.
+The learner sends a header first, then each follower's shards. It scatters a round to all followers or to
+none: it gets memory for the whole round before it pushes the first message.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ LAYOUT: Final = RecordLayout(
         ("publishes", "<u4"),
     ),
 )
-"""What is sent before the shards of a round."""
+"""Layout of the header, which goes before the shards of a round."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundHeader:
-    """What learner and followers do together next.
+    """Header of a round of updates that learner and followers make together.
 
     Attributes:
-        env_steps: seen so far, for what is scheduled over training.
-        version: of the policy that was published last.
-        shards: messages on ``SHARDS`` that belong to it.
-        synchronise: the learner's parameters are not those of the last update: all take them over first.
-        publishes: the policy is published after it.
+        env_steps: env steps so far, for schedules over training.
+        version: version of the last published policy.
+        shards: messages on ``SHARDS`` that belong to the round.
+        synchronise: the learner's parameters were replaced since the last update: all take them over first.
+        publishes: the learner publishes the policy after the round.
     """
 
     env_steps: int
@@ -57,13 +57,13 @@ class RoundHeader:
     publishes: bool
 
     def write(self, memory: memoryview, job: int) -> None:
-        """Write it as a record."""
+        """Write the header as a record."""
         record = Record(LAYOUT, memory)
         record.stamp(job, self.shards, self.env_steps, self.version, self.synchronise, self.publishes)
 
     @classmethod
     def read(cls, memory: memoryview, job: int) -> RoundHeader | str:
-        """Read what ``write`` wrote; returns an error string if it is none of this job."""
+        """Read a header; return an error string if it is invalid or of another job."""
         record = LAYOUT.read(memory, job)
         if isinstance(record, str):
             return record
@@ -76,12 +76,12 @@ class Scatter:
     """The learner's end of the channels to its followers.
 
     Args:
-        followers: their ranks, in the order of their numbers.
-        shards: messages that each follower gets of a round; the channel's window is at most one more.
-        nbytes: size of each.
+        followers: ranks of the followers, in the order of their numbers.
+        shards: messages of a round to each follower; the channel's window is at most one more.
+        nbytes: size of each message.
 
     Attributes:
-        learners: how many there are, this one included.
+        learners: number of learners, this one included.
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class Scatter:
         self._shards: list[list[Loan]] = [[] for _ in followers]
 
     def loans(self) -> list[list[memoryview]] | None:
-        """Get memory for the shards of each follower, to be filled; None while one has no room for it.
+        """Get memory for the shards of each follower; None while one has no room.
 
-        What was lent before that is kept until the next call.
+        The loans so far stay until the next call.
         """
         for rank, shards in zip(self._followers, self._shards, strict=True):
             while len(shards) < self.shards:
@@ -115,7 +115,7 @@ class Scatter:
         return [[loan.memory for loan in shards] for shards in self._shards]
 
     def push(self, header: RoundHeader) -> None:
-        """Send what ``loans`` gave, filled."""
+        """Send the header and the filled loans."""
         for first, shards in zip(self._headers, self._shards, strict=True):
             header.write(first.memory, self.job)
             self._transport.push(first)
@@ -126,16 +126,16 @@ class Scatter:
 
     @property
     def is_claimed(self) -> bool:
-        """Whether all that was pushed needs no more work of this endpoint to arrive.
+        """Whether all pushed messages arrive without further calls to this endpoint.
 
-        Some engines send only while they are asked something. A learner that waited for its followers'
-        gradients meanwhile would wait for ever; so it sleeps at the transport until the shards are claimed.
+        Some engines send only during calls. A learner that waited for its followers' gradients meanwhile
+        would wait for ever, so it sleeps in the transport until the followers have claimed the shards.
         """
         if self._transport.capabilities.progresses:
             return True
         for rank, shards in zip(self._followers, self._shards, strict=True):
             while self._transport.unconfirmed(rank, SHARDS):
-                # A refused loan is what a claim ends a sleep for; any other serves the next round.
+                # A claim ends a sleep only after a refused loan; a granted loan serves the next round.
                 loan = self._transport.loan(rank, SHARDS, self._nbytes)
                 if isinstance(loan, Full):
                     return False
@@ -146,26 +146,26 @@ class Scatter:
         return True
 
     def abandon(self) -> None:
-        """Give back what was lent for a round that is not to be."""
+        """Abandon the loans of a round that will not be sent."""
         for loans in (self._headers, *self._shards):
             while loans:
                 loans.pop().abandon()
 
 
 class Rounds(Protocol):
-    """Scatters what updates are made of, a round at a time."""
+    """Scatters the data of updates, a round at a time."""
 
     scatter: Scatter
 
     def send(self, env_steps: int, version: int, *, synchronise: bool) -> bool:
-        """Send the next round, which begins as ``RoundHeader`` says; False: there is none yet, or no room."""
+        """Send the next round with this header; return False if there is none yet, or no room."""
 
     def last_until(self, version: int) -> bool:
-        """Whether what was sent last is used up only when this version is replaced by the next."""
+        """Whether the last round lasts until the next version replaces this one."""
 
 
 class RolloutRounds:
-    """A round is a rollout: the followers get every fragment that is not the learner's."""
+    """Scatters rollouts: the followers get every fragment that is not the learner's."""
 
     def __init__(self, scatter: Scatter, source: RolloutSource) -> None:
         self.scatter = scatter
@@ -173,7 +173,7 @@ class RolloutRounds:
         self._version = -1
 
     def send(self, env_steps: int, version: int, *, synchronise: bool) -> bool:
-        """Copy the followers' fragments to them."""
+        """Copy and send the followers' fragments of the next rollout."""
         rollout, scatter = self._source.rollout, self.scatter
         if rollout is None or (loans := scatter.loans()) is None:
             return False
@@ -185,22 +185,22 @@ class RolloutRounds:
         return True
 
     def last_until(self, version: int) -> bool:
-        """A rollout is used up when a version is due."""
+        """Whether the last rollout was sent at this version: it lasts until the next one."""
         return self._version == version
 
 
 class ScatteringReplayClient(ReplayClient):
     """Draws whole batches, as one learner would, so that samples and importance weights are the same.
 
-    A round is a batch, of which each learner gets as many samples.
+    A round is a batch, of which each learner gets the same number of samples.
 
     Args:
-        batches: how a whole batch is laid out.
-        shard: how a learner's part of it is.
+        batches: layout of a whole batch.
+        shard: layout of a learner's part of a batch.
         scatter: the channels to the followers.
         publish_every: updates between two published policies.
-        prioritised: followers send the priorities of what they have used.
-        in_step: wait for all of them before the next batch is drawn.
+        prioritised: followers send new priorities of their samples.
+        in_step: wait for the priorities of all followers before drawing the next batch.
     """
 
     def __init__(
@@ -235,11 +235,11 @@ class ScatteringReplayClient(ReplayClient):
         self._rejected = Rejected()
 
     def arrivals(self) -> Sequence[FragmentStats]:
-        """Describe what the buffer received since the last call."""
+        """Return the stats of fragments that the buffer received since the last call."""
         return self._store.arrivals()
 
     def send(self, env_steps: int, version: int, *, synchronise: bool) -> bool:
-        """Draw a batch and scatter it, if the balance allows it and every follower has room."""
+        """Draw a batch and scatter it, if the rate limiter allows it and every follower has room."""
         if self._prioritised:
             self._take_priorities()
             if self._in_step and self._unanswered:
@@ -260,22 +260,22 @@ class ScatteringReplayClient(ReplayClient):
         return True
 
     def last_until(self, version: int) -> bool:  # noqa: ARG002
-        """A batch is used up by one update."""
+        """Return False, since a batch lasts for one update."""
         return False
 
     def draw(self) -> BatchView | None:
-        """Hand out this learner's shard of what was scattered, once."""
+        """Hand out this learner's shard of the last batch, once."""
         if not self._is_drawn:
             return None
         self._is_drawn = False
         return self._own
 
     def give_priorities(self, priorities: npt.NDArray[np.float32]) -> None:
-        """Let those of this learner's shard take effect at once."""
+        """Set the priorities of this learner's shard at once."""
         self._store.replay.update_priorities(self._own.key, priorities)
 
     def report(self) -> LearnerReport:
-        """Messages that were refused: how many, and why the first."""
+        """Report rejected messages: their number and the reason of the first."""
         return LearnerReport(rejected={"priorities": self._rejected.reported})
 
     def _take_priorities(self) -> None:
@@ -286,7 +286,7 @@ class ScatteringReplayClient(ReplayClient):
             else:
                 self._store.replay.update_priorities(*update)
             claim.release()
-            # An answer that cannot be used is one, too: no other will come.
+            # An invalid answer counts, too: no other will come.
             self._unanswered -= 1
 
 
@@ -294,7 +294,7 @@ class Leader:
     """Begins each update with the followers, and compares parameters with theirs once a version.
 
     Attributes:
-        synchronise: the next round begins with the learner's parameters, which were replaced by an average.
+        synchronise: the next round begins with the learner's parameters, which an average has replaced.
     """
 
     def __init__(self, embryo: Embryo, rounds: Rounds, all_reduce: AllReduceGroup) -> None:
@@ -302,17 +302,17 @@ class Leader:
         self._embryo = embryo
         self._rounds = rounds
         self._all_reduce = all_reduce
-        self._sent: int | None = None  # Env steps of the round that was sent and is not begun.
+        self._sent: int | None = None  # Env steps of the round that was sent and has not begun.
         self._checked: int | None = None
         self._parameters = np.empty(embryo.model.parameter_count, np.float32)
         embryo.join(all_reduce)
 
     def await_news(self) -> None:
-        """See ``AllReduceGroup``."""
+        """See ``AllReduceGroup.await_news``."""
         self._all_reduce.await_news()
 
     def begin_update(self, env_steps: int, version: int) -> bool:
-        """Begin the next updates with the followers, unless some are under way; False if that has to wait.
+        """Begin the next round with the followers, unless one is under way; return False if it has to wait.
 
         Raises:
             LostPeerError: a follower is gone.
@@ -338,7 +338,7 @@ class Leader:
         return True
 
     def agrees(self, version: int) -> bool:
-        """Compare parameters with the followers, once a version; False if one is gone.
+        """Compare parameters with the followers, once a version; return False if a follower is gone.
 
         Raises:
             DivergedLearnersError: a follower has other parameters.
@@ -354,12 +354,12 @@ class Leader:
         return True
 
     def wind_down(self) -> None:
-        """Give back what was lent for a round that is not to be, and leave the followers."""
+        """Abandon the loans of the next round, and close the connections to the followers."""
         self._rounds.scatter.abandon()
         self.close()
 
     def close(self) -> None:
-        """Leave the followers."""
+        """Close the connections to the followers."""
         self._all_reduce.close()
 
     def _check(self, version: int) -> None:
@@ -369,5 +369,5 @@ class Leader:
 
 
 def tensors_in_step(embryo: Embryo) -> list[torch.Tensor]:
-    """List what the learners of a group have in common and an average over groups may replace, in place."""
+    """List the tensors that the learners of a group share, and that an average may replace in place."""
     return [*embryo.model.parameters(), *embryo.model.buffers(), *embryo.averaged_state()]
