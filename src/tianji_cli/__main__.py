@@ -1,4 +1,4 @@
-"""`python -m tianji_cli`, and the `tianji` script: handles signals, then imports the command line."""
+"""Entry point of `tianji` and `python -m tianji_cli`: handles signals, then imports the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tianji_cli.signals import INTERRUPTED, Interruption, ignore_signals, leave_
 def main() -> None:
     """Run the command line, ready to be interrupted from the first import on."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:  # Closed, as by 2>&-: a file that is opened would take its number.
+        if getattr(sys, name) is None:  # Closed, as by 2>&-: the next opened file would take its number.
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
             os.set_inheritable(number, True)
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", encoding="utf-8"))
@@ -30,7 +30,7 @@ def main() -> None:
         sys.stderr.write("tianji: interrupted\n")
         sys.exit(INTERRUPTED)
     finally:
-        ignore_signals()  # What happens from here on is only the end.
+        ignore_signals()  # From here on the command only ends.
         from tianji_cli.launch.children import end_descendants  # noqa: PLC0415 - likewise
 
         end_descendants(others)

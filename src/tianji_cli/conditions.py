@@ -1,6 +1,6 @@
-"""What a machine lacks for a job: the one list of it.
+"""Checks that a machine has everything for a job.
 
-`tianji doctor` shows all of it, a run asks before it begins, and what fails for want of something says so.
+`tianji doctor` shows all findings, a run checks before it begins, and errors that come of a lack name it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ LITTLE_FILE: Final = 1024 * MIB
 NO_FILE: Final = MIB
 """With a lower limit not even a small job can write its files."""
 LOOPBACK_S: Final = 5.0
-"""How long a connection to this host may take."""
+"""Maximum seconds of a connection to this host."""
 OF_THE_MACHINE: Final = {errno.EMFILE, errno.ENFILE, errno.EFBIG, errno.ENOMEM}
-"""Errors of the system that a limit causes, whatever was to be done."""
+"""Errors of the system that a limit of the machine causes."""
 
 Grade = Literal["ok", "warning", "problem"]
 
@@ -52,12 +52,12 @@ class Finding:
 
     @property
     def in_words(self) -> str:
-        """All of it, in one sentence."""
+        """The finding and its remedy, in one sentence."""
         return f"{self.subject}: {self.found}; {self.remedy}"
 
 
 def judged(subject: str, found: str, fine: bool, remedy: str, grade: Grade = "warning") -> Finding:
-    """Make a finding that is ok if all is ``fine``, and of ``grade``, with its remedy, if not."""
+    """Make a finding: "ok" if it is ``fine``; otherwise of ``grade``, with a remedy."""
     return Finding(subject, found) if fine else Finding(subject, found, grade, remedy)
 
 
@@ -83,7 +83,7 @@ def working_directory() -> Iterator[Finding]:
 
 
 def shared_memory(place: Path = SHM) -> Iterator[Finding]:
-    """How much shared memory the shm transport can have."""
+    """Shared memory that the shm transport can have."""
     docker = 'start the container with more: docker run --shm-size=2g (or use transport = "zmq")'
     if not place.is_dir() or not os.access(place, os.W_OK):
         remedy = 'mount it as tmpfs (or use transport = "zmq")'
@@ -96,7 +96,7 @@ def shared_memory(place: Path = SHM) -> Iterator[Finding]:
 
 
 def limits() -> Iterator[Finding]:
-    """How many files a process may have open, and how large one may be."""
+    """Limits on the files of a process: how many may be open, and how large one may be."""
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     suffices = descriptors >= 256 or descriptors == resource.RLIM_INFINITY
     yield judged("open files", f"{descriptors} allowed", suffices, "ulimit -n 1024")
@@ -147,10 +147,10 @@ def check_machine(transport: str = "") -> None:
     """Refuse to start processes on a machine that lacks something.
 
     Args:
-        transport: that is to carry data inside this host, if any.
+        transport: engine that carries data inside this host; empty for none.
 
     Raises:
-        UsageError: names all that is missing, and what would help.
+        UsageError: names everything that is missing, with the remedies.
     """
     own = {"shm": shared_memory, "mpi": partial(memory_of_others, "problem")}
     looks = [limits, loopback, system_calls, *([own[transport]] if transport in own else ())]
@@ -160,7 +160,7 @@ def check_machine(transport: str = "") -> None:
 
 
 def explained(error: BaseException) -> str:
-    """Describe an error in one line, with what this machine lacks where the error may come of it."""
+    """Describe an error in one line, with the lacks of this machine that may have caused it."""
     words = [describe(error)]
     looks: list[Callable[[], Iterator[Finding]]] = []
     if isinstance(error, TransportMemoryError) or getattr(error, "errno", None) in OF_THE_MACHINE:

@@ -1,12 +1,12 @@
-"""Everything that can end a command early, in one tree, each with the exit status it stands for.
+"""Errors that end a command early, in one tree, each with its exit status.
 
     TianjiError          status 1
     ├── UsageError       status 2: the command line asks for something that is not there
     │   └── ConfigError  status 2: the config cannot be run; carries every problem found
     └── RunFailed        status 1: the run began and could not be finished
 
-Messages are what the user reads: what is wrong, where, and what would be right, in one to five
-lines. ``main`` prints them; a traceback appears only with ``--debug``. How a process ended is here, too.
+A message tells the user what is wrong, where, and what would be right, in one to five lines. ``main`` prints
+it; a traceback appears only with ``--debug``. ``ProcessExit``, the end of a process, is here, too.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tianji_envs.errors import EnvironmentFailure
 from tianji_transports.errors import TransportError
 
 MAX_DESCRIPTION: Final = 600
-"""Characters of a foreign exception's message that a user is shown."""
+"""Maximum characters of a foreign exception's message."""
 
 MAX_PROBLEMS: Final = 20
-"""Problems of a config that a user is shown at once."""
+"""Maximum problems of a config in one message."""
 
 LONGEST: Final = 200
-"""Characters of a value in a message."""
+"""Maximum characters of a value in a message."""
 
 _LONG: Final = re.compile(
     rf"""(?<!\w)(['"])(?:\\.|(?!\1)[^\\]){{{LONGEST - 1},}}\1(?!\w)|\S{{{LONGEST + 1},}}""", re.DOTALL
@@ -54,9 +54,9 @@ class Problem:
 
     Attributes:
         where: the file (or ``--set``) that set the value.
-        key: dotted path of the value; empty if the file as a whole is meant.
-        what: is wrong.
-        remedy: what would be right; may be empty.
+        key: dotted path of the value; empty for the file as a whole.
+        what: the problem.
+        remedy: may be empty.
     """
 
     where: str
@@ -67,7 +67,7 @@ class Problem:
     def __str__(self) -> str:
         what = f"{self.what}; {self.remedy}" if self.remedy else self.what
         key = self.key if len(self.key) <= LONGEST else f"{self.key[: LONGEST - 3]}..."
-        # What a user's own module raises may have several lines.
+        # The message of a user's own module may have several lines.
         return " ".join(": ".join(part for part in (self.where, key, cut(what)) if part).split())
 
 
@@ -80,7 +80,7 @@ class ConfigError(UsageError):
     """A config that cannot be run.
 
     Attributes:
-        problems: everything that is wrong with it, in the order of the file's sections.
+        problems: all problems, in the order of the file's sections.
     """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
@@ -95,7 +95,7 @@ class RunFailed(TianjiError):  # noqa: N818 - it is an outcome, named as the sum
 
 
 def printable(text: str) -> str:
-    """Replace what a terminal would obey, such as an escape sequence, in a text that came from elsewhere."""
+    """Replace characters of a foreign text that a terminal would obey, such as escape sequences."""
     return "".join(
         char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text
     )
@@ -108,7 +108,7 @@ def one_line(text: str) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Describe in one line what was raised; the errors of the four packages need no type in front of them."""
+    """Describe an exception in one line; the errors of the four packages need no type in front of them."""
     known = isinstance(error, TianjiError | AlgorithmError | EnvironmentFailure | TransportError)
     text = one_line(str(error))
     return text if known and text else f"{type(error).__name__}: {text}".removesuffix(": ")
@@ -116,7 +116,7 @@ def describe(error: BaseException) -> str:
 
 @contextmanager
 def os_errors_as(kind: type[TianjiError], what: str, remedy: str = "") -> Iterator[None]:
-    """Raise ``kind`` where the system refuses something; its message says what, why, and what would help."""
+    """Raise ``kind`` in place of an OSError; its message has ``what``, the reason and the remedy."""
     try:
         yield
     except OSError as cause:
@@ -126,7 +126,7 @@ def os_errors_as(kind: type[TianjiError], what: str, remedy: str = "") -> Iterat
 
 @contextmanager
 def errors_as(kind: type[TianjiError], what: str, *errors: type[BaseException]) -> Iterator[None]:
-    """Raise ``kind`` for foreign ``errors``, which are described; those of the tree pass as they are."""
+    """Raise ``kind`` in place of foreign ``errors``, and describe them; errors of the tree pass unchanged."""
     try:
         yield
     except TianjiError:
@@ -137,12 +137,13 @@ def errors_as(kind: type[TianjiError], what: str, *errors: type[BaseException]) 
 
 @dataclass(frozen=True, slots=True)
 class ProcessExit:
-    """How a process ended: a worker, a fork server, or a child that measures.
+    """End of a process: of a worker, a fork server, or a child that measures.
 
     Attributes:
-        status: exit status, minus a signal's number if one killed it; None if it is unknown.
-        error: why it was not even started, that it was lost with its host, or had hung; empty otherwise.
-        last_words: the last lines that it wrote to its standard error, where these are kept.
+        status: exit status, or minus the number of the signal that killed the process; None if unknown.
+        error: why the process was not even started, or that it was lost with its host, or had hung; empty
+            otherwise.
+        last_words: the last lines of its standard error, where these are kept.
     """
 
     status: int | None = None
@@ -151,11 +152,11 @@ class ProcessExit:
 
     @property
     def by_signal(self) -> bool:
-        """A signal killed the process."""
+        """Whether a signal killed the process."""
         return self.status is not None and self.status < 0
 
     def __str__(self) -> str:
-        """Describe it: ``exited with status 1``, ``was killed by SIGKILL``."""
+        """Describe the end: ``exited with status 1``, ``was killed by SIGKILL``."""
         if self.status is None:
             return "ended, and it is not known how"
         if self.status >= 0:

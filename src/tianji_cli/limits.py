@@ -1,4 +1,4 @@
-"""Cores and control groups of this process: how much of a machine a container or an administrator grants."""
+"""Cores and control groups of this process: the part of a machine that a container or its admin grants."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Final
 
 PROC: Final = Path("/proc")
 CGROUPS: Final = Path("/sys/fs/cgroup")
-"""Where the kernel's files about control groups are, of version 2 or 1."""
+"""Directory of the kernel's files about control groups, of version 2 or 1."""
 
 
 def control_groups(
     controller: str, proc: Path = PROC, cgroups: Path = CGROUPS
 ) -> Iterator[tuple[Path, bool]]:
-    """List the directories of this process's control group and of those around it, the innermost first.
+    """List the directories of this process's control group and of the groups around it, innermost first.
 
     Yields:
-        A directory, and whether it is of version 2. In a container it may not be there.
+        A directory, and whether it is of version 2. In a container the directory may not exist.
     """
     for line in lines_of(proc / "self/cgroup"):
         _, controllers, path = line.split(":", 2)
@@ -35,7 +35,7 @@ def control_groups(
 
 
 def lines_of(path: Path) -> list[str]:
-    """Read a file of the kernel's; empty if it is not there."""
+    """Read the lines of a kernel's file; empty if the file does not exist."""
     try:
         return path.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -43,7 +43,7 @@ def lines_of(path: Path) -> list[str]:
 
 
 def numbers_of(path: Path) -> dict[str, int]:
-    """Read a file of the kernel's whose lines are a name and a number."""
+    """Read a kernel's file whose lines are a name and a number."""
     rows = (line.split() for line in lines_of(path))
     return {row[0]: int(row[1]) for row in rows if len(row) >= 2 and row[1].isdecimal()}
 
@@ -54,8 +54,8 @@ class CpuLimit:
 
     Attributes:
         cores: that all processes of the group may use together, such as 0.5.
-        periods: in which one of them wanted to run, so far.
-        throttled: periods in which they were stopped, since the quota was used up.
+        periods: so far in which a process of the group wanted to run.
+        throttled: periods in which the kernel stopped the group, since its quota was used up.
     """
 
     cores: float
@@ -83,21 +83,21 @@ def cpu_limit(proc: Path = PROC, cgroups: Path = CGROUPS) -> CpuLimit | None:
 
 
 def cores_granted() -> float:
-    """How many cores affinity and CPU quota allow this process; a share of one may be among them."""
+    """Count the cores that affinity and CPU quota allow this process; may be a fraction."""
     allowed, limit = len(os.sched_getaffinity(0)), cpu_limit()
     return allowed if limit is None else min(allowed, limit.cores)
 
 
 def usable_cores() -> tuple[int, ...]:
-    """Numbers of the cores to plan with: as many as are granted, where a share counts as a core."""
+    """Numbers of the cores to plan with: as many as are granted; a fraction counts as a core."""
     return tuple(sorted(os.sched_getaffinity(0))[: ceil(cores_granted())])
 
 
 def pin(cores: Collection[int], thread: int = 0) -> bool:
-    """Tie this process, or one of its threads, to cores; returns False where the system refuses it."""
+    """Tie this process, or one of its threads, to cores; returns False if the system refuses."""
     try:
         os.sched_setaffinity(thread, cores)
-    except PermissionError:  # A hardened container's; everything works without, only not as evenly.
+    except PermissionError:  # A hardened container refuses; a job works without, only less evenly.
         return False
     return True
 
@@ -111,8 +111,9 @@ def can_pin() -> bool:
 
 
 def pins_by_default() -> bool:
-    """Whether it helps to tie processes to cores where nobody has said so.
+    """Whether to tie processes to cores by default.
 
-    A quota may be used up on any core, and containers that share a machine would all take its first ones.
+    It does not help with a quota, which any core may use up; and containers that share a machine would all
+    take its first cores.
     """
     return cores_granted() == len(os.sched_getaffinity(0)) and can_pin()

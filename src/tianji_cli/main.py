@@ -1,6 +1,6 @@
 """The `tianji` command: reads the command line, calls one function, turns errors into exit statuses.
 
-Nothing heavy is imported before it is known which command runs: `tianji --help` costs what typer costs.
+A command's module is imported only when that command runs: `tianji --help` costs no more than typer.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from tianji_cli.errors import ConfigError, TianjiError, UsageError, printable
 from tianji_cli.signals import INTERRUPTED, Interruption
 
 MOST_OF_LINE: Final = 4096
-"""Characters of a line of a message: as many as a path may have."""
+"""Maximum characters of a line of a message: as many as a path may have."""
 
 _FUNCTIONS: Final[dict[tuple[str | None, str | None], tuple[str, str]]] = {}
-"""Module and name of the function behind a command, and its help, by its group and name."""
+"""Module and name of a command's function, and the command's help, by its group and name."""
 
 
 _SET: Final = "keys of a config are set as in --set training.learning_rate=0.001"
 
 
 class _Commands(TyperGroup):
-    """Imports the function of a command, which declares its options, when it is known that this one runs."""
+    """Imports the function of a command, which declares its options, only when that command runs."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return name, command and further words; a name that the group does not have is click's error."""
+        """Return name, command and further words; click raises an error for an unknown name."""
         name, command, rest = super().resolve_command(ctx, args)
         if (self.name, name) in _FUNCTIONS:
             function, help_ = _FUNCTIONS[self.name, name]
             own = typer.Typer(add_completion=False)
-            # A shell that completes a word wants the parameters at once, and calls nothing.
+            # A shell that completes a word needs the parameters quickly, and calls nothing.
             called = (
                 declared.declared(function)
                 if ctx.resilient_parsing
@@ -67,7 +67,7 @@ class _Commands(TyperGroup):
 
 
 def _example(function: Any) -> str | None:
-    """Take the example out of a command's docstring, for its help."""
+    """Read the example in a command's docstring, for its help."""
     found = re.search(r"Example: .+", function.__doc__ or "")
     return found and found[0]
 
@@ -95,7 +95,7 @@ app.add_typer(bench.app, name="bench")
 
 
 def _add(name: str, function: str, help_: str, to: typer.Typer = app) -> None:
-    """Add a command by its name and line in the help; ``function`` returns the exit status."""
+    """Add a command with its name and its line in the help; ``function`` returns the exit status."""
     _FUNCTIONS[to.info.name, name] = function, help_
     to.command(name=name, help=help_)(lambda: None)
 
@@ -142,18 +142,18 @@ _add("slurm", "launch:slurm", "Write a batch script into a new run directory, an
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; the entry point of the `tianji` script."""
-    # Every process of a job sums in the same order, or runs would not repeat themselves: workers set their
-    # own numbers of threads, and libraries that read these when they are imported get one.
+    # Every process of a job has to sum in the same order, or runs would not repeat themselves: workers set
+    # their own numbers of threads, and libraries that read these variables at import get one thread.
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
-    # Where its cache is, and that it is slow without, is not for the midst of a display.
+    # matplotlib's remarks on its cache would disturb a display.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     _raise_descriptor_limit()
     _obey_locale()
-    # A run executes and trusts what lies in its directories: only its user may write there.
+    # A run executes and trusts the files in its directories: only its user may write there.
     os.umask(os.umask(0) | 0o022)
     words = list(sys.argv[1:] if arguments is None else arguments)
-    # Every command takes --debug and --trust, before or after its name; commands that it starts trust, too.
+    # Every command takes --debug and --trust, before or after its name; child commands inherit --trust.
     if "--trust" in words:
         os.environ[TRUST] = "1"
     rest = [word for word in words if word not in {"--debug", "--trust"}]
@@ -161,10 +161,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _obey_locale() -> None:
-    """Write to a terminal in ASCII where the user's locale is C, in which Python writes UTF-8 all the same.
+    """Write to a terminal in ASCII if the user's locale is C; Python would write UTF-8 all the same.
 
-    It also replaces C as LC_CTYPE by C.UTF-8 in the environment, so that alone says nothing. What has no
-    locale at all, such as a container, most often shows UTF-8.
+    Python also replaces C as LC_CTYPE by C.UTF-8 in the environment, so LC_CTYPE alone says nothing. A system
+    without any locale, such as a container, most often shows UTF-8.
     """
     wanted = {name: os.environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG")}
     if wanted["LC_CTYPE"] in {"C.UTF-8", "C.utf8", "UTF-8"}:
@@ -178,9 +178,9 @@ def _obey_locale() -> None:
 
 
 def _raise_descriptor_limit() -> None:
-    """Let this process and its children open as many files and connections as the system grants them.
+    """Let this process and its children open as many files and connections as the system grants.
 
-    The soft limit is 1,024 in most places, for the sake of ``select``, which nothing here calls with a
+    The soft limit is 1,024 on most systems, for the sake of ``select``, which tianji never calls with a
     descriptor beyond that.
     """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -189,7 +189,7 @@ def _raise_descriptor_limit() -> None:
 
 
 def _status_of(arguments: Sequence[str], *, debug: bool) -> int:
-    """Run a command and turn whatever it raises into an exit status and a message of a few lines."""
+    """Run a command, and turn its exceptions into an exit status and a message of a few lines."""
     if "_TIANJI_COMPLETE" in os.environ:
         return _completed()
     try:
@@ -197,7 +197,7 @@ def _status_of(arguments: Sequence[str], *, debug: bool) -> int:
     except TianjiError as error:
         if debug:
             raise
-        # A config's problems begin with their file, as a compiler's do.
+        # A config's problems begin with their file, like a compiler's.
         _complain(str(error) if isinstance(error, ConfigError) else f"tianji: error: {error}")
         return error.exit_status
     except (Interruption, KeyboardInterrupt):
@@ -214,7 +214,7 @@ def _status_of(arguments: Sequence[str], *, debug: bool) -> int:
 
 
 def _status_left(ended: SystemExit) -> int:
-    """Pass on the status of an end by typer or rich (a closed pipe); 1, and its name, if a module left."""
+    """Pass on the exit status of typer or rich (a closed pipe); 1, and a message, if another module exits."""
     *_, (frame, line) = walk_tb(ended.__traceback__)
     if str(frame.f_globals.get("__name__")).startswith(("click.", "rich.", "typer.", "tianji_")):
         return ended.code if isinstance(ended.code, int) else 1
@@ -224,7 +224,7 @@ def _status_left(ended: SystemExit) -> int:
 
 
 def _cause(error: Exception) -> str:
-    """Describe what ended a command; standard output may be what cannot be written, which has no name."""
+    """Describe the error that ended a command; names standard output if that cannot be written."""
     from tianji_cli.conditions import explained  # noqa: PLC0415 - `--help` does without
 
     if (
@@ -233,7 +233,7 @@ def _cause(error: Exception) -> str:
         and error.errno in {errno.ENOSPC, errno.EIO, errno.EPIPE}
     ):
         try:
-            sys.stdout.write("\n")  # What failed is no longer there to be flushed.
+            sys.stdout.write("\n")  # The text that failed has left the buffer: flush a new one.
             sys.stdout.flush()
         except OSError as cause:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # The interpreter flushes it, too.
@@ -242,7 +242,7 @@ def _cause(error: Exception) -> str:
 
 
 def _completed() -> int:
-    """Complete a word for a shell, in whose line no error may stand; typer finds the word in variables."""
+    """Complete a word for a shell, and print no error into its line; typer reads the word from variables."""
     try:
         app(prog_name="tianji")
     except SystemExit as ended:
@@ -254,7 +254,7 @@ def _completed() -> int:
 
 def _complain(message: str) -> None:
     """Write to stderr: on a terminal long lines break between words, in a pipe they stay whole."""
-    # A foreign file may have anything in it; what people read is shorter.
+    # A foreign file may have very long lines; people read shorter ones.
     message = "\n".join(line[:MOST_OF_LINE] for line in printable(message).split("\n"))
     if sys.stderr.isatty():
         width = max(20, get_terminal_size().columns)

@@ -1,4 +1,4 @@
-"""Numbers as people write them: 1.23 M steps, 45.2 K/s, 1 min 20 s."""
+"""Writes numbers for people: 1.23 M steps, 45.2 K/s, 1 min 20 s."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def count(value: float) -> str:
 
 
 def several(number: int, what: str, plural: str = "s") -> str:
-    """Write how many there are of something.
+    """Write a number of things, in singular or plural.
 
     >>> several(1, "core"), several(2, "core"), several(2, "process", "es")
     ('1 core', '2 cores', '2 processes')
@@ -57,7 +57,7 @@ def _two_units(small: int, size: int, large_unit: str, small_unit: str) -> str:
 
 
 def number(value: float) -> str:
-    """Write a measured value with about four digits, without exponents for what people call normal sizes."""
+    """Write a measured value with about four digits, and an exponent only if it is very small or large."""
     size = abs(value)
     if not math.isfinite(value) or (size and (size < 1e-3 or size >= 1e7)):
         return f"{value:.3g}"
@@ -67,7 +67,7 @@ def number(value: float) -> str:
 
 
 def exact(value: float) -> str:
-    """Write a number with as few digits as tell it from all others.
+    """Write a number with the fewest digits that distinguish it from all others.
 
     >>> exact(300.0), exact(0.1), exact(1234567.5)
     ('300', '0.1', '1234567.5')
@@ -89,7 +89,7 @@ def size(nbytes: float) -> str:
 
 
 def memory(nbytes: float) -> str:
-    """Write how much memory something takes, with MB = 1e6 bytes.
+    """Write an amount of memory, with MB = 1e6 bytes.
 
     >>> memory(512), memory(59_400_000)
     ('512 B', '59.4 MB')
@@ -103,7 +103,7 @@ def share(fraction: float) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Write ascending numbers shortly: ``1-3, 7``."""
+    """Write ascending numbers as ranges: ``1-3, 7``."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][1] + 1:
@@ -120,7 +120,7 @@ def _three_digits(value: float) -> str:
 def finite(value: Any) -> Any:
     """Copy a JSON value with None for every float that JSON cannot hold (NaN and the infinities)."""
     if isinstance(value, float):
-        # JSON knows plain floats only; NumPy's float64 is a float by inheritance.
+        # JSON has plain floats only; NumPy's float64 is a subclass of float.
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}

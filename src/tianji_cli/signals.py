@@ -1,7 +1,8 @@
-"""Signals, and when the command began: Ctrl-C, SIGTERM and a closed terminal.
+"""Signals that stop a command (Ctrl-C, SIGTERM, a closed terminal), alarms, and the command's start time.
 
-Outside of a running job they raise ``Interruption``, which ends the command with status 130; in a job the
-root's loop waits for them (``StopSignals``). Imported before everything else, so it imports next to nothing.
+Outside of a running job a signal raises ``Interruption``, which ends the command with status 130; in a job
+the root's loop waits for signals (``StopSignals``). Every command imports this module first, so it imports
+next to nothing.
 """
 
 from __future__ import annotations
@@ -23,34 +24,34 @@ if TYPE_CHECKING:
 
 
 BEGAN_S: Final = time.monotonic()
-"""``time.monotonic`` of the command's beginning. The process may be older: a shell's that became this one."""
+"""``time.monotonic`` at the command's start. The process may be older: a shell may have become this one."""
 
 STOP_SIGNALS: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-"""What asks a job to stop. They often reach its whole process group: it is the root's to act on them."""
+"""Signals that ask a job to stop. They often reach its whole process group; only the root acts on them."""
 
 SAME_S: Final = 0.5
-"""Signals closer together are one request: `timeout` and others signal a process and then its whole group."""
+"""Signals closer together, in seconds, are one request: `timeout` signals a process and then its group."""
 
 INTERRUPTED: Final = 130
 """Exit status of a command that the user interrupted."""
 
 AGAIN_S: Final = 0.001
-"""Seconds until an interruption that was swallowed is raised once more."""
+"""Seconds until a swallowed interruption is raised once more."""
 
 MOST_S: Final = 1e8
-"""Longest that a timer takes; what is infinite is three years."""
+"""Maximum seconds of a timer; an infinite time becomes three years."""
 
 LEAVE_S: Final = 0.5
-"""How long a process that is over waits for threads that are left."""
+"""Maximum seconds that an ending process waits for remaining threads."""
 
 DEAF_S: Final = 60.0
-"""How long code in C that has not heard an alarm may go on."""
+"""Seconds that C code may go on after an alarm that it has not heard."""
 
 
 _raised = False
-"""There was an interruption. It matters only where the exception did not come through."""
+"""Whether there was an interruption; matters only if a library has swallowed the exception."""
 _last_s = float("-inf")
-"""When the newest one came."""
+"""``time.monotonic`` of the newest interruption."""
 
 
 class HangsError(BaseException):
@@ -62,10 +63,10 @@ class Interruption(BaseException):
 
 
 def raise_signals() -> None:
-    """From now on signals that ask to stop raise ``Interruption``; those that come at once raise one.
+    """Make signals that ask to stop raise ``Interruption``; signals close together raise one.
 
-    Every import runs callbacks of weak references, and there, as in a finalizer, Python swallows what is
-    raised. An alarm then raises it once more.
+    Every import runs callbacks of weak references, and there, as in a finalizer, Python swallows exceptions.
+    An alarm then raises the interruption once more.
     """
     for number in STOP_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -75,15 +76,15 @@ def raise_signals() -> None:
 
 
 def raise_swallowed() -> None:
-    """Raise an interruption once more that a library has swallowed without a word, as code in C may do."""
+    """Raise an interruption once more if a library has swallowed it silently, as C code may do."""
     if _raised:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)  # The alarm that would raise it, too.
+        signal.setitimer(signal.ITIMER_REAL, 0.0)  # Cancels the alarm that would raise it, too.
         raise Interruption
 
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Let no signal interrupt what has to be done as a whole; it comes when that is over."""
+    """Hold back signals while the body runs; they arrive at its end."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*STOP_SIGNALS, signal.SIGALRM})
     try:
         yield
@@ -93,14 +94,14 @@ def held_back() -> Iterator[None]:
 
 @contextmanager
 def alarm(after_s: float) -> Iterator[None]:
-    """Interrupt what is within, as Ctrl-C does, after so many seconds; one alarm at a time.
+    """Interrupt the body after so many seconds, as Ctrl-C does; one alarm at a time.
 
     Raises:
         HangsError: the time is up.
     """
 
     def ring(_number: int, _frame: object) -> NoReturn:
-        faulthandler.cancel_dump_traceback_later()  # Of ``limit``: it was heard, and ends in order.
+        faulthandler.cancel_dump_traceback_later()  # Set by ``limit``: the alarm was heard.
         raise_swallowed()
         raise HangsError
 
@@ -115,9 +116,9 @@ def alarm(after_s: float) -> Iterator[None]:
 
 @contextmanager
 def limit(after_s: float) -> Iterator[None]:
-    """``alarm``, and ``DEAF_S`` later the end of the command, with status 1 and where it was.
+    """Interrupt the body like ``alarm``; ``DEAF_S`` later end the command with status 1 and a traceback.
 
-    Python hears of a signal between two of its own instructions: no exception ends code in C that hangs. The
+    Python handles a signal between two of its own instructions, so no exception ends C code that hangs. The
     time in which the command is suspended counts.
 
     Raises:
@@ -132,16 +133,16 @@ def limit(after_s: float) -> Iterator[None]:
 
 
 def ignore_signals() -> None:
-    """Ignore signals from now on: the command is as good as over."""
+    """Ignore signals from now on: the command is about to end."""
     for number in (*STOP_SIGNALS, signal.SIGALRM):
         signal.signal(number, signal.SIG_IGN)
 
 
 def leave_threads() -> None:
-    """Have the interpreter's end wait for no thread longer than ``LEAVE_S``; call this last of all.
+    """Limit to ``LEAVE_S`` how long the interpreter waits for threads at its end; call this last of all.
 
-    It joins all threads that are no daemons, such as one of an environment that its ``close`` does not stop.
-    What an alarm raises there ends the wait, as a Ctrl-C would, and nothing else.
+    The interpreter joins all threads that are no daemons, such as one that an environment's ``close`` does
+    not stop. The exception of an alarm ends that wait, as a Ctrl-C would, and nothing else.
     """
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         sys.unraisablehook = lambda _swallowed: None
@@ -161,20 +162,20 @@ def _raise(number: int, _frame: object) -> None:
     global _raised, _last_s
     now = time.monotonic()
     if number != signal.SIGALRM and now - _last_s < SAME_S:
-        return  # Taken for a second one, it would leave no time to those who are saving.
+        return  # A second interruption would leave no time to save.
     _raised, _last_s = True, now
     raise Interruption
 
 
 class StopSignals:
-    """While entered, signals that ask the job to stop are counted, not raised, and wake a poll.
+    """Counts the signals that ask the job to stop, and wakes a poll; raises none while entered.
 
     Attributes:
         count: requests to stop so far.
-        last: the newest one, in words.
+        last: name of the newest one.
 
     Raises:
-        Interruption: on entering, if one came before and was swallowed.
+        Interruption: on entering, if an earlier one was swallowed.
     """
 
     def __init__(self) -> None:
@@ -189,7 +190,7 @@ class StopSignals:
 
     @property
     def descriptor(self) -> int:
-        """Readable after a signal."""
+        """File descriptor that is readable after a signal."""
         return self._reader.fileno()
 
     def clear(self) -> None:

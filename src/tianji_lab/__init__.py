@@ -1,4 +1,4 @@
-"""For those who measure: transports, profiles, scaling, staleness, and a model of how fast a job can go.
+"""Measurements of transports, profiles, scaling and staleness, and a model of a job's speed.
 
-Only the commands `bench` and `profile` of ``tianji_cli`` know it, and import it when they are called.
+Only the commands `bench` and `profile` of ``tianji_cli`` use this package, and import it when they run.
 """

@@ -1,4 +1,4 @@
-"""The conditions of a measurement: what heads every result, and what makes one worth little."""
+"""Conditions of a measurement: the head of every result, and warnings of a busy machine or of noise."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tianji_cli.telemetry.machine import GIB, cores, cpu_model
 from tianji_transports import registry
 
 LOOK_S: Final = 0.5
-"""How long it is watched what else this machine does."""
+"""Seconds in which the other load of this machine is measured."""
 BUSY: Final = 0.10
-"""More than this share of the cores at work with something else disturbs a measurement."""
+"""Share of the cores at work with something else above which a measurement is disturbed."""
 NOISY: Final = 0.25
-"""Repeated runs that lie further apart than this share of their median say little."""
+"""Spread of repeated runs, as a share of their median, above which they say little."""
 MAX_NAMED: Final = 3
 SETTINGS: Final = re.compile(r"(UCX|MPICH|OMPI|MPIR_CVAR|FI)_.+|SLURM_JOB_ID|SLURM_NNODES")
 """Variables that decide how the libraries below the engines send."""
@@ -32,8 +32,8 @@ def describe(
     """Describe this machine, the libraries and their settings.
 
     Args:
-        backends: engines that were asked for, or two of them: ``shm+zmq``.
-        clock_error_us: how exactly the clocks of other hosts are known; None without any.
+        backends: engines to describe, or pairs of engines: ``shm+zmq``.
+        clock_error_us: error of the other hosts' clocks; None without other hosts.
 
     Returns:
         Descriptions by subject, in the order to be shown.
@@ -61,7 +61,7 @@ def describe(
 
 
 def busy_share() -> float:
-    """Measure the share of the usable cores that is at work: nothing of ours is yet.
+    """Measure the share of the usable cores that is at work before the measurement begins.
 
     Takes half a second.
     """
@@ -72,7 +72,7 @@ def busy_share() -> float:
 
 
 def warnings(busy: float) -> list[str]:
-    """Describe what speaks against figures that are measured on a machine as busy as ``busy_share`` says."""
+    """List warnings against figures that are measured on a machine with this ``busy_share``."""
     if busy <= BUSY:
         return []
     return [
@@ -81,10 +81,10 @@ def warnings(busy: float) -> list[str]:
 
 
 def warnings_of_noise(spreads: Iterable[tuple[float, str]], unit: str) -> list[str]:
-    """Describe which figures are too noisy: the worst in words, and how many more.
+    """List the figures that are too noisy: the worst in words, and the number of the others.
 
     Args:
-        spreads: of each figure how far its repeats lie apart, as a share of their median, and what says so.
+        spreads: of each figure, the spread of its repeats as a share of their median, and a sentence for it.
     """
     noisy = sorted((found for found in spreads if found[0] > NOISY), key=lambda found: -found[0])
     said = [f"too noisy: {words}" for _, words in noisy[:MAX_NAMED]]

@@ -1,4 +1,4 @@
-"""One training as a benchmark sees it, in a process of its own, and what is read of it."""
+"""One training of a benchmark: runs it in a process of its own, and reads its results."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tianji_cli.runs.side_by_side import training_command
 from tianji_cli.telemetry.metrics import read_metrics
 
 END_S: Final = 30.0
-"""How long a training may take to stop and save once it is to end; then it is killed."""
+"""Seconds in which an interrupted training has to stop and save before it is killed."""
 
 
 @contextmanager
 def lasting_config(config: str) -> Iterator[str]:
-    """Name a config that other processes can read, too: one from a pipe is put into a file."""
+    """Name a config that other processes can read, too: the content of a pipe is copied into a file."""
     found = find_config(config, Path.cwd())
     if found is None or found.is_file():
         yield config
@@ -44,17 +44,18 @@ class Training:
     """Figures of one training that came to its end.
 
     Attributes:
-        reached: the threshold was reached. If not, the next two say how far the training went without it.
+        reached: whether the training reached the threshold; if not, ``time_to_s`` and ``steps_to`` are those
+            of its end.
         time_to_s: seconds from the first environment step to the threshold.
-        steps_to: environment steps received until then, between two reports by interpolation.
-        train_s: seconds that it took in all.
-        env_steps: environment steps that it took in all.
+        steps_to: environment steps received until then, interpolated between two reports.
+        train_s: seconds of the whole training.
+        env_steps: environment steps of the whole training.
         mean_100: mean return of its last 100 episodes.
-        best_mean_100: the highest that this mean came to.
+        best_mean_100: the highest ``mean_100`` of the training.
         staleness: mean policy lag of the samples used, in versions.
         produced_per_s: environment steps made per second.
         consumed_per_s: sample uses per second.
-        curve: how it learned.
+        curve: its learning curve.
     """
 
     seed: int
@@ -73,13 +74,13 @@ class Training:
 
 
 def threshold_of(config: str, job: JobConfig, threshold: float | None) -> float:
-    """Find the return that trainings are to come to.
+    """Find the return that trainings have to reach.
 
     Args:
-        threshold: as the user names it; None for the config's first.
+        threshold: the user's; None for the config's first.
 
     Raises:
-        UsageError: it is no number, or there is none.
+        UsageError: the threshold is not finite, or there is none.
     """
     if threshold is None:
         if not job.experiment.thresholds:
@@ -98,13 +99,13 @@ def train_once(
     """Run `tianji train` to its end.
 
     Args:
-        trace_s: of it that are traced; None for nothing.
+        trace_s: seconds of the training to trace; None for no trace.
 
     Returns:
         The run's directory.
 
     Raises:
-        RunFailed: it failed, or was stopped.
+        RunFailed: the training failed, or was stopped.
     """
     traced = () if trace_s is None else ("--trace", f"{trace_s:g}")
     command = training_command(overrides, config, "--name", name, "--out", str(place), "--quiet", *traced)
@@ -115,13 +116,13 @@ def train_once(
 
 
 def read_training(run: RunDirectory, seed: int, threshold: float) -> Training:
-    """Read what a training left behind.
+    """Read the figures of a training from its run directory.
 
     Args:
         threshold: one of its ``experiment.thresholds``.
 
     Raises:
-        RunFailed: samples were lost or are unaccounted for, or nothing was learned: it has no figures.
+        RunFailed: there are no figures: samples were lost or are unaccounted for, or nothing was learned.
     """
     summary = read_summary(run)
     returns, staleness = summary["returns"], summary["staleness"]["mean"]
@@ -153,7 +154,7 @@ def read_summary(run: RunDirectory) -> dict[str, Any]:
     """Read the summary of a run that lost nothing.
 
     Raises:
-        RunFailed: samples were lost or are unaccounted for, a group was, or the evaluation was cut off.
+        RunFailed: samples were lost or are unaccounted for, a group was lost, or the evaluation was cut off.
     """
     summary: dict[str, Any] = read_json(run.summary)
     missing = summary["produced"] - sum(summary[name] for name in ("received", "in_flight", "dropped"))
@@ -170,7 +171,7 @@ def refuse_cut_off(evaluation: Mapping[str, Any], who: str) -> None:
     """Refuse an evaluation that was cut off: its mean is that of the shorter episodes.
 
     Args:
-        evaluation: as the summary or ``tianji eval --json`` has it.
+        evaluation: of the summary, or of ``tianji eval --json``.
 
     Raises:
         RunFailed: episodes were left out.

@@ -1,1 +1,1 @@
-"""One module a subcommand: each takes what was parsed, calls what does the work, and prints."""
+"""Subcommands, one module each: takes the parsed options, calls the code that does the work, and prints."""

@@ -1,4 +1,4 @@
-"""The command line of `tianji bench`. Imports next to nothing: `tianji --help` reads it too."""
+"""The command line of `tianji bench`. Imports next to nothing, since `tianji --help` imports this module."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def weights(
 
 
 def _run(experiment: Any, out: Path | None, json: str | None, quiet: bool, **options: Any) -> None:
-    """Measure with the options that were given; they have the names of a request's fields."""
+    """Measure with the given options, whose names are those of a request's fields."""
     from tianji_lab.bench.request import Request  # noqa: PLC0415
     from tianji_lab.bench.run import bench  # noqa: PLC0415
 
@@ -190,9 +190,9 @@ def staleness(  # noqa: PLR0913, PLR0917 - the options of a command are its para
 
 
 SECONDS: Final = 20.0
-"""Length of a training."""
+"""Default length of a training."""
 REPEATS: Final = 3
-"""As in the paper."""
+"""Default trainings of each point, as in the paper."""
 NODE_CORES: Final = 40
 """Cores of a node of the paper's cluster."""
 LINK_MB_PER_S: Final = 1250.0

@@ -1,4 +1,4 @@
-"""How several trainings are doing, on stderr: a table, or in a pipe a line when one begins or ends."""
+"""Progress of several trainings, on stderr: a table, or in a pipe a line when one begins or ends."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 WAITING: Final = "waiting"
 AROUND: Final = 6
-"""Lines of a terminal that are not the table's rows."""
+"""Lines of a terminal beside the table's rows."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """One of several.
+    """One of several trainings.
 
     Attributes:
         status: ``WAITING``, or another word.
-        why: it has this status, or what it came to; empty if there is nothing to say.
+        why: reason for the status, or the result; empty without either.
     """
 
     number: int
@@ -41,11 +41,11 @@ class Board(AbstractContextManager["Board"]):
     """Owns the lower part of a terminal while several trainings go.
 
     Args:
-        what: each of them is called.
-        title: of all.
+        what: name of one training, such as "trial".
+        title: of the table.
         columns: of the table.
-        right: those of numbers.
-        known: whose status needs no line.
+        right: indices of the columns with numbers.
+        known: members whose present status needs no line.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class Board(AbstractContextManager["Board"]):
         """Show the present state.
 
         Args:
-            row: gives the cells of one; of one that is over it is asked once.
-            so_far: gives what stands behind how many are over.
+            row: returns the cells of a member; called once for a member that is over.
+            so_far: returns the text after the number of members that are over.
         """
         try:
             if self._live is not None:
@@ -114,7 +114,7 @@ class Board(AbstractContextManager["Board"]):
 
         if not live.is_started:
             live.start()
-            live.console.show_cursor(True)  # One that is killed must not leave a shell without a cursor.
+            live.console.show_cursor(True)  # A killed command must not leave a shell without a cursor.
         begun = [member for member in members if member.status != WAITING]
         shown = begun[-max(1, live.console.height - AROUND) :]
         table = plain_table(self._columns, [self._row(member, row) for member in shown], right=self._right)

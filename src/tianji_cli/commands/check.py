@@ -1,7 +1,7 @@
-"""`tianji check`: plays in an environment for a few seconds, and says what would go wrong in a training.
+"""`tianji check`: plays in an environment for a few seconds, and reports what would go wrong in a training.
 
-gymnasium's own checker looks first, and then we at what it does not: numbers, spaces and episodes over many
-steps, seeds, copies side by side, speed, and whether a process of its own can build it, network and all.
+gymnasium's own checker runs first. Then come checks that it does not make: numbers, spaces and episodes over
+many steps, seeds, copies side by side, speed, and whether another process can build environment and network.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ from tianji_envs.team import AVAILABLE
 Array = npt.NDArray[Any]
 
 COPIES: Final = 4
-"""That are played side by side."""
+"""Copies of the environment that are played side by side."""
 PLAY_STEPS: Final = 5000
 PLAY_S: Final = 5.0
-"""Of all copies together, whichever comes first."""
+"""Random play ends after ``PLAY_STEPS`` steps of all copies together or ``PLAY_S`` seconds."""
 SEED: Final = 7
 SEED_STEPS: Final = 300
-"""Of each copy that is compared with its twin."""
+"""Maximum steps of each copy that is compared with its twin."""
 SEED_S: Final = 5.0
-"""For comparing twins, whichever comes first."""
+"""Seconds after which comparing twins ends before ``SEED_STEPS`` steps."""
 SPEED_S: Final = 0.5
 LOOK_S: Final = 5.0
-"""What a look takes at most where every call returns at once."""
+"""Maximum seconds of a look if every call returns at once."""
 PATIENCE_S: Final = 120.0
-"""With a call that does not return."""
+"""Default seconds to wait for a call that does not return."""
 
 _NO_MATTER: Final = ("infinity", "symmetric and normalized", "render modes")
-"""In gymnasium's warnings: what is right here. Bounds may be open, and actions are scaled to theirs."""
+"""Words of gymnasium's warnings that do not matter: bounds may be open, and actions are scaled to theirs."""
 
 Target = Annotated[
     str,
@@ -106,7 +106,7 @@ def check(
     """
     remove_stale()
     check_machine()
-    # What an environment prints is no part of the result.
+    # The prints of an environment are no part of the result.
     with contextlib.redirect_stdout(sys.stderr), _watched(len(_LOOKS) + 2, json_to) as progress:
         findings = list(_examine(target, overrides or (), patience_s, progress))
     return show_findings(findings, target, "nothing is to be mended", json_to)
@@ -146,7 +146,7 @@ def _examine(
         except (Exception, SystemExit) as error:  # noqa: BLE001 - likewise
             yield Finding(subject, _said(error), "problem", "mend what is named there, and check again")
             return
-    # The copies above are still there: what only one process may have at a time shows now.
+    # The copies above are still open: files, ports and devices for one process at a time show now.
     progress.done()
     progress.begin("processes: building environment and model")
     jobs = [job] if job is not None else []
@@ -164,10 +164,10 @@ def _examine(
 
 @contextlib.contextmanager
 def _patient(patience_s: float) -> Iterator[None]:
-    """Wait for what is within no longer than so many seconds.
+    """Limit the time of the body.
 
     Raises:
-        TimeoutError: the time is up; its cause has the line that did not return.
+        TimeoutError: the time is up; the error's cause has the line that did not return.
     """
     try:
         with limit(patience_s):
@@ -182,7 +182,7 @@ def _environment(target: str, overrides: Sequence[str]) -> Environment:
     """Find an environment that no config names.
 
     Raises:
-        ConfigError: there is none; what is wrong is wrong with what the command was given.
+        ConfigError: there is no such environment; the problems name the command's argument.
     """
     try:
         return find_environment(target, overrides)
@@ -193,7 +193,7 @@ def _environment(target: str, overrides: Sequence[str]) -> Environment:
 
 
 def _said(error: BaseException) -> str:
-    """Describe what was raised, and where in the user's own code."""
+    """Describe an exception, and its line in the user's own code."""
     frames = traceback.extract_tb((error.__cause__ or error).__traceback__)
     libraries = (
         os.sep + "site-packages" + os.sep,
@@ -206,7 +206,7 @@ def _said(error: BaseException) -> str:
 
 
 def _gymnasium(section: Environment, _environment: VectorEnvironment) -> Iterator[Finding]:
-    """Have gymnasium look at a copy without wrappers."""
+    """Run gymnasium's checker on a copy without wrappers."""
     subject = "gymnasium's checker"
     if section.type == "gym":
         single: gymnasium.Env[Any, Any] | None = gymnasium.make(section.id or "", **section.options).unwrapped
@@ -237,7 +237,7 @@ def _gymnasium(section: Environment, _environment: VectorEnvironment) -> Iterato
 
 
 class _Play:
-    """Owns the arrays that copies of an environment are stepped into, and draws their actions."""
+    """Steps copies of an environment with random actions, and owns the arrays of their results."""
 
     def __init__(self, environment: VectorEnvironment, seed: int) -> None:
         n = environment.num_envs
@@ -252,12 +252,12 @@ class _Play:
 
     @property
     def ended(self) -> npt.NDArray[np.bool_]:
-        """Which copies' episodes ended with the step."""
+        """Whether each copy's episode ended with the step."""
         return self.terminated | self.truncated
 
     @property
     def masks_choices(self) -> bool:
-        """Whether observations say which actions there are."""
+        """Whether observations have an action mask that fits the action space."""
         sizes = sizes_of_choices(self.environment.action_space)
         return (
             ACTION_MASK in (self.observation.dtype.names or ())
@@ -266,7 +266,7 @@ class _Play:
         )
 
     def draw(self) -> Array:
-        """Draw actions, of those that there are where the observation says so."""
+        """Draw random actions; only available ones if the observation has a mask."""
         names = self.observation.dtype.names or ()
         for masks in (AVAILABLE, ACTION_MASK):
             if masks in names and not isinstance(self.environment.action_space, gymnasium.spaces.Box):
@@ -282,7 +282,7 @@ class _Play:
 
 
 def _played(_section: Environment, environment: VectorEnvironment) -> Iterator[Finding]:
-    """Play at random, and look at every number."""
+    """Play at random, and check every number."""
     play = _Play(environment, SEED)
     faults: dict[str, Finding] = {}
 
@@ -322,7 +322,7 @@ def _played(_section: Environment, environment: VectorEnvironment) -> Iterator[F
 
 
 def _look_at(play: _Play, where: str, note: Callable[..., None]) -> None:
-    """Note what is wrong with the observations of a step."""
+    """Note the faults of a step's observations."""
     for fault in faults(play.observation[None], play.bounds):
         what = f"{where}: copy {fault.copy} {fault.gave}"
         note("observations", what, fault.wanted, "warning" if fault.outside else "problem")
@@ -334,7 +334,7 @@ def _look_at(play: _Play, where: str, note: Callable[..., None]) -> None:
 
 
 def _seeding(section: Environment, _environment: VectorEnvironment) -> Iterator[Finding]:
-    """Play twice with the same seed and the same actions."""
+    """Play twice with the same seed and the same actions, and compare the results."""
     twins = [build_environment(section, 2) for _ in range(2)]
     with contextlib.ExitStack() as stack:
         for twin in twins:
@@ -362,7 +362,7 @@ def _seeding(section: Environment, _environment: VectorEnvironment) -> Iterator[
 
 
 def _speed(_section: Environment, environment: VectorEnvironment) -> Iterator[Finding]:
-    """Step as fast as one core can."""
+    """Measure the speed of steps on one core."""
     began_s = time.perf_counter()
     play = _Play(environment, SEED)
     reset_s = (time.perf_counter() - began_s) / environment.num_envs
@@ -389,11 +389,11 @@ _LOOKS: Final[Mapping[str, Callable[[Environment, VectorEnvironment], Iterator[F
     "seeding": _seeding,
     "speed": _speed,
 }
-"""What is done with it, by what an exception is reported as."""
+"""Checks of an environment, by the subject under which an exception is reported."""
 
 
 def _agents(env: str, overrides: Sequence[str], jobs: list[JobConfig]) -> Iterator[Finding]:
-    """Ask each agent that has defaults whether it can act here; of those that can, their jobs are added."""
+    """Ask each agent that has defaults whether it can act here; adds the jobs of those that can."""
     refusals = {}
     for agent in AGENTS:
         try:
@@ -410,7 +410,7 @@ def _agents(env: str, overrides: Sequence[str], jobs: list[JobConfig]) -> Iterat
 
 
 def _processes(jobs: Sequence[JobConfig], environment: VectorEnvironment) -> Iterator[Finding]:
-    """Have a process of its own build environment, network and fragments, as a training does first."""
+    """Build environment, network and fragments in another process, as a training does first."""
     if not jobs:
         return
     job = jobs[0]

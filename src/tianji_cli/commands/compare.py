@@ -1,4 +1,4 @@
-"""`tianji compare`: what runs come to beside one another."""
+"""`tianji compare`: compares the results of runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a shell completes behind `tianji`: names of configs, runs, agents, environments, and keys of `--set`.
+"""Completes words behind `tianji` in a shell: names of configs, runs, agents, environments; keys of `--set`.
 
-A shell waits for it, so nothing heavy is imported: each name is read where it is cheapest to
-find. Names that cannot be found are left out.
+A shell waits for the words, so this module imports nothing heavy, and reads each name where it is cheapest to
+find. It leaves out names that it cannot find.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import typer
 from tianji_cli.errors import ConfigError
 
 KINDS: Final = ("agents", "models", "environments", "roles", "transports", "configs", "runs")
-"""What `tianji list` lists."""
+"""Kinds of things that `tianji list` lists."""
 
 AGENTS: Final = ("dqn", "ppo", "sac", "td3")
-"""That train without a file."""
+"""Agents that train without a config file."""
 
 _ID: Final = re.compile(r'\bid="([^"]+)"')
 
@@ -31,12 +31,12 @@ P = ParamSpec("P")
 
 
 def _that_begin(complete: Callable[P, Iterable[str]]) -> Callable[P, list[str]]:
-    """Keep what begins as the last word does; after a failure, of whatever kind, nothing more comes."""
+    """Keep the words that begin with the incomplete one; any exception ends the list."""
 
     @wraps(complete)
     def completed(*args: P.args, **kwargs: P.kwargs) -> list[str]:
         found: dict[str, None] = {}
-        with contextlib.suppress(Exception):  # A shell's line is no place for it.
+        with contextlib.suppress(Exception):  # An error must not show in a shell's line.
             for one in complete(*args, **kwargs):
                 found[one] = None
         return [one for one in found if one.startswith(str(kwargs["incomplete"]))]
@@ -68,13 +68,13 @@ def shipped(incomplete: str) -> Iterator[str]:
 
 @_that_begin
 def runs(ctx: typer.Context, incomplete: str) -> Iterator[str]:
-    """Name experiments below `--out`, and the runs of the one that is meant."""
+    """Name the experiments below `--out`, and the runs of the one that the word begins."""
     yield from _runs(_place(ctx), incomplete)
 
 
 @_that_begin
 def compared(incomplete: str) -> Iterator[str]:
-    """Name experiments, their runs and directories of seeds; `--out` says where figures go."""
+    """Name experiments, their runs and directories of seeds, in the default place: `--out` is for figures."""
     from tianji_cli.files.rundir import DEFAULT_OUT  # noqa: PLC0415
 
     yield from _runs(DEFAULT_OUT, incomplete)
@@ -85,14 +85,14 @@ def compared(incomplete: str) -> Iterator[str]:
 
 @_that_begin
 def configs_and_runs(ctx: typer.Context, incomplete: str) -> Iterator[str]:
-    """Name what a config can be read from."""
+    """Name the configs and runs that a config can be read from."""
     yield from configs(incomplete=incomplete)
     yield from _runs(_place(ctx), incomplete)
 
 
 @_that_begin
 def kinds(incomplete: str) -> Iterable[str]:  # noqa: ARG001 - the shell's, as in the next ones
-    """Name what can be listed."""
+    """Name the kinds that `tianji list` lists."""
     return KINDS
 
 
@@ -104,7 +104,7 @@ def agents(incomplete: str) -> Iterable[str]:  # noqa: ARG001
 
 @_that_begin
 def transports(incomplete: str) -> Iterable[str]:  # noqa: ARG001
-    """Name engines."""
+    """Name the transport engines."""
     from tianji_transports.registry import ENGINES  # noqa: PLC0415
 
     return ENGINES.names()
@@ -112,10 +112,10 @@ def transports(incomplete: str) -> Iterable[str]:  # noqa: ARG001
 
 @_that_begin
 def environments(incomplete: str) -> Iterator[str]:  # noqa: ARG001
-    """Name gymnasium's environments, read from its source, and games of Atari."""
+    """Name gymnasium's environments, read from its source, and the games of Atari."""
     from tianji_envs.atari.games import GAMES, title  # noqa: PLC0415
 
-    found = importlib.util.find_spec("gymnasium")  # To import it takes half a second.
+    found = importlib.util.find_spec("gymnasium")  # Importing it takes half a second.
     if found is not None and found.origin is not None:
         yield from _ID.findall(Path(found.origin).with_name("envs").joinpath("__init__.py").read_text())
     yield from map(title, GAMES)
@@ -136,7 +136,7 @@ def checkpoints(ctx: typer.Context, incomplete: str) -> Iterable[str]:  # noqa: 
 
 @_that_begin
 def keys(ctx: typer.Context, incomplete: str) -> Iterator[str]:
-    """Name keys of a config, those of its agent, model and update rule among them, and of a sweep its own."""
+    """Name the keys of a config, also those of its agent, model and update rule; and those of a sweep."""
     from tianji_cli.config.sweep import Sweep  # noqa: PLC0415
 
     yield from (f"{key}=" for key in _keys(_said(ctx)))
@@ -147,7 +147,7 @@ def keys(ctx: typer.Context, incomplete: str) -> Iterator[str]:
 
 
 def _keys(said: Mapping[str, Any]) -> Iterator[str]:
-    """Name the keys of a config that says this."""
+    """Name the keys of a config with these values."""
     from tianji_algos import registry  # noqa: PLC0415
     from tianji_cli.config.loader import KINDS as SECTIONS  # noqa: PLC0415
     from tianji_cli.config.loader import all_paths  # noqa: PLC0415
@@ -164,7 +164,7 @@ def _keys(said: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _said(ctx: typer.Context) -> dict[str, Any]:
-    """What the config on the command line says, or the options in its place."""
+    """Read the values of the config on the command line, or of the options in its place."""
     from tianji_cli.config.source import read  # noqa: PLC0415
 
     config, agent = _argument(ctx, "config"), ctx.params.get("agent")
@@ -175,7 +175,7 @@ def _said(ctx: typer.Context) -> dict[str, Any]:
 
 
 def _argument(ctx: typer.Context, name: str) -> str | None:
-    """What a command's first argument is; before an option's value it has not been named yet."""
+    """Find a command's first argument; click has not named it yet if an option's value follows."""
     found = ctx.params.get(name) or next(iter(ctx.args), None)
     return None if found is None else str(found)
 

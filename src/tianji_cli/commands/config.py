@@ -1,4 +1,4 @@
-"""`tianji config`: a config with every key, what two differ in, and the keys for an editor. No torch."""
+"""`tianji config`: shows a config with every key, two configs' differences, or the JSON Schema. No torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ConfigOrRun = Annotated[
 ]
 
 ABSENT: Final = "-"
-"""Shown where a config has no such key."""
+"""Cell of a key that a config does not have."""
 
 
 def show(config: ConfigOrRun, *, overrides: Override = None, out: Runs = None) -> int:
@@ -54,7 +54,7 @@ def show(config: ConfigOrRun, *, overrides: Override = None, out: Runs = None) -
 
 
 def _values(table: Any, at: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    """Go through the items of a container of tomlkit that are no tables, by their paths."""
+    """Yield the values below a container of tomlkit, with their paths."""
     for key in table:
         value = table.item(key)
         is_table = isinstance(value, Mapping)
@@ -65,7 +65,7 @@ def _values(table: Any, at: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def _origin(tree: Tree, path: KeyPath) -> str:
-    """Say where a value comes from; empty if the file that was asked for says it."""
+    """Name the origin of a value; empty if the file that was asked for sets it."""
     if not tree.was_set(path):
         return "default"
     origin = tree.origin(path)
@@ -110,16 +110,17 @@ def schema() -> int:
 
 
 def _read(name: str, overrides: Sequence[str], out: Path | None) -> Tree:
-    """Read a config, or that of a run, whose directory only its user may write to: it names modules.
+    """Read a config, or the config of a run; it names modules, so only its user may write to the run.
 
     Raises:
-        ConfigError: there is none, or it is no TOML; UntrustedPlaceError: others may change the run.
+        ConfigError: the config does not exist, or is no TOML.
+        UntrustedPlaceError: other users may change the run.
     """
     if find_config(name, Path.cwd()) is None:
         try:
             run = RunDirectory.find(name, DEFAULT_OUT if out is None else out)
         except NoSuchRunError:
-            return read(name, overrides)  # Its message names the nearest config.
+            return read(name, overrides)  # The error names the nearest config.
         run.check()
         tree = read(str(run.config), overrides)
         fill_in_later_keys(tree)

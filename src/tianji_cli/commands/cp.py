@@ -48,7 +48,7 @@ def cp(config: ShippedConfig, path: Target = None, *, force: Force = False) -> i
         target /= source.name
     if os.path.lexists(target) and not force:
         raise UsageError(f"{target} is there already: name another path, or replace it with --force")
-    # A file of that name beside the copy must not take the place of the one that is meant.
+    # Another file of that name beside the copy must not replace the base.
     text = re.sub(
         r'^extends = "([^/"]+)"',
         r'extends = "configs/\1"',

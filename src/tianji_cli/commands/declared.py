@@ -1,4 +1,4 @@
-"""Parameters of a command as its source declares them, for a shell: nothing heavy is imported."""
+"""Reads the parameters of a command from its source, for completion in a shell; imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import typer
 from tianji_cli.commands import completion, options
 
 _TOLD: Final = {"metavar", "help", "autocompletion"}
-"""Keywords of typer's that matter to a shell."""
+"""Keywords of typer that matter to a shell."""
 
 
 def declared(function: str) -> Callable[..., None]:
     """Make a function that has the parameters of a command, and does nothing.
 
-    Types are what a shell cares for: whether a word follows, and whether several may.
+    Its types tell a shell only whether a word follows, and whether several may.
 
     Args:
-        function: module and name, as ``train:train``.
+        function: module and name, such as ``train:train``.
     """
     module, _, name = function.partition(":")
     tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_bytes())
@@ -57,7 +57,7 @@ def declared(function: str) -> Callable[..., None]:
 
 
 def _annotation(node: ast.expr | None, named: Mapping[str, ast.expr]) -> Any:
-    """Read a parameter's type, and what typer is told of it."""
+    """Read a parameter's type, and its options for typer."""
     match node:
         case ast.Name(id=name) if name in named:
             return _annotation(named[name], named)
@@ -76,7 +76,7 @@ def _annotation(node: ast.expr | None, named: Mapping[str, ast.expr]) -> Any:
 
 
 def _literal(node: ast.expr) -> Any:
-    """Read a value; the name of a function that completes is that function, and of anything else None."""
+    """Read a literal value, or a function of ``completion`` by its name; None for any other expression."""
     if isinstance(node, ast.Name):
         return getattr(completion, node.id, None)
     try:

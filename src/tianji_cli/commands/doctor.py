@@ -1,4 +1,4 @@
-"""`tianji doctor`: looks for what would keep a training from running on this machine. No torch."""
+"""`tianji doctor`: looks for problems that keep a training from running on this machine. No torch."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def examine(json_to: Json = None) -> int:
 
 
 def show_findings(findings: Sequence[Finding], title: str, fine: str, json_to: str | None) -> int:
-    """Print findings and what to do about those that are not as they should be.
+    """Print findings, and remedies for those that are not ok.
 
     Args:
-        fine: what is said if all are.
+        fine: text to print if all are ok.
 
     Returns:
         The exit status: 1 if one is a problem.
@@ -70,7 +70,7 @@ def show_findings(findings: Sequence[Finding], title: str, fine: str, json_to: s
 
 
 def stale() -> Iterator[Finding]:
-    """Remove what killed jobs left behind."""
+    """Remove the remains of killed jobs."""
     removed = remove_stale()
     yield Finding("left behind by killed jobs", f"removed: {', '.join(removed)}" if removed else "nothing")
 
@@ -89,7 +89,7 @@ def system() -> Iterator[Finding]:
 
 
 def torch() -> Iterator[Finding]:
-    """Which torch is installed, and for what device; without importing it."""
+    """Version and device of the installed torch, read without importing it."""
     version = _version("torch")
     if version is None:
         yield Finding("torch", "not installed", "problem", "pip install torch")
@@ -101,8 +101,8 @@ def torch() -> Iterator[Finding]:
 
 
 def _cuda_of_torch() -> str | None:
-    """Read from torch's own file which CUDA it was built for; None for none."""
-    # Not every build says it in its version: the usual one is for CUDA on some systems and not on others.
+    """Read torch's CUDA version from its own file; None if it is built without CUDA."""
+    # The version of torch is not enough: the usual build is for CUDA on some systems and not on others.
     package = importlib.util.find_spec("torch")
     if package is None or package.origin is None:
         return None
@@ -112,7 +112,7 @@ def _cuda_of_torch() -> str | None:
 
 
 def gpus(*, wanted: bool, driver: Path = NVIDIA_DRIVER) -> Iterator[Finding]:
-    """Which GPUs the driver has."""
+    """GPUs of the NVIDIA driver."""
     if not (driver / "version").is_file():
         # WSL2 has a driver elsewhere.
         yield Finding("GPUs", f"no NVIDIA driver in {driver}: without one, training runs on the CPU")
@@ -125,7 +125,7 @@ def gpus(*, wanted: bool, driver: Path = NVIDIA_DRIVER) -> Iterator[Finding]:
 
 
 def packages() -> Iterator[Finding]:
-    """Which version of each dependency is there."""
+    """Installed versions of the dependencies."""
     extras = ("", *(metadata.metadata("tianji").get_all("Provides-Extra") or ()))
     for requirement in map(Requirement, metadata.requires("tianji") or ()):
         extra = next((extra for extra in extras if _applies(requirement, extra)), "dev")
@@ -142,12 +142,12 @@ def packages() -> Iterator[Finding]:
 
 
 def _applies(requirement: Requirement, extra: str) -> bool:
-    """Whether a requirement is one on this machine, with an extra asked for or none ("")."""
+    """Whether a requirement applies on this machine, with an extra, or with none ("")."""
     return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 
 def _asked_for(requirement: Requirement) -> list[str]:
-    """Name the packages: "gymnasium[box2d]" asks for what gymnasium's extra asks for."""
+    """List the packages of a requirement; "gymnasium[box2d]" asks for those of gymnasium's extra."""
     if not requirement.extras or _version(requirement.name) is None:
         return [requirement.name]
     below = [Requirement(text) for text in metadata.requires(requirement.name) or ()]
@@ -167,7 +167,7 @@ def _version(name: str) -> str | None:
 
 
 def engines() -> Iterator[Finding]:
-    """Which transports load."""
+    """Whether each transport loads."""
     for engine in transports.available():
         subject = f"transport {engine.name}"
         if engine.error is None:
@@ -178,7 +178,7 @@ def engines() -> Iterator[Finding]:
 
 
 def launchers() -> Iterator[Finding]:
-    """Tell of the variables of an MPI launcher that is none."""
+    """Warn of variables that an MPI launcher has left over."""
     if names := left_over():
         yield Finding(
             "MPI launcher", f"{', '.join(names)}: {LEFT_OVER}", "warning", f"unset {' '.join(names)}"
@@ -186,7 +186,7 @@ def launchers() -> Iterator[Finding]:
 
 
 def ucx() -> Iterator[Finding]:
-    """What UCX found on this machine, and the variables that it reads."""
+    """Transports and devices of UCX on this machine, and its environment variables."""
     settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("UCX_"))
     try:
         from tianji_transports.ucx.library import describe  # noqa: PLC0415 - an extra, and takes 0.3 s

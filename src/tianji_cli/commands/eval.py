@@ -1,6 +1,6 @@
-"""`tianji eval`: plays greedy episodes with a policy that a run has saved, or with one to compare it with.
+"""`tianji eval`: plays greedy episodes with a run's saved policy, or with a baseline to compare it with.
 
-Many are played side by side; those that are filmed one after the other, since a film has one picture.
+Episodes are played side by side; filmed episodes one after the other, since a film has one picture.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 INTERVAL_S: Final = 1.0
 IDLE_S: Final = 10.0
-"""Between two lines of progress; and where no episode has ended since the last, in a pipe."""
+"""Seconds between two lines of progress; ``IDLE_S`` in a pipe if no episode has ended since the last line."""
 
 GRACE_S: Final = 2.0
-"""Beyond its limit, for the step that the evaluation is in."""
+"""Seconds beyond the evaluation's limit, for the step that it is in."""
 
 CLOSE_S: Final = 5.0
-"""For closing the environments."""
+"""Maximum seconds to close the environments."""
 
 
 Episodes = Annotated[
@@ -111,7 +111,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     """
     remove_stale()
     directory = RunDirectory.find(run, DEFAULT_OUT if out is None else out)
-    for warning in directory.check():  # Its config names modules that will run.
+    for warning in directory.check():  # The run's config names modules that will run.
         say(f"warning: {warning}")
     config = load_run_config(str(directory.config))
     player = _find_policy(policy, checkpoint)
@@ -121,9 +121,9 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     number = episodes or (100 if render is None else 1)
     experiment = config.experiment
     limits = EvaluationLimits(max_s or experiment.eval_max_s, max_steps or experiment.eval_max_steps)
-    faulthandler.enable(2)  # It plays here: what a library takes down has a place in the program.
+    faulthandler.enable(2)  # This process plays: if a library crashes it, the user sees where.
     with _ProgressLine(number, quiet=json_to == "-") as progress:
-        # torch is slow to import, and what the command line got wrong is known by now.
+        # torch is slow to import; errors of the command line are found before.
         from tianji_cli.roles.filming import Filming  # noqa: PLC0415
         from tianji_cli.worker.build import build_evaluator  # noqa: PLC0415
         from tianji_cli.worker.builder import Builder  # noqa: PLC0415
@@ -152,7 +152,7 @@ def _check_film(path: Path | None, *, overlay: bool) -> None:
     """Refuse a film that cannot be written, before torch is imported.
 
     Raises:
-        UsageError: says what would be right.
+        UsageError: the message has a remedy.
     """
     if path is None:
         if overlay:
@@ -165,10 +165,10 @@ def _check_film(path: Path | None, *, overlay: bool) -> None:
 
 
 def _find_policy(policy: str, checkpoint: str | None) -> PolicyName:
-    """Check who is to play.
+    """Find the policy that plays.
 
     Raises:
-        UsageError: there is no such policy, or none that has checkpoints.
+        UsageError: there is no such policy, or it has no checkpoints and the user names one.
     """
     found = next((name for name in POLICIES if name == policy), None)
     if found is None:
@@ -184,7 +184,7 @@ def _play(
     film: Callable[[Evaluator], Filming] | None,
     progress: _ProgressLine,
 ) -> tuple[Evaluator, Film | None]:
-    """Play all episodes, and film them if that is wanted; returns what has played, and the film."""
+    """Play all episodes, and film them if there is a ``film``; returns the evaluator and the film."""
     with ExitStack() as stack:
         start_s = limits.max_s + START_S
         filming = None
@@ -192,7 +192,7 @@ def _play(
             with limit(start_s):
                 evaluator = build()
                 stack.callback(_close, evaluator)
-                if film is not None:  # It begins with the first observation: what cannot be drawn shows now.
+                if film is not None:  # Films the first observation, so that a drawing error shows now.
                     filming = stack.enter_context(_begin_film(film, evaluator))
         except HangsError as cause:
             raise TimeoutError(f"environments and policy were not ready after {start_s:g} s") from cause
@@ -213,7 +213,7 @@ def _begin_film(film: Callable[[Evaluator], Filming], evaluator: Evaluator) -> F
     """Film the first observation.
 
     Raises:
-        FilmError: the film cannot be written, or what plays cannot be drawn.
+        FilmError: the film cannot be written, or the environment cannot be drawn.
     """
     try:
         return film(evaluator)
@@ -224,7 +224,7 @@ def _begin_film(film: Callable[[Evaluator], Filming], evaluator: Evaluator) -> F
 
 
 def _close(evaluator: Evaluator) -> None:
-    """Close the environments; what was played is shown though closing them hangs, unless code in C does."""
+    """Close the environments, but give up after ``CLOSE_S`` and show the result; C code may hang longer."""
     try:
         with limit(CLOSE_S):
             evaluator.close()
@@ -233,7 +233,7 @@ def _close(evaluator: Evaluator) -> None:
 
 
 class _ProgressLine(AbstractContextManager["_ProgressLine"]):
-    """Shows how far the evaluation is: in a line on a terminal, or a line a second in a pipe."""
+    """Shows the progress of the evaluation: one line on a terminal, or a line a second in a pipe."""
 
     def __init__(self, episodes: int, *, quiet: bool) -> None:
         self._line = Progress(episodes, quiet, ticks=True, plain=False)
@@ -242,7 +242,7 @@ class _ProgressLine(AbstractContextManager["_ProgressLine"]):
         self._shown = Evaluating(0, 0, 0, 0.0)
 
     def show(self, progress: Evaluating, returns: Sequence[float]) -> None:
-        """Show it, unless the last line is too young, or nothing has changed since."""
+        """Show the progress, unless the last line is too young."""
         idle = self._shown.seconds and progress.episodes == self._shown.episodes and self._writes
         if progress.seconds - self._shown.seconds < (IDLE_S if idle else INTERVAL_S):
             return
@@ -254,7 +254,7 @@ class _ProgressLine(AbstractContextManager["_ProgressLine"]):
                 sys.stderr.write(f"evaluating: {progress}\n")
                 sys.stderr.flush()
             except OSError:
-                self._writes = False  # The pipe has gone: it goes on unseen.
+                self._writes = False  # The pipe has gone; the evaluation goes on.
 
     def __exit__(self, *_exception: object) -> None:
         self._line.close()
@@ -268,7 +268,7 @@ def _show(
     film: Film | None,
     json_to: str | None,
 ) -> None:
-    """Print the result, for people or programs; wins, agents and metrics only where there are any.
+    """Print the result, for people or as JSON; wins, agents and metrics only where there are any.
 
     Args:
         other: name of the policy that played, if it is not the trained one as it is.

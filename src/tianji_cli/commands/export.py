@@ -1,4 +1,4 @@
-"""`tianji export`: writes what a run has learnt into an ONNX file that acts without tianji, and checks it."""
+"""`tianji export`: writes a run's policy into an ONNX file that acts without tianji, and checks the file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = 1
 ALLOWED: Final = 1e-4
-"""Largest difference of an output; see ``worker.comparison``."""
+"""Largest allowed difference of an output; see ``worker.comparison``."""
 
 
 def export(
@@ -57,7 +57,7 @@ def export(
         RunFailed: the file would not act as the policy does; nothing was written.
     """
     directory = RunDirectory.find(run, DEFAULT_OUT)
-    for warning in directory.check():  # Its config names modules that will run.
+    for warning in directory.check():  # The run's config names modules that will run.
         say(f"warning: {warning}")
     _check_file(kind, out)
     require("onnx", f"--format {kind}")
@@ -86,10 +86,10 @@ def export(
 
 
 def _check_file(kind: str, out: Path) -> None:
-    """Check what is to be written, and where.
+    """Check the format and the file.
 
     Raises:
-        UsageError: there is no such format, or the file cannot be one.
+        UsageError: there is no such format, or the file cannot be written or has another suffix.
     """
     if kind == "torchscript":
         raise UsageError("--format: torchscript is no format any more, since torch deprecates it; onnx is")
@@ -112,12 +112,12 @@ def _export(
     sampled: bool,
     progress: Progress,
 ) -> tuple[bytes, dict[str, Any], dict[str, float]]:
-    """Build the policy, write it in memory, and compare it with the original if that is wanted.
+    """Build the policy, write it in memory, and compare it with the original if ``check``.
 
     Returns:
-        The file, its metadata, and by each output's name how far it is off at most.
+        The file's content, its metadata, and the greatest difference of each output by name.
     """
-    # torch is slow to import, and what the command line got wrong is known by now.
+    # torch is slow to import; errors of the command line are found before.
     from tianji_algos import registry as algorithms  # noqa: PLC0415
     from tianji_algos.export import ExportedPolicy, trace  # noqa: PLC0415
     from tianji_cli.files.checkpoint import load_parameters  # noqa: PLC0415
@@ -160,7 +160,7 @@ def _describe(port: Port) -> dict[str, Any]:
 
 
 def _refuse_differences(out: Path, differences: Mapping[str, float]) -> None:
-    """Refuse a file that does not act as it should.
+    """Refuse a file that does not act like the policy.
 
     Raises:
         RunFailed: names the outputs.

@@ -1,4 +1,4 @@
-"""`tianji join`: this host takes part in a job of another one's."""
+"""`tianji join`: this host takes part in another host's job."""
 
 from __future__ import annotations
 

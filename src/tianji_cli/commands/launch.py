@@ -84,7 +84,7 @@ def slurm(  # noqa: PLR0913 - the options of a command are its parameters
         write_whole(script, batch_script(job, run.path, request, tianji).encode())
         number = submit(script)
     except BaseException:
-        shutil.rmtree(run.path)  # It was not run, and will not be.
+        shutil.rmtree(run.path)  # The job was not submitted, so the run never begins.
         raise
     sys.stdout.write(f"submitted job {number}: {script}\n")
     return 0
@@ -121,7 +121,7 @@ def _launch_sweep(
         write_whole(script, sweep_script(plan.job, script.parent, array, request, tianji).encode())
         number = submit(script)
     except BaseException:
-        shutil.rmtree(directory.path)  # It has no trials, and will have none.
+        shutil.rmtree(directory.path)  # The job was not submitted, so there are no trials.
         raise
     sys.stdout.write(f"submitted job {number}: {script}\n")
     return 0

@@ -1,4 +1,4 @@
-"""`tianji list`: names for a config, where each comes from and what it lacks; configs; runs. No torch."""
+"""`tianji list`: lists names for a config, with sources and missing packages; configs; runs. No torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FAMILIES: Final[Mapping[str, tuple[str, str]]] = {
     "phys2d": ("jax", "pip install 'gymnasium[jax]'"),
     "tabular": ("jax", "pip install 'gymnasium[jax]'"),
 }
-"""Modules of gymnasium's environments that need a library: its import name, and how to get it."""
+"""Modules of gymnasium's environments that need a library: its import name, and the command to install it."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Entry:
         id: what to write as ``id`` beside it; empty where there is none.
         description: one line.
         source: the distribution or module it comes from.
-        missing: what to do before it can be used; empty if it can be.
+        missing: what to do before the name can be used; empty if nothing is missing.
     """
 
     name: str
@@ -109,7 +109,7 @@ def models() -> Iterator[Entry]:
 
 
 def environment_types() -> Iterator[Entry]:
-    """List environment types and their ids: of each of gymnasium's environments, the newest version's."""
+    """List environment types and their ids; of gymnasium's environments only the newest versions."""
     for entry in _named(environments.TYPES):
         yield entry
         if entry.name in _IDS:
@@ -117,12 +117,12 @@ def environment_types() -> Iterator[Entry]:
 
 
 def roles() -> Iterator[Entry]:
-    """List roles that installed packages bring for ``[roles.NAME]``; the built-in ones need no naming."""
+    """List roles of installed packages for ``[roles.NAME]``; a config does not name the built-in roles."""
     return _named(ROLES)
 
 
 def engines() -> Iterator[Entry]:
-    """List transports, and why one cannot be used."""
+    """List transports, with the reason why one cannot be used."""
     missing = {engine.name: engine.error for engine in transports.available()}
     for entry in _named(transports.ENGINES):
         error = missing[entry.name]
@@ -139,7 +139,7 @@ _LISTS: Final[Mapping[str, Callable[[], Iterable[Entry]]]] = {
 
 
 def _list_configs(json_to: str | None) -> None:
-    """Print the configs that come with tianji, each with what it trains."""
+    """Print the configs that come with tianji, each with its agent and environment."""
     configs = []
     for name, path in shipped_configs().items():
         values = read(name).values
@@ -155,7 +155,7 @@ def _list_configs(json_to: str | None) -> None:
 
 
 def _first_sentence(config: Path) -> str:
-    """Read what a config says of itself in the comment at its top."""
+    """Read the first sentence of the comment at a config's top."""
     comment = takewhile(lambda line: line.startswith("#"), config.read_text(encoding="utf-8").splitlines())
     text = " ".join(line.lstrip("# ") for line in comment)
     return re.split(r"(?<!al)[.:;] ", text, maxsplit=1)[0].rstrip(".")
@@ -181,7 +181,7 @@ def _gymnasium_ids() -> Iterator[Entry]:
             else getattr(spec.entry_point, "__module__", "")
         )
         if module == "gymnasium.envs":
-            continue  # Its stand-ins for packages that wrap environments of the old gym.
+            continue  # Stand-ins for packages that wrap environments of the old gym.
         source, _, below = module.partition(".")
         family = below.removeprefix("envs.").partition(".")[0] if source == "gymnasium" else ""
         library, command = _FAMILIES.get(family, ("", ""))
@@ -241,7 +241,7 @@ def _smax_scenarios() -> Iterator[Entry]:
 
 
 def _lacking(library: str, extra: str) -> str:
-    """Describe how to get a library; nothing if it is there."""
+    """Return the command that installs a library; empty if it is installed."""
     return f"pip install 'tianji[{extra}]'" if importlib.util.find_spec(library) is None else ""
 
 
@@ -254,11 +254,11 @@ _IDS: Final[Mapping[str, Callable[[], Iterable[Entry]]]] = {
     "smac": _smac_maps,
     "smax": _smax_scenarios,
 }
-"""Environment types whose ids are known."""
+"""Functions that list the ids of environment types."""
 
 
 def _describe(target: str) -> str:
-    """Read the first line of a docstring out of the source: importing a class may cost what torch costs."""
+    """Read the first line of a docstring from the source: importing the class might import torch."""
     module, _, attribute = target.partition(":")
     try:
         spec = importlib.util.find_spec(module)

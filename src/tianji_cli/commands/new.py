@@ -1,4 +1,4 @@
-"""`tianji new`: a directory with an environment, a config, a test and a README, to begin with."""
+"""`tianji new`: makes a project to begin with: an environment, a config, a test and a README."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tianji_cli.errors import TianjiError, UsageError
 from tianji_cli.telemetry.report import print_lines
 
 PROJECT: Final = Path(__file__).with_name("project")
-"""The files as they are copied; NAME in them stands for the project's name."""
+"""Directory of the files to copy; NAME in them stands for the project's name."""
 
 FILES: Final = ("README.md", "config.toml", "my_env.py", "pytest.ini", "test_training.py")
 
@@ -30,7 +30,7 @@ def new(directory: Directory) -> int:
         TianjiError: it cannot be written.
     """
     place = directory.expanduser()
-    # What a directory may be called, a run may not always be.
+    # A run's name allows fewer characters than a directory's.
     name = re.sub(r"[^A-Za-z0-9_-]+", "_", place.absolute().name).strip("_-") or "project"
     try:
         place.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Options that commands share. Imports next to nothing: `tianji --help` reads it too."""
+"""Options that commands share. Imports next to nothing, since `tianji --help` imports this module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tianji profile`: its command line. Imports next to nothing: `tianji --help` reads it too."""
+"""Command line of `tianji profile`. Imports next to nothing, since `tianji --help` imports this module."""
 
 from __future__ import annotations
 

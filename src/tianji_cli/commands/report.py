@@ -1,4 +1,4 @@
-"""`tianji report`: a page on runs, in one HTML file."""
+"""`tianji report`: writes a page on runs, in one HTML file."""
 
 from __future__ import annotations
 

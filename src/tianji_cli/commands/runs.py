@@ -1,4 +1,4 @@
-"""`tianji show`, `logs`, `stop` and `rm`: what is done with a run that is there, from its files alone.
+"""`tianji show`, `logs`, `stop` and `rm`: act on an existing run, from its files alone.
 
 `tianji list runs` has its lines from here, too.
 """
@@ -36,13 +36,13 @@ from tianji_cli.telemetry.run_state import RunState, in_short, is_running, read_
 from tianji_cli.telemetry.tables import print_facts, print_table, write_json
 
 LOOK_S: Final = 0.5
-"""Seconds between two looks at what grows: no event says so for files that another host writes."""
+"""Seconds between two looks at growing files; there is no event if another host writes them."""
 
 BLOCK: Final = 1 << 20
 """Bytes of a log that are read at once."""
 
 LONGEST_LINE: Final = 1 << 16
-"""Bytes of a log that are printed as a line, if it has no end before."""
+"""Maximum bytes of a log in one printed line."""
 
 SeveralRuns = Annotated[
     list[str],
@@ -93,7 +93,7 @@ def list_runs(out: Path, json_to: str | None) -> None:
 
 
 def runs_in(out: Path) -> Iterator[RunDirectory]:
-    """Go through what has a run's place below a directory, ``NAME/N``, be it whole or not.
+    """Yield all directories that have a run's place below a directory, ``NAME/N``, whole or damaged.
 
     Seeds of a config are in ``NAME/seeds-N/SEED``, a sweep's trials in ``NAME/sweep-N/trials/N/SEED``.
     """
@@ -113,7 +113,7 @@ def _directories(place: Path) -> list[Path]:
 
 
 def _name(run: RunDirectory, out: Path) -> str:
-    """What a command takes as RUN, as short as it can be said."""
+    """Shortest name of a run that a command accepts as RUN."""
     is_usual = out == DEFAULT_OUT and run.path.is_relative_to(out)
     return str(run.path.relative_to(out) if is_usual else run.path)
 
@@ -185,7 +185,7 @@ def _standing(state: RunState) -> Iterator[str]:
 
 
 def _config_of(run: RunDirectory) -> dict[str, Any]:
-    """Read a run's config as it stands; empty if it cannot be read."""
+    """Read a run's config without validation; empty if it cannot be read."""
     try:
         return read_toml(run.config)
     except (OSError, ValueError):
@@ -193,7 +193,7 @@ def _config_of(run: RunDirectory) -> dict[str, Any]:
 
 
 def _files_of(run: RunDirectory) -> dict[str, str]:
-    """Where the files are that there are, by what they are."""
+    """Paths of a run's files that exist, by kind."""
     places = {
         "config": run.config,
         "metrics": run.metrics,
@@ -217,7 +217,7 @@ def logs(run: Run, process: Process = None, *, follow: Follow = False, out: Runs
     try:
         _print_logs(directory, process, follow=follow)
     except BrokenPipeError:
-        # What is left in the buffer would complain at the interpreter's end.
+        # Flushing the rest of the buffer would raise an error at the interpreter's end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return INTERRUPTED
     return 0
@@ -226,7 +226,7 @@ def logs(run: Run, process: Process = None, *, follow: Follow = False, out: Runs
 def _print_logs(run: RunDirectory, process: str | None, *, follow: bool) -> None:
     known: dict[str, _Log] = {}
     while True:
-        # In this order: a run that is over has written everything that is read after that.
+        # The order matters: a run that is over has written all lines that are read after.
         waits = run.config.exists() and not run.metrics.exists()
         goes_on = follow and (waits or is_running(run))
         found = _logs_of(run, process)
@@ -251,7 +251,7 @@ def _print_logs(run: RunDirectory, process: str | None, *, follow: bool) -> None
 
 
 def _logs_of(run: RunDirectory, process: str | None) -> dict[str, Path]:
-    """Find logs by the names of their processes, the root's first; or only the one of a process."""
+    """Find the logs by process name, in the order of ranks; or only those of one process."""
     paths = {path.stem: path for path in (run.path / "logs").glob("*.log")}
 
     def rank(name: str) -> tuple[int, str]:
@@ -263,13 +263,13 @@ def _logs_of(run: RunDirectory, process: str | None) -> dict[str, Path]:
             return True
         role, _, of_rank = process.rpartition("-")
         *roles, its_rank = name.split("-")
-        return role in roles and of_rank == its_rank  # "buffer-learner-1" is that of "learner-1".
+        return role in roles and of_rank == its_rank  # "learner-1" is "buffer-learner-1", too.
 
     return {name: paths[name] for name in sorted(paths, key=rank) if is_meant(name)}
 
 
 class _Log:
-    """Owns the place in a log up to which it was printed."""
+    """Reads a log, and remembers the position up to which it was printed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -277,16 +277,16 @@ class _Log:
         self._last = b"\n"
 
     def lines(self, *, rest: bool) -> Iterator[str]:
-        """Read whole lines that have come since the last call, fit for a terminal.
+        """Yield the whole lines since the last call, fit for a terminal.
 
         Args:
-            rest: what stands behind the last line break, too.
+            rest: include the text after the last line break.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the log cannot be read.
         """
         with open(open_regular(self.path), "rb") as file:
-            if os.fstat(file.fileno()).st_size < self._position:  # It was cut, or written anew.
+            if os.fstat(file.fileno()).st_size < self._position:  # The log was cut, or begun anew.
                 file.seek(LOG_BYTES)
                 kept = file.read()
                 shown = kept.rfind(self._last) + len(self._last) if self._last in kept else 0
@@ -342,19 +342,19 @@ def stop(run: Run, *, no_wait: NoWait = False, limit_s: Limit = 120.0, out: Runs
 
 
 def _root_process(run: RunDirectory) -> tuple[int, int] | None:
-    """Find the process that holds a run, as one that has its metrics open for appending.
+    """Find the process that holds a run: it has the run's metrics open for appending.
 
     Returns:
-        Its number and a descriptor of it, which the caller closes; None if it has ended meanwhile.
+        The process's number and a pidfd, which the caller closes; None if the process has ended meanwhile.
 
     Raises:
-        UsageError: it is on another host, or another user's.
+        UsageError: the process is on another host, or another user's.
     """
     pid = writer_here(run.metrics)
     if pid is not None:
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(pid)
-            if writer_here(run.metrics) == pid:  # No other process has got its number.
+            if writer_here(run.metrics) == pid:  # No other process has taken over the number.
                 return pid, descriptor
             os.close(descriptor)
     if not is_running(run):
@@ -412,7 +412,7 @@ def rm(runs: SeveralRuns, *, yes: Yes = False, out: Runs = None) -> int:
 
 
 def _confirm(states: Sequence[RunState], *, yes: bool) -> None:
-    """Ask on a terminal; elsewhere ``--yes`` has to be given."""
+    """Ask the user on a terminal; without a terminal ``--yes`` is required."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -425,7 +425,7 @@ def _confirm(states: Sequence[RunState], *, yes: bool) -> None:
 
 @contextlib.contextmanager
 def _not_in_use(run: RunDirectory) -> Iterator[None]:
-    """Hold a run, so that no process can go on with it meanwhile."""
+    """Lock a run, so that no process can resume it meanwhile."""
     try:
         held = AppendOnlyFile(run.metrics) if run.metrics.exists() else None
     except InUseError as cause:
@@ -440,20 +440,20 @@ def _not_in_use(run: RunDirectory) -> Iterator[None]:
 
 
 def _remove(run: RunDirectory) -> None:
-    """Remove a run, its config last: what an interruption leaves is still a run, and can be removed again."""
+    """Remove a run, its config last: after an interruption the rest is still a run, which can be removed."""
     place = run.path.absolute()  # "." cannot be removed by that name.
     try:
         for entry in os.scandir(place):
             if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)  # Links in it are removed, and not followed.
+                shutil.rmtree(entry.path)  # Removes links in it without following them.
             elif entry.name != CONFIG:
                 os.unlink(entry.path)
-        (place / CONFIG).unlink(missing_ok=True)  # Of a seed that has not begun there is none.
+        (place / CONFIG).unlink(missing_ok=True)  # A seed that has not begun has none.
         place.rmdir()
     except (OSError, RecursionError) as cause:
         at, why = getattr(cause, "filename", None) or place, getattr(cause, "strerror", None) or cause
         raise TianjiError(f"cannot remove {at}: {why}") from cause
     experiment = place.parent
     if not Path.cwd().is_relative_to(experiment):
-        with contextlib.suppress(OSError):  # It has other runs.
+        with contextlib.suppress(OSError):  # The experiment has other runs.
             experiment.rmdir()

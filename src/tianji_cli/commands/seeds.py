@@ -1,4 +1,4 @@
-"""`tianji train --seeds`: several seeds of a config side by side, one display, what they came to together."""
+"""`tianji train --seeds`: trains several seeds of a config side by side, with one display and one result."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 COLUMNS: Final = ("seed", "status", "env steps", "best return", "why")
 MOST_SEEDS: Final = 1000
 MOST_DIGITS: Final = 20
-"""Of a number that is looked at; Python reads no longer ones than some thousand."""
+"""Maximum digits of a number in ``--seeds``; Python reads no numbers of more than some thousand digits."""
 
 
 def train_seeds(job: JobConfig, seeds: str, place: Path, *, quiet: bool, json_to: str | None) -> int:
     """Train a config with several seeds.
 
     Raises:
-        UsageError: they cannot be; RunFailed: one of them has failed.
+        UsageError: the seeds cannot be trained.
+        RunFailed: one of them has failed.
     """
     from tianji_cli.runs.seeds import to_begin  # noqa: PLC0415 - imports NumPy
 
@@ -45,14 +46,15 @@ def train_seeds(job: JobConfig, seeds: str, place: Path, *, quiet: bool, json_to
 def resume_seeds(
     directory: SeedsDirectory, settings: Sequence[str], *, quiet: bool, json_to: str | None
 ) -> int:
-    """Go on with the seeds of a directory that are not done.
+    """Go on with the unfinished seeds of a directory.
 
     Raises:
-        UsageError: they cannot be, or one of them runs; RunFailed: one of them has failed.
+        UsageError: the seeds cannot be trained, or one of them is running.
+        RunFailed: one of them has failed.
     """
     from tianji_cli.runs.seeds import to_go_on  # noqa: PLC0415
 
-    check_trusted(directory.config)  # It names modules that will run.
+    check_trusted(directory.config)  # The config names modules that will run.
     job = load_run_config(str(directory.config), settings)
     check_one_host(job)
     with directory.alone():
@@ -60,13 +62,13 @@ def resume_seeds(
 
 
 def numbers_of(text: str, first: int) -> list[int]:
-    """Read ``--seeds``: how many, from the config's own on, or a list.
+    """Read ``--seeds``: a number of seeds, which begin with ``first``, or a list.
 
     >>> numbers_of("3", 7), numbers_of("3,11", 7), numbers_of("5,", 7)
     ([7, 8, 9], [3, 11], [5])
 
     Raises:
-        UsageError: it is neither, or names a seed twice, or one that is none.
+        UsageError: the text is neither, or names a seed twice, or a seed that is too great.
     """
     parts = [part.strip() for part in text.removesuffix(",").split(",")]
     if not all(part.isascii() and part.isdecimal() and len(part) <= MOST_DIGITS for part in parts):
@@ -88,10 +90,10 @@ def numbers_of(text: str, first: int) -> list[int]:
 
 
 def check_one_host(job: JobConfig) -> None:
-    """Refuse what several trainings side by side cannot have.
+    """Refuse several seeds of a job over several hosts.
 
     Raises:
-        UsageError: says what.
+        UsageError: the job has more than one host.
     """
     if job.distribution.hosts > 1:
         raise UsageError(

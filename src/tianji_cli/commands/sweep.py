@@ -1,4 +1,4 @@
-"""`tianji sweep`: begins a search for good values of a config's keys, joins one, or goes on with it."""
+"""`tianji sweep`: begins a search for good values of a config's keys, joins one, or resumes one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tianji_cli.runs.sweep.study import SweepStudy
 
 MOST_SHOWN: Final = 10
-"""Trials in the result, the best first."""
+"""Maximum trials in the printed result, the best first."""
 
 Trials = Annotated[
     int | None, typer.Option(min=1, max=10_000, help="How many in all; what the config says by default.")
@@ -69,7 +69,7 @@ def sweep(
         RunFailed: not one trial has a value. TianjiError: the directory is damaged, or cannot be written to.
     """
     check_installed()
-    # Optuna and what draws take a second, which other commands do without.
+    # Optuna and matplotlib take a second to import, which other commands save.
     from tianji_cli.runs.sweep.space import plan_sweep  # noqa: PLC0415
 
     plan = plan_sweep(tree_of(config, overrides or (), name), trials)
@@ -79,7 +79,7 @@ def sweep(
     directory = _place_of(plan, out, resume=resume) or begin(plan, out)
     _check_same(directory, plan)
     study = _study(directory, plan)
-    # A full disk, or a directory that was removed meanwhile.
+    # The disk may be full, or the directory removed meanwhile.
     with errors_as(TianjiError, f"cannot go on with {directory.path}", OSError):
         if trials is not None:
             study.ask_for(plan.trials)
@@ -87,7 +87,7 @@ def sweep(
 
 
 def tree_of(config: str, overrides: Sequence[str], name: str | None) -> Tree:
-    """Read a config, and give it a name."""
+    """Read a config, and set the experiment's name if there is one."""
     tree = read(config, overrides)
     if name is not None:
         tree.assign(("experiment", "name"), name, "--name")
@@ -95,10 +95,10 @@ def tree_of(config: str, overrides: Sequence[str], name: str | None) -> Tree:
 
 
 def check_installed() -> None:
-    """Make sure that Optuna is there.
+    """Check that Optuna is installed.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it is not installed.
     """
     if find_spec("optuna") is None:
         raise UsageError("tianji sweep needs optuna, which is not installed: pip install 'tianji[sweep]'")
@@ -108,7 +108,7 @@ def _place_of(plan: Plan, out: Path | None, *, resume: bool) -> SweepDirectory |
     """Find the sweep to take part in; None if there is none yet.
 
     Raises:
-        UsageError: there has to be one.
+        UsageError: there is none to resume.
     """
     found = SweepDirectory(out) if out is not None else None
     if found is None and resume:
@@ -121,12 +121,12 @@ def _place_of(plan: Plan, out: Path | None, *, resume: bool) -> SweepDirectory |
 
 
 def _check_same(directory: SweepDirectory, plan: Plan) -> None:
-    """Make sure that a directory has the sweep of this config.
+    """Check that a directory has the sweep of this config.
 
     Raises:
-        UsageError: it is another config's.
+        UsageError: the sweep is another config's.
     """
-    check_trusted(directory.config)  # It names modules that will run.
+    check_trusted(directory.config)  # The config names modules that will run.
     theirs, ours = _fixed_part(_shared_by(directory)), _fixed_part(tomllib.loads(plan.toml()))
     if theirs != ours:
         key = next(key for key in (*theirs, *ours) if theirs.get(key) != ours.get(key))
@@ -137,24 +137,24 @@ def _check_same(directory: SweepDirectory, plan: Plan) -> None:
 
 
 def _shared_by(directory: SweepDirectory) -> dict[str, Any]:
-    """Read what all who take part share.
+    """Read the config that all processes of a sweep share.
 
     Raises:
-        TianjiError: it is damaged.
+        TianjiError: the config is damaged.
     """
     with errors_as(TianjiError, f"cannot read {directory.config}", OSError, ValueError):
         return tomllib.loads(directory.config.read_text(encoding="utf-8"))
 
 
 def _fixed_part(config: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what may change: how many trials there are to be, and what draws them if no grid does."""
+    """Leave out the keys of a sweep that may change: the number of trials, and the sampler unless a grid."""
     if not isinstance(table := config.get(SWEEP), dict):
         return config
     return config | {SWEEP: {**table, "trials": None, "sampler": table.get("sampler") == "grid"}}
 
 
 def begin(plan: Plan, out: Path | None) -> SweepDirectory:
-    """Make the directory of a sweep with all its trials waiting, or find what another process just made."""
+    """Make the directory of a sweep with all its trials waiting, or find the one of another process."""
 
     def fill(made: SweepDirectory) -> None:
         write_whole(made.config, plan.toml().encode())
@@ -248,10 +248,10 @@ def _cell(value: Any) -> str:
 
 
 def _members(trials: Iterable[FrozenTrial], here: Collection[int]) -> list[Member]:
-    """Trials as the board shows them.
+    """Convert trials into members of the board.
 
     Args:
-        here: those of this process.
+        here: numbers of this process's trials.
     """
     found = []
     for one in trials:

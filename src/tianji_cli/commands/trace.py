@@ -1,4 +1,4 @@
-"""`tianji trace`: what the roles of a run that is going on do from moment to moment."""
+"""`tianji trace`: records a timeline of the roles of a running job."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tianji_cli.telemetry.progress import status
 from tianji_cli.telemetry.run_state import is_running, read_state, root_host
 
 LOOK_S: Final = 0.2
-"""Seconds between two looks at the files; no event says so where another host writes them."""
+"""Seconds between two looks at the files; there is no event if another host writes them."""
 
 QUIET_S: Final = 15.0
-"""A root writes a row of the metrics each second; one that has written none for so long does not answer."""
+"""Seconds without a new row after which a root does not answer; it writes a row of metrics each second."""
 
 PATIENCE_S: Final = 60.0
-"""After the window. The root waits for its workers for half of this."""
+"""Seconds to wait for a trace after its window. The root waits for its workers for half of this."""
 
 Seconds = Annotated[float, typer.Option("--seconds", metavar="S", help="How long the run is traced.")]
 TraceOut = Annotated[
@@ -64,10 +64,10 @@ def trace(run: Run, *, seconds: Seconds = 5.0, out: TraceOut = None) -> int:
 
 
 def check_seconds(option: str, seconds: float) -> None:
-    """Refuse to trace for no time, or for longer than anything keeps.
+    """Refuse to trace for no time, or for more than ``MOST_S``.
 
     Raises:
-        UsageError: says what would be right.
+        UsageError: names the times that are right.
     """
     if not 0 < seconds <= MOST_S:  # NaN is neither.
         said = f"{seconds:g}" if math.isfinite(seconds) else str(seconds)
@@ -75,14 +75,14 @@ def check_seconds(option: str, seconds: float) -> None:
 
 
 def _check_place(where: Path) -> None:
-    """Refuse, before anything is traced, to write where nothing can be written."""
+    """Refuse a place that cannot be written to, before the trace begins."""
     if where.is_dir() or not os.access(where.parent, os.W_OK):
         raise UsageError(f"cannot write {where}: --out takes a file in a directory that is there")
 
 
 def _check_user(run: RunDirectory) -> None:
-    """Refuse to ask a run of another user, as root can: its root may not look at what is asked for."""
-    with suppress(FileNotFoundError):  # It ends just now.
+    """Refuse to ask a run of another user, as the superuser can: the run may not read the request."""
+    with suppress(FileNotFoundError):  # The process ends just now.
         process = writer_here(run.metrics)
         if process is not None and (owner := Path(f"/proc/{process}").stat().st_uid) != os.geteuid():
             raise UsageError(f"{run.path} is trained by user {owner}, who alone can trace it")
@@ -104,13 +104,13 @@ def requested(run: RunDirectory, seconds: float) -> Iterator[TracePlace]:
 def leave(
     run: RunDirectory, place: TracePlace, result: TraceResult, out: Path, *, quiet: bool = False
 ) -> None:
-    """Write, draw and, unless ``quiet``, print what came of a trace.
+    """Write and draw the timeline of a trace, and print it unless ``quiet``.
 
     Raises:
-        RunFailed: no process has said anything.
-        TianjiError: something cannot be read or written.
+        RunFailed: no process has reported anything.
+        TianjiError: a file cannot be read or written.
     """
-    # NumPy and what draws take a second, which other commands do without.
+    # NumPy and matplotlib take a second to import, which other commands save.
     from tianji_cli.runs.timeline.report import leave_timeline, print_timeline  # noqa: PLC0415
     from tianji_cli.runs.timeline.timeline import read_timeline  # noqa: PLC0415
 
@@ -124,15 +124,15 @@ def leave(
 
 
 def _await_result(run: RunDirectory, place: TracePlace, seconds: float) -> TraceResult:
-    """Wait until a trace is there.
+    """Wait for the result of a trace.
 
     Raises:
         RunFailed: the run has ended before, or its root does not answer.
-        TianjiError: what came cannot be read.
+        TianjiError: the result cannot be read.
     """
     size, until_s, is_taken = -1, math.inf, False
     while True:
-        # In this order: a root that has ended, or given up, has answered before if it has.
+        # The order matters: a root that ends or gives up answers before that, if at all.
         goes_on, is_there = is_running(run), place.is_there
         result = place.read_result()
         if result is not None:

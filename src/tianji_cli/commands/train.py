@@ -1,4 +1,4 @@
-"""`tianji train`: makes a plan, starts it, and stays until it is over."""
+"""`tianji train`: makes a plan, starts its processes, and waits for their end."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ from tianji_cli.telemetry.trackers import check_trackers
 from tianji_cli.wire.address import parse_address, resolve
 
 MAX_ROWS: Final = 64
-"""Rows of a plan on the screen; more processes are summed up, and whole with --json."""
+"""Maximum rows of a plan on the screen; more processes are summed up (--json lists them all)."""
 
 MOST_RANGES: Final = 4
-"""Ranges of numbers in a cell."""
+"""Maximum ranges of numbers in a cell."""
 
 
 ConfigToTrain = Annotated[
@@ -173,7 +173,7 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
             return resume_seeds(several, settings, quiet=quiet, json_to=json_to)
         earlier = RunDirectory.find(resume, place) if resume is not None else None
         if earlier is not None:
-            earlier.check()  # Its config names modules that will run.
+            earlier.check()  # The run's config names modules that will run.
             job = load_run_config(str(earlier.config), settings)
         elif env is not None:
             job = _by_defaults(env, agent or "ppo", settings, quiet=quiet or json_to == "-")
@@ -184,10 +184,10 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
             return 0
         job, source = (job, None) if earlier is not None else _with_source(job, place)
         plan = make_plan(job, expected_hosts(job))
-        # Ranks have the files where they were started.
+        # MPI ranks have the files where they were started.
         files = collect_files(job) if job.distribution.hosts > 1 and world is None else {}
         by_mpiexec = False
-        if not dry_run:  # What is quickly seen is looked at before anything is built.
+        if not dry_run:  # Quick checks come before anything is built.
             _check_needs(job)
             by_mpiexec = seeds is None and _wants_mpiexec(job, plan, launch, world)
             if earlier is None:
@@ -201,7 +201,7 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
             print_plan(plan, graph_of(job), job.roles, json_to, described(begun))
             return 0
         if seeds is not None or by_mpiexec:
-            stack.close()  # What is started has launchers of its own, or ranks that start by themselves.
+            stack.close()  # The trainings have launchers of their own, or ranks that start by themselves.
         if seeds is not None:
             return train_seeds(job, seeds, place, quiet=quiet, json_to=json_to)
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
@@ -209,7 +209,7 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         code = code_of_job(run) if launcher is None else digests(launcher.built.modules)
         resumed = earlier is not None
         changes = (*changes, *changed_code(run, code)) if resumed else ()
-        starter = launcher if world is None else None  # Ranks are there already.
+        starter = launcher if world is None else None  # MPI ranks are running already.
         request = RunRequest(job, run, resumed, changes, quiet, address, world, starter, files, code)
         return (
             run_under_mpiexec(job, len(plan.processes), run, code, resumed=resumed)
@@ -225,7 +225,7 @@ def _settings(
     name: str | None,
     init_from: str | None,
 ) -> list[str]:
-    """List the values of ``--set``, and options that stand for a key of the config."""
+    """List the values of ``--set``, and of options that stand for a key of the config."""
     keys = {
         "distribution.transport": transport,
         "distribution.device": device,
@@ -239,10 +239,10 @@ def _settings(
 def _check_one_job(
     config: str | None, env: str | None, agent: str | None, resume: str | None, init_from: str | None
 ) -> None:
-    """Refuse a command line that says no job, or several.
+    """Refuse a command line that names no job, or several.
 
     Raises:
-        UsageError: says what would be right.
+        UsageError: the message has a remedy.
     """
     if (config, env, resume).count(None) != 2:
         raise UsageError(
@@ -260,10 +260,10 @@ def _check_one_job(
 def _check_seeds(
     seeds: str | None, resume: str | None, run_in: Path | None, listen: str | None, launch: Launch | None
 ) -> None:
-    """Refuse what several seeds cannot have, before anything is built.
+    """Refuse options that several seeds cannot have, before anything is built.
 
     Raises:
-        UsageError: says what would be right.
+        UsageError: the message has a remedy.
     """
     if seeds is None:
         return
@@ -277,10 +277,10 @@ def _check_seeds(
 
 
 def _check_trace(seconds: float | None, seeds: str | None) -> None:
-    """Refuse a trace that cannot be.
+    """Refuse a trace of an impossible length, or of several seeds.
 
     Raises:
-        UsageError: says what would be right.
+        UsageError: the message has a remedy.
     """
     if seconds is None:
         return
@@ -290,7 +290,7 @@ def _check_trace(seconds: float | None, seeds: str | None) -> None:
 
 
 def _check_needs(job: JobConfig) -> None:
-    """Refuse a job that needs a GPU or a package which is not there.
+    """Refuse a job that needs a missing GPU or package.
 
     Raises:
         UsageError: names what is missing, and the command that installs a package.
@@ -306,7 +306,7 @@ def _check_needs(job: JobConfig) -> None:
 
 
 def _check_new(job: JobConfig, run_in: Path | None, place: Path) -> None:
-    """Refuse a place where a new run cannot be, before anything is made there."""
+    """Refuse a place where a new run cannot be made, before anything is made there."""
     if run_in is None:
         RunDirectory.next(job.experiment.name, place).check()
     else:
@@ -316,7 +316,7 @@ def _check_new(job: JobConfig, run_in: Path | None, place: Path) -> None:
 def _directory_for(
     job: JobConfig, run_in: Path | None, place: Path, source: Source | None, begun: Mapping[str, Any] | None
 ) -> RunDirectory:
-    """Make or adopt the directory of a new run, with a copy of what it begins with."""
+    """Make or adopt the directory of a new run, and copy the policy that it begins with."""
     run = RunDirectory.create(job.experiment.name, place) if run_in is None else RunDirectory.adopt(run_in)
     if source is not None and begun is not None:
         source.keep(run, begun)
@@ -324,7 +324,7 @@ def _directory_for(
 
 
 def _with_source(job: JobConfig, out: Path) -> tuple[JobConfig, Source | None]:
-    """Find what a new run begins with, and name it so that it is found from everywhere."""
+    """Find the source of ``init_from``, and make its name valid in every directory."""
     if job.experiment.init_from is None:
         return job, None
     source = Source.find(job, out)
@@ -333,8 +333,8 @@ def _with_source(job: JobConfig, out: Path) -> tuple[JobConfig, Source | None]:
 
 
 def _by_defaults(env: str, agent: str, overrides: Sequence[str], *, quiet: bool) -> JobConfig:
-    """Make a config of defaults, and name the tuned one that comes with tianji, if there is one."""
-    # It imports gymnasium, which a config that is wrong is refused without.
+    """Make a config of defaults, and tell the user if tianji has a tuned one."""
+    # This imports gymnasium; commands with a config do without until the config is checked.
     from tianji_cli.config.without_file import config_without_file, tuned_config  # noqa: PLC0415
 
     if not quiet and (tuned := tuned_config(env, agent)) is not None:
@@ -369,10 +369,10 @@ def _run_traced(request: RunRequest, seconds: float, json_to: str | None) -> Res
 
 
 def _exit_status(result: Result, world: World | None) -> int:
-    """Describe how the command ends, after ending MPI ranks that cannot end by themselves.
+    """Return the exit status, after ending MPI ranks that cannot end by themselves.
 
     Raises:
-        RunFailed: the run did.
+        RunFailed: the run has failed.
     """
     summary = result.summary
     if result.must_abort and world is not None:
@@ -384,10 +384,10 @@ def _exit_status(result: Result, world: World | None) -> int:
 
 
 def _launcher_that_built(spec: JobSpec, world: World | None, stack: ExitStack) -> LocalLauncher | None:
-    """Build environment, model and layout once; the launcher is closed where the workers are MPI ranks.
+    """Build environment, model and layout once; closes the launcher if the workers are MPI ranks.
 
     Raises:
-        UsageError: this machine lacks something, or it cannot be built.
+        UsageError: this machine lacks something, or the job cannot be built.
     """
     if world is not None and started_again():
         return None  # The command that started mpiexec has built everything already.
@@ -401,7 +401,7 @@ def _launcher_that_built(spec: JobSpec, world: World | None, stack: ExitStack) -
 
 
 def _wants_mpiexec(job: JobConfig, plan: Plan, launch: Launch | None, world: World | None) -> bool:
-    """Whether mpiexec is still to be started; refuses ranks that the plan has no use for."""
+    """Whether to start mpiexec; refuses MPI ranks that do not fit the plan."""
     transport, hosts, processes = job.distribution.transport, job.distribution.hosts, len(plan.processes)
     if world is not None:
         check_size(world.size, processes)
@@ -424,10 +424,10 @@ def _wants_mpiexec(job: JobConfig, plan: Plan, launch: Launch | None, world: Wor
 
 
 def _check_earlier(earlier: RunDirectory) -> None:
-    """Refuse a run that nothing can go on from.
+    """Refuse a run that cannot be resumed.
 
     Raises:
-        UsageError: says why.
+        UsageError: the run has no checkpoint, or a process still works on it.
     """
     if not (earlier.checkpoints / "last").exists():
         raise UsageError(f"{earlier.path} has no checkpoint to go on from")
@@ -436,7 +436,7 @@ def _check_earlier(earlier: RunDirectory) -> None:
 
 
 def _goes_on(summary: Summary, job: JobConfig, run: RunDirectory) -> bool:
-    """Whether --resume would train: not where only the evaluation was left to do."""
+    """Whether --resume would train: not if only the evaluation is missing."""
     try:
         return summary.status != "finished" and not goals_reached(
             run.checkpoints, job.experiment.stop, job.distribution.groups
@@ -446,10 +446,10 @@ def _goes_on(summary: Summary, job: JobConfig, run: RunDirectory) -> bool:
 
 
 def _changes(job: JobConfig, run: RunDirectory) -> tuple[str, ...]:
-    """Say in what a run would judge policies otherwise than until its last checkpoint.
+    """Describe the settings by which a run would judge policies differently than up to its last checkpoint.
 
     Raises:
-        UsageError: nothing can go on from there.
+        UsageError: the run cannot be resumed.
     """
     _check_earlier(run)
     place = run.config_of(saved_progress(run.checkpoints, 1)[0].sessions + 1)
@@ -463,8 +463,8 @@ def _changes(job: JobConfig, run: RunDirectory) -> tuple[str, ...]:
 
 
 def _is_at_its_goal(job: JobConfig, run: RunDirectory, json_to: str | None, changes: Sequence[str]) -> bool:
-    """Whether there is nothing to train for; if so, print it and how to go on, and touch nothing."""
-    own_best = bool(changes or changed_code(run))  # Whatever was reached until now is no goal of its.
+    """Whether a run has reached its goal; if so, print that and how to go on, and change nothing."""
+    own_best = bool(changes or changed_code(run))  # Other settings or code judged the best until now.
     reached = goals_reached(run.checkpoints, job.experiment.stop, job.distribution.groups, own_best=own_best)
     if not reached:
         return False
@@ -527,7 +527,7 @@ def _below_table(plan: Plan, graph: RoleGraph, roles: Collection[str]) -> Iterat
 
 
 def _alike(processes: Sequence[PlannedProcess]) -> Iterable[Sequence[PlannedProcess]]:
-    """Sort processes into rows of a table: one each if there are few, else one for all of the same roles."""
+    """Sort processes into rows of a table: a row for each if there are few, else one for all of a kind."""
     if len(processes) <= MAX_ROWS:
         return [[process] for process in processes]
     rows: dict[tuple[Any, ...], list[PlannedProcess]] = {}
@@ -557,6 +557,6 @@ def _cells(alike: Sequence[PlannedProcess]) -> tuple[str, ...]:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Write ascending numbers shortly; of many gaps only the ends."""
+    """Write ascending numbers as ranges; only the first and last number if there are many gaps."""
     text = ranges(numbers)
     return text if text.count(",") < MOST_RANGES else f"{numbers[0]} to {numbers[-1]}"

@@ -1,4 +1,4 @@
-"""`tianji watch`: shows a run that another terminal, or another host, has started, until it is over."""
+"""`tianji watch`: shows a run of another terminal or another host until it is over."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.telemetry import Display, choose_display
 
 LOOK_S: Final = 0.5
-"""Seconds between two looks at the files. No event says that they have grown: the run may be on another host,
-and a shared file system does not announce what is written there."""
+"""Seconds between two looks at the files. There is no event when they grow: the run may be on another host,
+and a shared file system does not announce writes from there."""
 
 SETTLED_S: Final = 3.0
-"""Where locks say nothing, a run that has a result is over after so long without a row, and one that has none
-is dead after ``SILENT_S``. A living run writes a row each second; a file system may keep it back for some."""
+"""Seconds without a row after which a run with a result is over, where locks say nothing; a run without a
+result is dead after ``SILENT_S``. A run writes a row each second; a file system may delay some rows."""
 
 STALE_S: Final = 600.0
-"""A file that was last written so long ago, by whatever clock, is written no more."""
+"""Seconds since the last write, by any clock, after which no process writes a file any more."""
 
 
 def watch(run: Run, *, out: Runs = None, json_to: Json = None) -> int:
@@ -70,7 +70,7 @@ def watch(run: Run, *, out: Runs = None, json_to: Json = None) -> int:
 
 
 def _title(run: RunDirectory) -> str:
-    """What `tianji train` writes above its display."""
+    """Title of the display, the same as that of `tianji train`."""
     try:
         title = f"{read_toml(run.config)['experiment']['name']} ({run.path})"
     except (OSError, ValueError, KeyError, TypeError):
@@ -84,10 +84,10 @@ class _DisplayGoneError(Exception):
 
 @contextlib.contextmanager
 def _writing() -> Iterator[None]:
-    """Distinguish a display that has gone from other failures.
+    """Raise ``_DisplayGoneError`` in place of an OSError, to tell a lost display from other failures.
 
     Raises:
-        _DisplayGoneError: in place of an OSError.
+        _DisplayGoneError: the display cannot be written to.
     """
     try:
         yield
@@ -96,9 +96,9 @@ def _writing() -> Iterator[None]:
 
 
 class _Screen(contextlib.AbstractContextManager["_Screen"]):
-    """Owns the display: shows the newest row, and has it remember the others of its session.
+    """Owns the display: shows the newest row, and adds the other rows of its session to the curve.
 
-    Every method that writes raises ``_DisplayGoneError`` where the display has gone.
+    Every method that writes raises ``_DisplayGoneError`` if the terminal or pipe has gone.
     """
 
     def __init__(self, title: str) -> None:
@@ -115,7 +115,7 @@ class _Screen(contextlib.AbstractContextManager["_Screen"]):
 
     @property
     def host(self) -> str | None:
-        """Where the root of the run is; None before its first row."""
+        """Host of the run's root; None before its first row."""
         return next((role.get("host") for role in self._roles if role.get("role") == "root"), None)
 
     def event(self, text: str) -> None:
@@ -124,7 +124,7 @@ class _Screen(contextlib.AbstractContextManager["_Screen"]):
             self._display.event(printable(text))
 
     def doing(self, what: str) -> None:
-        """Show what is waited for."""
+        """Show what the command waits for."""
         with _writing():
             self._display.doing(what)
 
@@ -132,7 +132,7 @@ class _Screen(contextlib.AbstractContextManager["_Screen"]):
         return choose_display(self._title, quiet=False, stream=sys.stderr, course=lambda: self._course)
 
     def take(self, rows: Iterable[Row | EvaluationRow]) -> bool:
-        """Take in rows that have come; False if there are none."""
+        """Add new rows; returns False if there are none."""
         newest = None
         for row in rows:
             if isinstance(row, EvaluationRow):
@@ -154,12 +154,12 @@ class _Screen(contextlib.AbstractContextManager["_Screen"]):
             try:
                 snapshot = self.newest.snapshot(self._roles)
             except ValueError:
-                return  # The next one may be readable.
+                return  # The next row may be readable.
             with _writing():
                 self._display.show(snapshot)
 
     def _begin_session(self) -> None:
-        """A resumed run has a clock of its own; its chart goes on."""
+        """Begin a new display for a resumed run, whose clock begins anew; the chart goes on."""
         with _writing():
             self._display.close()
         self._display = self._new_display()
@@ -178,10 +178,10 @@ class _Watch:
         self._seen_empty = False
 
     def until_over(self) -> Summary:
-        """Stay until the run has ended, and give its result.
+        """Watch until the run has ended, and return its result.
 
         Raises:
-            RunFailed: it has none.
+            RunFailed: the run has no result.
             TianjiError: its files cannot be read, or are gone.
             _DisplayGoneError: the terminal or pipe has gone.
         """
@@ -192,11 +192,11 @@ class _Watch:
             select.select((), (), (), LOOK_S)  # A signal ends it at once.
 
     def _look(self) -> Summary | None:
-        # In this order: a process that writes no more has written everything that is read after that.
+        # The order matters: a process that has closed the metrics has written all rows that are read after.
         held = self._is_held()
         if self._screen.take(self._metrics.rows()):
             self._grown_s = time.monotonic()
-        if held or self._looked:  # Of a run that is over already, only the result is wanted.
+        if held or self._looked:  # A run that is over already shows only its result.
             self._screen.draw()
         self._looked = True
         if held:
@@ -214,30 +214,30 @@ class _Watch:
         return None
 
     def _is_held(self) -> bool | None:
-        """Whether a process has the metrics open; None if that cannot be known."""
+        """Whether a process has the metrics open; None if unknown."""
         metrics = self._run.metrics
         with _reading(metrics), contextlib.suppress(FileNotFoundError):
             if not self._seen_empty and metrics.stat().st_size == 0:
-                # Its owner may be just about to lock it, and must find it free.
+                # The owner may be about to lock the file, and must find it free.
                 self._seen_empty = True
                 return True
             return has_writer(metrics)
         return None
 
     def _is_saving(self) -> bool:
-        """Whether a learner still writes checkpoints: it outlives its root for that."""
+        """Whether a learner still writes checkpoints; for that it outlives the root."""
         with _reading(self._run.checkpoints):
             return is_occupied(self._run.checkpoints)
 
     def _is_of_last_session(self, summary: Summary) -> bool:
-        """A resumed run keeps the summary of the session before until it has its own."""
+        """Whether a summary is of the last session: a resumed run keeps the one before until its own end."""
         newest = self._screen.newest
         with _reading(self._run.sessions):
             of_last = is_of_last_session(self._run, summary.session)
         return of_last and (newest is None or newest.updates == summary.learner.updates)
 
     def _quiet_s(self) -> float | None:
-        """For how long no row has come; None before the first session."""
+        """Seconds since the last row; None before the first session."""
         metrics = self._run.metrics
         with _reading(metrics), contextlib.suppress(FileNotFoundError):
             age_s = time.time() - metrics.stat().st_mtime

@@ -1,4 +1,4 @@
-"""What the best policy of a run is judged by: sessions that differ in it have each a best of their own."""
+"""Settings by which a run judges its policies: sessions that differ in one have each their own best."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ NO_DIFFERENCE = {"num_envs", "metrics", "start_limit_s", "step_limit_s", "on_err
 
 
 def differences(before: JobConfig, now: JobConfig) -> tuple[str, ...]:
-    """Say in what two sessions judge policies otherwise: environment, what actions mean, and evaluations.
+    """Describe the settings by which two sessions judge policies differently.
 
-    No key of ``[training]`` is among it: returns are sums of the environment's own rewards.
+    They are those of the environment, of the actions' scale and of evaluations. No key of ``[training]`` is
+    among them: returns are sums of the environment's own rewards.
     """
     apart = differing(_judged_by(before), _judged_by(now))
     said = {key: ["not set" if one is None else shown_value(one) for one in apart[key]] for key in apart}

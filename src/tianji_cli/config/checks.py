@@ -1,8 +1,8 @@
-"""Refuses settings that are right one by one and could never work together.
+"""Refuses settings that are right one by one and can never work together.
 
-An on-policy learner gathers whole fragments of T x N env steps until a rollout is full. So a rollout that
-is no whole number of fragments, or one whose share no actor can deliver, would be waited for in vain.
-Settings of the buffer and of the rate limiter that would have no effect are refused, too.
+An on-policy learner gathers whole fragments of T x N env steps until a rollout is full. So it would wait in
+vain for a rollout that is no whole number of fragments, or for one whose share no actor can deliver. The
+checks also refuse settings of the buffer and of the rate limiter that would have no effect.
 """
 
 from __future__ import annotations
@@ -102,10 +102,13 @@ def check_together(tree: Tree, sections: Mapping[str, Any]) -> None:
 
 
 def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
-    """Warn of what runs but badly on hosts of so many cores each (those this process may use by default).
+    """List reasons why a job runs badly on its hosts.
 
-    Unpinned roles of which some wait while others work are meant to share cores. So it is the actors alone,
-    or all others, that have to find room.
+    Some unpinned roles wait while others work, and are meant to share cores. So either the actors alone, or
+    all other roles, have to find room.
+
+    Args:
+        cores: of each host; those that this process may use by default.
     """
     if cores is None:
         cores = len(usable_cores())
@@ -127,7 +130,7 @@ def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
 
 
 def check_companions(tree: Tree, environment: Environment, agent: Component | None) -> None:
-    """Refuse an agent, wrappers and metrics that do not go with the type of environment."""
+    """Refuse an agent, wrappers and metrics that do not fit the type of environment."""
     try:
         factory = environments.find(environment.type)
     except EnvironmentFailure:
@@ -144,7 +147,7 @@ def check_companions(tree: Tree, environment: Environment, agent: Component | No
 def _check_agent(tree: Tree, agent: str, environment: Environment, team: bool | None) -> None:
     """Refuse a built-in agent that acts for a team where the type of environment has none, or the reverse.
 
-    Of users' own agents and environments it shows only when they are built.
+    A user's own agents and environments show it only when they are built.
     """
     plays = algorithms.plays_in_team(agent)
     if team is not None and plays is not None and plays != team:
@@ -152,7 +155,7 @@ def _check_agent(tree: Tree, agent: str, environment: Environment, team: bool | 
 
 
 def _check_wrappers(tree: Tree, environment: Environment, *, taken: bool) -> None:
-    """Refuse wrappers that do not exist or do not take their keywords, and all where none is ``taken``."""
+    """Refuse wrappers that do not exist or do not take their keywords; all of them without ``taken``."""
     if not taken:
         what = f"type {environment.type!r} makes no gymnasium environments that could be wrapped"
         tree.problem("environment.wrappers", what, _FOR_GYMNASIUM)
@@ -165,13 +168,13 @@ def _check_wrappers(tree: Tree, environment: Environment, *, taken: bool) -> Non
 
 
 def wrong_agent(name: str, environment: str, *, team: bool) -> tuple[str, str]:
-    """Describe an agent that does not fit an environment, and which of the built-in ones do.
+    """Describe an agent that does not fit an environment, and name the built-in agents that do.
 
     Args:
-        team: it shows a team, and the agent acts for one alone; or the other way round.
+        team: the environment has a team, and the agent acts for a single one; the reverse if false.
 
     Returns:
-        What is wrong, and what would be right.
+        The problem, and the remedy.
     """
     *most, last = (other for other in algorithms.names("agent") if algorithms.plays_in_team(other) == team)
     single, many = "a single agent", "a team"
@@ -217,7 +220,7 @@ def _check_end(tree: Tree, rollout: int, stop: Stop, groups: int) -> None:
 def _check_processes(
     tree: Tree, distribution: Distribution, experiment: Experiment | None, environment: Environment | None
 ) -> None:
-    """Refuse more processes than a job can have, and several where all roles of a group share one."""
+    """Refuse too many processes for a job, and settings that need several where a group has one process."""
     if not distribution.one_process:
         roles = tree.values.get("roles", {})
         groups, of_group = distribution.groups, distribution.learner.num + distribution.actor.num
@@ -263,7 +266,7 @@ def _check_hosts(tree: Tree, distribution: Distribution) -> None:
 
 
 def crosses_hosts(engine: str) -> bool:
-    """Whether an engine reaches from one host to another; what does not load is reported elsewhere."""
+    """Whether an engine reaches from one host to another; True if it does not load (reported elsewhere)."""
     try:
         return transports.load(engine).capabilities.cross_host
     except TransportError:
@@ -271,18 +274,18 @@ def crosses_hosts(engine: str) -> bool:
 
 
 def check_devices(config: JobConfig) -> None:
-    """Refuse GPUs that this build of torch cannot use. The config is valid: elsewhere it may run.
+    """Refuse GPUs that this build of torch cannot use. The config is valid: another machine may run it.
 
     Raises:
-        UsageError: says which key asks for one.
+        UsageError: names the key that asks for a GPU.
     """
     distribution = config.distribution
     devices = {"device": distribution.device, "actor.device": distribution.actor.device}
     wanted = {key: device for key, device in devices.items() if device.startswith("cuda")}
     if not wanted:
         return
-    # The build says it in its version; asking torch itself would cost seconds. Whether there is a GPU shows
-    # on the host where it is wanted, once the role is built there.
+    # The build's version says it; asking torch itself would cost seconds. The host that needs a GPU shows
+    # whether it has one, once the role is built there.
     version = metadata.version("torch")
     if version.endswith("+cpu"):
         key, device = next(iter(wanted.items()))
@@ -293,7 +296,7 @@ def check_devices(config: JobConfig) -> None:
 
 
 def _set_of_replay(buffer: Buffer) -> Iterator[tuple[str, OfReplay]]:
-    """Yield the keys that only a replay heeds and that are not as they are by default, with their marks."""
+    """Yield the keys that only a replay heeds and whose values are not the defaults, with their marks."""
     for key, field in Buffer.model_fields.items():
         for mark in field.metadata:
             if isinstance(mark, OfReplay) and getattr(buffer, key) != field.default:
@@ -301,7 +304,7 @@ def _set_of_replay(buffer: Buffer) -> Iterator[tuple[str, OfReplay]]:
 
 
 def _check_rollouts(tree: Tree, training: str, distribution: Distribution) -> None:
-    """Refuse settings that do nothing, or cannot be, where the learner trains on rollouts."""
+    """Refuse settings that do nothing, or cannot work, where the learner trains on rollouts."""
     buffer = distribution.buffer
     for key, mark in _set_of_replay(buffer):
         what = f"is of a replay, and {training!r} learns from rollouts"
@@ -319,7 +322,7 @@ def _check_rollouts(tree: Tree, training: str, distribution: Distribution) -> No
 
 
 def _check_replay_learner(tree: Tree, training: str, settings: ReplayLearnerSettings) -> bool:
-    """Refuse numbers of the update rule that no replay can do with; returns whether there are none."""
+    """Refuse numbers of the update rule that no replay can use; returns whether all are right."""
     refused = set[str]()
     for key, most in (("batch_size", None), _steps_key(settings), ("publish_every", None)):
         value = getattr(settings, key)
@@ -331,7 +334,7 @@ def _check_replay_learner(tree: Tree, training: str, settings: ReplayLearnerSett
         what = f"{settings.replay_ratio} uses of each sample are no training"
         tree.problem("training.replay_ratio", what, "more than 0 is right")
         refused.add("replay_ratio")
-    # What would fill a batch that cannot be is of no use.
+    # The steps that would fill an impossible batch are of no use to the user.
     if not refused & {"sequence_steps", "unroll_steps"} and settings.warmup_steps < batch_steps_of(settings):
         what = f"{settings.warmup_steps} env steps do not fill {_batch(settings)}"
         remedy = f"warmup_steps = {batch_steps_of(settings)} would be right"
@@ -341,7 +344,7 @@ def _check_replay_learner(tree: Tree, training: str, settings: ReplayLearnerSett
 
 
 def _steps_key(settings: ReplayLearnerSettings) -> tuple[str, int]:
-    """Name the setting that says how long a sample is, and how long it may be."""
+    """Name the setting of a sample's length; returns it with the maximum."""
     if unroll_of(settings) is not None:
         return "unroll_steps", MOST_IN_SEQUENCE
     if sequence_steps_of(settings) is not None:
@@ -408,7 +411,7 @@ def _check_shares(tree: Tree, settings: ReplayLearnerSettings, distribution: Dis
 def _check_replay_sizes(
     tree: Tree, settings: ReplayLearnerSettings, distribution: Distribution, environment: Environment
 ) -> None:
-    """Refuse a replay that is too small for what it has to hold, and a tolerance that cannot be kept."""
+    """Refuse a replay that is too small, and a tolerance that cannot be kept."""
     actor, capacity = distribution.actor, distribution.buffer.capacity
     fragment = actor.send_size * environment.num_envs
     in_flight = actor.num * actor.window * fragment
@@ -437,7 +440,7 @@ def _check_replay_sizes(
 
 
 def _check_unrolls(tree: Tree, settings: ReplayLearnerSettings, send_size: int) -> None:
-    """Refuse unrolls that do not consist of whole fragments: it is with these that they begin."""
+    """Refuse unrolls that are no whole number of fragments: an unroll begins with a fragment."""
     unroll = unroll_of(settings)
     if unroll is None:
         return
@@ -466,13 +469,13 @@ def _batch_keys(settings: ReplayLearnerSettings) -> tuple[str, ...]:
 def steps_under_way(
     settings: ReplayLearnerSettings, distribution: Distribution, environment: Environment
 ) -> int:
-    """Env steps to be held so that no sample begins in what is evicted before it ends; 0 of transitions.
+    """Env steps that a replay has to hold so that it evicts no sample before its end; 0 for transitions.
 
-    While an actor brings what its sample lies in, each of the others brings as much, besides what it had in
-    flight already.
+    While one actor sends the fragments of its sample, each other actor sends as many, besides the fragments
+    that it had in flight already.
     """
     unroll, steps, actor = unroll_of(settings), sequence_steps_of(settings), distribution.actor
-    if unroll is not None:  # It begins with a fragment.
+    if unroll is not None:  # An unroll begins with a fragment.
         fragments = math.ceil(unroll.steps / actor.send_size)
     elif steps is not None:
         fragments = 1 + math.ceil((steps - 1) / actor.send_size)
@@ -483,7 +486,7 @@ def steps_under_way(
 
 
 def _check_replay_end(tree: Tree, settings: ReplayLearnerSettings, stop: Stop, groups: int) -> None:
-    """Refuse a run that would be over before its first update."""
+    """Refuse a run that would end before its first update."""
     warmup = settings.warmup_steps * groups
     if stop.env_steps is not None and stop.env_steps <= warmup:
         of_each = f" of {groups} groups" if groups > 1 else ""
@@ -512,7 +515,7 @@ def _check_no_priorities(tree: Tree, buffer: Buffer, *, computes: bool, may_have
 
 
 def _check_agent_priorities(tree: Tree, settings: ReplayLearnerSettings, agent: Component) -> None:
-    """Compare settings that both have; a user's own may have neither."""
+    """Refuse an agent whose settings for priorities differ from the update rule's; either may lack them."""
     for of_agent, of_learner in _SHARED:
         computed_with = getattr(agent.settings, of_agent, None)
         wanted = getattr(settings, of_learner, None)

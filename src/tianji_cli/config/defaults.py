@@ -1,8 +1,8 @@
-"""What `tianji train --env ID` trains with: settings that have to learn before anyone has tuned them.
+"""Defaults of `tianji train --env ID`: settings that have to learn before anyone has tuned them.
 
-They follow from what an environment shows and takes, from the agent, from the number of cores and, where
-these are more than two, from how long a step takes; never from the environment's id. ``docs/defaults.md`` has
-them in a table with their reasons; a key that is not here is as the schema has it.
+The defaults follow from the environment's spaces, from the agent, from the number of cores and, with more
+than two cores, from the time of a step; never from the environment's id. ``docs/defaults.md`` has a table of
+the defaults with their reasons. A key that is not here has the schema's default.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ STEPS_OF_IMAGES: Final = 10_000_000
 """Env steps after which a run ends."""
 
 REPLAY_BYTES: Final = 2**30
-"""What the observations of a replay may take; the rest of a sample is small beside them."""
+"""Maximum memory of a replay's observations; the rest of a sample is small beside them."""
 SMALLEST_REPLAY: Final = 10_000
-"""Env steps, of observations however large."""
+"""Minimum env steps of a replay, even of very large observations."""
 
 CORES_OF_ONE_ACTOR: Final = 2
-"""With so many there is one actor, however long steps take."""
+"""Up to this number of cores there is one actor, however long steps take."""
 MOST_ACTORS: Final = 16
 
 _FRAGMENTS: Final = 4
-"""Of a rollout of PPO: 1, 2 or 4 actors share them evenly. More of them have fewer environments each."""
+"""Fragments of a rollout of PPO: 1, 2 or 4 actors share them evenly. More actors have fewer environments."""
 _FOLLOWED_S: Final = {"ppo": 25e-6, "dqn": 45e-6, "sac": 6e-3, "td3": 6e-3}
-"""Seconds that a learner takes on one core for what it does with a step, about."""
+"""Seconds of a learner on one core for all its work with an env step, about."""
 _FOLLOWED_S_OF_IMAGES: Final = 600e-6
-"""The same, where observations are images."""
+"""Seconds of a learner for an env step whose observations are images, about."""
 
 _NATURE_SIDE: Final = 36
 """Height and width, in pixels, from which the strides of the plain convolutions leave something to see."""
@@ -55,12 +55,12 @@ _TORCH_TO_NUMPY: Final = 4
 
 @dataclass(frozen=True)
 class Seen:
-    """What an environment shows and takes, of one copy of it.
+    """Spaces and speed of one copy of an environment.
 
     Attributes:
         stack: observations in a row that a policy sees as one.
-        image_layout: as ``[environment]`` has it.
-        step_s: seconds of a step, about; 0 if it was not looked at.
+        image_layout: of ``[environment]``.
+        step_s: seconds of a step, about; 0 if it was not measured.
         work_per_s: multiply-adds that numpy makes on a core of this machine in a second, about.
     """
 
@@ -73,7 +73,7 @@ class Seen:
 
     @property
     def has_pictures(self) -> bool:
-        """Observations are images so large that they take convolutions."""
+        """Whether observations have images that are large enough for convolutions."""
         return any(is_picture(part, self.image_layout) for part in self._parts)
 
     @property
@@ -83,19 +83,19 @@ class Seen:
 
     @property
     def pictures(self) -> Sequence[ImageShape]:
-        """These images; ``image_shape`` raises where the channels of one may be on either side."""
+        """Shapes of the images; raises as ``image_shape`` if the channels may be on either side."""
         layout = self.image_layout
         found = [image_shape(part, layout) for part in self._parts if is_picture(part, layout)]
         return [image for image in found if image is not None]
 
     @property
     def is_bounded(self) -> bool:
-        """Actions are real numbers between bounds, which say how far a random one may be from another."""
+        """Whether actions are real numbers between bounds, which limit how far random actions lie apart."""
         return self.is_steered and isinstance(self.action, gym.spaces.Box) and self.action.is_bounded()
 
     @property
     def is_steered(self) -> bool:
-        """Actions are real numbers."""
+        """Whether actions are real numbers."""
         return isinstance(self.action, gym.spaces.Box) and np.issubdtype(self.action.dtype, np.floating)
 
 
@@ -109,7 +109,7 @@ def defaults(agent: str, seen: Seen, cores: int, env_steps: int | None) -> Table
 
     Args:
         agent: one of ``AGENTS``.
-        seen: what the environment shows and takes.
+        seen: spaces and speed of the environment.
         cores: that this job may use.
         env_steps: after which the run ends; None if something else ends it.
 
@@ -125,7 +125,7 @@ def defaults(agent: str, seen: Seen, cores: int, env_steps: int | None) -> Table
         raise UsageError(f"--agent {agent}: {error}") from error
     table["experiment"] = {"stop": {"env_steps": usual_steps(seen)}}
     if seen.has_pictures:
-        table["experiment"]["eval_episodes"] = 10  # They are long.
+        table["experiment"]["eval_episodes"] = 10  # Episodes with images are long.
     if env_steps is not None and "warmup_steps" in table["training"]:
         least = max(table["training"]["batch_size"], env_steps // 4)
         table["training"]["warmup_steps"] = min(table["training"]["warmup_steps"], least)
@@ -138,7 +138,7 @@ def check_agent(agent: str) -> None:
     """Refuse an agent that has no defaults.
 
     Raises:
-        UsageError: names those that have.
+        UsageError: names the agents that have defaults.
     """
     if agent in AGENTS:
         return
@@ -150,7 +150,7 @@ def check_agent(agent: str) -> None:
 
 
 def _refusal(agent: str, seen: Seen) -> str:
-    """Say why an agent cannot act here; empty if it can, as far as spaces tell."""
+    """Describe why an agent cannot act in these spaces; empty if it can."""
     if not (seen.is_steered or isinstance(seen.action, gym.spaces.Discrete | gym.spaces.MultiDiscrete)):
         return (
             f"no agent chooses from {seen.action}; Discrete, MultiDiscrete or a Box of floats would be "
@@ -168,7 +168,7 @@ def _refusal(agent: str, seen: Seen) -> str:
 
 def _ppo(seen: Seen, cores: int, env_steps: int | None) -> Table:
     of_body = seen.is_steered and not seen.has_pictures
-    # A short run has several rollouts, too, of a power of two.
+    # A short run has several rollouts, too; their size is a power of two.
     rollout_steps = 2048 if env_steps is None else min(2048, 1 << max(8, (env_steps // 4).bit_length() - 1))
     training: Table = {
         "rollout_steps": rollout_steps,
@@ -180,13 +180,13 @@ def _ppo(seen: Seen, cores: int, env_steps: int | None) -> Table:
         "gae_lambda": 0.95,
         "clip_range": 0.2,
         "entropy_coef": 0.0 if seen.is_steered else 0.01,
-        "normalize_rewards": True,  # of images, too
+        "normalize_rewards": True,  # With images, too.
     }
     if seen.has_pictures:
         training |= {"epochs": 3, "learning_rate": 3e-4, "clip_range": 0.1, "minibatch_size": 256}
         if seen.is_steered:
             training["learning_rate_schedule"] = "adaptive"
-    num_envs = 4 if of_body else 16  # Advantages of what bodies do come late: fragments are longer.
+    num_envs = 4 if of_body else 16  # A body's actions pay late: fragments are longer.
     send_size = training["rollout_steps"] // (_FRAGMENTS * num_envs)
     wanted = max(_FRAGMENTS, _actors_to_follow("ppo", seen, cores))
     actors = max(actors for actors in (1, 2, 4, 8, 16) if actors <= min(wanted, max(1, cores - 1)))
@@ -244,7 +244,7 @@ def _sac(seen: Seen, cores: int, env_steps: int | None) -> Table:
 
 
 def _td3(seen: Seen, cores: int, env_steps: int | None) -> Table:
-    del env_steps  # Likewise.
+    del env_steps  # The papers' rates are constant.
     return _actor_q("td3", "deterministic_q", seen, cores)
 
 
@@ -273,7 +273,7 @@ def _actor_q(agent: str, model: str, seen: Seen, cores: int) -> Table:
 AGENTS: Final[Mapping[str, Callable[[Seen, int, int | None], Table]]] = MappingProxyType(
     {"ppo": _ppo, "dqn": _dqn, "sac": _sac, "td3": _td3}
 )
-"""What has defaults, by the agent's name."""
+"""Functions that choose the defaults, by the agent's name."""
 
 
 def _image_model(name: str, seen: Seen) -> Table | None:
@@ -298,20 +298,20 @@ def _residual_work(image: ImageShape) -> int:
 
 
 def _falling_rate(env_steps: int | None) -> Table:
-    """Let the learning rate fall to 0 by the end of the run, if it is known when that is."""
+    """Let the learning rate fall to 0 by the end of the run, if the end is known."""
     if env_steps is None:
         return {}
     return {"learning_rate_schedule": "linear", "schedule_steps": env_steps}
 
 
 def _actors_to_follow(agent: str, seen: Seen, cores: int) -> int:
-    """Count the actors that make as many steps as the learner can use, beside it."""
+    """Count the actors that keep pace with the learner: they make as many steps as it can use."""
     followed_s = _FOLLOWED_S_OF_IMAGES if seen.has_pictures else _FOLLOWED_S[agent]
     return max(1, min(MOST_ACTORS, cores - 1, round(seen.step_s / followed_s)))
 
 
 def _replay(agent: str, seen: Seen, cores: int, most: int, send_size: int) -> Table:
-    """Have a replay of so many env steps at most, fewer if observations are large."""
+    """Choose actors and a replay of ``most`` env steps, or fewer if observations are large."""
     space = seen.observation
     bytes_of_one = math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize
     capacity = max(SMALLEST_REPLAY, min(most, REPLAY_BYTES // max(1, bytes_of_one)))

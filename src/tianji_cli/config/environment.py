@@ -1,4 +1,4 @@
-"""Makes environments as the section ``[environment]`` of a config says."""
+"""Makes the environments that the section ``[environment]`` of a config describes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def build_environment(
     Raises:
         EnvironmentFailure: it cannot be found or built, or has statistics of its own that are not trusted.
     """
-    # Given only where the config asks: a factory says whether it takes them.
+    # Passed on only if the config sets them: not every factory takes them.
     asked: dict[str, Any] = {}
     if section.wrappers:
         asked["wrappers"] = [
@@ -60,7 +60,7 @@ def build_environment(
 
 @contextmanager
 def start_limit(section: Environment) -> Iterator[None]:
-    """Bound how long a process builds what it needs; what hangs in C ends with it, a minute later.
+    """Limit the time in which a process builds its parts; a call that hangs in C ends it a minute later.
 
     Raises:
         UsageError: the time is up; names the line that has not returned.

@@ -1,6 +1,6 @@
-"""The config as JSON Schema, for editors that complete keys and show what they mean.
+"""The config as JSON Schema, for editors that complete keys and show their descriptions.
 
-What keys there are, and in words what they do, stands in the models' fields and docstrings, and nowhere else.
+The models' fields and docstrings define the keys and describe them; this module has no texts of its own.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tianji_cli.config.schema import (
 from tianji_cli.config.sweep import Sweep
 
 DIALECT: Final = "http://json-schema.org/draft-07/schema#"
-"""Which editors of TOML read."""
+"""Dialect of JSON Schema that editors of TOML read."""
 
 _IN_PLACE: Final[Mapping[type[BaseModel], JsonSchemaValue]] = {
     PeriodicEvaluation: {"const": False},
     Transport: {"type": "string"},
     Wrapper: {"type": "string"},
 }
-"""What may stand in place of a table: a name, or that it is off."""
+"""Schemas of values that may stand in place of a table: a name, or false."""
 
 _ATTRIBUTE: Final = re.compile(r"^    (\w+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
 
@@ -94,7 +94,7 @@ _OWN: Final[Mapping[str, Any]] = {
 
 
 def _settings() -> Iterator[tuple[tuple[str, str], type[BaseModel]]]:
-    """Go through the settings of each type of a section that can be found without trouble."""
+    """Yield the settings of each type of a section; leaves out types that cannot be imported."""
     for section, kind in KINDS.items():
         for name in algorithms.names(kind):
             try:
@@ -112,7 +112,7 @@ def _of_type(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 class _ForEditors(GenerateJsonSchema):
-    """Says what keys mean, and leaves out what TOML does not have: nulls."""
+    """Adds descriptions of the keys, and leaves out nulls, which TOML does not have."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         """Describe one table."""
@@ -134,7 +134,7 @@ class _ForEditors(GenerateJsonSchema):
 
 
 def _described(model: type[Any]) -> Iterator[tuple[str, str]]:
-    """Read what fields mean out of the docstrings of a model and those it derives from."""
+    """Yield descriptions of fields, from the docstrings of a model and of the classes it derives from."""
     for declared in reversed(model.__mro__):
         of_fields = inspect.cleandoc(declared.__doc__ or "").partition("Attributes:\n")[2]
         for name, text in _ATTRIBUTE.findall(of_fields.partition("\n\n")[0]):

@@ -1,7 +1,7 @@
-"""TOML in, ``JobConfig`` out, and back again.
+"""Turns TOML into a ``JobConfig``, and back again.
 
-Tables become models, and what pydantic finds wrong becomes problems that a user can act on. Agents, models,
-environments, roles and engines are found by the names that a config gives them; no torch is imported.
+Tables become models, and pydantic's errors become problems that a user can act on. The loader finds agents,
+models, environments, roles and engines by the names that a config gives them, and imports no torch.
 """
 
 from __future__ import annotations
@@ -54,22 +54,23 @@ PLAIN: Final[dict[str, type[BaseModel]]] = {
 """Sections whose keys are the same in every config."""
 
 OPTIONAL: Final[dict[str, type[BaseModel]]] = {"population": Population}
-"""Others, which a config need not have."""
+"""Sections that a config may leave out."""
 
 FEW_CORES: Final = 4
-"""On so many cores an actor more than learners leave cores gains more than it takes from a learner that
-waits: a third, a quarter, ... of what the others make."""
+"""Up to this number of cores, one actor more than the learners leave cores for pays: it adds a third, a
+quarter, ... of what the other actors make, and takes less from a learner that waits."""
 
 
 def load_config(path: str, overrides: Sequence[str] = (), cores: int | None = None) -> JobConfig:
-    """Read a config and make sure that it can be run, before any process is started.
+    """Read a config and check that it can be run, before any process starts.
 
     Args:
         overrides: the values of ``--set``, each ``SECTION.KEY=VALUE``; later ones win.
-        cores: of each host, for what the config leaves to the machine; those this process may use by default.
+        cores: of each host, for keys that the config leaves to the machine; the cores that this process may
+            use by default.
 
     Raises:
-        ConfigError: with every problem that was found.
+        ConfigError: the config cannot be run; lists every problem.
     """
     return resolve(read(path, overrides), cores)
 
@@ -85,43 +86,44 @@ LATER: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
         },
     }
 )
-"""Keys of sections that are newer than some runs, with the values that those runs trained with."""
+"""Keys that are newer than some runs, by section, with the values that the older runs trained with."""
 
 
 def load_run_config(path: str, overrides: Sequence[str] = ()) -> JobConfig:
-    """Read the config of a run, which may be older than some keys; raises as ``load_config`` does."""
+    """Read the config of a run, which may be older than some keys; raises the same as ``load_config``."""
     tree = read(path, overrides)
     fill_in_later_keys(tree)
     return resolve(tree)
 
 
 def fill_in_later_keys(tree: Tree) -> None:
-    """Write keys into a run's config that are newer than it, with the values that it has trained with."""
+    """Add the keys that a run's config is too old to have, with the values that the run has trained with."""
     find_extensions(tree, of_run=True)
     for section, later in LATER.items():
         table = tree.values.get(section)
         if isinstance(table, dict):
-            with suppress(AlgorithmError):  # What is wrong with it ``resolve`` tells.
+            with suppress(AlgorithmError):  # ``resolve`` reports the error.
                 known = _keys_of(section, table)
                 table |= {key: value for key, value in later.items() if key in known and key not in table}
 
 
 def _keys_of(section: str, table: Mapping[str, Any]) -> Collection[str]:
-    """Name the keys that a section has: those of an agent and of an update rule depend on its type."""
+    """List the keys of a section; keys of an agent and of an update rule depend on its type."""
     if section in PLAIN:
         return PLAIN[section].model_fields
     return algorithms.settings_type(KINDS[section], str(table.get("type"))).model_fields
 
 
 def resolve(tree: Tree, cores: int | None = None, *, to_run: bool = True) -> JobConfig:
-    """Make a config of what files and options say, and make sure that it can be run.
+    """Make a config from the values of files and options, and check that it can be run.
 
     Args:
-        cores: of each host, for what they leave to the machine; those this process may use by default.
-        to_run: its environment has to be there.
+        cores: of each host, for keys that are left to the machine; the cores that this process may use by
+            default.
+        to_run: check that the environment exists.
 
     Raises:
-        ConfigError: with every problem that was found.
+        ConfigError: the config cannot be run; lists every problem.
     """
     tree.values.setdefault("experiment", {})
     if isinstance(tree.values["experiment"], dict):
@@ -134,17 +136,17 @@ def parse_config(text: str) -> JobConfig:
     """Read a config that ``dump_config`` has written, in a process that finds all modules it names.
 
     Raises:
-        ConfigError: it cannot be run here.
+        ConfigError: the config cannot be run here.
     """
     return _validated(Tree(values=tomllib.loads(text), files=[Path("the job's config")]))
 
 
 SWEEP: Final = "sweep"
-"""A section that every config may have, and no job: `tianji sweep` alone acts on it."""
+"""A section of the config that is no part of a job: only `tianji sweep` acts on it."""
 
 
 def sweep_of(tree: Tree) -> Sweep | None:
-    """Read ``[sweep]``; None if there is none, or after noting what is wrong with it."""
+    """Read ``[sweep]``; notes its problems. Returns None if the section is missing or wrong."""
     table = tree.values.get(SWEEP)
     return validated(tree, (SWEEP,), Sweep, table) if isinstance(table, dict) else None
 
@@ -177,7 +179,7 @@ def _validated(tree: Tree, cores: int | None = None, *, to_run: bool = True) -> 
 
 
 def _with_usual_split(found: Mapping[str, Any], cores: int) -> Distribution:
-    """Fill in the number of actors and whether processes are pinned, where the config leaves them open."""
+    """Fill in ``actor.num`` and ``pin_cores`` where the config leaves them open."""
     distribution: Distribution = found["distribution"]
     roles: Mapping[str, UserRoleSection] = found["roles"]
     others = distribution.cores_of_learners + sum(role.cores for role in roles.values())
@@ -193,9 +195,9 @@ def _with_usual_split(found: Mapping[str, Any], cores: int) -> Distribution:
 
 
 def _most_usual_actors(found: Mapping[str, Any]) -> int:
-    """As many as a rollout has fragments: samples of more would be versions old.
+    """Most actors by default: one for each fragment of a rollout; samples of more would be versions old.
 
-    With ``mode = "sync"`` there is one, since what is learned must not depend on the machine; and with a
+    There is one actor with ``mode = "sync"``, since the result must not depend on the machine, and with a
     replay, whose learner is the slower side as a rule.
     """
     distribution: Distribution = found["distribution"]
@@ -220,7 +222,7 @@ def dump_config(config: JobConfig) -> str:
 
 
 def _without_none(table: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what TOML cannot say; a key that is not there means the same."""
+    """Leave out None, which TOML does not have; a missing key means the same."""
     return {
         key: _without_none(value) if isinstance(value, dict) else value
         for key, value in table.items()
@@ -236,7 +238,7 @@ _EXAMPLES: Final[Mapping[str, str]] = {
     "distribution.transport.local": 'transport = { local = "shm", remote = "zmq" }',
     "distribution.transport.remote": 'transport = { local = "shm", remote = "zmq" }',
 }
-"""What to write where something is missing."""
+"""Examples of keys that are often missing, by dotted path."""
 
 _WANTED: Final[Mapping[str, str]] = {
     "int_type": "a whole number",
@@ -250,14 +252,14 @@ _WANTED: Final[Mapping[str, str]] = {
     "model_type": "a table",
     "model_attributes_type": "a table",
 }
-"""What would be right, by pydantic's name for what is wrong."""
+"""The value that a key expects, by pydantic's type of error."""
 
 
 def validated(tree: Tree, at: KeyPath, model: type[AnyModel], table: Mapping[str, Any]) -> AnyModel | None:
     """Build a section's model; on failure note all its problems and return None.
 
-    Values are checked as JSON is: arrays may become tuples, and nothing else changes its type, but
-    ``1e6`` may stand for a whole number, as people write step counts.
+    Validation is that of JSON: arrays may become tuples, and nothing else changes its type. But ``1e6`` may
+    stand for a whole number, as people write step counts.
     """
     if _ignores_unknown_keys(tree, at, model, table):
         return None
@@ -317,7 +319,7 @@ def _report(tree: Tree, at: KeyPath, model: type[BaseModel], error: ErrorDetails
 
 
 def _expectation(error: ErrorDetails) -> str:
-    """Describe what would be right in the words of TOML, or which word was probably meant."""
+    """Describe the value that would be right, in the words of TOML, or name the word probably meant."""
     words = re.findall(r"'(.+?)'", str(error.get("ctx", {}).get("expected", "")))
     if near := nearest(str(error["input"]), words):
         return f"did you mean {near[0]!r}?"
@@ -339,7 +341,7 @@ def shown_value(value: object) -> str:
 
 
 def _field_named_in(message: str, model: type[BaseModel] | None) -> tuple[str, ...]:
-    """A check of several fields reports their section; the field whose fault it names first is meant."""
+    """Find the field at fault: the first that the message of a check of several fields names."""
     if model is None:
         return ()
     return tuple(
@@ -348,11 +350,11 @@ def _field_named_in(message: str, model: type[BaseModel] | None) -> tuple[str, .
 
 
 def _known_key(path: KeyPath, model: type[BaseModel] | None, listed: set[str]) -> str:
-    """Return which key was probably meant, or else which there are.
+    """Suggest the key that was probably meant; list the keys of the table if there is no near one.
 
     Args:
-        model: of its table; None if it has no keys.
-        listed: tables whose keys were listed already, which once is enough for.
+        model: of the key's table; None if the table has no keys.
+        listed: tables whose keys a message has listed already; once is enough.
     """
     known = list(model.model_fields) if model is not None else []
     if path[0] in COMPONENTS and len(path) == 2:
@@ -382,7 +384,7 @@ def _model_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> type[BaseMo
         if found is None:
             return None
         model = found
-        if get_origin(field.annotation) is dict:  # Its own keys are the user's.
+        if get_origin(field.annotation) is dict:  # The user chooses the keys of this table.
             next(path, None)
     return model
 
@@ -395,7 +397,7 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
 
 
 def all_paths(model: type[BaseModel], at: KeyPath = ()) -> Iterable[KeyPath]:
-    """Go through the keys of a section and of the tables in it, but those of a component or role."""
+    """Yield the paths of a section's keys and of the tables in it, except those of components and roles."""
     for name, field in model.model_fields.items():
         yield (*at, name)
         below = _model_in(field.annotation)
@@ -404,7 +406,7 @@ def all_paths(model: type[BaseModel], at: KeyPath = ()) -> Iterable[KeyPath]:
 
 
 KINDS: Final[Mapping[str, algorithms.Kind]] = {"agent": "agent", "model": "model", "training": "embryo"}
-"""Sections whose keys depend on their ``type``, and what the registry calls these."""
+"""Sections whose keys depend on their ``type``, each with the registry's name for its kind."""
 
 
 _IDS: Final[Mapping[str, str]] = {"atari": "Pong", "gym": "CartPole-v1"}
@@ -414,15 +416,16 @@ _IDS: Final[Mapping[str, str]] = {"atari": "Pong", "gym": "CartPole-v1"}
 def find_extensions(tree: Tree, *, of_run: bool = False) -> None:
     """Make the user's modules importable, and write their directories and data files into the config.
 
-    A module that a config names lies beside one of its files, unless ``experiment.extensions`` says
-    where. Directories and files are absolute in the resolved config, which may be run from anywhere.
+    A module that a config names lies beside one of the config's files, unless ``experiment.extensions`` names
+    other directories. Directories and files are absolute in the resolved config, which may be run from
+    anywhere.
 
     Args:
-        of_run: the config is a run's, which also shows by the checkpoints beside it.
+        of_run: the config is a run's; checkpoints and metrics beside it show the same.
 
     Raises:
         UntrustedPlaceError: others may change the config or the modules, or the modules came with the run.
-            Nothing was imported then.
+            Nothing has been imported then.
     """
     experiment = tree.values.get("experiment", {})
     if not isinstance(experiment, dict):
@@ -461,7 +464,7 @@ def _are_strings(value: object) -> TypeGuard[list[str]]:
 
 
 def _paths(tree: Tree, key: str, names: Sequence[str]) -> list[Path]:
-    """Begin paths of ``[experiment]`` where the config that names them lies, or where the command runs."""
+    """Resolve paths of ``[experiment]`` from the directory of the file that sets them, or the working one."""
     origin = tree.origin(("experiment", key))
     bases = [file for file in tree.files if file.samefile(origin)] if Path(origin).is_file() else []
     parent = bases[0].resolve().parent if bases else Path.cwd()
@@ -469,7 +472,7 @@ def _paths(tree: Tree, key: str, names: Sequence[str]) -> list[Path]:
 
 
 def _data_file(tree: Tree, path: Path, directories: Sequence[Path]) -> Path:
-    """Find a data file, or note as a problem that it is not there, or nowhere on hosts that join."""
+    """Resolve a data file; note a problem if it is missing or would have no place on hosts that join."""
     if not os.path.exists(path):  # Unlike Path's own, it raises nothing where a name is too long.
         tree.problem(("experiment", "files"), f"there is no {path}")
     elif not any(path.is_relative_to(directory) for directory in directories):
@@ -485,7 +488,7 @@ def _modules_named(values: Mapping[str, Any]) -> Iterator[str]:
     tables = {section: table for section, table in values.items() if isinstance(table, dict)}
     environment, transport = tables.get("environment", {}), tables.get("distribution", {}).get("transport")
     if environment.get("type") == "pettingzoo":
-        yield str(environment.get("id"))  # It is a module's name.
+        yield str(environment.get("id"))  # The id is a module's name.
     roles = (role for role in tables.get("roles", {}).values() if isinstance(role, dict))
     typed = (environment, *(tables.get(section, {}) for section in KINDS), *roles)
     named = [environment.get("id"), *(table.get("type") for table in typed)]
@@ -502,7 +505,7 @@ def _wrappers_named(entries: object) -> list[object]:
 
 
 def find_components(tree: Tree) -> dict[str, Component]:
-    """Build agent, model and training, as far as they can be; others become problems."""
+    """Build agent, model and training; note a problem for each that cannot be built."""
     defaults: dict[str, str] = {}
     found: dict[str, Component] = {}
     for section in KINDS:
@@ -528,7 +531,7 @@ def _find_component(tree: Tree, section: str, name: str, usual: str | None) -> C
     kind, table = KINDS[section], tree.values[section]
 
     def derives(former: object) -> bool:
-        with suppress(AlgorithmError):  # What a file says that others replace need not exist.
+        with suppress(AlgorithmError):  # A type that another file replaces need not exist.
             return algorithms.derives(kind, name, str(former or usual))
         return False
 
@@ -545,24 +548,24 @@ def _find_component(tree: Tree, section: str, name: str, usual: str | None) -> C
 ROLES: Final = Plugins("role", "tianji.roles", UsageError, UsageError)
 
 BUILT_IN: Final = ("root", "actor", "buffer", "learner", "follower", "examiner", "evaluator")
-"""Names that are taken."""
+"""Names of the roles of every job."""
 
 OTHER_COUNTERS: Final = ("endpoint", "fragments", "batches", "shards", "priorities")
-"""Names under which messages are rejected besides roles: a role's would be confused with them."""
+"""Names of counts of rejected messages, besides roles; a user role of such a name would be ambiguous."""
 
 OWN_KEYS: Final = ("type", "receives", "reads", "cores")
 """Keys of every ``[roles.NAME]``."""
 
 
 class HasSettings:
-    """The part of a role's class that a config reads: its settings. ``UserRole`` derives from it."""
+    """Base class of ``UserRole``: the settings of a role, the only part that a config reads."""
 
     settings_type: ClassVar[type[BaseModel]]
     """Keys of ``[roles.NAME]`` beside ``OWN_KEYS``."""
 
 
 def wrong_role_name(name: str) -> str | None:
-    """Return why a role cannot be called that, or None if it can: its name is part of channels and files."""
+    """Return why a role cannot have a name, or None if it can: the name is part of channels and files."""
     if name in BUILT_IN:
         return "is the name of a role of every job"
     if name in OTHER_COUNTERS:
@@ -576,7 +579,7 @@ def load_role(name: str) -> type[HasSettings]:
     """Import a role's class by ``module:Class``, or a name of the entry-point group.
 
     Raises:
-        UsageError: there is none, it does not import, or it is no role with settings.
+        UsageError: the class does not exist, does not import, or is no role with settings.
     """
     found = ROLES.load(name)
     if not (isinstance(found, type) and issubclass(found, HasSettings)):
@@ -591,7 +594,7 @@ def load_role(name: str) -> type[HasSettings]:
 
 
 def find_roles(tree: Tree) -> dict[str, UserRoleSection]:
-    """Build the user roles, as far as they can be; others become problems."""
+    """Build the user roles; note a problem for each that cannot be built."""
     tables = tree.values.get("roles", {})
     found: dict[str, UserRoleSection] = {}
     if not isinstance(tables, dict):
@@ -637,7 +640,7 @@ def _find_role(tree: Tree, name: str, table: Mapping[str, Any]) -> UserRoleSecti
 def check_fit(tree: Tree, components: Mapping[str, Component]) -> None:
     """Refuse built-in agents, models and update rules that cannot work with one another.
 
-    What a user's classes work with is known only once they are imported, and checked there.
+    A user's own classes can be checked only once they are imported.
     """
     contracts = {
         section: contract
@@ -663,7 +666,7 @@ def _defaults(agent: str) -> dict[str, str]:
     try:
         defaults = algorithms.agent_defaults(agent)
     except AlgorithmError:
-        # The agent was reported already. What it goes with is judged as if the nearest name had been written.
+        # The agent is noted as a problem already; the agent of the nearest name gives model and training.
         near = nearest(agent, algorithms.names("agent"))
         return {} if not near or near[0] == agent else _defaults(near[0])
     return {"model": defaults.model, "training": defaults.embryo}
@@ -690,7 +693,7 @@ def check_environment(tree: Tree) -> None:
             tree.problem(path, f"missing: {error}", example)
         elif isinstance(given, str):
             tree.problem(path, str(error))
-        return  # What options there are may depend on the id.
+        return  # The options may depend on the id.
     except (Exception, SystemExit) as error:  # noqa: BLE001 - an id "module:Name-v0" imports a module of the user's
         tree.problem(path, f"{given!r} does not import: {type(error).__name__}: {error}")
         return
@@ -727,7 +730,7 @@ def check_transports(tree: Tree) -> None:
 
 
 def known_sections(tree: Tree, sections: list[str]) -> None:
-    """Refuse sections that do not exist, and keys that stand where sections do."""
+    """Refuse sections that do not exist, and values in place of a section."""
     for name, value in tree.values.items():
         if name not in sections:
             tree.problem((name,), "unknown section", did_you_mean(name, sections, "sections"))

@@ -1,7 +1,7 @@
-"""``[population]``: what members may differ in, their hyperparameters at the start, and a member's config.
+"""``[population]``: hyperparameters of the members, at the start and later, and a member's config.
 
-Members are groups of one job: they share its plan and the layout of everything that is sent. So only those
-settings of an agent or an update rule can be perturbed that these call ``adjustable``.
+Members are groups of one job: they share its plan and the layout of all messages. So only settings that an
+agent or an update rule calls ``adjustable`` can be perturbed.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:  # A shell that completes a word reads configs without it.
     import numpy as np
 
 Hyperparameters = dict[str, Any]
-"""Of a member: by the keys that are perturbed."""
+"""Hyperparameters of a member, by perturbed key."""
 
 PERTURBED_SECTIONS: Final = ("training", "agent")
 
 _SHOWN: Final = 100
-"""Characters of why a value does not fit."""
+"""Maximum characters of the reason why a value does not fit."""
 
 
 def check_population(tree: Tree, found: Mapping[str, Any]) -> None:
-    """Refuse a population that could not be one, and hyperparameters that members cannot differ in."""
+    """Refuse a population that cannot be trained, and hyperparameters that members cannot differ in."""
     population: Population | None = found.get("population")
     if population is None:
         return
@@ -83,7 +83,7 @@ def _check_experiment(
 
 
 def _check_perturbed(tree: Tree, key: str, perturbed: Perturbed, found: Mapping[str, Any]) -> None:
-    """Refuse what is no key, what cannot change while members train, and values that a key does not take."""
+    """Refuse unknown keys, keys that cannot change during training, and values that a key does not take."""
     section, _, name = key.partition(".")
     components = {one: found[one] for one in PERTURBED_SECTIONS if one in found}
     can = sorted(f"{one}.{other}" for one, of in components.items() for other in adjustable(of))
@@ -93,7 +93,7 @@ def _check_perturbed(tree: Tree, key: str, perturbed: Perturbed, found: Mapping[
         return
     component: Component | None = components.get(section)
     if component is None:
-        return  # What is wrong with it was noted before.
+        return  # Its problem is noted already.
     known = type(component.settings).model_fields
     if name not in known:
         tree.problem(_path(key), f"{section} has no key {name!r}", did_you_mean(name, list(known), "keys"))
@@ -111,7 +111,7 @@ def _check_perturbed(tree: Tree, key: str, perturbed: Perturbed, found: Mapping[
 
 
 def _may_normalize_rewards(settings: Any) -> bool:
-    """Whether an update rule's settings ask for it, or leave it to what observations are."""
+    """Whether an update rule's settings normalise rewards, or with "auto" may do so."""
     asked = getattr(settings, "normalize_rewards", False)
     return bool(settings.may_scale_rewards if asked == "auto" else asked)
 
@@ -121,7 +121,7 @@ def _path(key: str) -> tuple[str, ...]:
 
 
 def adjustable(component: Component) -> frozenset[str]:
-    """Names of settings that may change while it trains, as an agent's or an update rule's settings say."""
+    """Names of the settings of an agent or an update rule that may change during training."""
     named: frozenset[str] = getattr(type(component.settings), "adjustable", frozenset())
     return named & type(component.settings).model_fields.keys()
 
@@ -136,7 +136,7 @@ def _objection(component: Component, name: str, value: Any) -> str | None:
 
 
 def _with_setting(settings: BaseModel, values: Mapping[str, Any]) -> BaseModel:
-    """Validate settings with other values, as a config's are."""
+    """Validate settings with other values, like those of a config."""
     table = settings.model_dump(mode="json", by_alias=True) | dict(values)
     return type(settings).model_validate_json(to_json(table))
 
@@ -145,7 +145,7 @@ def config_with(config: JobConfig, hyperparameters: Mapping[str, Any]) -> JobCon
     """Return a member's config: the job's, with its hyperparameters.
 
     Raises:
-        ValidationError: they do not fit one another, in the words of the settings.
+        ValidationError: the hyperparameters do not fit one another; has the settings' own message.
     """
     changes: dict[str, Component] = {}
     for section in PERTURBED_SECTIONS:
@@ -162,7 +162,7 @@ def config_with(config: JobConfig, hyperparameters: Mapping[str, Any]) -> JobCon
 
 
 class Explorer:
-    """Draws hyperparameters from the ranges of a population, and perturbs them within these."""
+    """Draws hyperparameters from the ranges of a population, and perturbs them within the ranges."""
 
     def __init__(self, config: JobConfig) -> None:
         assert config.population is not None
@@ -170,7 +170,7 @@ class Explorer:
         self._whole = {key: _is_whole(config, key, one) for key, one in config.population.perturb.items()}
 
     def first(self, members: int, rng: np.random.Generator) -> tuple[Hyperparameters, ...]:
-        """Draw the hyperparameters of all members, or take those that the config says."""
+        """Draw the hyperparameters of all members, or take the config's ``initial`` values."""
         return tuple(
             {
                 key: one.initial[member] if one.initial is not None else self._draw(key, one, rng)
@@ -180,7 +180,7 @@ class Explorer:
         )
 
     def near(self, hyperparameters: Mapping[str, Any], rng: np.random.Generator) -> Hyperparameters:
-        """Explore: draw each anew with the population's probability, or go a step from what it is."""
+        """Explore: with probability ``resample`` draw each anew, else move it one step."""
         return {
             key: self._draw(key, one, rng)
             if key not in hyperparameters or rng.random() < self._population.resample
@@ -205,11 +205,11 @@ class Explorer:
             factor = one.factors[int(rng.integers(len(one.factors)))]
             found = self._fit(key, one, value * factor)
             if found == value and factor != 1 and self._whole[key]:
-                # A small whole number, times 0.8 and rounded, would be what it was for ever.
+                # A small whole number, times 0.8 and rounded, would never change.
                 return self._fit(key, one, value + math.copysign(1, (factor - 1) * (value or 1)))
             return found
         step = 2 * int(rng.integers(2)) - 1
-        if value not in one.choices:  # The config is another one than that of the session before.
+        if value not in one.choices:  # The session before had another config.
             return self._draw(key, one, rng)
         return one.choices[min(max(one.choices.index(value) + step, 0), len(one.choices) - 1)]
 

@@ -1,9 +1,9 @@
-"""What a config says once it is valid: frozen models, one for each section.
+"""Models of a valid config: frozen, one for each section.
 
-A key's type, default, meaning and what else has to be set for it to have an effect stand here, once; the
-roles get a section as it is. Settings whose keys depend on a ``type`` (agent, model, training) are
-``Component``s; their models come from ``tianji_algos`` and import no torch. Settings that do not fit one
-another are refused in ``checks``.
+This module defines each key's type, default and meaning, and the other keys that it needs to have an effect,
+once; the roles get a section as it is. Settings whose keys depend on a ``type`` (agent, model, training) are
+``Component``s; ``tianji_algos`` defines their models, which import no torch. ``checks`` refuses settings that
+do not fit one another.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tianji_cli.quantities import count, duration, number, share
 
 
 def at_most(most: int, because: str) -> AfterValidator:
-    """Refuse larger numbers, and say why."""
+    """Make a validator that refuses numbers above ``most``; ``because`` ends its message."""
 
     def check(number: int) -> int:
         if number > most:
@@ -46,13 +46,13 @@ Count = Annotated[int, Field(ge=1), _64_BITS]
 Natural = Annotated[int, Field(ge=0), _64_BITS]
 
 GREATEST_SEED: Final = 2**32 - 1
-"""Of a run."""
+"""Greatest seed of a run."""
 
 MAX_PROCESSES: Final = 32_768
-"""Processes of a job: the root keeps a connection to each."""
+"""Maximum processes of a job: the root keeps a connection to each."""
 
 MAX_ROLES: Final = 64
-"""User roles: each is a process in every group, and may get a copy of every fragment."""
+"""Maximum user roles: each is a process in every group, and may get a copy of every fragment."""
 
 Processes = Annotated[Count, at_most(MAX_PROCESSES, "each is a process that the root is connected to")]
 Groups = Annotated[Count, at_most(1024, "the root averages the parameters of all of them, one by one")]
@@ -69,7 +69,7 @@ def _check_is_a_device(device: str) -> str:
 
 
 Device = Annotated[str, AfterValidator(_check_is_a_device)]
-"""Where a network computes, in torch's words. Without a number a plan gives GPUs out in turn."""
+"""Device of a network, as torch writes it; the plan assigns GPUs in turn to ``cuda`` without a number."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ _OF_PRIORITIES: Final = OfReplay("rollouts have no priorities; leave it out", pr
 
 
 class Section(BaseModel):
-    """A table of the config: frozen, every key known, no value of another type taken for granted."""
+    """A table of the config: frozen; refuses unknown keys, and converts no value to another type."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, ser_json_inf_nan="constants"
@@ -98,7 +98,7 @@ class Section(BaseModel):
 
 @dataclass(frozen=True)
 class StopRule:
-    """Marks a key of ``Stop``, and says in words how far a run is.
+    """Marks a key of ``Stop``, and describes a run's progress towards its target.
 
     Attributes:
         written: the target, or a value on the way to it, on the screen.
@@ -112,7 +112,7 @@ class StopRule:
 
 
 class Stop(Section):
-    """When a run is over: whichever of these comes first. The number of each is reported by its name.
+    """Rules that end a run: the first that holds ends it. Reports show each value under its rule's name.
 
     Attributes:
         mean_return: mean return of the last 100 training episodes.
@@ -157,15 +157,15 @@ class Stop(Section):
 
     @property
     def targets(self) -> dict[str, float]:
-        """Of the rules that are set, by their names."""
+        """Targets of the rules that are set, by rule name."""
         return {rule: float(target) for rule, target in self if target is not None}
 
     def reached(self, values: Mapping[str, float | None], *, saved: bool = False) -> dict[str, str]:
-        """Return in words which of some rules hold, by their names.
+        """Describe the rules that hold, by rule name.
 
         Args:
-            values: where the run is; None is not known.
-            saved: they are the best of all that a run has saved.
+            values: of the run, by rule name; None if a value is unknown.
+            saved: the values are the best that the run has saved.
         """
         held = {}
         for rule, value in values.items():
@@ -190,7 +190,7 @@ def _none_if_off(value: object) -> object:
 
 
 class PeriodicEvaluation(Section):
-    """Evaluations while others train, in a process of its own; table ``[experiment.evaluation]``.
+    """Evaluations during training, in a process of their own; table ``[experiment.evaluation]``.
 
     Attributes:
         every_env_steps: env steps of the job from the beginning of one to that of the next, at least.
@@ -220,7 +220,7 @@ class PeriodicEvaluation(Section):
 
 
 class Init(Section):
-    """What a new run takes of the one that it begins with; table ``[experiment.init]``.
+    """Settings of a run that begins with ``init_from``; table ``[experiment.init]``.
 
     Attributes:
         statistics: whether running statistics are taken, those of ``normalize_observations`` and its like.
@@ -234,7 +234,7 @@ class Init(Section):
 
 
 class Experiment(Section):
-    """The name of a run, when it ends and what it writes down.
+    """Name, seed, stop rules and outputs of a run.
 
     Attributes:
         name: of the run's directory; the config file's stem by default.
@@ -281,7 +281,7 @@ class Experiment(Section):
 
     @property
     def last_episodes(self) -> int:
-        """Episodes of the evaluation at the end, at most."""
+        """Most episodes of the evaluation at the end."""
         return 100 if self.eval_episodes is None else self.eval_episodes
 
     @model_validator(mode="after")
@@ -309,7 +309,7 @@ class Experiment(Section):
 
 
 MAX_METRICS: Final = 32
-"""Metrics of an environment: every fragment and report has room for all of them."""
+"""Maximum metrics of an environment: every fragment and report has room for all of them."""
 
 
 class Wrapper(Section):
@@ -334,12 +334,12 @@ class Wrapper(Section):
 
     @property
     def keywords(self) -> Mapping[str, Any]:
-        """What the entry says beside its type: keyword arguments of the wrapper."""
+        """Keyword arguments of the wrapper: all keys of the entry except ``type``."""
         return self.model_extra or {}
 
 
 class Environment(Section):
-    """Where the experience comes from.
+    """The environment of a job, and how actors run its copies.
 
     Attributes:
         type: ``"gym"``, an entry point's name or ``"my_module:MyEnv"``.
@@ -387,7 +387,7 @@ class Environment(Section):
 
 
 class Component(Section):
-    """An agent, a model or a role with its settings.
+    """An agent, a model, an update rule or a user role, with its settings.
 
     Attributes:
         type: its name in the registry.
@@ -403,7 +403,7 @@ class Component(Section):
 
 
 class Transport(Section):
-    """The engine of each kind of edge; a single name in TOML stands for both.
+    """Engines of the edges inside a host and between hosts; a single name in TOML stands for both.
 
     Attributes:
         local: between processes of one host.
@@ -431,7 +431,8 @@ class Learner(Section):
     """The processes that update the parameters.
 
     Attributes:
-        num: L, learners of a group: they divide each batch, average their gradients (all-reduce) and update alike.
+        num: L, learners of a group: they divide each batch, average their gradients (all-reduce) and update
+            alike.
         cores: cores, and threads, of each.
     """
 
@@ -484,13 +485,13 @@ BATCHES_AHEAD: Final = 2
 """Batches that a buffer in a process of its own assembles before the learner asks for them."""
 
 MOST_STEPS: Final = 127
-"""Of a transition: the replay keeps its length in seven bits."""
+"""Maximum steps of a transition: the replay keeps its length in seven bits."""
 MOST_IN_SEQUENCE: Final = 65_535
-"""Steps of a sequence: the replay keeps its length in two bytes."""
+"""Maximum steps of a sequence: the replay keeps its length in two bytes."""
 
 
 class Buffer(Section):
-    """Where fragments wait for the learner: a few rollouts on-policy, a replay memory off-policy.
+    """Fragments that wait for the learner: a few rollouts on-policy, a replay memory off-policy.
 
     Attributes:
         num: buffers of a group.
@@ -539,12 +540,12 @@ class Buffer(Section):
 
     @property
     def has_priorities(self) -> bool:
-        """Samples have priorities, which the learner's updates change."""
+        """Whether samples have priorities, which the learner's updates change."""
         return self.sampler == "prioritised"
 
 
 class Distribution(Section):
-    """Which processes there are and how data moves between them.
+    """Processes of a job, and how data moves between them.
 
     Attributes:
         transport: engines of the edges.
@@ -585,7 +586,7 @@ class Distribution(Section):
 
     @property
     def one_process(self) -> bool:
-        """Whether all roles of a group take turns in one process, as ``inproc`` has them do."""
+        """Whether all roles of a group take turns in one process: they do with transport ``inproc``."""
         return self.transport.local == "inproc"
 
     @property
@@ -633,7 +634,7 @@ class Range(Section):
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """Values that the key has to take: the choices, or least and greatest."""
+        """The choices, or the least and the greatest value; the key has to accept each of them."""
         if self.choices is not None:
             return self.choices
         assert self.low is not None
@@ -647,7 +648,7 @@ class Range(Section):
 
     @property
     def inside(self) -> float:
-        """A value inside a range that is no whole number, which a key that takes no others refuses."""
+        """A value inside the range that is no whole number; a key for whole numbers alone refuses it."""
         assert self.low is not None
         assert self.high is not None
         middle = (self.low + self.high) / 2
@@ -655,9 +656,10 @@ class Range(Section):
 
 
 def by_dotted_key(leaf: type[Range]) -> BeforeValidator:
-    """Turn a tree, which TOML's dotted keys are, into a table of ranges by dotted keys.
+    """Make a validator that flattens the nested tables of TOML's dotted keys into ranges by dotted key.
 
-    What is no table is left to be refused. A key called ``low`` may be on the way to a range, as a table.
+    It passes on a value that is no table, which pydantic then refuses. A table called ``low`` may lie on the
+    way to a range.
     """
 
     def is_leaf(table: Mapping[str, Any]) -> bool:
@@ -674,7 +676,7 @@ def by_dotted_key(leaf: type[Range]) -> BeforeValidator:
 
 
 class Perturbed(Range):
-    """A hyperparameter of which each member of a population has a value of its own.
+    """A hyperparameter that has a value of its own in each member of a population.
 
     Attributes:
         factors: a member that takes up another's value multiplies it with one of these, within the range; of
@@ -698,7 +700,7 @@ class Perturbed(Range):
         return self
 
     def includes(self, value: Any) -> bool:
-        """Whether it is one of the choices, or in the range."""
+        """Whether a value is one of the choices, or in the range."""
         if self.choices is not None:
             return value in self.choices
         assert self.low is not None
@@ -709,8 +711,8 @@ class Perturbed(Range):
 class Population(Section):
     """Groups as members of a population (Jaderberg et al., 2017); table ``[population]``.
 
-    Members train with hyperparameters of their own. From time to time the worst take over what the best have
-    learnt, and go on from there with hyperparameters near those of the best.
+    Members train with hyperparameters of their own. At intervals the worst members take over the policies of
+    the best, and go on from there with hyperparameters near those of the best.
 
     Attributes:
         interval: env steps of a member from one comparison to the next, at least.
@@ -736,10 +738,10 @@ class Population(Section):
 
 @runtime_checkable
 class OnPolicySettings(Protocol):
-    """Settings of an update rule that learns from rollouts. Any settings that have these, a user's too."""
+    """Settings of an update rule that learns from rollouts: all settings that have this key, a user's too."""
 
     rollout_steps: int
-    """Env steps, over all actors of a learner, that are gathered for one round of updates."""
+    """Env steps of a rollout, over all actors of a learner; each round of updates gathers a rollout."""
 
 
 class ReplayLearnerSettings(Protocol):
@@ -752,7 +754,7 @@ class ReplayLearnerSettings(Protocol):
     """``rho``: uses of each env step in updates, on average."""
 
     warmup_steps: int
-    """Env steps that are received before the first update."""
+    """Env steps that the learner receives before its first update."""
 
     publish_every: int
     """Updates between two published policies."""
@@ -774,7 +776,7 @@ class SequenceSettings(ReplayLearnerSettings, Protocol):
     """Settings of an update rule whose samples are episodes, or parts of long ones."""
 
     sequence_steps: int
-    """L, steps of a sample at most."""
+    """L, most steps of a sample."""
 
 
 @runtime_checkable
@@ -782,37 +784,37 @@ class UnrollSettings(ReplayLearnerSettings, Protocol):
     """Settings of an update rule whose samples are steps in a row, across the ends of episodes."""
 
     burn_in: int
-    """First steps of a sample, from which nothing is learnt."""
+    """First steps of a sample; the learner learns nothing from them."""
 
     unroll_steps: int
-    """L, steps of a sample that are learnt from, after these."""
+    """L, steps of a sample after the burn-in, from which the learner learns."""
 
 
 @dataclass(frozen=True)
 class Unroll:
-    """What a sample is, where it is steps in a row: those of the burn-in, and those that are learnt from."""
+    """Lengths of a sample of steps in a row: of the burn-in, and of the steps that are learnt from."""
 
     burn_in: int
     learnt: int
 
     @property
     def steps(self) -> int:
-        """R, all of them."""
+        """R, steps of the whole sample."""
         return self.burn_in + self.learnt
 
 
 def sequence_steps_of(settings: object) -> int | None:
-    """L, env steps of a sample at most, where a replay's samples are sequences; None if they are not."""
+    """L, most env steps of a sample, if a replay's samples are sequences; None otherwise."""
     return settings.sequence_steps if isinstance(settings, SequenceSettings) else None
 
 
 def unroll_of(settings: object) -> Unroll | None:
-    """Describe a sample where a replay's samples are unrolls; None if they are not."""
+    """Lengths of a sample if a replay's samples are unrolls; None otherwise."""
     return Unroll(settings.burn_in, settings.unroll_steps) if isinstance(settings, UnrollSettings) else None
 
 
 def batch_steps_of(settings: ReplayLearnerSettings) -> int:
-    """Env steps of a batch of a replay that are learnt from, at most."""
+    """Most env steps that the learner learns from in one batch of a replay."""
     unroll = unroll_of(settings)
     return settings.batch_size * (unroll.learnt if unroll is not None else sequence_steps_of(settings) or 1)
 
@@ -829,16 +831,16 @@ def least_tolerance(fragment_steps: int, batch_steps: int, rho: float) -> float:
     such error if ``2 x tolerance >= fragment + batch / rho``.
 
     Args:
-        fragment_steps: T x N, received at once.
-        batch_steps: env steps that are used at once, at most: B transitions, or the steps of B sequences
-            or unrolls.
+        fragment_steps: T x N, which the buffer receives at once.
+        batch_steps: most env steps that an update uses: B transitions, or the steps of B sequences or
+            unrolls.
         rho: uses of each env step.
     """
     return (fragment_steps + batch_steps / rho) / 2
 
 
 def usual_tolerance(fragment_steps: int, batch_steps: int, rho: float) -> float:
-    """Twice the least: neither side has to wait for the very moment at which the other is done."""
+    """Default tolerance, twice the least: neither side waits for the very moment the other is done."""
     return 2 * least_tolerance(fragment_steps, batch_steps, rho)
 
 
@@ -857,11 +859,11 @@ class JobConfig(Section):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What its user should know, though it can be run."""
+        """Remarks for the user on a config that can be run."""
         return self._notes
 
     def noted(self, notes: Iterable[str]) -> Self:
-        """Return itself with such notes, which are no part of what is written of it."""
+        """Set the notes, which ``dump_config`` does not write, and return this config."""
         self._notes = tuple(notes)
         return self
 
@@ -882,19 +884,19 @@ class JobConfig(Section):
 
     @property
     def learns_from_replay(self) -> bool:
-        """The learner draws batches from a replay; it trains on rollouts otherwise."""
+        """Whether the learner draws batches from a replay; otherwise it trains on rollouts."""
         return replay_settings_of(self.training.settings) is not None
 
     @property
     def fragments_per_rollout(self) -> int:
-        """Fragments, over all actors of a learner, that are gathered for one round of updates."""
+        """Fragments of a rollout, over all actors of a learner; each round of updates gathers a rollout."""
         settings = self.training.settings
         assert isinstance(settings, OnPolicySettings), "checks refuses any other"
         return settings.rollout_steps // self.fragment_steps
 
     @property
     def window(self) -> int:
-        """Fragments an actor may have unclaimed: more than its share of a rollout would only grow stale."""
+        """Most unclaimed fragments of an actor: more than its share of a rollout would only grow stale."""
         actor = self.distribution.actor
         if self.learns_from_replay:
             return actor.window
@@ -902,7 +904,7 @@ class JobConfig(Section):
 
     @property
     def tolerance(self) -> float | None:
-        """Env steps that a replay lets production and consumption be apart; None if they may be by any."""
+        """Most env steps between production and consumption with a replay; None without a limit."""
         distribution, settings = self.distribution, self.replay_settings
         if distribution.balance == "free":
             return None
@@ -927,15 +929,15 @@ class JobConfig(Section):
 
     @property
     def sequence_steps(self) -> int | None:
-        """L, env steps of a sample at most, where a replay's samples are sequences; None if they are not."""
+        """L, most env steps of a sample, if a replay's samples are sequences; None otherwise."""
         return sequence_steps_of(self.training.settings)
 
     @property
     def unroll(self) -> Unroll | None:
-        """What a sample is, where a replay's samples are unrolls; None if they are not."""
+        """Lengths of a sample, if a replay's samples are unrolls; None otherwise."""
         return unroll_of(self.training.settings)
 
     @property
     def batch_steps(self) -> int:
-        """Env steps of a batch of the replay that are learnt from, at most."""
+        """Most env steps that the learner learns from in one batch of the replay."""
         return batch_steps_of(self.replay_settings)

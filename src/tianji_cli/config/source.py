@@ -1,7 +1,7 @@
-"""Reads a config's TOML: the file, those it extends, and ``--set``, and remembers which of them set a value.
+"""Reads a config's TOML: the file, the files it extends, and ``--set``; remembers which of them set a value.
 
-Sections are merged key by key, a key's value is replaced as a whole. Nothing here knows what the
-keys mean, except which tables are sections.
+Sections are merged key by key; a key's value is replaced as a whole. This module knows which tables are
+sections, and nothing else of the keys' meaning.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tianji_cli.errors import ConfigError, Problem
 from tianji_plugins import nearest
 
 KeyPath = tuple[str, ...]
-"""Where a value stands in a config: section, key, and whatever lies below the key."""
+"""Path of a value in a config: section, key, and the keys below it."""
 
 SECTIONS: Final[frozenset[KeyPath]] = frozenset(
     {
@@ -41,18 +41,18 @@ SECTIONS: Final[frozenset[KeyPath]] = frozenset(
         ("sweep", "parameters"),
     }
 )
-"""The tables whose keys are inherited one by one, beside those of the user's roles."""
+"""Tables whose keys are inherited one by one; tables of user roles are others."""
 
 COMPONENTS: Final = ("agent", "model", "training")
-"""Sections whose keys depend on their ``type``, as those of the user's roles do."""
+"""Sections whose keys depend on their ``type``; the keys of user roles do, too."""
 
 MAX_DEPTH: Final = 32
-"""Tables and lists inside one another; a config of ours has four."""
+"""Maximum depth of tables and lists inside one another; a shipped config has four."""
 
 WHOLE_NUMBERS: Final = "whole numbers have 64 bits here, as TOML's have"
 
 _BRACKETS: Final = re.compile(r"""("{3}|'{3}|["'])(?:\\.|.)*?\1|#[^\n]*|[][{}]""", re.DOTALL)
-"""What may open or close a level in TOML, past the strings and comments that may have brackets in them."""
+"""Brackets of TOML, and the strings and comments that may have brackets in them."""
 
 
 def is_section(path: KeyPath) -> bool:
@@ -62,7 +62,7 @@ def is_section(path: KeyPath) -> bool:
 
 
 def is_role(path: KeyPath) -> bool:
-    """Whether a table is that of a user role."""
+    """Whether a table belongs to a user role."""
     return len(path) == 2 and path[0] == "roles"
 
 
@@ -72,7 +72,7 @@ def path_part(key: str | int) -> str:
 
 
 def dotted(path: KeyPath) -> str:
-    """Write a path as messages do.
+    """Write a path in the form of messages.
 
     >>> dotted(("environment", "wrappers", "[0]", "type"))
     'environment.wrappers[0].type'
@@ -81,7 +81,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def flat(table: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
-    """Go through the values of a table and of those inside it, by their dotted keys; what is None is absent.
+    """Yield the values of a table and of the tables inside it with their dotted keys; leaves out None.
 
     >>> dict(flat({"a": {"b": 1, "c": None}}))
     {'a.b': 1}
@@ -108,10 +108,11 @@ class Tree:
     """The merged TOML of a config.
 
     Attributes:
-        origins: the file or option that set a key, by its path; others are inside a value, or were not set.
+        origins: the file or option that set a key, by its path; other paths are inside a value, or not set.
         files: the files read, the one that was asked for first.
-        former: by section, what it said before it named another type, each with its origin; the newest last.
-        notes: what a user should know of a config that can be run.
+        former: values of a section before it named another type, each with its origin, by section; the
+            newest last.
+        notes: remarks for the user on a config that can be run.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -122,7 +123,7 @@ class Tree:
     notes: list[Problem] = field(default_factory=list)
 
     def origin(self, path: Sequence[str]) -> str:
-        """Name the file or option that set a value or, if none did, the config that was asked for."""
+        """Name the file or option that set a value; the config that was asked for if none did."""
         for length in range(len(path), 0, -1):
             found = self.origins.get(tuple(path[:length]))
             if found is not None:
@@ -131,7 +132,7 @@ class Tree:
         return next(below, shown(self.files[0]))
 
     def was_set(self, path: KeyPath) -> bool:
-        """Whether a file or an option says a value; naming its section alone does not."""
+        """Whether a file or an option sets a value; naming its section alone does not."""
         return any(
             path[:length] in self.origins
             for length in range(len(path), 0, -1)
@@ -144,9 +145,10 @@ class Tree:
         self.problems.append(Problem(self.origin(path), dotted(path), what, remedy))
 
     def conflict(self, keys: Sequence[str], what: str, remedy: str = "") -> None:
-        """Note that values do not fit one another, at the one of them that was set last.
+        """Note that values do not fit one another, at the key that was set last.
 
-        That is by an option, or else nearest to the config asked for; the first of those set together.
+        An option is later than all files, and a file is later than the one it extends. The first of ``keys``
+        counts where several were set together.
         """
         order = [shown(file) for file in self.files]
         written = [key for key in keys if self.was_set(tuple(key.split(".")))] or keys
@@ -158,10 +160,10 @@ class Tree:
         self.problem(min(written, key=layer), what, remedy)
 
     def merge(self, table: Mapping[str, Any], origin: str, at: KeyPath = ()) -> None:
-        """Lay a table over what is there.
+        """Lay a table over the present values.
 
-        A section that names another ``type`` begins anew: settings of the former type are not its own, unless
-        it derives from that (``inherit``).
+        A section that names another ``type`` begins anew: settings of the former type do not belong to the
+        new one, unless it derives from the former (``inherit``).
         """
         target = self._table(at)
         typed = is_role(at) or (len(at) == 1 and at[0] in COMPONENTS)
@@ -184,11 +186,11 @@ class Tree:
                 self.origins[path] = origin
 
     def inherit(self, at: KeyPath, known: Collection[str], derives: Callable[[object], bool]) -> None:
-        """Take over what a section said before it named its type, if this derives from the former one.
+        """Take over the values of a section from before it named its type, if this derives from the former.
 
         Args:
-            known: keys of the type; others are noted.
-            derives: whether the type does so from another, by the other's name.
+            known: keys of the type; other keys become notes.
+            derives: whether the type derives from another, by the other's name.
         """
         target = self._table(at)
         for former in reversed(self.former.pop(at, [])):
@@ -202,7 +204,7 @@ class Tree:
                     self.notes.append(Problem(origin, dotted((*at, key)), what))
 
     def assign(self, path: KeyPath, value: object, origin: str) -> None:
-        """Replace one value, making the tables that lead to it."""
+        """Replace one value, and make the tables that lead to it."""
         target = self.values
         for depth, key in enumerate(path[:-1], start=1):
             below = target.setdefault(key, {})
@@ -227,7 +229,7 @@ class Tree:
 
 
 def read(name: str, overrides: Sequence[str] = ()) -> Tree:
-    """Read a config with all that it extends, and lay ``--set`` over it; see ``load_config``.
+    """Read a config with all files that it extends, and lay ``--set`` over it; see ``load_config``.
 
     Raises:
         ConfigError: a file is missing, is not TOML, or extends itself.
@@ -243,10 +245,10 @@ def read(name: str, overrides: Sequence[str] = ()) -> Tree:
 
 
 def lay_over(tables: Sequence[Mapping[str, Any]], origin: str, overrides: Sequence[str] = ()) -> Tree:
-    """Merge tables that no file says, later ones over earlier ones, and lay ``--set`` over them.
+    """Merge tables that come from no file, later ones over earlier ones, and lay ``--set`` over them.
 
     Args:
-        origin: what messages name in place of a file, such as an option of the command.
+        origin: name for messages in place of a file, such as an option of the command.
 
     Raises:
         ConfigError: ``--set`` has a value that is too large or lies too deep.
@@ -265,10 +267,10 @@ def _overridden(tree: Tree, overrides: Sequence[str]) -> Tree:
 
 
 def _check_values(tree: Tree) -> None:
-    """Refuse values that lie too deep, or whole numbers too large, for what reads them after this.
+    """Refuse values that lie too deep, and whole numbers that are too large, for the code that reads them.
 
     Raises:
-        ConfigError: names the first of them.
+        ConfigError: names the first such value.
     """
     below: list[tuple[KeyPath, Any]] = [((), tree.values)]
     while below:
@@ -289,7 +291,7 @@ def _check_values(tree: Tree) -> None:
 
 
 def _chain(path: Path, files: list[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield a config and those it extends, nearest first, noting them in ``files``."""
+    """Yield a config and the configs it extends, nearest first; add their paths to ``files``."""
     while True:
         files.append(path)
         table = _parse(path)
@@ -332,7 +334,7 @@ def _parse(path: Path) -> dict[str, Any]:
 
 
 def _too_much(text: str) -> tuple[int, str, str]:
-    """Find what Python does not read of valid TOML: its place, what it is, and what would be right."""
+    """Find a part of valid TOML that Python cannot read; returns its offset, a description and a remedy."""
     depth = 0
     for bracket in _BRACKETS.finditer(text):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(bracket[0], 0)
@@ -354,7 +356,7 @@ def _syntax_problem(where: str, text: str, message: str) -> Problem:
 
 
 def apply_override(tree: Tree, override: str) -> None:
-    """Lay one ``SECTION.KEY=VALUE`` over the tree; VALUE is TOML, and a string if it is not."""
+    """Lay one ``SECTION.KEY=VALUE`` over the tree; a VALUE that is not TOML is a string."""
     key, equals, text = override.partition("=")
     path = tuple(part.strip() for part in key.split("."))
     if not equals or not all(path):
@@ -374,11 +376,11 @@ def apply_override(tree: Tree, override: str) -> None:
 
 
 def _parse_value(text: str) -> object:
-    """Read a TOML value; what is none is a string.
+    """Read a TOML value; returns other text as a string.
 
     Raises:
-        ValueError: a number of too many digits.
-        RecursionError: it is nested too deeply.
+        ValueError: a number has too many digits.
+        RecursionError: the value is nested too deeply.
     """
     try:
         table = tomllib.loads(f"value = {text}")
@@ -388,7 +390,7 @@ def _parse_value(text: str) -> object:
 
 
 def shipped_directory() -> Path | None:
-    """Find where the configs lie: beside the code in a wheel, at the repository's root otherwise."""
+    """Find the directory of the shipped configs: beside the code in a wheel, else at the checkout's root."""
     package = Path(tianji_cli.__file__).resolve().parent
     installed = package / "configs"
     if installed.is_dir():
@@ -413,7 +415,7 @@ def find_config(name: str, base: Path) -> Path | None:
     A relative path begins in ``base``.
     """
     path = base / Path(name).expanduser()
-    # Unlike those of Path it raises nothing where a name is too long. A pipe is read as a file is.
+    # Unlike Path's methods, os.path raises nothing if a name is too long. A pipe is read like a file.
     if os.path.exists(path) and not os.path.isdir(path):
         return path
     parts = Path(name).parts
@@ -423,7 +425,7 @@ def find_config(name: str, base: Path) -> Path | None:
 
 
 def not_found(name: str, base: Path, where: str, key: str = "") -> Problem:
-    """Describe a config that is not there, and which one was probably meant."""
+    """Describe a config that does not exist, and name the one that was probably meant."""
     path = base / Path(name).expanduser()
     if os.path.isdir(path):
         return Problem(
@@ -439,7 +441,7 @@ def not_found(name: str, base: Path, where: str, key: str = "") -> Problem:
 
 
 def shown(path: Path) -> str:
-    """Write a path as short as it can be read from the working directory."""
+    """Write a path relative to the working directory if it lies below it."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
     except (ValueError, OSError):

@@ -1,8 +1,8 @@
-"""``[sweep]``: which parameters a sweep searches, in what range, and what it judges trials by.
+"""``[sweep]``: parameters of a sweep, their ranges, and the metric of its trials.
 
 TOML's dotted keys are tables in tables, so ``[sweep.parameters]`` is a tree whose leaves are parameters.
-Every command reads the section and refuses what is wrong in it; only `tianji sweep` acts on it, and looks
-whether the parameters are keys of the config.
+Every command reads the section and refuses errors in it; only `tianji sweep` acts on it, and checks that the
+parameters are keys of the config.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Parameter(Range):
 
     @property
     def inside(self) -> float:
-        """A value inside a range: of one in steps the second, else one that is no whole number."""
+        """A value inside the range: the second one of a range in steps, else one that is no whole number."""
         if self.step is None:
             return super().inside
         assert self.low is not None
@@ -107,7 +107,7 @@ class Sweep(Section):
 
     @property
     def of_time(self) -> bool:
-        """Whether the metric is a time, and not a return."""
+        """Whether the metric is a time; otherwise it is a return or another metric."""
         return self.metric.startswith("time_to.")
 
     @property
@@ -117,12 +117,12 @@ class Sweep(Section):
 
 
 def wanted_of(condition: Any) -> tuple[Any, ...]:
-    """List the values of another parameter that a condition takes."""
+    """List the values of another parameter that meet a condition."""
     return tuple(condition) if isinstance(condition, list | tuple) else (condition,)
 
 
 def in_order(parameters: Mapping[str, Parameter]) -> list[str]:
-    """Sort parameters so that each comes behind those that its conditions are about.
+    """Sort parameters so that each comes after the parameters that its conditions name.
 
     Raises:
         ValueError: conditions go in a circle.
@@ -137,7 +137,7 @@ def in_order(parameters: Mapping[str, Parameter]) -> list[str]:
 
 
 def holds(parameter: Parameter, values: Mapping[str, Any]) -> bool:
-    """Whether a parameter matters, beside the values of the others."""
+    """Whether a parameter's conditions hold, with these values of the others."""
     return all(
         other in values and values[other] in wanted_of(wanted) for other, wanted in parameter.when.items()
     )

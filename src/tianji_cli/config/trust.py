@@ -1,7 +1,8 @@
-"""Checks whose code a command is about to run: that no other user can put something else in its place.
+"""Checks that no other user can replace the code that a command is about to run.
 
-A config names modules, and a run's directory holds what its processes execute and trust: that config, the
-job's key, checkpoints. A user who may write to a directory above them can move it away and put another there.
+A config names modules, and a run's directory has files that its processes execute and trust: the config, the
+job's key, checkpoints. A user who may write to a directory above a file can move it away and put another
+there.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ TRUST: Final = "TIANJI_TRUST"
 """Environment variable, inherited by children, by which ``--trust`` lifts refusals."""
 ROOT: Final = 0
 ALL_USERS: Final = ["0", "0", "4294967295"]
-"""What ``uid_map`` says where each user is the one that the system knows."""
+"""Words of ``uid_map`` outside user namespaces, where all users keep their numbers."""
 MOST_LINKS: Final = 40
-"""As the kernel follows them."""
+"""Maximum links on the way to a path, the same as the kernel's."""
 
 
 REMEDY: Final = (
@@ -36,22 +37,22 @@ OF_CODE: Final = (
 
 
 class UntrustedPlaceError(UsageError):
-    """Other users may change what a path leads to; the message names user and place."""
+    """Other users may change the file at a path; the message names user and place."""
 
 
 def check_trusted(path: Path, remedy: str = REMEDY) -> list[str]:
-    """Look at every directory on the way to a path, and at every link.
+    """Check the owner and the mode of every directory and link on the way to a path.
 
     Args:
-        path: need not be there yet; then the way to it is looked at as far as it goes.
-        remedy: what would be right, for the message.
+        path: need not exist yet; then the check goes as far as the way exists.
+        remedy: for the message.
 
     Returns:
         Warnings: a group may write to a directory.
 
     Raises:
-        UntrustedPlaceError: a directory, a link or the file itself is owned by neither root nor the user, or
-            all may write to it: a directory with the sticky bit, as /tmp has, is right.
+        UntrustedPlaceError: neither root nor the user owns a directory, a link or the file itself, or all
+            users may write to it; a directory with the sticky bit, such as /tmp, is right.
     """
     warnings: list[str] = []
     trusted = _trusted()
@@ -75,10 +76,10 @@ def check_trusted(path: Path, remedy: str = REMEDY) -> list[str]:
 
 
 def check_code(directory: Path, modules: Iterable[str]) -> None:
-    """Check that nobody else can change modules in a directory that they are imported from, nor add others.
+    """Check that no other user can change modules in a directory of imports, or add modules.
 
     Raises:
-        UntrustedPlaceError: they can; a sticky bit does not keep a user from putting more modules there.
+        UntrustedPlaceError: another user can; a sticky bit does not keep users from adding modules.
     """
     for place in (directory, *(directory / module.replace(".", os.sep) for module in modules)):
         for path in (place, place / "__init__.py", place.with_name(f"{place.name}.py")):
@@ -88,13 +89,13 @@ def check_code(directory: Path, modules: Iterable[str]) -> None:
 
 
 def check_sent(config: Path, directories: Iterable[str]) -> None:
-    """Check that a run brings no modules along: tianji notes where they lie, by absolute paths outside of it.
+    """Check that a run has no modules in its own directory: tianji writes absolute paths outside of the run.
 
     Args:
-        directories: that modules are imported from, as the run's config says it.
+        directories: that modules are imported from, in the words of the run's config.
 
     Raises:
-        UntrustedPlaceError: it does, so whoever has sent it would have them executed.
+        UntrustedPlaceError: modules came with the run, so its sender would have them executed.
     """
     run = config.resolve().parent
     for directory in directories:
@@ -104,10 +105,10 @@ def check_sent(config: Path, directories: Iterable[str]) -> None:
 
 
 def _refused(what: str, remedy: str) -> str:
-    """Refuse a place, or return the warning if the user trusts whoever can change it.
+    """Refuse a place; returns the warning instead if the user trusts all places (``--trust``).
 
     Raises:
-        UntrustedPlaceError: the user does not.
+        UntrustedPlaceError: the user does not trust the place.
     """
     if not os.environ.get(TRUST):
         raise UntrustedPlaceError(f"{what}\n{remedy}")
@@ -146,10 +147,10 @@ def _way_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _trusted() -> set[int]:
-    """Owners that are trusted.
+    """Numbers of the users whose files are trusted.
 
-    In a user namespace, as containers of users have it, the kernel shows files of the true root as those of
-    the account for unmapped users, mostly called "nobody".
+    In a user namespace, such as that of a user's container, the kernel shows files of the true root under the
+    account for unmapped users, mostly called "nobody".
     """
     trusted = {ROOT, os.geteuid()}
     with contextlib.suppress(OSError, ValueError):
@@ -159,7 +160,7 @@ def _trusted() -> set[int]:
 
 
 def _is_own_group(group: int) -> bool:
-    """Whether a group is root's, or the one of its own that many systems give each user."""
+    """Whether a group is root's, or the user's private group, which many systems give each user."""
     with contextlib.suppress(KeyError):
         entry, user = grp.getgrgid(group), pwd.getpwuid(os.geteuid())
         return group == ROOT or (entry.gr_name == user.pw_name and set(entry.gr_mem) <= {user.pw_name})

@@ -1,7 +1,7 @@
 """Makes the config of `tianji train --env ID`: looks at the environment, and lays ``--set`` over defaults.
 
-The environment is built once, in this process, to see its spaces, and again where it gets a wrapper. That
-imports gymnasium, so this module is imported only for a job that has no file.
+This process builds the environment once to see its spaces, and again if it gets a wrapper. Building imports
+gymnasium, so only a job without a file imports this module.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import EnvironmentFailure, UnknownEnvironmentError
 
 ORIGIN: Final = "--env"
-"""What messages name in place of a file."""
+"""Name for messages in place of a file."""
 
 STEPPED_S: Final = 0.1
-"""For so long an environment is stepped to see how long a step takes."""
+"""Seconds in which an environment is stepped to measure the time of a step."""
 LEAST_STEPS: Final = 3
 LONGEST_S: Final = 1.0
-"""So often it is stepped at least, unless that takes longer than this."""
+"""The environment makes ``LEAST_STEPS`` at least, unless they take longer than ``LONGEST_S``."""
 
 _MASK: Final = Wrapper(type="ActionMask")
 
@@ -45,7 +45,7 @@ _SAID_BEFORE: Final[dict[KeyPath, str]] = {
     ("environment", "id"): "--env",
     ("agent", "type"): "--agent",
 }
-"""Keys that the defaults depend on, and the options that say them."""
+"""Keys that the defaults depend on, and the options that set them."""
 
 
 def config_without_file(
@@ -60,7 +60,7 @@ def config_without_file(
 
     Raises:
         UsageError: the agent has no defaults, or cannot act in this environment.
-        ConfigError: with every problem that was found.
+        ConfigError: the config cannot be run; lists every problem.
     """
     check_agent(agent)
     cores = cores or len(usable_cores())
@@ -101,7 +101,7 @@ def tuned_config(env: str, agent: str) -> str | None:
 
 
 def find_environment(env: str, overrides: Sequence[str]) -> Environment:
-    """Find what is to be built; the modules that it lies in are importable then.
+    """Find the environment that an id names, and make its modules importable.
 
     Raises:
         ConfigError: there is no such environment, or ``--set`` does not fit it or the command line.
@@ -125,7 +125,7 @@ def find_environment(env: str, overrides: Sequence[str]) -> Environment:
 
 
 def _kind_of(env: str) -> dict[str, str]:
-    """Say which type of environment has an id; gymnasium's if none has, whose message names the nearest."""
+    """Find the type of environment that has an id; gymnasium's if none has, whose error names the nearest."""
     try:
         environments.find("gym").check_id(env)
     except UnknownEnvironmentError:
@@ -147,12 +147,13 @@ def _exists(kind: dict[str, str]) -> bool:
 
 
 def _look(env: str, agent: str, environment: Environment, cores: int, *, may_wrap: bool) -> tuple[Seen, bool]:
-    """Build one copy, and note what it shows and takes, and whether it is to be wrapped for its action mask.
+    """Build one copy; returns its spaces and speed, and whether it needs the wrapper for its action mask.
 
-    How long a step takes is noted where there are cores for several actors, of what is not wrapped any more.
+    The time of a step is measured only if there are cores for several actors, and no wrapper is needed any
+    more.
 
     Raises:
-        UsageError: it cannot be built or reset, or is a team's.
+        UsageError: the environment cannot be built or reset, or is a team's.
     """
     try:
         vector = build_environment(environment, 1)
@@ -177,10 +178,10 @@ def _look(env: str, agent: str, environment: Environment, cores: int, *, may_wra
 
 
 def _tells_mask(env: str, environment: Environment, vector: VectorEnvironment) -> bool:
-    """Whether an environment that can have wrappers says in its info which of its actions there are.
+    """Whether an environment that can have wrappers has an action mask in its info, and not in observations.
 
     Raises:
-        UsageError: it cannot be reset, or has a mask of another number of actions.
+        UsageError: the environment cannot be reset, or its mask has another number of actions.
     """
     space = vector.observation_space
     can_be_wrapped = environments.find(environment.type).takes_wrappers
@@ -197,11 +198,11 @@ def _tells_mask(env: str, environment: Environment, vector: VectorEnvironment) -
 
 
 def _time_of_a_step(vector: VectorEnvironment) -> float:
-    """Step one environment at random for a moment; seconds of a step, their median.
+    """Step one environment at random for a moment, and measure the median seconds of a step.
 
     Returns:
-        0 where it cannot be stepped so: an environment may refuse actions that its mask forbids, and what is
-        wrong with another is for the training to say.
+        0 if stepping fails: an environment may refuse actions that its mask forbids, and the training reports
+        any other error.
     """
     times: list[float] = []
     observation = vector.new_observations()
@@ -223,7 +224,7 @@ def _time_of_a_step(vector: VectorEnvironment) -> float:
 
 
 def _work_per_s() -> float:
-    """Multiply matrices for some milliseconds; multiply-adds in a second of a core, however busy it is."""
+    """Measure multiply-adds of a core per CPU second, for some milliseconds; other load does not count."""
     factor, times = np.ones((256, 256), np.float32), []
     for _ in range(LEAST_STEPS):
         began_s = time.process_time()
@@ -233,7 +234,7 @@ def _work_per_s() -> float:
 
 
 def _failed(env: str, error: EnvironmentFailure) -> str:
-    """Say what failed, and which environment it is of, once."""
+    """Write an error of the environment for the user; names the environment once."""
     said = str(error)
     return f"--env {said}" if said.startswith(env) else f"--env {env}: {said}"
 
@@ -249,12 +250,12 @@ def _type_of(tree: Tree, section: str) -> object:
 
 
 def _run_name(env: str, agent: str) -> str:
-    """Name the run after what trains where, as a directory can be called."""
+    """Name the run after agent and environment, in characters that a directory may have."""
     return f"{agent}_{re.sub(r'[^A-Za-z0-9.-]+', '_', env.rpartition(':')[2])}"
 
 
 def _steps_of(tree: Tree) -> int | None:
-    """Read after how many env steps the run ends; None if something else ends it, or it is no number."""
+    """Read the env steps that end the run; None if something else ends it, or the value is no number."""
     stop = tree.values["experiment"].get("stop")
     steps = stop.get("env_steps") if isinstance(stop, dict) else None
     return int(steps) if isinstance(steps, int | float) and 1 <= steps < 2**63 else None

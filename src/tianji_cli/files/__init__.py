@@ -1,1 +1,1 @@
-"""All that stays on disk: run directory, checkpoints and their places, links, locks, counters of actors."""
+"""Files of runs: run directory, checkpoints and their places, links, locks, counters of actors."""

@@ -4,11 +4,11 @@
     checkpoints/last           -> the newest of them
     checkpoints/best           -> best-<env steps>/ with the best mean return's model.safetensors, state.json
                                with nothing but the schema, SHA256SUMS; or -> evaluated/best, likewise, with
-                               the best evaluation while training
+                               the best evaluation during training
 
-What is read has to be as it was written, by its sum, and of the right schema, types and ranges.
-A directory is written under a temporary name and renamed; ``last`` and ``best`` are links that are
-replaced in one step, so a reader finds a whole checkpoint at any moment.
+A reader checks that files are as they were written, by their sums, and of the right schema, types and ranges.
+A writer fills a directory under a temporary name and renames it; it replaces the links ``last`` and ``best``
+in one step, so that a reader finds a whole checkpoint at any moment.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class TrainingState:
-    """A checkpoint's contents.
+    """Contents of a checkpoint.
 
     Attributes:
         parameters: the policy, as ``Model.write_parameters`` writes it.
-        best_parameters: the policy with the best mean return so far, if there is one yet.
+        best_parameters: the policy with the best mean return so far; None before there is one.
         tensors: the embryo's tensors (optimiser, statistics).
         rest: the embryo's other state, as JSON values.
         progress: the learner's counters.
@@ -77,8 +77,8 @@ class CheckpointWriter:
     """Writes checkpoints of one run: a model's parameters, each under its own name.
 
     Args:
-        keep: how many stay under their number of env steps.
-        has_best: it keeps the best policy, too; else a ``BestWriter`` does.
+        keep: number of checkpoints to keep under their env steps.
+        has_best: whether this writer keeps the best policy, too; else a ``BestWriter`` does.
     """
 
     def __init__(self, directory: Path, model: Model, keep: int, *, has_best: bool = True) -> None:
@@ -89,7 +89,7 @@ class CheckpointWriter:
         self._places = LinkedDirectories(directory, (LAST, BEST))
 
     def write(self, state: TrainingState) -> None:
-        """Write a checkpoint under its number of env steps, and let ``last`` and ``best`` lead to it.
+        """Write a checkpoint under its number of env steps, and link ``last`` and ``best`` to it.
 
         Raises:
             CheckpointError: the disk does not take it, or a number is not finite; older checkpoints are
@@ -127,7 +127,7 @@ class CheckpointWriter:
             raise CheckpointError(f"cannot write checkpoint {self._directory / name}: {cause}") from cause
 
     def best_parameters(self) -> Floats | None:
-        """Read the policy that ``best`` leads to; None where evaluations have kept it, and lead elsewhere.
+        """Read the policy that ``best`` leads to; None if there is none, or if a ``BestWriter`` keeps it.
 
         Raises:
             CheckpointError: see ``load_parameters``.
@@ -144,15 +144,15 @@ class CheckpointWriter:
 
 
 class BestWriter:
-    """Keeps the policy with the best evaluation of a run; ``lead_best_to_evaluations`` leads ``best`` to it.
+    """Keeps the policy with the best evaluation of a run; ``lead_best_to_evaluations`` links ``best`` to it.
 
-    It is the one writer of ``checkpoints/evaluated``, and writes nowhere else.
+    It is the only writer of ``checkpoints/evaluated``, and writes nowhere else.
 
     Args:
-        anew: what is there was judged otherwise, and is none to be better than.
+        anew: ignore the present best policy, which was judged by other rules.
 
     Attributes:
-        mean: its mean return; None before there is one.
+        mean: mean return of the best policy; None before there is one.
     """
 
     def __init__(self, checkpoints: Path, model: Model, *, anew: bool = False) -> None:
@@ -183,10 +183,10 @@ class BestWriter:
 
 
 def load_training(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Read what a resumed run needs beside the parameters: the embryo's tensors, and ``state.json``.
+    """Read the data that a resumed run needs besides the policy: the embryo's tensors, and ``state.json``.
 
     Raises:
-        CheckpointError: it is not there, damaged, or of another schema.
+        CheckpointError: a file is missing, damaged, or of another schema.
     """
     return _tensors(directory, TRAINING), load_state(directory)
 
@@ -195,8 +195,8 @@ def load_parameters(directory: Path, model: Model) -> Floats:
     """Read a checkpoint's parameters as the flat array of ``Model.write_parameters``.
 
     Raises:
-        CheckpointError: it is not there, damaged, or of another schema or model; names the tensor that does
-            not fit.
+        CheckpointError: a file is missing, damaged, or of another schema or model; the message names the
+            tensor that does not fit.
     """
     load_document(directory)
     path, saved = directory / MODEL, _tensors(directory, MODEL)
@@ -222,7 +222,7 @@ def _tensors(directory: Path, name: str) -> dict[str, torch.Tensor]:
 
 
 def read_tensors(content: bytes, path: Path) -> dict[str, torch.Tensor]:
-    """Read the tensors of a file ``path``, which all have to be numbers.
+    """Read the tensors of a file ``path``, whose numbers must all be finite.
 
     Raises:
         CheckpointError: it is damaged, or has numbers that are not finite.

@@ -1,4 +1,4 @@
-"""An actor's production, counted in memory that survives its death.
+"""Counters of an actor's production, in memory that survives its death.
 
 Each actor writes its counts into a page of a file in the run directory that it shares with the
 root. The root needs no message to know them, and a SIGKILL cannot take them away.
@@ -18,8 +18,9 @@ import numpy.typing as npt
 from tianji_cli.files.regular import open_regular
 
 RING: Final = 8
-"""Places between which the counts of a page rotate: a reader that copies a page while its actor writes reads
-places that are not written again before several more fragments are full."""
+"""Places between which the counts of a page rotate. A reader that copies a page while its actor writes reads
+places that are not written again before several more fragments are full.
+"""
 
 PAGE: Final = np.dtype(
     [
@@ -31,18 +32,19 @@ PAGE: Final = np.dtype(
         ("before", "<i8", (RING,)),
     ]
 )
-"""``pushed`` counts fragments, so it is the number of the one being filled; ``samples[pushed % RING]`` are
-the samples in that one, ``before[pushed % RING]`` those of all earlier ones. Every count changes by a single
-store of eight bytes, so that a page is consistent wherever its actor was killed."""
+"""``pushed`` counts fragments, so it is the number of the one being filled. ``samples[pushed % RING]`` are
+the samples in that fragment, ``before[pushed % RING]`` those of all earlier ones. Every count changes by a
+single store of eight bytes, so that a page is consistent wherever its actor was killed.
+"""
 
 
 @dataclass(frozen=True)
 class Production:
-    """A page as it was read: the production of one incarnation of an actor.
+    """Copy of a page: the production of one incarnation of an actor.
 
     Attributes:
-        produced: samples (environment steps that are experience) in all.
-        unfinished: those of them in the fragment being filled.
+        produced: all samples (environment steps that are experience).
+        unfinished: samples among them in the fragment being filled.
         abandoned: the actor stopped in order and gave the unfinished fragment up.
         pushed: fragments pushed.
     """
@@ -62,7 +64,7 @@ class Production:
 
 
 class ProductionFile:
-    """The pages of all actors, mapped by the root and, one each, by the actors.
+    """Owns the pages of all actors, mapped by the root and, one each, by the actors.
 
     Args:
         path: the file, in the directory of the run or of the host; None for memory of this process alone.
@@ -84,7 +86,7 @@ class ProductionFile:
         descriptor = open_regular(path, flags, 0o600)
         try:
             if actors is not None:
-                # Reserved now: a full disk is an error here, and not a SIGBUS in an actor later.
+                # Reserve the space now: a full disk is an error here, and not a SIGBUS in an actor later.
                 os.posix_fallocate(descriptor, 0, actors * PAGE.itemsize)
             return mmap.mmap(descriptor, 0)
         finally:
@@ -119,7 +121,7 @@ class ProductionFile:
 
     @property
     def first_step_ns(self) -> int | None:
-        """When the first step of all began, by ``time.monotonic_ns``; None before it."""
+        """Start of the first step of all, by ``time.monotonic_ns``; None before it."""
         began = self.pages["first_step_ns"]
         began = began[began > 0]
         return int(began.min()) if len(began) else None
@@ -131,7 +133,7 @@ class ProductionFile:
 
 
 class ProductionPage:
-    """One actor's own page: the actor is its only writer."""
+    """One actor's own page; the actor is its only writer."""
 
     def __init__(self, file: ProductionFile, actor: int) -> None:
         page = file.pages[actor : actor + 1]
@@ -143,7 +145,7 @@ class ProductionPage:
         self._unfinished = self._samples[0:1]
 
     def begin(self, now_ns: int) -> None:
-        """Set when the first environment step began, once."""
+        """Record the start of the first environment step, once."""
         if self._first_step_ns[0] == 0:
             self._first_step_ns[0] = now_ns
 
@@ -152,10 +154,10 @@ class ProductionPage:
         self._unfinished[0] += samples
 
     def push(self) -> None:
-        """Count the fragment being filled as pushed. To be called before the transport's push.
+        """Count the fragment being filled as pushed. Call this before the transport's push.
 
-        A kill between the two then finds a fragment that was pushed and never arrived, which is
-        lost; the other way round it would be counted twice.
+        A kill between the two then leaves a fragment that was pushed and never arrived, which counts as lost;
+        in the other order it would count twice.
         """
         sequence = int(self._pushed[0])
         place, following = sequence % RING, (sequence + 1) % RING

@@ -1,7 +1,7 @@
 """Directories that appear whole or not at all, are locked while a process writes to them, and are cleaned up.
 
-Entries of shared directories may belong to any user: those that are not plain entries of this user's are left
-alone, and one that cannot be looked at or removed is no reason to fail.
+Entries of shared directories may belong to any user: entries that are not plain ones of this user are left
+alone, and an entry that cannot be looked at or removed causes no failure.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from typing import Final
 class LinkedDirectories:
     """Lets one process fill directories under a temporary name and rename them.
 
-    Links to them are replaced in one step, so a reader finds a whole directory at any moment.
-
-    What a kill has left of an earlier writer is removed.
+    It replaces links to them in one step, so that a reader finds a whole directory at any moment. It also
+    removes the leftovers of an earlier writer that was killed.
     """
 
     def __init__(self, directory: Path, links: Sequence[str]) -> None:
@@ -35,7 +34,7 @@ class LinkedDirectories:
 
     @contextlib.contextmanager
     def fill(self, link: str, name: str) -> Iterator[Path]:
-        """Let the caller fill a directory, then let it appear under its name, and let ``link`` lead to it."""
+        """Let the caller fill a directory, then rename it to ``name``, and point ``link`` at it."""
         temporary = self._directory / f".{name}.{os.getpid()}"
         twin = self._directory / f".twin-{name}.{os.getpid()}"
         temporary.mkdir()
@@ -46,7 +45,7 @@ class LinkedDirectories:
             _sync(temporary)
             final = self._directory / name
             if final.exists():
-                # A link is replaced in one step, a directory is not: the link leads to a twin meanwhile.
+                # A link can be replaced in one step, a directory cannot: the link leads to a twin meanwhile.
                 copy_files(temporary, twin, os.link)
                 replace_link(self._directory / link, twin.name)
                 remove_directory(final)
@@ -57,12 +56,12 @@ class LinkedDirectories:
             self._remove_leftovers()
 
     def targets(self) -> set[str]:
-        """Names of the directories that links lead to."""
+        """Return the names of the directories that links lead to."""
         links = (self._directory / link for link in self._links)
         return {os.readlink(link) for link in links if link.is_symlink()}
 
     def _remove_leftovers(self) -> None:
-        """Remove what a kill has left of links and directories, unless a link leads to it."""
+        """Remove links and directories that a killed writer left, unless a link leads to them."""
         in_use = self.targets()
         for leftover in self._directory.glob(".*"):
             if leftover.is_symlink():
@@ -73,12 +72,12 @@ class LinkedDirectories:
 
 
 def copy_files(directory: Path, to: Path, copy: Callable[[str, Path], object] = shutil.copyfile) -> None:
-    """Copy the files of a directory, no links, into another one, which may be there already.
+    """Copy the files of a directory, but no links, into another one, which may exist already.
 
     An error is that of one file, where ``shutil.copytree`` raises one without a number for all of them.
 
     Raises:
-        OSError: one cannot be copied.
+        OSError: a file cannot be copied.
     """
     to.mkdir(exist_ok=True)
     for entry in os.scandir(directory):
@@ -87,7 +86,7 @@ def copy_files(directory: Path, to: Path, copy: Callable[[str, Path], object] = 
 
 
 def remove_directory(place: Path) -> None:
-    """Remove a directory, which is gone as a whole at first: a kill leaves no half of it under its name.
+    """Remove a directory, hiding it as a whole first: a kill leaves no half of it under its name.
 
     Raises:
         OSError: it cannot be removed.
@@ -98,7 +97,7 @@ def remove_directory(place: Path) -> None:
 
 
 def replace_link(link: Path, to: Path | str) -> None:
-    """Let a link lead to another directory, in one step.
+    """Point a link at another directory, in one step.
 
     Raises:
         OSError: the link cannot be written.
@@ -110,7 +109,7 @@ def replace_link(link: Path, to: Path | str) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Make what was written survive a power cut, as a rename promises no order of its own."""
+    """Sync a file or directory to disk, since a rename alone promises no order after a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -123,11 +122,11 @@ OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextlib.contextmanager
 def directory_lock(directory: Path) -> Iterator[None]:
-    """Mark a directory as written to; the kernel takes the mark away with the process, however it ends."""
+    """Mark a directory as written to; the kernel removes the mark with the process, however it ends."""
     directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(directory, OPEN)
     try:
-        # Some network file systems have no locks; then no process can be kept out.
+        # Some network file systems have no locks; no process can be kept out there.
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         yield
@@ -137,9 +136,10 @@ def directory_lock(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def temporary_directory(prefix: str = "tianji-temporary-") -> Iterator[Path]:
-    """Make a temporary directory, marked as written to; it is removed in the end, or by ``remove_stale``.
+    """Make a temporary directory, marked as written to; it is removed at the end, or by ``remove_stale``.
 
-    Until it is marked another process may take it for a dead host's and remove it: then another is made.
+    Before the mark is set, another process may take the directory for a dead job's and remove it; then
+    another one is made.
     """
     while True:
         with tempfile.TemporaryDirectory(prefix=prefix) as name:
@@ -149,7 +149,7 @@ def temporary_directory(prefix: str = "tianji-temporary-") -> Iterator[Path]:
                 continue
             try:
                 with contextlib.suppress(OSError):
-                    fcntl.flock(descriptor, fcntl.LOCK_SH)  # Who removes it holds it until it is gone.
+                    fcntl.flock(descriptor, fcntl.LOCK_SH)  # A remover holds it until the directory is gone.
                 if Path(name).is_dir():
                     yield Path(name)
                     return
@@ -168,7 +168,7 @@ def is_occupied(directory: Path) -> bool:
 
 @contextlib.contextmanager
 def kept_free(directory: Path) -> Iterator[bool]:
-    """Say whether no living process has marked the directory; it stays so within the ``with`` statement."""
+    """Yield whether no living process has marked the directory; it stays so within the ``with`` statement."""
     descriptor = os.open(directory, OPEN)
     try:
         free = True
@@ -183,7 +183,7 @@ def kept_free(directory: Path) -> Iterator[bool]:
 
 def remove_stale() -> list[str]:
     """Remove shared memory and directories of this user's dead jobs; return their names."""
-    # Of the engine only what names its files: a broken engine must not prevent cleaning up.
+    # Import only the file names of the engine: a broken engine must not prevent cleaning up.
     from tianji_transports.shm.page import remove_stale as remove_stale_shared_memory  # noqa: PLC0415
 
     there = Path(tempfile.gettempdir())
@@ -192,11 +192,11 @@ def remove_stale() -> list[str]:
 
 
 MPI_BEGINS_S: Final = 60.0
-"""Shared memory of MPICH's that is older has been mapped by all who are to use it."""
+"""Age in seconds from which MPICH's shared memory has been mapped by all its processes."""
 
 
 def _remove_memory_of_mpi() -> Iterator[str]:
-    """Remove MPICH's shared memory that no process has mapped: a job that is killed or aborted leaves it."""
+    """Remove MPICH's shared memory that no process has mapped: a killed or aborted job leaves it."""
     from tianji_transports.shm.page import own_names  # noqa: PLC0415
 
     for path in own_names("mpich_shm_"):
@@ -209,7 +209,7 @@ def _remove_memory_of_mpi() -> Iterator[str]:
 def _is_mapped(path: Path) -> bool:
     """Whether a process of this user has mapped a file."""
     for maps in Path("/proc").glob("[0-9]*/maps"):
-        with contextlib.suppress(OSError):  # It has ended, or is another user's.
+        with contextlib.suppress(OSError):  # The process has ended, or is another user's.
             if str(path) in maps.read_text(encoding="utf-8", errors="replace"):
                 return True
     return False

@@ -1,7 +1,7 @@
-"""Policies in ONNX files, which act without tianji, and what such a file says of itself.
+"""Policies in ONNX files, which act without tianji, and the metadata of such files.
 
-What a policy computes comes traced from ``tianji_algos.export``. The metadata are one JSON document, the
-property ``tianji`` of the model.
+``tianji_algos.export`` traces the policy. The metadata are one JSON document, the property ``tianji`` of the
+model.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from tianji_cli.errors import UsageError, describe
 
 Array = npt.NDArray[Any]
 Act = Callable[[Sequence[Array]], list[Array]]
-"""From the inputs of a file to its outputs, in their order."""
+"""Function from the inputs of a file to its outputs, in their order."""
 Document = Mapping[str, Any]
-"""Metadata; of each of its ``inputs`` and ``outputs`` there is a ``name`` and a ``meaning``."""
+"""Metadata; each of its ``inputs`` and ``outputs`` has a ``name`` and a ``meaning``."""
 
 METADATA: Final = "tianji"
 SUFFIX: Final = ".onnx"
 BATCH: Final = "batch"
 CHECKED: Final = 1000
-"""Observations that a file is compared by, where that is asked for."""
+"""Number of observations by which a file is compared with its policy, on request."""
 OPSET: Final = 17
-"""Of the operators, which onnxruntime reads from 1.13 on."""
+"""Version of the operators, which onnxruntime reads from 1.13 on."""
 
 
 def written(traced: Any, example: Sequence[Array], document: Document) -> bytes:
-    """Translate a traced policy, and return the file.
+    """Translate a traced policy to ONNX, and return the contents of the file.
 
     Torch's newer translation, through ``torch.export``, cannot follow a network that reads on the host where
-    episodes begin, as those that remember may.
+    episodes begin, as recurrent networks may.
 
     Args:
-        example: the inputs of some observations.
+        example: inputs for some observations.
 
     Raises:
-        UsageError: ONNX has not what the network computes.
+        UsageError: ONNX lacks an operation of the network.
     """
     import onnx  # noqa: PLC0415 - of an extra
     import torch  # noqa: PLC0415 - is slow to import
@@ -57,21 +57,21 @@ def written(traced: Any, example: Sequence[Array], document: Document) -> bytes:
             torch.onnx.export(
                 traced,
                 tuple(map(torch.from_numpy, example)),
-                buffer,  # type: ignore[arg-type]  # This way of translating takes it.
+                buffer,  # type: ignore[arg-type]  # The older translation takes a buffer.
                 input_names=names[0],
                 output_names=names[1],
                 dynamic_axes={name: {0: BATCH} for side in names for name in side},
                 opset_version=OPSET,
                 dynamo=False,
             )
-        except Exception as cause:  # It has many kinds, and none in common.
+        except Exception as cause:  # Torch raises many kinds, with no common base.
             raise UsageError(
                 f"the network cannot be written as ONNX: {describe(cause)}; a network of what ONNX computes "
                 "would be right"
             ) from cause
     model = onnx.load_model_from_string(buffer.getvalue())
     for ports, values in (("inputs", model.graph.input), ("outputs", model.graph.output)):
-        del values[:]  # Among them is no input that the network does not look at.
+        del values[:]  # The translation omits inputs that the network ignores.
         values.extend(map(_value_info, document[ports]))
     onnx.helper.set_model_props(model, {METADATA: json.dumps(document)})
     onnx.checker.check_model(model)
@@ -80,7 +80,7 @@ def written(traced: Any, example: Sequence[Array], document: Document) -> bytes:
 
 
 def load(content: bytes) -> Act:
-    """Return what acts with a file as its users do, in onnxruntime on one core."""
+    """Return a function that runs a file in onnxruntime on one core, as users of the file do."""
     import onnxruntime  # noqa: PLC0415 - of an extra
 
     options = onnxruntime.SessionOptions()
@@ -103,12 +103,12 @@ def _value_info(port: Mapping[str, Any]) -> Any:
 
 
 def require(library: str, what: str) -> None:
-    """Refuse what takes a library that is not there.
+    """Check that a library is installed.
 
     Raises:
-        UsageError: the message is the pip command.
+        UsageError: it is not; the message is the pip command.
     """
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # onnxruntime would tell its maker of each use.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # onnxruntime would report each use to its maker.
     try:
         importlib.import_module(library)
     except ModuleNotFoundError as cause:

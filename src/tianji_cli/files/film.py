@@ -1,8 +1,8 @@
-"""Films of what an environment draws: MP4 (H.264) by PyAV.
+"""Films of environments: MP4 (H.264) by PyAV.
 
-A game of Atari may have 27,000 pictures, too many to keep: each is written as it comes. Until a film is
-finished it has a temporary name, so that a file of its own name is always a whole one, and is locked: a file
-with such a name and no lock was left by a process that was killed.
+A game of Atari may have 27,000 pictures, too many to keep in memory: each is written as it comes. An
+unfinished film has a temporary name, so that a file under its final name is always complete, and is locked:
+a file with a temporary name and no lock was left by a killed process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Picture = npt.NDArray[np.uint8]
 
 MP4: Final = ".mp4"
 PICTURES_PER_S: Final = 30.0
-"""Where an environment does not say how many it draws."""
+"""Rate of pictures where an environment does not name one."""
 
 
 class FilmError(UsageError):
@@ -39,31 +39,34 @@ class FilmError(UsageError):
 
 
 class _Mp4:
-    """H.264 in the colours that every player knows, which halve the resolution of colour: sides are even."""
+    """Writes H.264 in the pixel format that every player knows.
+
+    It halves the resolution of colour, so the sides of a picture are made even.
+    """
 
     def __init__(self, path: Path, picture: Picture, fps: float) -> None:
         import av  # noqa: PLC0415 - only films need it
 
         height, width, _ = picture.shape
-        # A name with a colon would be an address, and one that begins with a slash is none.
+        # FFmpeg takes a name with a colon for an address, unless it begins with a slash.
         self._container = av.open(str(path.absolute()), "w", format="mp4")
         options = {"preset": "veryfast", "crf": "20"}
         rate = Fraction(fps).limit_denominator(1000)
         self._stream: av.VideoStream = self._container.add_stream("libx264", rate=rate, options=options)
         self._stream.width, self._stream.height = width + width % 2, height + height % 2
         self._stream.pix_fmt = "yuv420p"
-        self._stream.codec_context.thread_count = 1  # Cores are others': it films beside a training, too.
+        self._stream.codec_context.thread_count = 1  # Cores are for others: it may film beside a training.
         self._frame = av.VideoFrame.from_ndarray
 
     def write(self, picture: Picture) -> None:
-        """Append a picture; an odd side gets one more pixel. The codec keeps some dozens before it writes."""
+        """Append a picture; an odd side gets one more pixel. The codec buffers some dozens of pictures."""
         height, width, _ = picture.shape
         if height % 2 or width % 2:
             picture = np.pad(picture, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
         self._container.mux(self._stream.encode(self._frame(np.ascontiguousarray(picture), format="rgb24")))
 
     def close(self) -> None:
-        """Write what the codec has kept, and close the file, though writing fails."""
+        """Write the pictures that the codec has buffered, and close the file, even if writing fails."""
         try:
             self._container.mux(self._stream.encode(None))
         finally:
@@ -84,7 +87,7 @@ def check_film(path: Path) -> None:
     """Refuse a film that could not be written, before anything is played.
 
     Raises:
-        FilmError: its name promises another format, the library is missing, or there is no place for it.
+        FilmError: its name promises another format, the library is missing, or the path cannot be a file.
     """
     suffix = path.suffix.lower()
     if suffix != MP4:
@@ -112,16 +115,16 @@ def _unwritable(path: Path, cause: Exception) -> FilmError:
 
 
 class Film(contextlib.AbstractContextManager["Film"]):
-    """A film that grows picture by picture; it has its name once ``finish`` was called.
+    """A film that grows picture by picture; it gets its name when ``finish`` is called.
 
-    As a context it is discarded if that was not called within.
+    As a context manager it discards a film that was not finished.
 
     Args:
         path: ends in ``.mp4``; see ``check_film``.
         fps: pictures a second.
 
     Attributes:
-        pictures: how many it has.
+        pictures: number of pictures so far.
     """
 
     def __init__(self, path: Path, fps: float) -> None:
@@ -134,7 +137,7 @@ class Film(contextlib.AbstractContextManager["Film"]):
         self._writer: _Mp4 | None = None
 
     def add(self, picture: Picture) -> None:
-        """Write one picture, ``[height, width, 3]``, each time of the same size.
+        """Write one picture, ``[height, width, 3]``, always of the same size.
 
         Raises:
             FilmError: the file cannot be written, or this picture has another size than the first.
@@ -150,12 +153,12 @@ class Film(contextlib.AbstractContextManager["Film"]):
                 self._begin(picture)
             assert self._writer is not None
             self._writer.write(picture)
-        except Exception as cause:  # What codecs raise has nothing else in common.
+        except Exception as cause:  # Errors of codecs have no other common base.
             raise _unwritable(self.path, cause) from cause
         self.pictures += 1
 
     def finish(self) -> None:
-        """Give it its name, in place of what had it; without a picture there is no file.
+        """Give the film its name, replacing an older file; without a picture there is no file.
 
         Raises:
             FilmError: the file cannot be written; nothing is left of it.
@@ -174,10 +177,10 @@ class Film(contextlib.AbstractContextManager["Film"]):
             self._remove_temporary()
 
     def discard(self) -> None:
-        """Leave nothing of it, unless it is finished. Harmless when repeated."""
+        """Remove the film, unless it is finished. Harmless when repeated."""
         writer, self._writer = self._writer, None
         if writer is not None:
-            with contextlib.suppress(Exception):  # Likewise; the disk may be what is full.
+            with contextlib.suppress(Exception):  # Likewise; perhaps the disk is full.
                 writer.close()
             self._remove_temporary()
 
@@ -202,18 +205,18 @@ class Film(contextlib.AbstractContextManager["Film"]):
 
 
 def _make_locked(path: Path) -> int:
-    """Make a file that is locked until its descriptor is closed, if only by the process's end."""
+    """Make a file that is locked until its descriptor is closed, at the latest by the end of the process."""
     while True:
         descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         with contextlib.suppress(OSError):  # Some network file systems have no locks.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return descriptor
-        os.close(descriptor)  # Before it was locked, another process took it for a dead one's.
+        os.close(descriptor)  # Another process removed it before it was locked, taking it for a dead one's.
 
 
 def remove_leftovers(directory: Path, name: str = "") -> None:
-    """Remove what killed processes have left of a film, or of all films of a directory.
+    """Remove the files that killed processes have left of one film, or of all films in a directory.
 
     A file that a living process writes is locked and stays, and so does one that cannot be locked or removed.
     """

@@ -1,4 +1,4 @@
-"""What a new run begins with, ``experiment.init_from``: found, and copied into its directory. No torch."""
+"""Initial tensors of a new run, ``experiment.init_from``: found, and copied into its directory. No torch."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tianji_cli.files.rundir import NoSuchRunError, RunDirectory
 from tianji_cli.files.saved import BEST, MODEL, seal
 
 INIT: Final = "init"
-"""Directory of a run for what it began with: a checkpoint, and a document that says what of it was taken."""
+"""Directory of a run for its initial tensors: a checkpoint, and a document that lists the tensors taken."""
 DOCUMENT: Final = "init.json"
 MOST_NAMES: Final = 8
-"""Tensors of a kind that are listed on a screen; all are in the summary."""
+"""Most tensors of a kind that are listed on a screen; the summary lists all of them."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Source:
 
     Attributes:
         place: directory of a checkpoint, or a file of safetensors.
-        said: value of ``experiment.init_from`` that names it from everywhere.
-        warning: why real actions of its policy are others in the new run; empty if nothing is known.
+        said: value of ``experiment.init_from`` that names them from any directory.
+        warning: reason why real actions of its policy differ in the new run; empty if none is known.
     """
 
     place: Path
@@ -41,10 +41,10 @@ class Source:
 
     @classmethod
     def find(cls, job: JobConfig, out: Path) -> Source:
-        """Find what a config names: a file, ``RUN:CHECKPOINT``, or a run, whose best policy is meant.
+        """Find the source that a config names: a file, ``RUN:CHECKPOINT``, or a run, for its best policy.
 
         Raises:
-            UsageError: there is no such run or checkpoint; says which there are.
+            UsageError: there is no such run or checkpoint; the message lists those that exist.
         """
         said, name = job.experiment.init_from or "", BEST
         if os.path.isfile(said):
@@ -56,10 +56,10 @@ class Source:
             if not colon:
                 raise
             run = RunDirectory.find(before, out)
-        place = (run.checkpoints / run.checkpoint(name)).resolve()  # A link may lead elsewhere tomorrow.
+        place = (run.checkpoints / run.checkpoint(name)).resolve()  # A link may change later.
         said = f"{run.path.absolute()}:{os.path.relpath(place, run.checkpoints.resolve())}"
         scales, scaled = getattr(job.agent.settings, "scale_actions", None), None
-        # A damaged config is no reason to refuse.
+        # A damaged config does not prevent the copy.
         with suppress(OSError, ValueError, KeyError, AttributeError):
             agent = read_toml(run.config)["agent"]
             scaled = agent.get("scale_actions", False)
@@ -69,13 +69,13 @@ class Source:
         return cls(place, said, other)
 
     def document(self, taken: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Say from where something is ``taken``, and what."""
+        """Return the document on the tensors ``taken`` from this source."""
         assert taken is not None, "it was built with this source"
         warns = self.warning and any("log_std" in name for name in taken["taken"])
         return {"from": self.said, **taken} | ({"warning": self.warning} if warns else {})
 
     def keep(self, run: RunDirectory, document: Mapping[str, Any]) -> None:
-        """Copy it into the directory of a new run, with what is taken of it.
+        """Copy the source into the directory of a new run, with the document on the tensors taken.
 
         Raises:
             UsageError: it cannot be copied.
@@ -92,14 +92,14 @@ class Source:
 
 
 def initial_document(run: RunDirectory) -> dict[str, Any] | None:
-    """Read what a run began with; None if it began by itself."""
+    """Read the document on a run's initial tensors; None if the run began without a source."""
     place = run.path / INIT / DOCUMENT
     found: dict[str, Any] | None = json.loads(place.read_text(encoding="utf-8")) if place.exists() else None
     return found
 
 
 def described(taken: Mapping[str, Any] | None) -> Iterator[str]:
-    """Say in a few lines what a run takes of another one, if anything."""
+    """Yield a few lines on the tensors that a run takes from another one, if any."""
     if taken is None:
         return
     fits, new = len(taken["taken"]), [f"{name} ({why})" for name, why in taken["new"].items()]

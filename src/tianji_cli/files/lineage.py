@@ -1,4 +1,4 @@
-"""``lineage.json`` of a run with a population: who was compared when, and who went on from whom."""
+"""``lineage.json`` of a run with a population: its rounds, takeovers and replacements."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ LINEAGE: Final = "lineage.json"
 SCHEMA: Final = 1
 
 START: Final = "start"
-"""Kind of entry: a session begins; ``members`` have their hyperparameters, and are judged by ``metric``."""
+"""Kind of entry: a session begins; ``members`` have their hyperparameters, ``metric`` names their score."""
 ROUND: Final = "round"
-"""Kind of entry: members were compared. Each has env steps and score as they were then, in ``from`` the group
-that it took over, or null, and the hyperparameters that it goes on with."""
+"""Kind of entry: members were compared. Each has its env steps and score at that time, in ``from`` the group
+that it took over, or null, and the hyperparameters that it continues with.
+"""
 REPLACED: Final = "replaced"
-"""Kind of entry: a member died, and another one is in its place that went on from the group in ``from``."""
+"""Kind of entry: a member died, and another one in its place continues from the group in ``from``."""
 
 
 class Lineage:
-    """The lineage of a run, written anew with each entry: there are few.
+    """Owns the lineage of a run; each new entry rewrites the file, since entries are few.
 
     Attributes:
-        entries: in their order, over all sessions.
+        entries: all entries in their order, over all sessions.
     """
 
     def __init__(self, run: Path, entries: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -37,10 +38,10 @@ class Lineage:
 
     @classmethod
     def of_run(cls, run: Path) -> Lineage:
-        """Go on with what is there, if anything is.
+        """Read the lineage of a run, empty if there is none yet.
 
         Raises:
-            UsageError: what is there is no lineage.
+            UsageError: the file is no lineage.
         """
         path = run / LINEAGE
         if not path.exists():
@@ -50,7 +51,7 @@ class Lineage:
             if document["schema"] != SCHEMA:
                 raise ValueError(f"it is not of schema {SCHEMA}")
             found = cls(run, [dict(entry) for entry in document["entries"]])
-            list(found.origins())  # It is read on, from here on.
+            list(found.origins())  # Checks the entries now: later readers rely on them.
             return found
         except (OSError, ValueError, TypeError, AttributeError) as cause:
             raise UsageError(f"cannot go on with {path}: {cause}") from cause
@@ -59,16 +60,16 @@ class Lineage:
 
     @property
     def metric(self) -> str:
-        """What members are judged by."""
+        """Name of the members' score."""
         return next((entry["metric"] for entry in reversed(self.entries) if entry["kind"] == START), "")
 
     @property
     def rounds(self) -> int:
-        """How often members were compared, over all sessions."""
+        """Number of rounds in which members were compared, over all sessions."""
         return sum(entry["kind"] == ROUND for entry in self.entries)
 
     def origins(self) -> Iterator[tuple[str, int, int]]:
-        """Say who went on from whom, in turn: the entry's kind, the member's group, and that of the other."""
+        """Yield each takeover: kind of the entry, group of the member, group that it continued from."""
         for entry in self.entries:
             kind = entry["kind"]
             changed = {ROUND: entry.get("members", ()), REPLACED: (entry,)}.get(kind, ())
@@ -77,10 +78,10 @@ class Lineage:
                     yield kind, int(one["group"]), int(one["from"])
 
     def add(self, kind: str, **said: Any) -> None:
-        """Add an entry, and write all of them.
+        """Add an entry, and write all entries.
 
         Raises:
-            OSError: the file cannot be written; what was there before still is.
+            OSError: the file cannot be written; the older file is still there.
         """
         self.entries.append(finite({"kind": kind, **said}))
         document = {"schema": SCHEMA, "entries": self.entries}

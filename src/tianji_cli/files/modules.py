@@ -1,7 +1,7 @@
-"""The user's own modules as a session of a run began with them, whatever becomes of their files meanwhile.
+"""Keeps the user's modules as they were when a session of a run began, even if their files change later.
 
-The first build says which it has imported. Processes that start later import the same texts, under the names
-and places of the files.
+The first build reports the modules that it has imported. Processes that start later import the same sources,
+under the names and paths of the files.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ INSTALLED: Final = {"site-packages", "dist-packages"}
 
 
 class KeptModule(NamedTuple):
-    """The file of a module, and its bytes as characters."""
+    """Path of a module's file, and its bytes as Latin-1 text."""
 
     file: str
     source: str
 
 
 def read_modules(names: Iterable[str]) -> dict[str, KeptModule]:
-    """Read those modules that are the user's: not installed, not Python's, not TianJi's. Imports none."""
+    """Read the modules that are the user's: not installed, not Python's, not TianJi's. Imports none."""
     found: dict[str, KeptModule] = {}
     for name in names:
         module = sys.modules.get(name)
@@ -50,9 +50,9 @@ def read_modules(names: Iterable[str]) -> dict[str, KeptModule]:
 
 
 def _spec_of(name: str) -> ModuleSpec | None:
-    """Find where a module would be imported from; its own name is short."""
+    """Find the spec by which a module would be imported; the name in the spec is the last part alone."""
     spec, path = None, None
-    for part in name.split("."):  # A package that is no file asks for its parent by a whole name.
+    for part in name.split("."):  # A namespace package would look up its parent by the whole name.
         if (spec := PathFinder.find_spec(part, path)) is None:
             return None
         path = list(spec.submodule_search_locations or [])
@@ -60,12 +60,12 @@ def _spec_of(name: str) -> ModuleSpec | None:
 
 
 def digests(modules: Mapping[str, KeptModule]) -> dict[str, str]:
-    """Return SHA-256 of modules' sources by their names."""
+    """Return the SHA-256 of modules' sources, by name."""
     return {name: hashlib.sha256(kept.source.encode("latin-1")).hexdigest() for name, kept in modules.items()}
 
 
 class KeptModules(MetaPathFinder):
-    """Lets a process import modules as they were kept, as a first entry of ``sys.meta_path``."""
+    """Lets a process import modules as they were kept, when it is the first entry of ``sys.meta_path``."""
 
     def __init__(self, modules: Mapping[str, KeptModule]) -> None:
         self._modules = modules
@@ -86,9 +86,9 @@ class _Loader(SourceFileLoader):
     source: bytes
 
     def path_stats(self, path: str) -> Mapping[str, float]:
-        """Have byte code of the file neither read nor written: it may be of another text."""
+        """Raise FileNotFoundError, so that byte code, perhaps of another source, is not read or written."""
         raise FileNotFoundError(path)
 
     def get_data(self, path: str) -> bytes:
-        """Return what was kept, or a data file of the module's."""
+        """Return the source that was kept, or a data file of the module."""
         return self.source if path == self.path else super().get_data(path)

@@ -1,7 +1,7 @@
-"""The one door to a run's files: it opens regular files only, follows no links, and bounds what it reads.
+"""Opens and reads all files of runs: regular files only, no links, and no more than a bounded size.
 
-A run may be another user's, or have been sent. To open a FIFO in place of a file is to wait, to follow a link
-is to read or write where another has chosen, and a file may be larger or deeper than its reader can bear.
+A run may be another user's, or have been sent. Opening a FIFO in place of a file would wait, following a link
+would read or write a place that another has chosen, and a file may be larger or deeper than its reader bears.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 MOST_DOCUMENT_BYTES: Final = 64 << 20
-"""A JSON file that a run writes is smaller: a summary of ten thousand processes has 2 MB."""
+"""Most bytes of a JSON file that a run writes: a summary of ten thousand processes has 2 MB."""
 
 MOST_CONFIG_BYTES: Final = 1 << 20
-"""A config that a run writes has some 10 KB."""
+"""Most bytes of a config that a run writes; usual ones have some 10 KB."""
 
 MOST_DEPTH: Final = 100
-"""Tables and lists inside one another, of JSON and TOML that runs write."""
+"""Most tables and lists inside one another, in JSON and TOML that runs write."""
 
 CONFIG: Final = "config.toml"
-"""Resolved config of a run's first session; those of later ones are ``config-<session>.toml``."""
+"""Resolved config of a run's first session; later sessions have ``config-<session>.toml``."""
 
 OF_A_RUN: Final = ("logs", "checkpoints", "plots", "videos", "trace")
 """Directories of a run that are no links; the run itself may be one, and so may ``best`` and ``last``."""
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-    """Open a file, and never wait for it. Neither it nor the directory of a run that it is in may be a link.
+    """Open a file without waiting. Neither the file nor the run's directory that contains it may be a link.
 
     Args:
         flags: as for ``os.open``.
-        mode: of a new file, less the umask.
+        mode: mode of a new file, less the umask.
 
     Returns:
         A descriptor, which the caller closes.
 
     Raises:
-        OSError: it cannot be opened, is no regular file, or is a link.
+        OSError: the file cannot be opened, is no regular file, or is a link.
     """
     of_run = path.parent.name in OF_A_RUN and os.path.isfile(path.parent.parent / CONFIG)
     no_link = os.O_NOFOLLOW if of_run else 0
@@ -75,10 +75,10 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int
 
 
 def open_to_append(path: Path) -> int:
-    """Open a log, which is made if it is not there, and is no link; see ``open_regular``.
+    """Open a log for appending, and create it if missing; it must be no link, see ``open_regular``.
 
     Raises:
-        OSError: it cannot be opened, is no regular file, or is a link.
+        OSError: the log cannot be opened, is no regular file, or is a link.
     """
     return open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -87,7 +87,7 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
     """Read a whole file.
 
     Raises:
-        OSError: it cannot be read, is no regular file, or has more than ``most_bytes``.
+        OSError: the file cannot be read, is no regular file, or has more than ``most_bytes``.
     """
     with open(open_regular(path), "rb") as file:
         content = file.read(most_bytes + 1)
@@ -100,26 +100,26 @@ def read_json(path: Path) -> Any:
     """Read a JSON file that a run has written.
 
     Raises:
-        OSError: it cannot be read, is no regular file, or is larger than any that a run writes.
+        OSError: the file cannot be read, is no regular file, or is larger than any that a run writes.
         ValueError: it is no JSON that a run writes.
     """
     return parse_json(read_regular(path, MOST_DOCUMENT_BYTES))
 
 
 def parse_json(content: bytes) -> Any:
-    """Read JSON that a run has written.
+    """Parse JSON that a run has written.
 
     Raises:
-        ValueError: it is none, is nested too deeply, or has numbers that no run writes.
+        ValueError: it is no JSON, is nested too deeply, or has numbers that no run writes.
     """
     return _bounded(from_json(content, allow_inf_nan=False), most=sys.float_info.max)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a config that a run has written, as it stands.
+    """Read a config that a run has written, unchecked.
 
     Raises:
-        OSError: it cannot be read, is no regular file, or is larger than any that a run writes.
+        OSError: the file cannot be read, is no regular file, or is larger than any that a run writes.
         ValueError: it is no TOML that a run writes.
     """
     try:
@@ -130,7 +130,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _bounded(value: Any, depth: int = 0, most: float = math.inf) -> Any:
-    """Return a value if its depth and its numbers are such that all code can go on with them."""
+    """Return a value if its depth and its numbers are within the bounds that all code can handle."""
     if depth > MOST_DEPTH:
         raise ValueError("it is nested too deeply")
     if isinstance(value, dict | list):
@@ -138,13 +138,13 @@ def _bounded(value: Any, depth: int = 0, most: float = math.inf) -> Any:
             _bounded(one, depth + 1, most)
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError(f"it has a whole number of {value.bit_length()} bits")
-    elif isinstance(value, float) and abs(value) > most:  # As 1e999 is read.
+    elif isinstance(value, float) and abs(value) > most:  # 1e999 reads as infinity.
         raise ValueError("it has a number that is not finite")
     return value
 
 
 def write_to(log: Path) -> None:
-    """Have a log file take what this process prints from now on, and what it prints as another program."""
+    """Redirect stdout and stderr of this process to a log, even if it becomes another program."""
     descriptor = open_to_append(log)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -154,16 +154,16 @@ def write_to(log: Path) -> None:
 
 
 LOG_BYTES: Final = 8 << 20
-"""Bytes kept of a log's beginning, and half as many of its end: an environment may print in each step."""
+"""Bytes kept of a log's beginning, and half as many of its end: environments may print in each step."""
 
 
 def bound_log(log: Path) -> None:
     """Cut the middle out of a log that has grown beyond twice ``LOG_BYTES``.
 
-    Its writers append to it; what they write in this very moment may be left out, too.
+    Other processes append to it; lines that they write at this very moment may be lost.
 
     Raises:
-        OSError: it cannot be opened, or written.
+        OSError: the log cannot be opened, or written.
     """
     if log.stat().st_size > 2 * LOG_BYTES:
         with open(open_regular(log, os.O_RDWR | os.O_APPEND), "r+b", buffering=0) as file:

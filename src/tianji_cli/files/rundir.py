@@ -1,7 +1,7 @@
 """The directory of a run: ``<out>/<name>/<n>/`` with everything the run leaves behind.
 
-Made by ``tianji train``, found again by ``eval``, ``--resume`` and ``watch``. It knows where files go
-and how to write one whole; it does not know what is in them.
+``tianji train`` makes it; ``eval``, ``--resume`` and ``watch`` find it again. This module knows where files
+go and how to write one whole; it does not know their contents.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from tianji_plugins import nearest
 DEFAULT_OUT: Final = Path("experiments")
 SUBDIRECTORIES: Final = ("logs", "checkpoints", "plots")
 VIDEOS: Final = "videos"
-"""Another one, of runs that film their evaluations."""
+"""Subdirectory of runs that film their evaluations."""
 TRACE: Final = "trace"
-"""Another one, while a run is traced; ``trace.json`` is what comes of it."""
+"""Subdirectory while a run is traced; ``trace.json`` is the result."""
 STALE_S: Final = 60.0
-"""Age at which a file under its temporary name is one that a killed process has left."""
+"""Age in seconds from which a file under a temporary name counts as left by a killed process."""
 MAX_LISTED: Final = 10
-"""Experiments or runs named in an error message at most."""
+"""Most experiments or runs named in an error message."""
 SEVERAL: Final = {"base.toml": "*", "trial.toml": "*", "sweep.toml": "trials/*/*"}
-"""Glob of the runs below a directory of seeds, of a trial or of a sweep, by the file that marks its kind."""
+"""Globs of the runs below a directory of seeds, of a trial or of a sweep, by the file that marks its kind."""
 
 
 def steps_name(env_steps: int | str) -> str:
@@ -45,19 +45,19 @@ def steps_name(env_steps: int | str) -> str:
 
 
 class RunDirectoryError(UsageError):
-    """A run directory cannot be made, found or used; the message says which and what would do."""
+    """A run directory cannot be made, found or used; the message gives the reason and a remedy."""
 
 
 class NoSuchRunError(RunDirectoryError):
-    """A name that the user gave belongs to no run; the message lists the runs there are."""
+    """A name that the user gave belongs to no run; the message lists the existing runs."""
 
 
 class NoSuchCheckpointError(RunDirectoryError):
-    """A run has no such checkpoint; the message lists those that it has."""
+    """A run has no such checkpoint; the message lists its checkpoints."""
 
 
 class Within:
-    """A file or directory of a fixed name in the ``path`` of what it is an attribute of."""
+    """A file or directory of a fixed name in the ``path`` of the object that has this attribute."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -69,13 +69,13 @@ class Within:
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """Where the files of one run are."""
+    """The directory of one run, and the places of its files."""
 
     path: Path
 
     @classmethod
     def next(cls, name: str, out: Path = DEFAULT_OUT) -> RunDirectory:
-        """Return which directory ``create`` would make now, and make nothing.
+        """Return the directory that ``create`` would make now, without making it.
 
         Raises:
             RunDirectoryError: the name is no single path component.
@@ -112,10 +112,10 @@ class RunDirectory:
 
     @classmethod
     def make(cls, path: Path) -> RunDirectory:
-        """Make a directory with what ``adopt`` looks for.
+        """Make a directory with the subdirectories that ``adopt`` expects.
 
         Raises:
-            FileExistsError: it is there; OSError: it cannot be made.
+            FileExistsError: it exists; OSError: it cannot be made.
         """
         path.mkdir()
         for subdirectory in SUBDIRECTORIES:
@@ -123,10 +123,10 @@ class RunDirectory:
         return cls(path)
 
     def begin_anew(self) -> None:
-        """Give up what is there, and make it as ``make`` does; the directory itself is there all the time.
+        """Remove the contents and restore the state after ``make``; the directory itself exists all the time.
 
         Raises:
-            RunDirectoryError: it cannot be removed.
+            RunDirectoryError: the contents cannot be removed.
         """
         with errors_as(RunDirectoryError, f"cannot begin {self.path} anew", OSError):
             for entry in list(self.path.iterdir()):
@@ -142,8 +142,8 @@ class RunDirectory:
         """Take a directory that ``create`` made in another process, and that no run has used yet.
 
         Raises:
-            RunDirectoryError: it is none, or has been used.
-            UntrustedPlaceError: others may change what is there.
+            RunDirectoryError: it is no such directory, or a run has used it.
+            UntrustedPlaceError: other users may change its contents.
         """
         run = cls(path)
         run.check()
@@ -155,11 +155,11 @@ class RunDirectory:
 
     @classmethod
     def find(cls, run: str, out: Path = DEFAULT_OUT) -> RunDirectory:
-        """Find the run a user means: a path, ``name/n``, or ``name`` for its newest run.
+        """Find the run that a user names: by a path, ``name/n``, or ``name`` for its newest run.
 
         Raises:
-            NoSuchRunError: there is no such run; the message lists those that exist.
-            RunDirectoryError: these are several seeds or trials, of which none is the one that is meant.
+            NoSuchRunError: there is no such run; the message lists the existing runs.
+            RunDirectoryError: the name fits several seeds or trials, and chooses none of them.
         """
         for place in (Path(run), out / run):
             if _is_run(place):
@@ -176,14 +176,14 @@ class RunDirectory:
         raise NoSuchRunError(_no_such_run(run, out))
 
     def check(self) -> list[str]:
-        """Check that no other user can change what is in the directory, or on the way to it.
+        """Check that no other user can change the contents of the directory, or the path to it.
 
         Returns:
             Warnings: a group could.
 
         Raises:
-            UntrustedPlaceError: others could.
-            RunDirectoryError: what is written lies elsewhere, behind a link.
+            UntrustedPlaceError: other users could.
+            RunDirectoryError: a subdirectory or the config is a link to another place.
         """
         warnings = list(dict.fromkeys([*check_trusted(self.config), *check_trusted(self.checkpoints)]))
         for subdirectory in (CONFIG, *OF_A_RUN):
@@ -193,10 +193,10 @@ class RunDirectory:
         return warnings
 
     def checkpoint(self, name: str) -> str:
-        """Find a checkpoint that the user means, by ``best``, ``last`` or env steps; returns its name.
+        """Find a checkpoint by ``best``, ``last`` or env steps; returns its name.
 
         Raises:
-            NoSuchCheckpointError: there is none; the message lists those that exist.
+            NoSuchCheckpointError: there is none; the message lists the existing checkpoints.
         """
         found = steps_name(name.lstrip("0")) if name.isdecimal() else name
         if os.path.isfile(self.checkpoints / found / "model.safetensors"):
@@ -217,48 +217,48 @@ class RunDirectory:
 
     @property
     def config(self) -> Path:
-        """The resolved config of the newest session; the first one's makes a directory a run."""
+        """Resolved config of the newest session; the config of the first session makes a directory a run."""
         return self.config_of(None)
 
     def config_of(self, session: int | None) -> Path:
-        """Find the resolved config of a session, counted from 1: its own, or the last one before it."""
+        """Return the path of the resolved config of a session, from 1 on, or of the last one before it."""
         numbers = [path.stem.removeprefix("config-") for path in self.path.glob("config-*.toml")]
         known = [int(number) for number in numbers if number.isascii() and number.isdecimal()]
         own = max((number for number in known if session is None or number <= session), default=1)
         return self.path / (CONFIG if own == 1 else f"config-{own}.toml")
 
     metrics = Within("metrics.jsonl")
-    """One JSON object a line, one line a snapshot."""
+    """Snapshots as JSON, one a line."""
 
     sessions = Within("sessions.jsonl")
-    """One JSON object a line, one line a session: when it began, on what machine, with which versions."""
+    """Sessions as JSON, one a line: time of the beginning, machine, and versions."""
 
     summary = Within("summary.json")
-    """Result of the run; there once it is over."""
+    """Result of the run, once it is over."""
 
     checkpoints = Within("checkpoints")
-    """Checkpoints, by name or step."""
+    """Directory of the checkpoints, by name or step."""
 
     plots = Within("plots")
     """Learning curves and throughput as PNG."""
 
     @property
     def videos(self) -> tuple[Path, ...]:
-        """Films of evaluations that are finished, oldest policy first."""
+        """Finished films of evaluations, oldest policy first."""
         return tuple(sorted((self.path / VIDEOS).glob("[!.]*")))
 
     trace = Within("trace.json")
-    """The last trace of it, where none else was named for it."""
+    """Last trace of the run, unless another path was named for it."""
 
     def log(self, role: str, rank: int) -> Path:
-        """Where the output of a role's process goes."""
+        """Return the path of the log of a role's process."""
         return self.path / "logs" / f"{role}-{rank}.log"
 
     def write_config(self, toml: str) -> None:
         """Write the resolved config of the first session.
 
         Raises:
-            RunDirectoryError: it cannot be written.
+            RunDirectoryError: the file cannot be written.
         """
         place = self.path / CONFIG
         with os_errors_as(RunDirectoryError, f"cannot write {place}"):
@@ -266,19 +266,19 @@ class RunDirectory:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name and rename it: readers see all of it or what was there before.
+    """Write a file under a temporary name and rename it: readers see all of it or the older file.
 
-    A device or a pipe is written to as it is: root could put a file in the place of ``/dev/null``.
+    A device or a pipe is written to directly: root could otherwise replace ``/dev/null`` by a file.
 
     Raises:
-        OSError: it cannot be written; nothing is left of it, what was there before still is.
+        OSError: the file cannot be written; nothing is left of it, and the older file is still there.
     """
     if path.exists() and not path.is_file():
         path.write_bytes(content)
         return
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.unlink(missing_ok=True)  # Left by a process of the same number that was killed.
+        temporary.unlink(missing_ok=True)  # A killed process with the same id may have left it.
         with open(open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
             file.write(content)
             file.flush()
@@ -293,14 +293,14 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def remove_leftovers(place: Path, names: str, now_s: float) -> None:
-    """Remove what killed processes have left under temporary names, ``STALE_S`` before now or earlier.
+    """Remove files that killed processes have left under temporary names, if they are older than ``STALE_S``.
 
     Args:
         names: a regular expression that matches temporary names, and no others: an editor's have dots, too.
-        now_s: by the clock of the file system, which another host's processes may write to.
+        now_s: present time by the clock of the file system, to which processes of other hosts may write.
     """
     found: list[Path] = []
-    with contextlib.suppress(OSError):  # A directory may be one to write to, and not to read.
+    with contextlib.suppress(OSError):  # A directory may be writable, but not readable.
         found = [path for path in place.iterdir() if re.fullmatch(names, path.name)]
     for leftover in found:
         with contextlib.suppress(OSError):
@@ -309,7 +309,7 @@ def remove_leftovers(place: Path, names: str, now_s: float) -> None:
 
 
 def _is_run(place: Path) -> bool:
-    return os.path.isfile(place / CONFIG)  # Unlike Path's own, it raises nothing for a long name.
+    return os.path.isfile(place / CONFIG)  # Unlike Path.is_file, it raises nothing for a long name.
 
 
 def _numbers(parent: Path) -> list[int]:
@@ -335,7 +335,7 @@ def _no_such_run(run: str, out: Path) -> str:
 
 
 def _several(place: Path) -> list[Path]:
-    """List the runs of several seeds, of a trial or of a sweep, begun or not; empty of anything else."""
+    """List the runs of several seeds, of a trial or of a sweep, begun or not; empty for other directories."""
     kinds = [runs for file, runs in SEVERAL.items() if os.path.isfile(place / file)]
     found = (path for runs in kinds for path in place.glob(runs) if path.name.isdecimal() and path.is_dir())
     return sorted(found, key=lambda path: (len(str(path)), path))

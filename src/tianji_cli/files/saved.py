@@ -1,7 +1,7 @@
-"""Checkpoints, read without torch: where they lie, counters, sums, ``state.json``.
+"""Checkpoints, read without torch: their places, counters, sums, ``state.json``.
 
-``SHA256SUMS`` says what the files of a checkpoint were when they were written, as ``sha256sum -c`` reads
-it. SHA-256 goes at about 1 GB/s, which a checkpoint's tensors are worth; the arrays of a replay have a CRC
+``SHA256SUMS`` has the sums of a checkpoint's files at the time of writing, in the format of ``sha256sum -c``.
+SHA-256 runs at about 1 GB/s, which a checkpoint's tensors are worth; the arrays of a replay have a CRC
 each, three times as fast, in a document that is summed.
 """
 
@@ -28,23 +28,23 @@ from tianji_cli.files.rundir import RunDirectory
 BEST: Final = "best"
 LAST: Final = "last"
 MOST_SESSIONS: Final = 10_000
-"""A run has fewer sessions."""
+"""More sessions than any run has."""
 EVALUATED: Final = "evaluated"
-"""Directory of the policy with the best evaluation while training, where there are such."""
+"""Directory of the policy with the best evaluation during training, in runs that evaluate."""
 
 
 def checkpoints_of(checkpoints: Path, group: int) -> Path:
-    """Find the directory in which a group keeps its checkpoints."""
+    """Return the directory of a group's checkpoints."""
     return checkpoints if group == 0 else checkpoints / f"group-{group}"
 
 
 def point_best_at(checkpoints: Path, group: int) -> None:
-    """Let ``best`` lead to the best policy of another group, or again to that of group 0.
+    """Point ``best`` at the best policy of another group, or back at that of group 0.
 
-    It leads to the group's own link, which its writer replaces in one step: it never leads nowhere.
+    It leads to the group's own link, which its writer replaces in one step, so ``best`` is never broken.
 
     Args:
-        group: whose policy is the best; one that has no checkpoint here is passed over.
+        group: group with the best policy; ignored if it has no checkpoint here.
 
     Raises:
         OSError: the link cannot be written.
@@ -58,7 +58,7 @@ def point_best_at(checkpoints: Path, group: int) -> None:
 
 
 def own_best(checkpoints: Path) -> Path:
-    """Find the best policy of a group itself, also while ``best`` leads to another group's."""
+    """Return the path of a group's own best policy, also while ``best`` leads to another group's."""
     link = checkpoints / BEST
     if link.is_symlink() and Path(os.readlink(link)).parts[0].startswith("group-"):
         return max(checkpoints.glob(f"{BEST}-*"), default=link)
@@ -73,9 +73,9 @@ class Progress:
         env_steps: samples received from the actors.
         consumed: sample uses in updates.
         updates: gradient updates.
-        version: of the newest published policy.
+        version: version of the newest published policy.
         train_s: seconds since the first environment step, less the pauses between sessions.
-        sessions: how often the run was resumed, whether or not these sessions saved anything.
+        sessions: number of times the run was resumed, whether or not these sessions saved anything.
     """
 
     env_steps: int = 0
@@ -87,11 +87,11 @@ class Progress:
 
     @classmethod
     def checked(cls, saved: Any) -> Self:
-        """Read counters that were saved.
+        """Validate saved counters.
 
         Raises:
-            ValueError: one is unknown, negative or no number.
-            TypeError: they are no table.
+            ValueError: a counter is unknown, negative or no number.
+            TypeError: the counters are no table.
         """
         if not isinstance(saved, Mapping):
             raise TypeError("the counters are no table")
@@ -128,10 +128,11 @@ def seal(directory: Path, names: Sequence[str]) -> None:
 
 
 def read_sealed(directory: Path, name: str) -> bytes:
-    """Read a file as it was when its directory was sealed, also while another takes the directory's place.
+    """Read a file and check its sum, even while a writer replaces its directory.
 
     Raises:
-        CheckpointError: it cannot be read, or is another one now; says which older checkpoint is whole.
+        CheckpointError: the file cannot be read, or has changed since; the message names an older checkpoint
+            that is whole.
     """
     while True:
         before = _identity(directory)
@@ -140,11 +141,11 @@ def read_sealed(directory: Path, name: str) -> bytes:
         except (CheckpointError, OSError):
             if _identity(directory) == before:
                 raise
-            # The file was of the former one, or is gone with it: its writer has replaced it meanwhile.
+            # The writer has replaced the directory meanwhile, and the file belonged to the former one.
 
 
 def _identity(directory: Path) -> tuple[int, int, int] | None:
-    """Return which directory a path or a link leads to; None if there is none."""
+    """Return the identity of the directory that a path or a link leads to; None if there is none."""
     try:
         status = directory.stat()
     except OSError:
@@ -168,7 +169,7 @@ def _read_sealed(directory: Path, name: str) -> bytes:
 
 
 def is_whole(directory: Path) -> bool:
-    """Whether every file of a sealed directory is as it was."""
+    """Whether every file of a sealed directory is unchanged."""
     try:
         sums = _sums(directory).items()
         return bool(sums) and all(
@@ -198,7 +199,7 @@ def _unsealed(directory: Path) -> str:
 
 
 def _way_out(directory: Path) -> str:
-    """Name the newest other checkpoint beside one that is damaged."""
+    """Describe the newest whole checkpoint beside one that is damaged."""
     damaged = directory.resolve()
     beside = sorted((path for path in directory.parent.iterdir() if path.name.isdecimal()), reverse=True)
     for path in beside:
@@ -217,10 +218,10 @@ STATE: Final = "state.json"
 
 
 def load_state(directory: Path) -> dict[str, Any]:
-    """Read the ``state.json`` of a checkpoint to go on from.
+    """Read the ``state.json`` of a checkpoint to be resumed.
 
     Raises:
-        CheckpointError: it is not there, damaged, of another schema, or has values that cannot be.
+        CheckpointError: it is missing, damaged, of another schema, or has impossible values.
     """
     document, path = load_document(directory), directory / STATE
     try:
@@ -235,10 +236,10 @@ def load_state(directory: Path) -> dict[str, Any]:
 
 
 def load_document(directory: Path) -> dict[str, Any]:
-    """Read a ``state.json``, which says of what schema a checkpoint is, that of the best policy included.
+    """Read the ``state.json`` of any checkpoint, the best policy's included, and check its schema.
 
     Raises:
-        CheckpointError: it is not there, damaged, or of another schema.
+        CheckpointError: it is missing, damaged, or of another schema.
     """
     path = directory / STATE
     try:
@@ -267,10 +268,10 @@ def _check_member(member: Any) -> None:
 
 
 def saved_progress(checkpoints: Path, groups: int) -> tuple[Progress, ...]:
-    """Read the counters that a session goes on from, by group, as they were saved. Needs no torch.
+    """Read the saved counters that a session continues from, by group. Needs no torch.
 
     A group that has saved nothing, or that was left out of a session after its last checkpoint, begins with
-    what group 0 has learnt, and counts from 0.
+    the policy of group 0, and counts from 0.
 
     Raises:
         UsageError: there is no checkpoint that can be read.
@@ -279,7 +280,7 @@ def saved_progress(checkpoints: Path, groups: int) -> tuple[Progress, ...]:
     for group in range(1, groups):
         place = checkpoints_of(checkpoints, group)
         of_group = _saved(place) if (place / LAST).exists() else None
-        # A kill between the first checkpoints of two groups leaves them with those of different sessions.
+        # A kill between the first checkpoints of two groups leaves checkpoints of different sessions.
         if of_group is None or group >= _fewest_groups(checkpoints, of_group.sessions, found[0].sessions):
             of_group = Progress(sessions=found[0].sessions)
         found.append(of_group)
@@ -294,12 +295,12 @@ def _fewest_groups(checkpoints: Path, since: int, until: int) -> float:
             config = read_toml(run.config_of(session))
             fewest = min(fewest, config["distribution"].get("groups", 1))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # It does not say that one was left out.
+            continue  # An unreadable config does not show that a group was left out.
     return fewest
 
 
 def saved_members(checkpoints: Path, groups: int) -> list[dict[str, Any] | None]:
-    """Read the hyperparameters that each member of a population has trained with last; None: it has none.
+    """Read the last hyperparameters of each member of a population; None for a member that has none.
 
     Raises:
         CheckpointError: a checkpoint is damaged.
@@ -310,7 +311,7 @@ def saved_members(checkpoints: Path, groups: int) -> list[dict[str, Any] | None]
 
 
 def best_evaluation(checkpoints: Path) -> float | None:
-    """Read the mean return of the best evaluation while training; None if there was none.
+    """Read the mean return of the best evaluation during training; None if there was none.
 
     Raises:
         CheckpointError: its checkpoint is damaged.
@@ -318,7 +319,7 @@ def best_evaluation(checkpoints: Path) -> float | None:
     place = checkpoints / EVALUATED / BEST
     if not place.exists():
         return None
-    said = load_document(place).get("evaluation")  # Before there is one, it leads to the newest checkpoint.
+    said = load_document(place).get("evaluation")  # Before the first, the link leads to ``last``.
     if said is None:
         return None
     mean = said.get("mean") if isinstance(said, dict) else None
@@ -328,9 +329,9 @@ def best_evaluation(checkpoints: Path) -> float | None:
 
 
 def lead_best_to_evaluations(checkpoints: Path) -> None:
-    """Let ``best`` lead to the best evaluated policy: the newest checkpoint, before there is one.
+    """Link ``best`` to the best evaluated policy; before there is one, that is the newest checkpoint.
 
-    Called before anything is trained: afterwards the links inside ``evaluated`` are another process's.
+    Call this before anything is trained: afterwards another process owns the links inside ``evaluated``.
     """
     evaluated = checkpoints / EVALUATED
     evaluated.mkdir(parents=True, exist_ok=True)
@@ -340,10 +341,10 @@ def lead_best_to_evaluations(checkpoints: Path) -> None:
 
 
 def keep_best(checkpoints: Path, session: int) -> str:
-    """Keep the best policy until a session under a name of its own; nothing else changes.
+    """Keep the best policy of the sessions up to ``session`` under a name of its own; nothing else changes.
 
     Returns:
-        The name of the checkpoint that keeps it.
+        Name of the checkpoint that keeps it.
 
     Raises:
         OSError: it cannot be copied.
@@ -360,30 +361,30 @@ def keep_best(checkpoints: Path, session: int) -> str:
 
 
 def begin_own_best(checkpoints: Path) -> None:
-    """Let another best policy begin.
+    """Forget the best evaluated policy, so that a new one can be found.
 
-    Called when all that training needs are there, before anything is trained or evaluated.
+    Call this when everything that training needs exists, before anything is trained or evaluated.
 
     Raises:
         OSError: a link cannot be written.
     """
     temporary = checkpoints / f".{BEST}.{os.getpid()}"
     if (checkpoints / EVALUATED / BEST).is_symlink():
-        # Not from within: an examiner that is still being built cleans up there.
+        # Not made inside ``evaluated``: an examiner that is still being built cleans up there.
         temporary.symlink_to(Path("..") / LAST)
         temporary.replace(checkpoints / EVALUATED / BEST)
 
 
 def goals_reached(checkpoints: Path, stop: Stop, groups: int, *, own_best: bool = False) -> dict[str, str]:
-    """Return which stop rules hold already of what a run has saved, over all its sessions.
+    """Return the stop rules that the saved progress of a run already meets, over all its sessions.
 
-    ``wall_s`` is none of them: it is a limit of each session, which begins anew.
+    ``wall_s`` is none of them: it limits each session anew.
 
     Args:
-        own_best: another best begins with the next session, and by returns nothing is reached.
+        own_best: the next session begins a new best policy, so that rules on returns do not hold yet.
 
     Returns:
-        Where the run is, in words, by the name of the rule.
+        The present value, in words, by the name of the rule.
 
     Raises:
         UsageError: there is no checkpoint that can be read.
@@ -406,7 +407,7 @@ def _saved(place: Path) -> Progress:
 
 
 def _state(place: Path) -> dict[str, Any]:
-    """Read the state of the last checkpoint, all of which has to be as it was written, and the best, too."""
+    """Read the state of the last checkpoint, and check the sums of that checkpoint and of the best policy."""
     try:
         for name in (MODEL, TRAINING):
             read_sealed(place / LAST, name)

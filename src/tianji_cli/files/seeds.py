@@ -1,7 +1,7 @@
 """The directory of several seeds of one config: ``<out>/<name>/seeds-<n>/``, and in it a run for each seed.
 
-It has the config as ``base.toml``, from which every seed begins, a run directory ``<seed>/`` each, made when
-the seeds were named, and once the seeds are over ``summary.json``, which says what they came to together.
+It has the config as ``base.toml``, from which every seed begins, a run directory ``<seed>/`` for each seed
+from the start, and, once the seeds are over, ``summary.json`` with their results.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PREFIX: Final = "seeds-"
 
 @dataclass(frozen=True)
 class SeedsDirectory:
-    """Where the runs of several seeds are."""
+    """The directory of several seeds, and the places of its files."""
 
     path: Path
 
@@ -32,11 +32,11 @@ class SeedsDirectory:
         """Make ``out/name/seeds-n`` for the next free n, with a directory for each seed.
 
         Args:
-            toml: the resolved config, whose own seed none of them has to have.
+            toml: the resolved config; its own seed need not be among the seeds.
 
         Raises:
-            RunDirectoryError: the name is no single path component, or it cannot be made.
-            UntrustedPlaceError: others may change what is there.
+            RunDirectoryError: the name is no single path component, or the directory cannot be made.
+            UntrustedPlaceError: other users may change its contents.
         """
         parent = RunDirectory.next(name, out).path.parent
         check_trusted(parent)
@@ -50,22 +50,22 @@ class SeedsDirectory:
             found = cls(parent / f"{PREFIX}{number}")
             for seed in seeds:
                 RunDirectory.make(found.path / str(seed))
-            # The last: what lacks it was not made to its end.
+            # Written last: a directory without it is incomplete.
             write_whole(found.config, toml.encode())
         return found
 
     @classmethod
     def find(cls, text: str, out: Path = DEFAULT_OUT) -> SeedsDirectory | None:
-        """Find what a user means: a path, or ``name/seeds-n``; None if it is no directory of seeds."""
+        """Find the seeds that a user names, by a path or ``name/seeds-n``; None if the name fits no seeds."""
         places = (cls(Path(text)), cls(out / text))
         return next((place for place in places if place.config.is_file() and place.runs), None)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep other processes of this host from training these seeds meanwhile.
+        """Keep other processes of this host from training these seeds within the context.
 
         Raises:
-            RunDirectoryError: another one does.
+            RunDirectoryError: another process trains them.
         """
         with kept_free(self.path) as free:
             if not free:
@@ -73,13 +73,13 @@ class SeedsDirectory:
             yield
 
     config = Within("base.toml")
-    """The config that every seed begins from."""
+    """Config that every seed begins from."""
 
     summary = Within("summary.json")
-    """What the seeds came to."""
+    """Results of the seeds."""
 
     @property
     def runs(self) -> Mapping[int, RunDirectory]:
-        """The runs by their seeds, ascending."""
+        """Runs by their seeds, ascending."""
         names = [path.name for path in self.path.iterdir() if path.name.isascii() and path.name.isdecimal()]
         return {seed: RunDirectory(self.path / str(seed)) for seed in sorted(map(int, names))}

@@ -26,20 +26,20 @@ PREFIX: Final = "sweep-"
 
 @dataclass(frozen=True)
 class SweepDirectory:
-    """Where the files of one sweep are."""
+    """The directory of one sweep, and the places of its files."""
 
     path: Path
 
     @classmethod
     def create(cls, path: Path | None, name: str, fill: Callable[[SweepDirectory], None]) -> SweepDirectory:
-        """Make ``path``, or the next free ``experiments/name/sweep-n``, with what ``fill`` puts into it.
+        """Make ``path``, or the next free ``experiments/name/sweep-n``, and let ``fill`` write its contents.
 
         Returns:
-            It, or what another process has made under ``path`` meanwhile.
+            The new directory, or the one that another process has made under ``path`` meanwhile.
 
         Raises:
-            RunDirectoryError: the name is no single path component, or it cannot be made.
-            UntrustedPlaceError: others may change what is there.
+            RunDirectoryError: the name is no single path component, or the directory cannot be made.
+            UntrustedPlaceError: other users may change its contents.
         """
         parent = path.absolute().parent if path is not None else RunDirectory.next(name).path.parent
         check_trusted(parent)
@@ -59,7 +59,7 @@ class SweepDirectory:
                 shutil.rmtree(made.path, ignore_errors=True)
 
     def _appear(self, path: Path | None, parent: Path) -> SweepDirectory:
-        """Take the name that it is to have, in one step."""
+        """Rename the directory to its final name, in one step."""
         for number in count(1):
             place = path if path is not None else parent / f"{PREFIX}{number}"
             try:
@@ -78,7 +78,7 @@ class SweepDirectory:
 
     @classmethod
     def next(cls, name: str, out: Path = DEFAULT_OUT) -> Path:
-        """Return which directory ``create`` would make now, and make nothing.
+        """Return the directory that ``create`` would make now, without making it.
 
         Raises:
             RunDirectoryError: the name is no single path component.
@@ -110,37 +110,37 @@ class SweepDirectory:
 
     @property
     def is_there(self) -> bool:
-        """Whether a sweep has begun here."""
+        """Whether the directory has a sweep."""
         return self.config.is_file() and self.journal.is_file()
 
     config = Within("sweep.toml")
-    """The config that all who take part share, with ``[sweep]``; what machines decide is open in it."""
+    """Config that all processes share, with ``[sweep]``; values that machines decide are open in it."""
 
     journal = Within("journal.log")
     """Optuna's record of the trials."""
 
     workers = Within("workers")
-    """A file of each process that takes part."""
+    """Lease files of the processes that take part."""
 
     trials = Within("trials")
-    """A directory for each trial, by its number."""
+    """Directory with a subdirectory for each trial, by its number."""
 
     def trial_config(self, number: int) -> Path:
-        """The config of a trial: the sweep's with its parameters set."""
+        """Return the path of a trial's config: the sweep's config with the trial's parameters."""
         return self.trials / str(number) / "trial.toml"
 
     def run(self, number: int, seed: int) -> RunDirectory:
-        """The run of a trial with one of its seeds."""
+        """Return the run of a trial with one of its seeds."""
         return RunDirectory(self.trials / str(number) / str(seed))
 
     best = Within("best.toml")
-    """The config of the best trial."""
+    """Config of the best trial."""
 
     table = Within("trials.csv")
     """All trials as CSV."""
 
     plots = Within("plots")
-    """What is drawn of them."""
+    """Figures of the trials."""
 
     summary = Within("summary.json")
-    """What the sweep came to."""
+    """Results of the sweep."""

@@ -1,8 +1,8 @@
-"""Traces of a run on disk: how one is asked for and answered, and how the spans in it are laid out.
+"""Traces of a run on disk: request, answer, and layout of the spans.
 
 A process that wants a trace holds the lock of ``RUN/trace/`` and makes a directory with a request there. The
-root of the run finds it, and leaves the workers' spans and then a result beside it. The directory goes away
-with the one who asked. Only the user of a run can write there, so no other can ask.
+root of the run finds it, and writes the workers' spans and then a result beside it. The requesting process
+removes the directory at the end. Only the user of a run can write there, so no other user can make a request.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ WHAT: Final = (
     "sleep",
     "wait for credit",
 )
-"""What a role may be at; a span has the place of it in this table."""
+"""Activities of a role; a span contains an index into this table."""
 
 IDLE: Final = ("sleep", "wait for credit")
-"""In which a role does nothing."""
+"""Activities in which a role does nothing."""
 
 SPAN: Final = np.dtype([("began_s", "<f8"), ("ended_s", "<f8"), ("role", "<u2"), ("what", "<u2")])
-"""From when to when, by ``time.monotonic`` of the worker's host, which role of its process, and at what."""
+"""Start and end by ``time.monotonic`` of the worker's host, index of the role in its process, activity."""
 
 Spans = npt.NDArray[np.void]
 """``[N]`` of ``SPAN``."""
 
 MOST_S: Final = 600.0
-"""Seconds of a trace."""
+"""Most seconds of a trace."""
 
 _REQUEST: Final = "request.json"
 _RESULT: Final = "result.json"
@@ -64,7 +64,7 @@ class _Document(BaseModel):
 
 
 class TraceRequest(_Document):
-    """What is asked of the root."""
+    """A request to the root."""
 
     seconds: Annotated[float, Field(gt=0, le=MOST_S)]
 
@@ -74,11 +74,11 @@ class TracedProcess(_Document):
 
     Attributes:
         roles: names of its roles, in their order, such as ``actor 3``.
-        missing: why there are no spans of it; empty if there are.
-        began_s: when it began to measure, and ``ended_s`` when it stopped, by its own clock.
-        dropped: spans that had no room any more, the oldest.
-        offset_s: what is added to its clock for the root's.
-        uncertainty_s: by how much that may be wrong; 0 on the root's host, which has one clock.
+        missing: reason why there are no spans of it; empty if there are.
+        began_s: start of its measurement, and ``ended_s`` the end, by its own clock.
+        dropped: number of its oldest spans that had no room any more.
+        offset_s: offset to be added to its clock to get the root's.
+        uncertainty_s: possible error of the offset; 0 on the root's host, which has one clock.
     """
 
     rank: int
@@ -95,7 +95,7 @@ class TracedProcess(_Document):
 
 
 class TraceResult(_Document):
-    """What came of a request; ``began_s`` and ``ended_s`` are those of the window, by the root's clock."""
+    """The answer to a request; ``began_s`` and ``ended_s`` bound the window, by the root's clock."""
 
     began_s: float
     ended_s: float
@@ -104,26 +104,26 @@ class TraceResult(_Document):
 
 @dataclass(frozen=True)
 class TracePlace:
-    """The directory of one trace that is asked for, on its way or there."""
+    """The directory of one trace, requested or complete."""
 
     path: Path
 
     @property
     def is_taken(self) -> bool:
-        """The root has taken the request: the trace goes on."""
+        """Whether the root has taken the request: the trace goes on."""
         return not (self.path / _REQUEST).exists()
 
     @property
     def is_there(self) -> bool:
-        """Neither has the root given the trace up, nor has the one who asked for it taken that back."""
+        """Whether neither the root nor the requesting process has given the trace up."""
         return self.path.is_dir()
 
     def give_up(self) -> None:
-        """Remove it, which tells the other side; what cannot be removed the next who asks removes."""
+        """Remove the directory, which tells the other side; the next request removes leftovers."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def read_result(self) -> TraceResult | None:
-        """Read what came of it; None until it is there.
+        """Read the result; None until it is there.
 
         Raises:
             TianjiError: it cannot be read.
@@ -137,7 +137,7 @@ class TracePlace:
             raise TianjiError(f"{result} cannot be read: {describe(cause)}") from cause
 
     def read_spans(self, rank: int) -> Spans:
-        """Read the spans of a process, in the order they ended.
+        """Read the spans of a process, in the order in which they ended.
 
         Raises:
             OSError, ValueError: they cannot be read.
@@ -145,11 +145,11 @@ class TracePlace:
         try:
             with open(open_regular(self._spans_of(rank)), "rb") as file:
                 return np.frombuffer(file.read(), SPAN)
-        except FileNotFoundError:  # It was up to nothing.
+        except FileNotFoundError:  # The process did nothing.
             return np.empty(0, SPAN)
 
     def append_spans(self, rank: int, spans: bytes) -> None:
-        """Keep spans of a process.
+        """Append spans of a process.
 
         Raises:
             OSError: they cannot be written.
@@ -159,7 +159,7 @@ class TracePlace:
             file.write(spans)
 
     def answer(self, result: TraceResult) -> None:
-        """Say that all is there.
+        """Write the result, which tells the requesting process that the trace is complete.
 
         Raises:
             OSError: it cannot be written.
@@ -172,7 +172,7 @@ class TracePlace:
 
 @contextlib.contextmanager
 def asked_for(run: RunDirectory, seconds: float) -> Iterator[TracePlace]:
-    """Ask the root of a run for a trace; what it leaves is gone at the end of the ``with`` statement.
+    """Ask the root of a run for a trace; its files are removed at the end of the ``with`` statement.
 
     Raises:
         UsageError: the run is being traced already.
@@ -180,7 +180,7 @@ def asked_for(run: RunDirectory, seconds: float) -> Iterator[TracePlace]:
     """
     mailbox = run.path / TRACE
     with _held(run, mailbox):
-        for leftover in mailbox.iterdir():  # Of a process that was killed: the lock went with it.
+        for leftover in mailbox.iterdir():  # From a process that was killed, and its lock with it.
             shutil.rmtree(leftover)
         place = TracePlace(mailbox / secrets.token_hex(8))
         try:
@@ -188,15 +188,15 @@ def asked_for(run: RunDirectory, seconds: float) -> Iterator[TracePlace]:
             write_whole(place.path / _REQUEST, TraceRequest(seconds=seconds).model_dump_json().encode())
             yield place
         finally:
-            # The root may write a last piece meanwhile; what is left of it the next who asks removes.
+            # The root may write a last piece meanwhile; the next request removes it.
             shutil.rmtree(mailbox, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def _held(run: RunDirectory, mailbox: Path) -> Iterator[None]:
-    """Keep other processes from asking; the kernel takes the lock away with the process, however it ends."""
+    """Keep other processes from making requests; the kernel frees the lock when the process ends."""
     while True:
-        mailbox.mkdir(0o700, exist_ok=True)  # Who may write there may ask.
+        mailbox.mkdir(0o700, exist_ok=True)  # Any user who can write there can make a request.
         descriptor = os.open(mailbox, OPEN)
         try:
             try:
@@ -206,7 +206,7 @@ def _held(run: RunDirectory, mailbox: Path) -> Iterator[None]:
                 raise UsageError(said) from None
             except OSError:  # Some network file systems have no locks; then no process can be kept out.
                 pass
-            if mailbox.is_dir():  # Who held it before removes it.
+            if mailbox.is_dir():  # The holder before this one may have removed it.
                 yield
                 return
         finally:
@@ -214,7 +214,7 @@ def _held(run: RunDirectory, mailbox: Path) -> Iterator[None]:
 
 
 def take_request(run: RunDirectory) -> tuple[TracePlace, TraceRequest] | None:
-    """Take what was asked for, once; None if nothing is.
+    """Take the pending request, once; None if there is none.
 
     Raises:
         OSError, ValueError: it cannot be read.
@@ -225,7 +225,7 @@ def take_request(run: RunDirectory) -> tuple[TracePlace, TraceRequest] | None:
             return None
         said = read_regular(found, MOST_DOCUMENT_BYTES)
         found.unlink()
-    except FileNotFoundError:  # It was taken back just now.
+    except FileNotFoundError:  # The request was withdrawn just now.
         return None
     try:
         return TracePlace(found.parent), TraceRequest.model_validate_json(said)

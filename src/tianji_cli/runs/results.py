@@ -1,4 +1,4 @@
-"""How results are handed over: a header on stdout, JSON, and a directory of JSON, CSV and figures."""
+"""Output of results: a header on stdout, JSON, and a directory of JSON, CSV and figures."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tianji_cli.telemetry.tables import write_json
 
 @dataclass(frozen=True)
 class Table:
-    """A CSV file; what a row lacks is empty."""
+    """A CSV file; a value that a row lacks is empty."""
 
     columns: Sequence[str]
     rows: Sequence[Mapping[str, Any]]
 
     def csv(self) -> str:
-        """Write it as CSV."""
+        """Return the table as CSV."""
         text = io.StringIO()
         table = csv.DictWriter(text, self.columns, extrasaction="ignore", lineterminator="\n")
         table.writeheader()
@@ -35,11 +35,11 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a measurement came to, as files.
+    """Results of a measurement, as files.
 
     Attributes:
         tables: CSV files by name.
-        formats: of the figures.
+        formats: file formats of the figures.
     """
 
     name: str
@@ -49,20 +49,20 @@ class Result:
     formats: Sequence[str] = ("png",)
 
     def hand_over(self, *, out: Path | None, json_to: str | None) -> None:
-        """Write what was asked for: files into ``out``, JSON to ``json_to``, ``-`` for stdout.
+        """Write the requested output: files into ``out``, JSON to ``json_to``, ``-`` for stdout.
 
         Raises:
-            TianjiError: it cannot be written.
+            TianjiError: a file cannot be written.
         """
         write_json(self.document, json_to)
         if out is not None:
             self.write(out)
 
     def write(self, out: Path) -> None:
-        """Write all files into a directory, which is made if missing.
+        """Write all files into a directory, and create it if missing.
 
         Raises:
-            TianjiError: they cannot be written.
+            TianjiError: a file cannot be written.
         """
         text = json.dumps(self.document, indent=2, allow_nan=False) + "\n"
         with os_errors_as(TianjiError, f"cannot write into {out}", "--out DIR takes another directory"):
@@ -76,12 +76,12 @@ class Result:
 
 
 def document_head(environment: Mapping[str, str], warnings: Sequence[str]) -> dict[str, Any]:
-    """Begin a JSON object: schema, environment (descriptions by subject) and warnings (sentences)."""
+    """Return the head of a JSON document: schema, environment (descriptions by subject), and warnings."""
     return {"schema": 1, "environment": dict(environment), "warnings": list(warnings)}
 
 
 def print_header(environment: Mapping[str, str], warnings: Sequence[str]) -> None:
-    """Print the conditions, and what speaks against the figures, as ``# key: value`` on stdout."""
+    """Print the conditions of a measurement, and its warnings, as ``# key: value`` on stdout."""
     for key, value in environment.items():
         sys.stdout.write(f"# {key}: {value}\n")
     for warning in warnings:
@@ -89,10 +89,10 @@ def print_header(environment: Mapping[str, str], warnings: Sequence[str]) -> Non
 
 
 def check_places(out: Path | None, json_to: str | None) -> None:
-    """Refuse, before anything is measured, to write where nothing can be written; makes ``out`` if missing.
+    """Refuse places that cannot be written to, before anything is measured; makes ``out`` if missing.
 
     Raises:
-        TianjiError: it says where.
+        TianjiError: a place cannot be written to; the message names it.
     """
     folder = None if json_to is None or json_to == "-" else Path(json_to).parent
     if out is not None:

@@ -1,4 +1,4 @@
-"""Several seeds of one config: which are still to be trained, training them, what they came to."""
+"""Several seeds of one config: their remaining trainings, and a summary of their results."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from tianji_cli.telemetry.snapshot import Summary
 
 SCHEMA: Final = 1
 LOOK_S: Final = 1.0
-"""Between two looks at runs that go on."""
+"""Seconds between two looks at runs that go on."""
 
 
 @dataclass
 class Seed:
-    """A seed, and how it is doing.
+    """A seed and the state of its training.
 
     Attributes:
         command: trains it; None if it is done.
         status: "waiting", "running", "finished", "stopped" or "failed".
-        reason: why it stopped or failed, in words.
+        reason: reason why it stopped or failed, in words.
     """
 
     number: int
@@ -46,7 +46,7 @@ class Seed:
 
     @property
     def is_over(self) -> bool:
-        """Whether it neither waits nor runs."""
+        """Whether the seed neither waits nor runs."""
         return self.status not in {"waiting", "running"}
 
 
@@ -59,23 +59,23 @@ class Seeds:
 
     @property
     def status(self) -> str:
-        """How they stand together: ``failed`` if one has, ``stopped`` if one is not at its end."""
+        """Status of all seeds: ``failed`` if one has failed, ``stopped`` if another one is not at its end."""
         found = {seed.status for seed in self.each}
         return "failed" if "failed" in found else "finished" if found == {"finished"} else "stopped"
 
 
 def to_begin(directory: SeedsDirectory) -> Seeds:
-    """Say how each seed is trained from the beginning."""
+    """Plan the training of each seed from the beginning."""
     return Seeds(
         directory, [Seed(seed, run, _begin(directory, seed)) for seed, run in directory.runs.items()]
     )
 
 
 def to_go_on(directory: SeedsDirectory, settings: Sequence[str]) -> Seeds:
-    """Say how each seed is trained on: from its checkpoint, from the beginning if it has none, or not at all.
+    """Plan the rest of each seed: from its checkpoint, from the beginning if it has none, or nothing.
 
     Args:
-        settings: the user's new ones. With these a seed that has reached its goal may have another one.
+        settings: the user's new settings. With these a seed that has reached its goal may have another goal.
 
     Raises:
         UsageError: one of them is running.
@@ -106,13 +106,13 @@ def _begin(directory: SeedsDirectory, seed: int, settings: Sequence[str] = ()) -
 
 
 def train(seeds: Seeds, job: JobConfig, show: Callable[[Seeds], None]) -> None:
-    """Train those that are not done, as many at once as the cores carry; one that fails ends no other.
+    """Train the seeds that are not done, as many at once as the cores carry; a failure ends no other one.
 
     Args:
-        job: one of them, for what it asks of the cores.
-        show: called now and then, and each time that one begins or ends.
+        job: config of one seed, for the cores that it needs.
+        show: called now and then, and each time a training begins or ends.
 
-    An interruption ends them after a checkpoint each, and goes on from here.
+    An interruption ends the trainings after a checkpoint each, and is raised again here.
     """
     waiting = [seed for seed in seeds.each if seed.command is not None]
     by_number = {seed.number: seed for seed in waiting}
@@ -129,7 +129,7 @@ def train(seeds: Seeds, job: JobConfig, show: Callable[[Seeds], None]) -> None:
                     _note(by_number[number], ended)
     finally:
         for seed in seeds.each:
-            if seed.status == "running":  # It was, until this was interrupted.
+            if seed.status == "running":  # It was running until the interruption.
                 _note_stopped(seed)
     show(seeds)
 
@@ -144,7 +144,7 @@ def _note(seed: Seed, ended: ProcessExit) -> None:
 
 
 def _note_stopped(seed: Seed) -> None:
-    """Note how far a seed came that was stopped: it may have been over, or not have begun."""
+    """Record the state of a stopped seed: it may have been over, or not have begun."""
     if not seed.run.metrics.exists():
         seed.status = "waiting"
         return
@@ -154,14 +154,14 @@ def _note_stopped(seed: Seed) -> None:
 
 
 def summarise(seeds: Seeds, job: JobConfig) -> dict[str, Any]:
-    """Write what they came to into the directory's ``summary.json``, and return it.
+    """Write the results of all seeds into the directory's ``summary.json``, and return them.
 
-    ``final`` is an interquartile mean over those that finished, with its 95 % interval, of the final
-    evaluation if each has one of which nothing was cut off, else of the last 100 episodes. A seed whose own
-    summary is damaged or missing at its end has failed.
+    ``final`` is an interquartile mean over the finished seeds, with its 95 % interval: of the final
+    evaluation if each seed has a complete one, else of the last 100 episodes. A seed whose own summary is
+    damaged, or missing after its end, has failed.
 
     Raises:
-        TianjiError: it cannot be written.
+        TianjiError: the file cannot be written.
     """
     rows = [_row(seed) for seed in seeds.each]
     done = [row for row in rows if row["status"] == "finished"]
@@ -183,7 +183,7 @@ def summarise(seeds: Seeds, job: JobConfig) -> dict[str, Any]:
 
 
 def _row(seed: Seed) -> dict[str, Any]:
-    found = _summary_of(seed)  # Which may find that it has failed.
+    found = _summary_of(seed)  # This may set the seed's status to failed.
     row = {"seed": seed.number, "run": str(seed.run.path.absolute()), "status": seed.status}
     row |= {"reason": seed.reason, "env_steps": None, "train_s": None, "evaluation": None}
     row |= {"mean_100": None, "best_mean_100": None, "time_to": {}}
@@ -202,7 +202,7 @@ def _summary_of(seed: Seed) -> Summary | None:
     except TianjiError as damaged:
         seed.status, seed.reason = "failed", str(damaged)
         return None
-    if found is None and seed.status == "finished":  # Its training is, and was before it was begun again.
+    if found is None and seed.status == "finished":  # Its training has finished, now or before.
         place = seed.run.path
         seed.status, seed.reason = (
             "failed",
@@ -219,6 +219,6 @@ def _over(values: Sequence[float | None]) -> dict[str, Any] | None:
 
 
 def _times(values: Sequence[float | None]) -> dict[str, Any]:
-    """How many have reached a threshold, and when: those that have not are slower than all that have."""
+    """Number of seeds that reached a threshold, and interval of the times; other seeds count as slower."""
     times = np.array([math.inf if value is None else value for value in values])
     return {"reached": int(np.isfinite(times).sum()), "of": len(times), **asdict(interval(times))}

@@ -1,7 +1,7 @@
-"""Commands side by side, each on cores of its own.
+"""Runs commands side by side, each on cores of its own.
 
-A training makes its plan for the cores that its process may use. So one that was started on four of sixteen
-cores is pinned to these, and three others may train beside it undisturbed.
+A training plans for the cores that its process may use. So a training started on four of sixteen cores is
+pinned to these, and three others may train beside it undisturbed.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from tianji_cli.launch.children import Child, end_children, python_command, wait
 from tianji_cli.limits import pin
 
 END_S: Final = 60.0
-"""How long commands that are to end may take to save what they have."""
+"""Seconds that commands may take to save and end."""
 
 Key = TypeVar("Key")
 
 
 class SideBySide(Generic[Key]):
-    """Owns some cores, and the commands that run on them; ends these with its context.
+    """Owns some cores, and the commands that run on them; ends the commands with its context.
 
     Args:
-        cores: logical CPUs that are shared out.
-        each: how many of them a command wants. One runs even if there are fewer.
+        cores: logical CPUs to be shared.
+        each: number of cores for each command. One command runs even if there are fewer.
 
     Attributes:
-        at_once: how many commands run at once.
+        at_once: number of commands that run at once.
     """
 
     def __init__(self, cores: Collection[int], each: int) -> None:
@@ -47,14 +47,14 @@ class SideBySide(Generic[Key]):
 
     @property
     def running(self) -> tuple[Key, ...]:
-        """Commands that run, in the order in which they were started."""
+        """Keys of the commands that run, in the order in which they were started."""
         return tuple(self._running)
 
     def start(self, key: Key, command: Sequence[str]) -> None:
-        """Start a command on cores that are free.
+        """Start a command on free cores.
 
         Raises:
-            OSError: it cannot be run.
+            OSError: the command cannot be run.
         """
         cores = self._free[0]
         with _on(cores):
@@ -62,7 +62,7 @@ class SideBySide(Generic[Key]):
         self._running[key] = child, self._free.pop(0)
 
     def wait(self, timeout_s: float) -> list[tuple[Key, ProcessExit]]:
-        """Wait until a command has ended, at most so long; returns those that have, and how."""
+        """Wait until a command ends, at most ``timeout_s``; returns the ended commands with their exits."""
         children = {child: key for key, (child, _) in self._running.items()}
         found = []
         for child in wait_for_exit(list(children), timeout_s):
@@ -73,11 +73,11 @@ class SideBySide(Generic[Key]):
         return found
 
     def ask_to_end(self, key: Key) -> None:
-        """Ask a command to end, which a training does after saving; ``wait`` returns it when it has."""
+        """Ask a command to end, as a training does after saving; ``wait`` returns it once it has ended."""
         self._running[key][0].terminate()
 
     def end(self) -> None:
-        """Ask all commands to end, which trainings do after saving, and wait for it."""
+        """Ask all commands to end, as trainings do after saving, and wait until they have."""
         children = [child for child, _ in self._running.values()]
         self._running.clear()
         for child in children:
@@ -92,19 +92,19 @@ class SideBySide(Generic[Key]):
 
 
 def training_command(overrides: Sequence[str], *words: str) -> list[str]:
-    """Command that runs `tianji train` with some words, and with settings in place of the config's."""
+    """Return the command that runs `tianji train` with some words and ``--set`` overrides."""
     settings = [word for override in overrides for word in ("--set", override)]
     return python_command("tianji_cli", "train", *words, *settings)
 
 
 def why_failed(ended: ProcessExit) -> str:
-    """Say why a training failed: what it said last, or which signal killed it."""
+    """Return the reason why a training failed: its last message, or the signal that killed it."""
     return str(ended) if ended.by_signal else ended.last_words.removeprefix("tianji: error: ")
 
 
 @contextmanager
 def _on(cores: Collection[int]) -> Iterator[None]:
-    """Have what is started meanwhile run on these cores."""
+    """Pin processes that start within the context to these cores."""
     before = os.sched_getaffinity(0)
     pin(cores)
     try:

@@ -1,5 +1,5 @@
-"""What a run shows and leaves behind: run directory, metrics, displays, plots, summary.
+"""Output of a run, on screen and on disk: run directory, metrics, displays, plots, summary.
 
-The root process owns it, so nothing here imports torch or gymnasium; what is slow to import
-(protobuf, matplotlib) is imported when it is first needed.
+The root process owns it, so nothing here imports torch or gymnasium; slow imports (protobuf, matplotlib)
+happen at their first use.
 """

@@ -1,4 +1,4 @@
-"""Which side holds a job back, and what that means, in plain words."""
+"""Names the side that limits a job's throughput, and gives its meaning in plain words."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Final, Literal
 Kind = Literal["sample-bound", "training-bound", "communication-bound", "balanced", "in step"]
 
 BALANCED: Final = 0.10
-"""Production and consumption that lie no further apart than this share are in balance (Equation 4)."""
+"""Production and consumption are in balance if they differ by no more than this share (Equation 4)."""
 
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """What holds a job back.
+    """Bottleneck of a job.
 
     Attributes:
-        kind: the paper's three regimes (section 4.3.3), or none of them.
-        words: what it means, and what would help; they do not name the kind again.
+        kind: one of the paper's three regimes (section 4.3.3), "balanced" or "in step".
+        words: its meaning, and a remedy; the words do not repeat the kind.
     """
 
     kind: Kind
     words: str
 
     def __str__(self) -> str:
-        """As it is shown: kind and words."""
+        """Return the text for displays: kind and words."""
         return f"{self.kind}: {self.words}"
 
 
@@ -55,14 +55,14 @@ IN_BALANCE: Final = Bottleneck(
 )
 
 SMALLER: Final[Mapping[str, str]] = {"impala_large": "impala_small", "nature": "impala_small"}
-"""Networks for images, and the one that learns in a fraction of their time."""
+"""Large image networks, and the network that learns in a fraction of their time."""
 
 OWN_CORES: Final = "cores of their own would help most"
 MORE_CORES: Final = "more cores would help"
 
 
 def bottleneck(production: float, reception: float, consumption: float) -> Bottleneck:
-    """Name the side that holds a job back.
+    """Name the side that limits a job.
 
     Args:
         production: sample uses a second that the actors could feed (production x rho).
@@ -80,7 +80,7 @@ def bottleneck(production: float, reception: float, consumption: float) -> Bottl
 
 
 def naming_network(found: Bottleneck | None, settings: object) -> Bottleneck | None:
-    """Name the network where the learner is the slower side, and a smaller one than its ``settings`` name."""
+    """Name a smaller network in the words where the learner is the slower side with a large one."""
     encoder = str(getattr(settings, "encoder", None))
     if found is None or found.kind != "training-bound" or encoder not in SMALLER:
         return found
@@ -89,7 +89,7 @@ def naming_network(found: Bottleneck | None, settings: object) -> Bottleneck | N
 
 
 def in_step(production: float, consumption: float) -> Bottleneck:
-    """Name what holds a job back whose actors wait for each new policy: never one side alone."""
+    """Describe a job whose actors wait for each new policy: both sides limit it, never one alone."""
     of_actors = consumption / (production + consumption)
     return Bottleneck(
         "in step",
@@ -100,26 +100,27 @@ def in_step(production: float, consumption: float) -> Bottleneck:
 
 
 def on_shared_cores(helps: str, actors_s: float, buffers_s: float, learners_s: float) -> Bottleneck:
-    """Name what holds a job back whose roles take turns on too few cores: who needs most of them.
+    """Describe a job whose roles take turns on too few cores: the role that needs most core time limits it.
 
     Args:
-        helps: what would help: ``OWN_CORES``, or ``MORE_CORES`` where roles are meant to share them.
-        actors_s: core seconds that the actors need for some uses; 0 if they take turns with no other role.
-        buffers_s: likewise the buffers.
-        learners_s: likewise the learners, for as many.
+        helps: the remedy: ``OWN_CORES``, or ``MORE_CORES`` where roles are meant to share them.
+        actors_s: core seconds that the actors need for a number of sample uses; 0 if they take turns with no
+            other role.
+        buffers_s: core seconds that the buffers need for as many; 0 likewise.
+        learners_s: core seconds that the learners need for as many; 0 likewise.
     """
     kind, shares = _by_need(actors_s, buffers_s, learners_s)
     return Bottleneck(kind, f"roles take turns on the same cores ({shares}); {helps}")
 
 
 def beside_busy_cores(cores: float, throttled: float, actors_s: float, learners_s: float) -> Bottleneck:
-    """Say of a job whose roles share cores that none of these is idle; perhaps other programs use them.
+    """Describe a job whose roles share cores, none of them idle; perhaps other programs use them, too.
 
     Args:
-        cores: all that there are, or as many as a CPU quota grants.
+        cores: number of all cores, or the number that a CPU quota grants.
         throttled: share of the quota's periods in which it was used up, 0 to 1.
-        actors_s: seconds by the clock that actors were busy; they may have waited for a core in between.
-        learners_s: likewise the learners.
+        actors_s: wall-clock seconds that actors were busy; they may have waited for a core in between.
+        learners_s: wall-clock seconds that learners were busy, likewise.
     """
     kind, shares = _by_need(actors_s, 0.0, learners_s)
     words, helps = f"all {cores:g} cores are at work", "more cores"
@@ -130,7 +131,7 @@ def beside_busy_cores(cores: float, throttled: float, actors_s: float, learners_
 
 
 def _by_need(actors_s: float, buffers_s: float, learners_s: float) -> tuple[Kind, str]:
-    """Name the role that needs most time, and write the share of each, largest first."""
+    """Return the kind for the role that needs most time, and the shares of all as text, largest first."""
     needs: tuple[tuple[Kind, str, float], ...] = (
         ("sample-bound", "the actors", actors_s),
         ("communication-bound", "the buffer", buffers_s),
@@ -142,6 +143,6 @@ def _by_need(actors_s: float, buffers_s: float, learners_s: float) -> tuple[Kind
 
 
 def beside_idle_cores(idle: float, cores: float, would_use_them: str) -> Bottleneck:
-    """Say of a job that waits for samples what would put idle cores to work."""
+    """Describe a job that waits for samples while cores are idle, and name a remedy that uses them."""
     words = f"the learner waits for samples, and {idle:.1f} of {cores:g} cores are idle: {would_use_them}"
     return Bottleneck("sample-bound", f"{words} would use them (`tianji profile` measures it)")

@@ -1,8 +1,8 @@
 """A chart of the return over environment steps, in characters: a line, the evaluations, and the goal.
 
-A ``Course`` keeps as many points as a chart can show, however long a run is. Where the terminal has Unicode
-a character of the line has two dots by four (Braille); elsewhere it is one star. Evaluations and the goal
-have characters of their own, so nothing is told by its colour alone.
+A ``Course`` keeps as many points as a chart can show, however long a run is. On a terminal with Unicode a
+character of the line has two dots by four (Braille); elsewhere it is one star. Evaluations and the goal
+have characters of their own, so that no meaning depends on colour alone.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tianji_cli.telemetry.metrics import EvaluationRow, parsed, whole_lines
 from tianji_cli.telemetry.styles import CURVE, EVALUATION, GOAL
 
 MOST_POINTS: Final = 1024
-"""Of a series: twice the dots of a line of 256 characters, so that halving them shows nowhere."""
+"""Most points of a series: twice the dots of a line of 256 characters, so that halving them shows nowhere."""
 
 LARGEST: Final = 1e100
-"""A return beyond it is not drawn: the difference of two of them may be no number any more."""
+"""Largest return that is drawn; the difference of two larger ones may be infinite."""
 
 ALIKE: Final = 1e-9
-"""Values whose distance is a smaller share of their size count as one."""
+"""Two values count as one if their distance is a smaller share of their size."""
 
 COURSE_BYTES: Final = 8 << 20
-"""So much of the metrics is read for a chart, in a tenth of a second, however large they are."""
+"""Bytes of the metrics that are read for a chart, in a tenth of a second, however many there are."""
 
 Point = tuple[float, float]
 """Environment steps, and a return."""
@@ -40,7 +40,7 @@ Point = tuple[float, float]
 class Series:
     """A bounded series of returns over environment steps.
 
-    Of points nearer to one another than a chart could show the newest is kept.
+    A point nearer to the last one than a chart could show replaces it.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Series:
         self._apart = 0.0
 
     def add(self, env_steps: float, value: float | None) -> None:
-        """Take in a point; None, NaN and what is beyond ``LARGEST`` are none."""
+        """Add a point; None, NaN and values beyond ``LARGEST`` are ignored."""
         if value is None or not abs(value) <= LARGEST:
             return
         self.forget_beyond(env_steps)
@@ -61,7 +61,7 @@ class Series:
             self.points = list({self._cell(point): point for point in self.points}.values())
 
     def forget_beyond(self, env_steps: float) -> None:
-        """Forget the points that lie beyond so many steps."""
+        """Forget the points beyond ``env_steps``."""
         while self.points and self.points[-1][0] > env_steps:
             self.points.pop()
 
@@ -70,9 +70,9 @@ class Series:
 
 
 class Course:
-    """How returns of a run went: of training episodes, and of evaluations while training.
+    """Learning curve of a run: returns of training episodes, and of evaluations made during training.
 
-    A run that goes back in its steps, as one that is resumed from a checkpoint, forgets what lies beyond.
+    A run that goes back in its steps, such as one resumed from a checkpoint, forgets the points beyond.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Course:
         return not (self.returns.points or self.evaluations.points)
 
     def add(self, env_steps: int, mean_100: float | None) -> None:
-        """Take in where the run is."""
+        """Add the mean return at the present step."""
         if env_steps < self._env_steps:
             self.returns.forget_beyond(env_steps)
             self.evaluations.forget_beyond(env_steps)
@@ -93,14 +93,14 @@ class Course:
         self.returns.add(env_steps, mean_100)
 
     def add_evaluation(self, env_steps: int, mean: float | None) -> None:
-        """Take in an evaluation of a policy that so many steps had made."""
+        """Add the mean return of an evaluation; its policy was published after ``env_steps`` steps."""
         self.evaluations.add(env_steps, mean)
 
 
 def read_course(path: Path) -> Course:
-    """Read how returns went so far, for a chart; of a long run not every snapshot is looked at.
+    """Read the learning curve of a run so far, from a part of the snapshots if the run is long.
 
-    Lines that are damaged, and a file that cannot be read, are passed over: there is a run to go on with.
+    Damaged lines, and a file that cannot be read, are skipped: the run to be continued matters more.
     """
     course = Course()
     with contextlib.suppress(OSError, ValueError):
@@ -115,7 +115,7 @@ def read_course(path: Path) -> Course:
 
 @dataclass(frozen=True)
 class Scale:
-    """Ticks at round numbers from ``low * step`` to ``high * step``, among which all values are."""
+    """Ticks at round numbers from ``low * step`` to ``high * step``; all values lie between them."""
 
     low: int
     high: int
@@ -123,10 +123,10 @@ class Scale:
 
     @classmethod
     def around(cls, values: Sequence[float], most: int) -> Scale:
-        """Find the ticks for some values, all finite, of which there is one at least.
+        """Choose the ticks for one or more finite values.
 
         Args:
-            most: how many steps the values may span; one more tick may be needed on either side.
+            most: number of steps that the values may span; one more tick may be needed on either side.
         """
         low, high = min(values), max(values)
         if high - low <= ALIKE * max(abs(low), abs(high)):
@@ -139,31 +139,31 @@ class Scale:
 
     @classmethod
     def fitting(cls, values: Sequence[float], rows: int) -> Scale:
-        """Find the ticks, six at most, with which values have most of so many rows, three at least."""
+        """Choose the ticks, six at most, with which values fill most of ``rows`` rows, three at least."""
         scales = [cls.around(values, most) for most in range(min(4, rows - 1), 0, -1)]
         fitting = [scale for scale in scales if scale.high - scale.low < rows]
         return max(fitting, key=lambda scale: scale.rows(rows) / (scale.high - scale.low) / scale.step)
 
     def rows(self, most: int) -> int:
-        """Find how many rows there are, so that the ticks are in the middle of rows and lie evenly."""
+        """Return the most rows, up to ``most``, that put the ticks in the middle of evenly spaced rows."""
         steps = self.high - self.low
         return 1 + (most - 1) // steps * steps
 
     @property
     def ticks(self) -> list[float]:
-        """The values at the ticks, ascending."""
+        """Values at the ticks, ascending."""
         return [number * self.step for number in range(self.low, self.high + 1)]
 
     def place(self, value: float, cells: int) -> int:
-        """Find the cell of a value among so many: 0 has the lowest tick in it, the last one the highest.
+        """Return the cell of a value: the first has the lowest tick in it, the last of ``cells`` the highest.
 
-        Cells that are cut into finer ones, as characters are into dots, hold the same values as those.
+        Finer cells within a cell, as the dots within a character, contain the same values as that cell.
         """
         return _cell((value / self.step - self.low) / (self.high - self.low), cells)
 
     @property
     def labels(self) -> list[str]:
-        """The ticks as text, with a unit and as many decimals as tell them from one another."""
+        """Labels of the ticks, with a unit and enough decimals to tell them apart."""
         ticks = self.ticks
         most = max(abs(tick) for tick in ticks)
         if most >= 1e15 or self.step < 1e-6:
@@ -187,11 +187,11 @@ class Marks:
 
     @property
     def dots(self) -> tuple[int, int]:
-        """Dots of a character, across and down."""
+        """Number of dots in a character, across and down."""
         return (2, 4) if self.braille else (1, 1)
 
     def character(self, dots: int) -> str:
-        """Return the character with these dots, of which there is one at least."""
+        """Return the character with these dots; at least one is set."""
         return chr(0x2800 + dots) if self.braille else "*"
 
 
@@ -199,10 +199,10 @@ UNICODE: Final = Marks("◆", "┄", "│", "┤", braille=True)
 ASCII: Final = Marks("o", "-", "|", "+", braille=False)
 
 BITS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
-"""Of the dots of a Braille character, by column and row."""
+"""Bits of the dots of a Braille character, by column and row."""
 
 Canvas = dict[tuple[int, int], int]
-"""The dots of each character that has any, by column and row, from the left and from the top."""
+"""Dots of each character that has any, by column and row, from the left and from the top."""
 
 
 def draw(
@@ -214,14 +214,14 @@ def draw(
     marks: Marks = UNICODE,
     goal: float | None = None,
 ) -> list[Text]:
-    """Draw a chart, the last line of which has the scale of the steps.
+    """Draw a chart; its last line has the scale of the steps.
 
     Args:
-        course: with one point at least.
-        columns: in all.
-        lines: four at least; it takes as many of them as let its ticks lie evenly.
+        course: the learning curve, with one point at least.
+        columns: width of the chart, labels included.
+        lines: height of the chart, four at least; it uses as many lines as let its ticks lie evenly.
         labels: columns for the labels of the returns, if they need no more.
-        goal: a return that is marked once the run has come near it.
+        goal: return that is marked once the run has come near it.
     """
     returns, evaluations = course.returns.points, course.evaluations.points
     values = [value for _, value in (*returns, *evaluations)]
@@ -254,12 +254,12 @@ def draw(
 
 
 def place_of(point: Point, scale: Scale, last: float, columns: int, rows: int) -> tuple[int, int]:
-    """Find the column and the row of a point, from the left and from the top; the chart ends at ``last``."""
+    """Return the column and the row of a point, from the left and the top; the chart ends at ``last``."""
     return _cell(point[0] / last if last else 0.0, columns), rows - 1 - scale.place(point[1], rows)
 
 
 def _cell(share: float, cells: int) -> int:
-    """Find the cell of a share from 0 to 1; the last one has 1 in it, too."""
+    """Return the cell of a share from 0 to 1; the last cell contains 1, too."""
     return min(cells - 1, max(0, math.floor(share * cells)))
 
 
@@ -277,7 +277,7 @@ def trace(
 
 
 def _between(start: tuple[int, int], end: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """List the dots of a straight line."""
+    """Yield the dots of a straight line between two others."""
     (x, y), (to_x, to_y) = start, end
     steps = max(abs(to_x - x), abs(to_y - y))
     for step in range(1, steps):
@@ -285,13 +285,13 @@ def _between(start: tuple[int, int], end: tuple[int, int]) -> Iterator[tuple[int
 
 
 def _is_near(goal: float, values: Sequence[float]) -> bool:
-    """Whether a goal belongs into a chart: it must not press the values into a part of it."""
+    """Whether a goal belongs into a chart: it must not squeeze the values into a part of the chart."""
     low, high = min(values), max(values)
     return abs(goal) <= LARGEST and low - (high - low) / 2 <= goal <= high + (high - low) / 2
 
 
 def _below(indent: int, width: int, last: float, marks: Marks, marked: bool, goal: float | None) -> Text:
-    """Label the steps; between the two ends the characters are explained, as far as there is room."""
+    """Label the steps; between the two ends, explain as many characters as there is room for."""
     end = f"{count(last)} env steps"
     explained = [(marks.evaluation, f"bold {EVALUATION}", " evaluation")] if marked else []
     explained += [] if goal is None else [(2 * marks.goal, GOAL, f" stops at {goal:g}")]

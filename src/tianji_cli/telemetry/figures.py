@@ -1,4 +1,4 @@
-"""All figures: colours, style, axes, files. They are one column of a two-column page wide.
+"""Colours, style, axes and files of all figures, which are as wide as one column of a two-column page.
 
 The colours are Okabe and Ito's, which colour-blind readers can tell apart, without their yellow, which paper
 does not show.
@@ -27,10 +27,10 @@ PURPLE: Final = "#CC79A7"
 SKY: Final = "#56B4E9"
 BLACK: Final = "#000000"
 GREY: Final = "#666666"
-"""Levels, limits and notes."""
+"""Colour of levels, limits and notes."""
 
 COLORS: Final = (BLUE, GREEN, AMBER, ORANGE, PURPLE, SKY, BLACK)
-"""Settings, groups and members, in their order; more of them go round."""
+"""Colours of settings, groups and members, in their order; further ones begin again with the first."""
 
 STYLE: Final = {
     "font.size": 8,
@@ -53,23 +53,23 @@ STYLE: Final = {
     "pdf.fonttype": 42,
 }
 LINES: Final = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)), (0, (8, 2)), (0, (2, 2)))
-"""Dashes of what varies beside the colour."""
+"""Dash patterns of curves, used besides the colours."""
 WIDTH: Final = 3.5
 HEIGHT: Final = 2.4
-"""Inches of a figure of one panel."""
+"""Inches of a figure with one panel."""
 MAX_LABELLED: Final = 6
-"""Ticks of an axis."""
+"""Most labelled ticks of an axis."""
 WIDE: Final = 300.0
-"""Axes that span more than this factor are labelled at powers of ten only."""
+"""An axis that spans more than this factor has labels at powers of ten only."""
 UNDATED: Final[dict[str, dict[str, None]]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 def write_figure(draw_into: Callable[[Figure], None], height: float, path: Path) -> None:
-    """Draw a figure and write it as what its path ends with: PNG, SVG or PDF.
+    """Draw a figure and write it in the format of the path's suffix: PNG, SVG or PDF.
 
     Args:
-        draw_into: draws it; it may set another height.
-        height: in inches.
+        draw_into: draws the figure; it may set another height.
+        height: height in inches.
 
     Raises:
         OSError: the file cannot be written.
@@ -93,12 +93,12 @@ def render_figure(draw_into: Callable[[Figure], None], height: float, kind: str)
 
 
 def panels_of(figure: Figure, number: int) -> list[Axes]:
-    """Divide a figure into panels one below the other, with one x axis."""
+    """Divide a figure into panels one below the other, which share one x axis."""
     return list(figure.subplots(number, 1, sharex=True, squeeze=False)[:, 0])
 
 
 def powers_axis(axes: Axes, values: Sequence[float], label: Callable[[float], str]) -> None:
-    """Make the x axis one of powers of two, with ticks at measured values; as many labels as have room."""
+    """Make the x axis logarithmic to base two, with ticks at measured values and as many labels as fit."""
     axes.set_xscale("log", base=2)
     step = math.ceil(len(values) / MAX_LABELLED)
     axes.xaxis.set_major_locator(FixedLocator(values[::step]))
@@ -108,7 +108,7 @@ def powers_axis(axes: Axes, values: Sequence[float], label: Callable[[float], st
 
 
 def logarithmic(axes: Axes, label: str) -> None:
-    """Make the y axis logarithmic, with plain numbers: several of them even within one power of ten."""
+    """Make the y axis logarithmic with plain numbers, several of them even within one power of ten."""
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > WIDE else (1.0, 2.0, 5.0)))

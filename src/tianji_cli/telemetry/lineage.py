@@ -1,4 +1,4 @@
-"""The lineage of a population as a plot: scores and hyperparameters of members, and who went on from whom."""
+"""Plot of a population's lineage: scores and hyperparameters of the members, and their takeovers."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from tianji_cli.files.lineage import REPLACED, ROUND, Lineage
 from tianji_cli.telemetry.figures import COLORS, WIDTH
 
 MOST_PANELS: Final = 4
-"""Of hyperparameters that are numbers."""
+"""Most panels of numeric hyperparameters."""
 PANEL_HEIGHT: Final = 1.4
 FIRST_HEIGHT: Final = 2.2
-"""In inches."""
+"""Inches of the first panel and of each other one."""
 MOST_IN_ROW: Final = 6
-"""Members in a row of the legend."""
+"""Most members in a row of the legend."""
 WIDE: Final = 20.0
-"""Hyperparameters that span more than this factor have a logarithmic axis."""
+"""A hyperparameter that spans more than this factor has a logarithmic axis."""
 
 
 @dataclass
 class MemberHistory:
-    """Scores and hyperparameters of a member, by its env steps."""
+    """Scores and hyperparameters of a member, over its env steps."""
 
     env_steps: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     hyperparameters: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
     takeovers: list[tuple[int, float, int]] = field(default_factory=list)
-    """Env steps, the score of the other member then, and which that was."""
+    """Env steps, score of the other member at that time, and group of the other member."""
 
 
 def histories(entries: Iterable[Mapping[str, Any]]) -> dict[int, MemberHistory]:
-    """Follow each member, by its group, through a lineage."""
+    """Return the history of each member, by its group, from the entries of a lineage."""
     found: dict[int, MemberHistory] = {}
     for entry in entries:
         scores = {one["group"]: one.get("score") for one in entry.get("members", ())}
@@ -54,7 +54,7 @@ def histories(entries: Iterable[Mapping[str, Any]]) -> dict[int, MemberHistory]:
 
 
 def draw_lineage(figure: Figure, lineage: Lineage) -> None:
-    """Draw a lineage: scores in the first panel, and a panel for each hyperparameter that is a number."""
+    """Draw a lineage: scores in the first panel, and one panel for each numeric hyperparameter."""
     found = histories(lineage.entries)
     last = {key: value for course in found.values() for key, value in course.hyperparameters[-1][1].items()}
     numbers = [key for key, value in last.items() if isinstance(value, int | float)][:MOST_PANELS]

@@ -1,6 +1,7 @@
-"""What a run is made with: the machine and the versions of each of its sessions, in ``sessions.jsonl``.
+"""Machine and package versions of each session of a run, in ``sessions.jsonl``.
 
-A line is appended when a session begins: a run that was resumed elsewhere, or with other versions, says so.
+A session appends a line when it begins, so the file shows whether a run was resumed elsewhere, or with other
+versions.
 """
 
 from __future__ import annotations
@@ -27,26 +28,26 @@ from tianji_cli.quantities import ranges
 GIB: Final = 1 << 30
 CPU_INFO: Final = Path("/proc/cpuinfo")
 GPUS: Final = Path("/proc/driver/nvidia/gpus")
-"""NVIDIA's driver has a directory in here for each GPU. To ask torch would be to import it."""
+"""NVIDIA's driver has a directory in here for each GPU. Asking torch would import it."""
 
 PACKAGES: Final = (
     *("tianji", "torch", "numpy", "gymnasium", "iceoryx2", "pyzmq", "mpi4py", "ucxx-cu12"),
     *("ale-py", "box2d", "envpool", "jaxmarl", "minatar", "minigrid", "mpe2", "mujoco", "pettingzoo"),
 )
-"""What computes, what carries data, and what is played in; those of them that are installed are noted."""
+"""Packages that compute, carry data, or are played in; installed ones are noted with their versions."""
 
 
 class Session(BaseModel):
     """A session of a run.
 
     Attributes:
-        begun: when, in ISO 8601.
-        env_steps: that it went on from.
-        machine: of its root, descriptions by subject.
-        versions: by the names of the packages, Python's among them.
+        begun: time of its beginning, in ISO 8601.
+        env_steps: environment steps that it continued from.
+        machine: descriptions of the root's machine, by subject.
+        versions: versions by package name, Python's among them.
         code: digests of the user's modules, by name.
-        number: from 1 on, whether or not the sessions before have saved anything; 0 where an earlier version
-            did not number them.
+        number: counts sessions from 1 on, also those that have saved nothing; 0 where an earlier version did
+            not number them.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -62,10 +63,10 @@ class Session(BaseModel):
 def note_session(
     run: RunDirectory, env_steps: int, code: Mapping[str, str] | None = None, number: int = 0
 ) -> None:
-    """Append what is known of a session that begins.
+    """Append the line of a session that begins.
 
     Raises:
-        RunDirectoryError: it cannot be written; the sessions before are still there.
+        RunDirectoryError: the line cannot be written; the sessions before are still there.
     """
     now = datetime.now(UTC).replace(microsecond=0)
     about = {"machine": describe_machine(), "versions": versions(), "code": dict(code or {})}
@@ -77,10 +78,10 @@ def note_session(
 
 
 def read_sessions(run: RunDirectory) -> list[Session]:
-    """Read what is known of a run's sessions; a damaged line is left out, and earlier versions wrote none.
+    """Read a run's sessions; damaged lines are left out, and earlier versions wrote none.
 
     Raises:
-        OSError: they cannot be read.
+        OSError: the file cannot be read.
     """
     try:
         lines = read_regular(run.sessions, MOST_DOCUMENT_BYTES).decode(errors="replace").splitlines()
@@ -90,19 +91,19 @@ def read_sessions(run: RunDirectory) -> list[Session]:
 
 
 def last_session(run: RunDirectory) -> int:
-    """Return the number of the newest session; 0 where none is known.
+    """Return the number of the newest session; 0 if there is none.
 
     Raises:
-        OSError: what is known of them cannot be read.
+        OSError: the sessions cannot be read.
     """
     return max((session.number or i for i, session in enumerate(read_sessions(run), 1)), default=0)
 
 
 def changed_code(run: RunDirectory, now: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Name the user's modules that are others than in a run's last session; empty if none is, or is known.
+    """Name the user's modules that have changed since a run's last session; empty if no digest is known.
 
     Args:
-        now: their digests; None: of those that are known, as they would be imported now.
+        now: their present digests; None computes those of the known modules as they would be imported now.
     """
     try:
         before = next((session.code for session in reversed(read_sessions(run)) if session.code), {})
@@ -122,7 +123,7 @@ def _readable(lines: list[str]) -> Iterator[Session]:
 
 
 def describe_machine() -> dict[str, str]:
-    """Describe this machine by subject, in the order to be shown."""
+    """Describe this machine by subject, in the order of display."""
     described = {
         "host": this_host().name,
         "kernel": platform.platform(),
@@ -134,14 +135,14 @@ def describe_machine() -> dict[str, str]:
 
 
 def cores() -> str:
-    """Say how many cores this process may use, and which."""
+    """Describe the number of cores that this process may use, and their numbers."""
     allowed, limit = sorted(os.sched_getaffinity(0)), cpu_limit()
     quota = "" if limit is None else f", CPU limit {limit.cores:g}"
     return f"{cores_granted():g} usable of {os.cpu_count()} (affinity {ranges(allowed)}{quota})"
 
 
 def cpu_model(info: Path = CPU_INFO) -> str:
-    """Name the processor, or its architecture where Linux knows no more (ARM)."""
+    """Return the name of the processor, or its architecture where Linux gives no name (ARM)."""
     try:
         found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE)
     except OSError:
@@ -150,7 +151,7 @@ def cpu_model(info: Path = CPU_INFO) -> str:
 
 
 def gpus(place: Path = GPUS) -> list[str]:
-    """Name the GPUs that NVIDIA's driver knows of."""
+    """Return the names of the GPUs that NVIDIA's driver lists."""
     named = []
     for about in sorted(place.glob("*/information")):
         try:
@@ -162,7 +163,7 @@ def gpus(place: Path = GPUS) -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    """Give the versions of Python and of the packages of ``PACKAGES`` that are installed."""
+    """Return the versions of Python and of the installed packages of ``PACKAGES``."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:

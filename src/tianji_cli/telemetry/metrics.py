@@ -1,9 +1,9 @@
 """``metrics.jsonl`` and TensorBoard events: every snapshot of a run, written as it comes, and read back.
 
 Training is worth more than its metrics: when they cannot be written (the disk is full), the run goes on,
-the user is told once, and the rows that are missing are counted. Events are written in this thread and
-without TensorFlow or torch. Rows become the snapshots that they were, and ``summary.json`` the summary, while
-the run writes them: a row that is damaged or not whole yet is passed over, the next one is a second away.
+tells the user once, and counts the missing rows. Events are written in this thread and without TensorFlow or
+torch. Readers turn rows back into snapshots, and ``summary.json`` into the summary, while the run writes
+them: they skip a row that is damaged or incomplete, since the next one is a second away.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from tianji_cli.telemetry.snapshot import METRICS, SPREADS, SUMMARY_SCHEMA, Snap
 
 
 class InUseError(TianjiError):
-    """Another process has the file open for appending."""
+    """Another process appends to the file."""
 
 
 class AppendOnlyFile:
     """Owns one descriptor and appends records to it, unbuffered.
 
     Raises:
-        InUseError: another process appends to it.
-        OSError: it cannot be opened, is no regular file, or is a link.
+        InUseError: another process appends to the file.
+        OSError: the file cannot be opened, is no regular file, or is a link.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,7 +55,7 @@ class AppendOnlyFile:
             os.close(self._descriptor)
             raise InUseError(str(path)) from cause
         except OSError:
-            # Some network file systems have no locks; then there is nothing to be learnt about other writers.
+            # Some network file systems have no locks; other writers cannot be detected there.
             pass
         self._size = os.fstat(self._descriptor).st_size
 
@@ -63,7 +63,7 @@ class AppendOnlyFile:
         """Append a whole record.
 
         Raises:
-            OSError: it does not fit; the file is as it was before.
+            OSError: the record does not fit; the file is as it was before.
         """
         try:
             written = os.write(self._descriptor, record)
@@ -76,7 +76,7 @@ class AppendOnlyFile:
         self._size += len(record)
 
     def end_of_last(self, end: bytes) -> int:
-        """Position behind the last ``end`` of a record: what is there was left by a writer that was killed.
+        """Return the position behind the last ``end`` of a record; a killed writer left the bytes after it.
 
         Raises:
             OSError: the file cannot be read.
@@ -91,7 +91,7 @@ class AppendOnlyFile:
         return 0
 
     def cut(self, position: int) -> None:
-        """Cut off what lies behind a position.
+        """Cut off the bytes behind a position.
 
         Raises:
             OSError: the file cannot be cut.
@@ -111,7 +111,7 @@ def has_writer(path: Path) -> bool | None:
     """Whether a living process has a file open for appending; None if its file system has no locks.
 
     Raises:
-        OSError: it cannot be opened, or is no regular file.
+        OSError: the file cannot be opened, or is no regular file.
     """
     descriptor = open_regular(path)
     try:
@@ -124,10 +124,10 @@ def has_writer(path: Path) -> bool | None:
 
 
 def writer_here(path: Path) -> int | None:
-    """Find the process on this host that has a file open for appending, whether there are locks or not.
+    """Find the process on this host that has a file open for appending, with locks or without.
 
     Returns:
-        Its number; None if there is none, or none whose files this user may look at.
+        Its process id; None if there is none, or none whose files this user may look at.
 
     Raises:
         OSError: there is no such file.
@@ -135,7 +135,7 @@ def writer_here(path: Path) -> int | None:
     wanted = path.stat()
     found = []
     for opened in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError, ValueError):  # Processes end, and others' are not to be looked at.
+        with contextlib.suppress(OSError, ValueError):  # Processes end, and other users' files are hidden.
             if os.path.samestat(opened.stat(), wanted):
                 about = Path(f"{opened.parent}info", opened.name).read_text(encoding="ascii")
                 flags = re.search(r"^flags:\s*([0-7]+)$", about, re.MULTILINE)
@@ -148,9 +148,9 @@ class EventFile:
     """Owns one event file; a resumed run adds a second one beside it, as TensorBoard expects.
 
     Args:
-        directory: that TensorBoard is pointed at.
+        directory: the directory that TensorBoard reads.
         hyperparameters: numbers and texts by name.
-        resumed_at: step from which TensorBoard is to forget what earlier files say.
+        resumed_at: step from which TensorBoard drops the events of earlier files.
 
     Raises:
         OSError: the file cannot be made or written.
@@ -185,7 +185,7 @@ class EventFile:
         """Append the scalars of one snapshot, over environment steps.
 
         Raises:
-            OSError: they do not fit.
+            OSError: the file cannot take them.
         """
         self.append_scalars(snapshot.learner.env_steps, scalars(snapshot))
 
@@ -193,7 +193,7 @@ class EventFile:
         """Append scalars by their tags.
 
         Raises:
-            OSError: they do not fit.
+            OSError: the file cannot take them.
         """
         values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in tagged]
         self._write(self._event(wall_time=time.time(), step=env_steps, summary=self._summary(value=values)))
@@ -212,7 +212,7 @@ class EventFile:
 
 
 def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
-    """List what is known in a snapshot as (TensorBoard tag, value)."""
+    """Yield the known numbers of a snapshot as (TensorBoard tag, value)."""
     for metric in METRICS:
         if metric.tag.startswith("replay/") and snapshot.buffer.replay is None:
             continue
@@ -233,13 +233,13 @@ def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
 
 
 def evaluation_scalars(row: Mapping[str, Any]) -> dict[str, float]:
-    """List what is known of an evaluation while training by its TensorBoard tags."""
+    """Return the known numbers of an evaluation made during training, by TensorBoard tag."""
     names = ("mean", "std", "win_rate", "length")
     return {f"evaluation/{name}": row[name] for name in names if row.get(name) is not None}
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Go through all of a JSON document that is no table, with dotted names."""
+    """Yield all values of a JSON document that are no tables, with dotted names."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{key}.")
@@ -251,13 +251,13 @@ class MetricsWriter:
     """Owns the metric files of one run.
 
     Args:
-        run: where they go. Rows are appended to those that a resumed run already has.
-        warn: told, once, that rows cannot be written and why.
-        resumed_at: environment steps that a resumed run begins with; what went past them is superseded.
-        hyperparameters: with dotted names, for TensorBoard; None: it gets nothing at all.
+        run: directory of the files. Rows are appended to those that a resumed run already has.
+        warn: called once, with the reason, when rows cannot be written.
+        resumed_at: environment steps that a resumed run begins with; rows past them are superseded.
+        hyperparameters: values with dotted names, for TensorBoard; None writes no TensorBoard events.
 
     Attributes:
-        position: where the rows of this session begin, in bytes.
+        position: byte position where the rows of this session begin.
 
     Raises:
         RunDirectoryError: the files cannot be opened, or another process is writing them.
@@ -289,10 +289,10 @@ class MetricsWriter:
             self.begin()
 
     def begin(self) -> None:
-        """Open TensorBoard's file if it gets anything, then cut off a torn row: once a session begins.
+        """Begin a session: open TensorBoard's file if it gets events, then cut off a torn row.
 
         Raises:
-            RunDirectoryError: they cannot be written.
+            RunDirectoryError: the files cannot be written.
         """
         with os_errors_as(RunDirectoryError, f"cannot write metrics to {self._run.path}"):
             if self._hyperparameters is not None:
@@ -302,8 +302,8 @@ class MetricsWriter:
     def write(self, snapshot: Snapshot) -> None:
         """Write one snapshot to both files, or count it as lost.
 
-        Who carries which role, where and how, is in a row only if it has changed: rows are many, and stay
-        short however many actors there are.
+        A row names the roles, with their processes and states, only if these have changed: rows are many, and
+        stay short however many actors there are.
         """
         roles = snapshot.standing()
         row = snapshot.metrics() | {"roles": None if roles == self._written_roles else roles}
@@ -316,7 +316,7 @@ class MetricsWriter:
             self._lose(cause)
 
     def write_evaluation(self, row: Mapping[str, Any]) -> None:
-        """Write an evaluation while training to both files, or count it as lost."""
+        """Write an evaluation made during training to both files, or count it as lost."""
         try:
             self._rows.append(json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n")
             if self._events is not None:
@@ -343,14 +343,14 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def read_history(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Read ``metrics.jsonl`` as one history: snapshots, and evaluations while training.
+    """Read ``metrics.jsonl`` as one history: snapshots, and evaluations made during training.
 
     A run that was resumed from a checkpoint has rows from before the interruption that lie past the
-    checkpoint; the resumed run went through those steps anew, so they are left out.
+    checkpoint; the resumed run repeats those steps, so the old rows are left out.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: a line is no JSON object; says which.
+        OSError: the file cannot be read.
+        ValueError: a line is no JSON object; the message says which.
     """
     rows: list[dict[str, Any]] = []
     evaluations: list[dict[str, Any]] = []
@@ -379,21 +379,21 @@ def _parsed_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def first_problem(cause: ValidationError) -> str:
-    """Say in a line what is wrong with a document, and where in it."""
+    """Describe the first problem of a document in one line, with its place in the document."""
     wrong = cause.errors()[0]
     where = ".".join(map(str, wrong["loc"]))
     return one_line(f"{where}: {wrong['msg']}" if where else wrong["msg"])
 
 
 def whole_lines(path: Path, most_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Read the rows of a file that have their end, with their numbers, which begin at 1.
+    """Yield the complete rows of a file with their numbers, which begin at 1.
 
     Args:
-        most_bytes: of a file with more only every second snapshot, or third, is read, so that they have
-            about so many; besides them the first one, the last, and those that name roles.
+        most_bytes: of a larger file only every second snapshot, or third, is read, so that about so many
+            bytes remain; the first snapshot, the last, and those that name roles are always read.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
         ValueError: a line is longer than any row.
     """
     with open(open_regular(path), "rb") as file:
@@ -404,7 +404,7 @@ def whole_lines(path: Path, most_bytes: int) -> Iterator[tuple[int, bytes]]:
             if len(line) == MOST_ROW_BYTES:
                 raise ValueError(f"it has a line of more than {MOST_ROW_BYTES} bytes")
             if not line.endswith(b"\n"):
-                # It is the end, or the writer was killed in the middle of it, or is still writing it.
+                # The file ends here, or a writer was killed in the line, or is still writing it.
                 if left_out:
                     yield number - 1, left_out
                 return
@@ -415,37 +415,39 @@ def whole_lines(path: Path, most_bytes: int) -> Iterator[tuple[int, bytes]]:
 
 
 ROLES: Final = b'"roles":['
-"""Part of a row that names roles: in most they are as in the rows before."""
+"""Part of a row that names roles; most rows have null there, since the roles are unchanged."""
 
 EVALUATION: Final = "evaluation"
-"""``kind`` of a row that is an evaluation while training; a snapshot has none."""
+"""``kind`` of a row that is an evaluation made during training; a snapshot has no ``kind``."""
 
 BLOCK: Final = 1 << 20
-"""Bytes that are read at once: the metrics of a run of days are larger than what is worth holding."""
+"""Bytes read at once: the metrics of a run of days are too large to be held in memory."""
 
 MOST_ROW_BYTES: Final = 16 << 20
-"""A line that is longer is no row: one that names the roles of ten thousand processes has 2 MB."""
+"""Most bytes of a row; a longer line is no row. A row with the roles of ten thousand processes has 2 MB."""
 
 MOST_METRICS_BYTES: Final = 2 << 30
-"""Ten days of a row a second have about half of it, of a few roles; it takes ten times as much memory."""
+"""Bytes above which rows are left out. Ten days of a row a second with a few roles have about half of these;
+in memory they take ten times as much.
+"""
 
 Roles = Sequence[Mapping[str, Any]]
 Parsed = TypeVar("Parsed")
 
 
 class Row(BaseModel):
-    """A row of ``metrics.jsonl``: what has to be known of it, and everything else as it is.
+    """A row of ``metrics.jsonl``: the fields that readers need, and all others unchecked.
 
     Attributes:
         elapsed_s: seconds since the start of its session.
         env_steps: environment steps so far, over all sessions.
         updates: gradient updates so far, likewise.
-        busy: share of the last interval that each role worked, by its name.
-        memory: bytes that the process of each role has taken for itself, likewise.
-        stop: where the run stops, by rule.
-        reached: where it is now.
-        reached_in_s: when it will be there.
-        roles: who carries which role, where and how; None if it is as in the rows before.
+        busy: busy share of each role in the last interval, by the role's name.
+        memory: bytes of own memory of each role's process, likewise.
+        stop: targets of the stop rules.
+        reached: present values of the stop rules.
+        reached_in_s: seconds until each stop rule holds.
+        roles: the roles with their processes and states; None if they are as in the rows before.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -463,10 +465,10 @@ class Row(BaseModel):
     roles: list[dict[str, Any]] | None = None
 
     def snapshot(self, roles: Roles) -> Snapshot:
-        """Make the snapshot that was written.
+        """Rebuild the snapshot that was written.
 
         Args:
-            roles: as the last row that names them names them.
+            roles: the roles of the last row that names them.
 
         Raises:
             ValueError: the row is damaged, or of another version of this program.
@@ -489,11 +491,11 @@ class Row(BaseModel):
 
 
 class MetricsFollower(Generic[Parsed]):
-    """Owns the place in ``metrics.jsonl`` up to which it was read.
+    """Owns the position in ``metrics.jsonl`` up to which it was read.
 
     Args:
-        parse: reads a line; None passes it over.
-        position: where to begin, in bytes.
+        parse: parses a line; a line for which it returns None is skipped.
+        position: first byte to read.
     """
 
     def __init__(self, path: Path, parse: Callable[[bytes], Parsed | None], position: int = 0) -> None:
@@ -504,10 +506,10 @@ class MetricsFollower(Generic[Parsed]):
         self._in_long_line = False
 
     def rows(self) -> Iterator[Parsed]:
-        """Read the rows that have come since the last call.
+        """Yield the rows that were written since the last call.
 
-        Only whole lines count; those that are no rows, or longer than any, are passed over. A file that is
-        another one than before, or has become shorter, is read from its beginning.
+        Only complete lines count; lines that are no rows, or longer than any, are skipped. A file that was
+        replaced or has become shorter is read from its beginning.
 
         Raises:
             TianjiError: the file is there and cannot be read.
@@ -520,7 +522,7 @@ class MetricsFollower(Generic[Parsed]):
             raise TianjiError(f"cannot read {self._path}: {cause.strerror}") from cause
 
     def _new_rows(self) -> Iterator[Parsed]:
-        # Opened anew each time: network file systems only then look for what other hosts have written.
+        # Opened anew each time: only then do network file systems show what other hosts have written.
         with open(open_regular(self._path), "rb") as file:
             status = os.fstat(file.fileno())
             if self._file not in {None, status.st_ino} or status.st_size < self._position:
@@ -544,7 +546,7 @@ def read_summary(path: Path) -> Summary | None:
     """Read ``summary.json``; None if there is none.
 
     Raises:
-        TianjiError: it cannot be read, or is no summary.
+        TianjiError: the file cannot be read, or is no summary.
     """
     try:
         document = _printable(read_json(path))
@@ -571,7 +573,7 @@ _SUMMARY: Final = TypeAdapter(Summary)
 
 
 class EvaluationRow(BaseModel):
-    """A row of ``metrics.jsonl`` that is an evaluation: what a chart shows of it."""
+    """A row of ``metrics.jsonl`` that is an evaluation: the fields that a chart shows."""
 
     kind: Literal["evaluation"]
     env_steps: int
@@ -579,7 +581,7 @@ class EvaluationRow(BaseModel):
 
 
 def parsed_row(line: bytes) -> Row | None:
-    """Read a snapshot's row; None of what is none."""
+    """Parse the row of a snapshot; None if the line is none."""
     try:
         return Row.model_validate(parse_json(line))
     except ValueError:
@@ -587,7 +589,7 @@ def parsed_row(line: bytes) -> Row | None:
 
 
 def parsed(line: bytes) -> Row | EvaluationRow | None:
-    """Read a row, a snapshot's or an evaluation's; None of what is neither."""
+    """Parse the row of a snapshot or of an evaluation; None if the line is neither."""
     if not is_evaluation(line):
         return parsed_row(line)
     try:
@@ -597,12 +599,12 @@ def parsed(line: bytes) -> Row | EvaluationRow | None:
 
 
 def is_evaluation(line: bytes) -> bool:
-    """Whether a line would be an evaluation's, by how it begins."""
+    """Whether a line would be the row of an evaluation, judged by its first bytes."""
     return line.startswith(b'{"kind":')
 
 
 def _printable(value: Any) -> Any:
-    """Replace what a terminal would obey in every text of a JSON value: the run may be another user's."""
+    """Replace terminal control characters in every text of a JSON value: the run may be another user's."""
     match value:
         case str():
             return printable(value)

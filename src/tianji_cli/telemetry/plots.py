@@ -1,6 +1,6 @@
 """Learning curves, throughput, policy lag and the replay's balance, drawn from ``metrics.jsonl``.
 
-They can be drawn again at any time, as PNG or in a report: everything in them comes from the run directory.
+They can be drawn again at any time, as PNG or in a report: all their data come from the run directory.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from tianji_cli.telemetry.metrics import read_history
 
 Rows = Sequence[Mapping[str, Any]]
 Across = Callable[[Axes, Rows], list[float]]
-"""What a curve is drawn over: labels the axis, and gives the places of the rows."""
+"""Horizontal axis of a curve: the function labels the axis and returns the places of the rows."""
 
 LINES: Final = ("-", "--", ":", "-.")
 
 BURST: Final = 20
-"""Throughput that was so many times the usual one, as before learning begins, makes its axis logarithmic."""
+"""Throughput so many times its median, as before learning begins, makes its axis logarithmic."""
 
 LOSS: Final = "loss "
-"""Names of plots of what an update rule reports begin with it."""
+"""First part of the names of plots of the losses that an update rule reports."""
 MOST_LOSSES: Final = 16
-"""Plots of these; all of them are in ``metrics.jsonl``."""
+"""Most plots of losses; ``metrics.jsonl`` has all losses."""
 
 WINS: Final = "win_rate"
-"""A column, a stop rule and a plot have this name."""
+"""Name of a column, a stop rule and a plot."""
 
 Drawing = Callable[[Axes], None]
 """Draws one plot, its labels included."""
@@ -55,7 +55,7 @@ def draw_plots(run: RunDirectory) -> None:
         write_figure(partial(_draw_alone, draw), HEIGHT, run.plots / f"{name}.png")
     lineage = Lineage.of_run(run.path)
     if lineage.rounds:
-        for kind in ("png", "svg"):  # The latter for a page on the run.
+        for kind in ("png", "svg"):  # SVG is for a page on the run.
             write_figure(partial(draw_lineage, lineage=lineage), HEIGHT, run.plots / f"lineage.{kind}")
 
 
@@ -69,11 +69,11 @@ def drawings(
     """List the plots for which a run has data, by their names.
 
     Args:
-        rows: snapshots, as ``read_history`` gives them.
-        evaluations: likewise, those while training.
+        rows: snapshots, as ``read_history`` returns them.
+        evaluations: evaluations made during training, likewise.
         thresholds: returns that are marked in the learning curves, where these come near them.
-        more: those, too, that a run does not draw of itself: the length of episodes, losses, how busy roles
-            were, and the ratio of rollouts, which are used as often as was asked for.
+        more: include the plots that a run does not draw by itself: the length of episodes, losses, the busy
+            share of roles, and the replay ratio of rollouts, which are used as often as the config asks.
     """
     started = [row for row in rows if row["env_steps"] > 0]
     returns = [row for row in started if row["mean_100"] is not None]
@@ -112,10 +112,10 @@ def drawings(
 
 
 def _trained(rows: Rows) -> list[Mapping[str, Any]]:
-    """Take the rows in which training has gone on.
+    """Return the rows during which training went on.
 
-    It has not in those between two reports of a learner, before the first one of a resumed run, and while a
-    policy is evaluated at the end: rates are 0 there, and all at one time.
+    Rows between two reports of a learner, before the first report of a resumed run, and during the evaluation
+    at the end are left out: their rates are 0, and they all lie at one time.
     """
     found: list[Mapping[str, Any]] = []
     for row in rows:
@@ -171,7 +171,7 @@ def _draw_wins(rows: Rows, over: Across, axes: Axes) -> None:
 
 def _draw_throughput(rows: Rows, axes: Axes) -> None:
     x = _time(axes, rows)
-    # A resumed run that failed before its learner said anything ends with rows that have no ratio.
+    # A resumed run that failed before its learner reported ends with rows that have no ratio.
     ratio = next((row["replay_ratio_target"] for row in reversed(rows) if row["replay_ratio_target"]), 1.0)
     # Divided by the replay ratio, consumption lies on production when the two are in balance (Eq. 4).
     lines = (
@@ -191,7 +191,7 @@ def _draw_throughput(rows: Rows, axes: Axes) -> None:
 
 
 def _draw_spread(rows: Rows, column: str, label: str, ticks: MaxNLocator | None, axes: Axes) -> None:
-    """Draw a distribution over time; without ``ticks`` of their own, values are written with units."""
+    """Draw a distribution over time; without ``ticks``, the labels of the axis have units."""
     x = _time(axes, rows)
     for name, color, style in (("max", GREY, ":"), ("p95", ORANGE, "--"), ("mean", BLUE, "-")):
         y = _values([row[column] for row in rows], name)
@@ -213,13 +213,13 @@ def _draw_ratio(rows: Rows, axes: Axes) -> None:
 
 
 def _kinds_of_roles(rows: Rows) -> list[str]:
-    """List the kinds of roles of which it is known how busy one was."""
+    """List the kinds of roles for which some row has a busy share."""
     said = ((name, share) for row in rows for name, share in row.get("busy", {}).items())
     return list(dict.fromkeys(name.rpartition("-")[0] for name, share in said if share is not None))
 
 
 def _draw_busy(rows: Rows, kinds: Sequence[str], axes: Axes) -> None:
-    """Draw how busy the roles of each kind were, the middle one of several."""
+    """Draw the median busy share of the roles of each kind."""
     x = _time(axes, rows)
     for kind, (style, color) in zip(kinds, product(LINES, (BLUE, ORANGE, GREEN, GREY)), strict=False):
         y = [_middle(kind, row.get("busy", {})) for row in rows]
@@ -231,7 +231,7 @@ def _draw_busy(rows: Rows, kinds: Sequence[str], axes: Axes) -> None:
 
 
 def _plain(name: str) -> str:
-    """Escape what would make a formula of a name, which may be a user's."""
+    """Escape a name, which may be a user's, so that no part of it is typeset as a formula."""
     return name.replace("$", r"\$")
 
 
@@ -246,12 +246,12 @@ def _draw_target(axes: Axes, target: float | None, label: str) -> None:
 
 
 def _values(rows: Rows, name: str) -> list[float]:
-    """Take one column; what was not finite when it was written is a gap in the curve."""
+    """Return one column; a number that was not finite when it was written is a gap in the curve."""
     return [math.nan if row[name] is None else row[name] for row in rows]
 
 
 def _returns_of(group: int, rows: Rows) -> list[float]:
-    """Take one group's mean returns; where it had none there is a gap in the curve."""
+    """Return one group's mean returns; where it had none there is a gap in the curve."""
     means = ({of["group"]: of["mean_100"] for of in row.get("by_group", ())}.get(group) for row in rows)
     return [math.nan if mean is None else mean for mean in means]
 
@@ -283,5 +283,5 @@ def _time(axes: Axes, rows: Rows) -> list[float]:
 
 
 def _marker(rows: Rows) -> str:
-    """Show the points of a short run; one point alone would not be seen as a line."""
+    """Return the marker of a curve: a short run shows its points, because one point alone makes no line."""
     return "o" if len(rows) < 20 else ""

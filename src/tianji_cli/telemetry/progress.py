@@ -1,8 +1,9 @@
-"""Progress of whatever takes time and is no run of its own, on stderr.
+"""Progress, on stderr, of everything that takes time and is no run of its own.
 
-A terminal gets one live line, which is gone when all is done: the result takes its place. A pipe gets a line
-a second at most, or none. What measures is drawn between its steps, never during one; else a thread draws, so
-that the line says for how long something has been going on. It takes no signals and ends with its owner.
+A terminal gets one live line, which is removed at the end: the result takes its place. A pipe gets a line a
+second at most, or none. Measurements draw between their steps, never during one; elsewhere a thread draws, so
+that the line shows the time that the present step has taken. The thread takes no signals and ends with its
+owner.
 """
 
 from __future__ import annotations
@@ -25,37 +26,37 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 INTERVAL_S: Final = 1.0
-"""Between two lines in a pipe."""
+"""Seconds between two lines in a pipe."""
 
 FIRST_S: Final = 0.5
-"""Before the first drawing by the thread: what is over sooner is not worth a line."""
+"""Seconds before the first drawing by the thread: a shorter step is not worth a line."""
 
 TICK_S: Final = 1.0
-"""Between two drawings by the thread."""
+"""Seconds between two drawings by the thread."""
 
 BAR_COLUMNS: Final = 20
 
 ECHO: Final = " ^C "
-"""What a terminal writes behind the line when it is interrupted; in the next line it would stay there."""
+"""Echo of an interruption, which a terminal writes behind the line; on the next line it would stay there."""
 
 
 def is_live(stream: TextIO) -> bool:
-    """Whether a stream is a terminal that can draw something anew."""
+    """Whether a stream is a terminal that can redraw a line."""
     return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def say(what: str) -> None:
-    """Write a line to stderr, where nothing else is drawn."""
+    """Write a line to stderr, for places where nothing else is drawn."""
     sys.stderr.write(printable(f"tianji: {what}\n"))
     sys.stderr.flush()
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """Shows what is done now, what came of the last, and how many of ``total`` are ``done``.
+    """Shows the present step, the result of the last one, and how many of ``total`` are done.
 
     Args:
-        total: 0 while it is not known, or where nothing is counted.
-        ticks: the line of a terminal is drawn anew by a thread, not between two steps.
+        total: number of steps; 0 while it is unknown, or where steps are not counted.
+        ticks: a thread redraws the line of a terminal, also between two calls.
         plain: a pipe gets lines.
     """
 
@@ -74,12 +75,12 @@ class Progress(AbstractContextManager["Progress"]):
         self.close()
 
     def begin(self, what: str) -> None:
-        """Describe what is done now."""
+        """Begin a step and describe it."""
         self._what, self._what_since_s = printable(what), time.monotonic()
         if self._live is not None and not self._live.is_started:
-            # Here and in no thread: it puts others in the places of sys.stdout and sys.stderr.
+            # Start here and in no thread, because starting replaces sys.stdout and sys.stderr.
             self._live.start()
-            # What is suspended or killed must not leave a shell without a cursor.
+            # A command that is suspended or killed must not leave a shell without a cursor.
             self._live.console.show_cursor(True)
         if self._ticker is not None:
             self._ticker.begin()
@@ -90,16 +91,16 @@ class Progress(AbstractContextManager["Progress"]):
             self._write(f" {what}")
 
     def at(self, done: int, what: str) -> None:
-        """Describe how far it is; only a thread draws it, so this may be said as often as one likes."""
+        """Set the number of finished steps and the present one; cheap, since only a thread draws them."""
         self._done, self._what = done, what
 
     def done(self, result: str = "") -> None:
-        """Describe what came of it, if there is something to tell; shown with what begins next."""
+        """End a step, with its result if there is one; the next drawing shows it."""
         self._done += 1
         self._last, self._result = f"{self._what}: {result}" if result else "", result
 
     def close(self) -> None:
-        """Show how far it came, and give the terminal back. Harmless when repeated."""
+        """Show the final count, and give the terminal back. Harmless when repeated."""
         if self._ticker is not None:
             self._ticker.end()
         if self._live is not None:
@@ -151,13 +152,13 @@ class Progress(AbstractContextManager["Progress"]):
         return Live(
             console=Console(file=sys.stderr, highlight=False),
             auto_refresh=False,  # its own thread would take signals
-            redirect_stdout=sys.stdout.isatty(),  # What others print goes above the line.
+            redirect_stdout=sys.stdout.isatty(),  # Other output goes above the line.
             transient=True,
         )
 
 
 def status(what: str, *, quiet: bool = False) -> Progress:
-    """Give a context in which a terminal shows what is done, and for how long; a pipe gets nothing."""
+    """Return a context in which a terminal shows an activity and its duration; a pipe gets nothing."""
     progress = Progress(0, quiet, ticks=True, plain=False)
     progress.begin(what)
     return progress
@@ -172,12 +173,12 @@ class _Ticker:
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Draw from now on. Harmless when repeated."""
+        """Start drawing. Harmless when repeated."""
         if self._thread is not None:
             return
         self._thread = threading.Thread(target=self._run, name="tianji progress", daemon=True)
-        # A thread begins with the mask of the one that starts it. Signals are for that one: who holds them
-        # back there must not have them come in here.
+        # A thread inherits the signal mask of the thread that starts it. Signals are for the starter, and if
+        # it blocks them, they must not be delivered to this thread instead.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             self._thread.start()
@@ -185,7 +186,7 @@ class _Ticker:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def end(self) -> None:
-        """Draw no more; the thread has ended when this returns."""
+        """Stop drawing; the thread has ended when this returns."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
@@ -196,7 +197,7 @@ class _Ticker:
             wait_s = TICK_S
             try:
                 self._draw()
-            except OSError:  # The terminal has gone: it goes on unseen.
+            except OSError:  # The terminal has gone; the command goes on without it.
                 return
 
 

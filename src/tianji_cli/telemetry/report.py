@@ -1,4 +1,4 @@
-"""The result of a run, on stdout: what happened, where it is, what to do with it."""
+"""The result of a run, on stdout: its outcome, its directory, and the next commands."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ STATUS_STYLES: Final = {
 def print_result(
     summary: Summary, run: RunDirectory, json_to: str | None = None, *, goes_on: bool = True
 ) -> None:
-    """Print the result for people, and for programs where they asked for it.
+    """Print the result for people, and as JSON for programs if the user asked for it.
 
     Args:
-        json_to: file for the summary as JSON; "-" prints that on stdout and nothing else.
-        goes_on: a run that was stopped or has failed can be trained on.
+        json_to: file for the summary as JSON; "-" prints JSON on stdout and nothing else.
+        goes_on: a stopped or failed run can be resumed.
 
     Raises:
         TianjiError: the JSON file cannot be written.
@@ -53,7 +53,7 @@ def print_result(
     headline = Text.assemble(
         summary.experiment, " ", (summary.status, STATUS_STYLES[summary.status]), f": {summary.reason}"
     )
-    # In a pipe rich takes every reader for 80 columns wide; there lines stay whole.
+    # In a pipe rich assumes a width of 80 columns; there lines stay whole.
     whole = not console.is_terminal
     console.print(headline, soft_wrap=whole)
     facts = [*facts_of(summary), *warnings_of(summary)]
@@ -66,7 +66,7 @@ def print_result(
 
 
 def document_of(summary: Summary, run: RunDirectory) -> dict[str, Any]:
-    """Return what ``--json`` tells of a run: its summary, and as ``run`` where it is."""
+    """Return the document of ``--json``: the summary of a run, and its directory as ``run``."""
     return {**summary.document(), "run": str(run.path.absolute())}
 
 
@@ -74,7 +74,7 @@ def print_lines(lines: Iterable[str], *, to_copy: bool = False) -> None:
     """Print lines for people: on a terminal they break between words, in a pipe they stay whole.
 
     Args:
-        to_copy: they are commands, and stay whole on a terminal, too: a line that it wraps is one line.
+        to_copy: the lines are commands, and stay whole on a terminal, too, so that each can be copied.
     """
     console = Console(highlight=False, markup=False, emoji=False)
     for line in lines:
@@ -82,7 +82,7 @@ def print_lines(lines: Iterable[str], *, to_copy: bool = False) -> None:
 
 
 def facts_of(summary: Summary) -> Iterator[tuple[str, Text]]:
-    """List what a run came to, each with its label."""
+    """Yield the results of a run, each with its label."""
     yield "return", returns_of(summary)
     if summary.init is not None:
         yield "began with", Text(f"{several(len(summary.init['taken']), 'tensor')} of {summary.init['from']}")
@@ -112,7 +112,7 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, Text]]:
 
 
 def returns_of(state: JobState, style: str = "bold") -> Text:
-    """Say the mean return, in a style, and which episodes it is the mean of."""
+    """Return the mean return, in a style, and the episodes that it averages."""
     learner = state.learner
     if learner.mean_100 is None:
         return Text("no episode has ended")
@@ -144,7 +144,7 @@ def _busy(roles: tuple[RoleSummary, ...]) -> str:
 
 
 def warnings_of(summary: Summary) -> Iterator[tuple[str, Text]]:
-    """List what a reader of the figures should know, each with its label."""
+    """Yield warnings for a reader of the figures, each with its label."""
     restarts = {f"{role.role}-{role.rank}": role.restarts for role in summary.roles if role.restarts}
     if restarts:
         each = ", ".join(

@@ -1,7 +1,7 @@
-"""How a run is doing, read from its files without waiting: for lists of many runs, and before one is removed.
+"""State of a run, read from its files without waiting: for lists of many runs, and before one is removed.
 
-A directory that is damaged, or not whole yet, is described as such and is no reason to fail. Of the metrics
-only the last rows are read, so a run of days costs what a short one does.
+A directory that is damaged or incomplete is described as such and causes no failure. Only the last rows of
+the metrics are read, so a run of days costs as little as a short one.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from tianji_cli.telemetry.machine import last_session
 from tianji_cli.telemetry.metrics import MOST_ROW_BYTES, Row, first_problem, has_writer, parsed_row
 
 SILENT_S: Final = 60.0
-"""Where locks say nothing, a run is dead after so long without a row."""
+"""Seconds without a row after which a run counts as dead where locks tell nothing."""
 
 FIRST_ROW_S: Final = 2.0
-"""A process that has just made its metrics locks them, and writes the first row, within this."""
+"""Seconds within which a process locks the metrics that it has just made, and writes the first row."""
 
 TAIL_BYTES: Final = 1 << 16
-"""That are read first, from the end: a row is seldom longer."""
+"""Bytes read first, from the end: a row is seldom longer."""
 
 State = Literal["running", "finished", "stopped", "failed", "killed", "waiting", "damaged"]
-"""``killed``: it has ended without a result; ``waiting``: no process has begun with it yet."""
+"""``killed``: the run has ended without a result; ``waiting``: no process has begun with it yet."""
 
 _EVENTS: Final = re.compile(r"events\.out\.tfevents\.(\d+\.\d+)\.")
-"""A session's event file has the time of its beginning in its name."""
+"""Name of a session's event file, which contains the time of its beginning."""
 
 
 @dataclass(frozen=True)
 class RunState:
-    """How a run is doing.
+    """State of a run.
 
     Attributes:
-        reason: why it is so, in words; empty while it runs.
+        reason: reason for the status, in words; empty while the run goes on.
         env_steps: steps of experience so far; None if unknown.
         best_mean_100: best mean return of 100 episodes so far; None if unknown, or none has ended.
-        begun_s: when its first session began, in seconds since 1970; None if unknown.
-        nbytes: that its files take.
+        begun_s: beginning of its first session, in seconds since 1970; None if unknown.
+        nbytes: total bytes of its files.
     """
 
     run: RunDirectory
@@ -64,12 +64,12 @@ class RunState:
 
     @property
     def is_over(self) -> bool:
-        """Whether no process works on it, as far as its files tell."""
+        """Whether no process works on the run, as far as its files tell."""
         return self.status not in {"running", "waiting"}
 
 
 def read_state(run: RunDirectory) -> RunState:
-    """Look at a run. Never raises for what lies in its directory."""
+    """Read the state of a run. Never raises an error about the contents of its directory."""
     try:
         state = _standing(run)
     except (OSError, ValueError) as cause:
@@ -80,23 +80,23 @@ def read_state(run: RunDirectory) -> RunState:
 
 
 def is_of_last_session(run: RunDirectory, session: int | None) -> bool:
-    """Whether what is of a session is of a run's newest; where no number was written it is taken to be.
+    """Whether a session is a run's newest one; a session without a number counts as the newest.
 
     Raises:
-        OSError: what is known of the sessions cannot be read.
+        OSError: the sessions cannot be read.
     """
     return session is None or session >= last_session(run)
 
 
 def is_running(run: RunDirectory) -> bool:
-    """Whether a process works on a run; on hosts whose locks are not visible here it has to write rows.
+    """Whether a process works on a run; where locks tell nothing, new rows are the sign of one.
 
     Raises:
         OSError: its files cannot be looked at.
     """
     try:
         return _is_running(run)
-    except FileNotFoundError:  # Before it begins, or since it was removed, be it just now.
+    except FileNotFoundError:  # The run has not begun, or was removed, perhaps just now.
         return False
 
 
@@ -104,7 +104,7 @@ def _is_running(run: RunDirectory) -> bool:
     written = run.metrics.stat()
     age_s = time.time() - written.st_mtime
     if written.st_size == 0 and age_s < FIRST_ROW_S:
-        return True  # Its owner may be just about to lock it, and must find it free.
+        return True  # Its owner may be about to lock it, and must find it free.
     held = has_writer(run.metrics)
     if held or is_occupied(run.checkpoints):  # A learner that has outlived its root still saves.
         return True
@@ -114,7 +114,7 @@ def _is_running(run: RunDirectory) -> bool:
 
 
 def root_host(run: RunDirectory) -> str | None:
-    """Name the host that the root of the run's first session was on; None if nothing says it."""
+    """Return the host of the root in the run's first session; None if the metrics do not name it."""
     try:
         with open(open_regular(run.metrics), "rb") as file:
             first = parsed_row(file.readline(MOST_ROW_BYTES))
@@ -125,10 +125,10 @@ def root_host(run: RunDirectory) -> str | None:
 
 
 def last_row(path: Path) -> Row | None:
-    """Read the newest row of ``metrics.jsonl`` that is whole; None if there is none.
+    """Read the newest complete row of ``metrics.jsonl``; None if there is none.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with open(open_regular(path), "rb") as file:
         end = file.seek(0, os.SEEK_END)
@@ -147,7 +147,7 @@ def last_row(path: Path) -> Row | None:
 
 
 def in_short(config: Mapping[str, Any]) -> dict[str, str]:
-    """Say what a run trains, and how, in four lines at most; what a config does not say is left out."""
+    """Summarise a run's config in four lines at most; a key that the config lacks is left out."""
 
     def said(*path: str) -> Any:
         value: Any = config
@@ -184,7 +184,7 @@ class _Returns(BaseModel):
 
 
 class _Result(BaseModel):
-    """A summary: what tells how a run ended."""
+    """A summary: the fields that tell how a run ended."""
 
     status: Literal["finished", "stopped", "failed"]
     reason: str
@@ -195,7 +195,7 @@ class _Result(BaseModel):
 
 
 def _standing(run: RunDirectory) -> RunState:
-    """Look at a run, but for what its directory as a whole says.
+    """Read the state of a run, without the size and the age of its directory.
 
     Raises:
         OSError, ValueError: a file is damaged; the message says which and how.
@@ -230,10 +230,10 @@ def _standing(run: RunDirectory) -> RunState:
 
 
 def _files(place: Path) -> Iterator[tuple[str, int]]:
-    """Go through all files below a directory: path and bytes; links are not followed."""
+    """Yield path and bytes of all files below a directory; links are not followed."""
     ahead = [os.fspath(place)]
     while ahead:
-        with suppress(OSError), os.scandir(ahead.pop()) as entries:  # It has gone meanwhile, or is too deep.
+        with suppress(OSError), os.scandir(ahead.pop()) as entries:  # It was removed, or is too deep.
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     ahead.append(entry.path)

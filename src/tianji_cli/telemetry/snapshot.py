@@ -1,8 +1,8 @@
-"""The state of a run at one moment, what is left of it at the end, and where each number of it is shown.
+"""State of a run at one moment, its summary at the end, and the places where each number is shown.
 
 The root builds a ``Snapshot`` about once a second and one ``Summary`` when the run is over. ``METRICS``
-declares every number: rows of ``metrics.jsonl``, TensorBoard events, plain lines, the live display, the
-result and ``summary.json`` are filled from it, and read back by it. This module knows neither files nor
+declares every number and fills rows of ``metrics.jsonl``, TensorBoard events, plain lines, the live display,
+the result and ``summary.json``; rows and summaries are read back by it. This module knows neither files nor
 terminals.
 """
 
@@ -45,16 +45,16 @@ Status = Literal["finished", "stopped", "failed"]
 
 @dataclass(frozen=True)
 class RoleStatus:
-    """How one role is doing.
+    """State of one role.
 
     Attributes:
-        rank: of its process; roles that share a process share the rank.
+        rank: rank of its process; roles that share a process share the rank.
         role: "actor", "buffer", "learner", "follower", "evaluator", "root", or one of the user's own.
-        group: it belongs to, or None for a role of the whole job.
+        group: group it belongs to, or None for a role of the whole job.
         busy: share of the last interval in which it worked, 0 to 1; None before the first report.
-        restarts: how often it was restarted so far.
+        restarts: number of restarts so far.
         state: one or two words, "running" when all is well.
-        memory: bytes that its process has taken for itself; None before the first report.
+        memory: bytes of its process's own memory; None before the first report.
     """
 
     rank: int
@@ -69,18 +69,18 @@ class RoleStatus:
 
     @property
     def name(self) -> str:
-        """Return its name in logs and metrics: role and rank."""
+        """Return the role's name in logs and metrics: role and rank."""
         return f"{self.role}-{self.rank}"
 
 
 @dataclass(frozen=True)
 class StopProgress:
-    """How far a run is towards one of its stop rules.
+    """Progress of a run towards one of its stop rules.
 
     Attributes:
-        rule: its key in ``experiment.stop``.
-        value: where it is now; None while unknown (no episode has ended yet).
-        eta_s: seconds until then at the present pace; None if unknown or not approaching.
+        rule: key of the rule in ``experiment.stop``.
+        value: present value; None while unknown (no episode has ended yet).
+        eta_s: seconds until the target at the present pace; None if unknown or not approaching.
     """
 
     rule: str
@@ -91,10 +91,10 @@ class StopProgress:
 
 @dataclass(frozen=True)
 class Averaging:
-    """How the root averaged the parameters of several groups in this session.
+    """Averaging of several groups' parameters by the root, in this session.
 
     Attributes:
-        missed: of each group: how many of them it came too late for.
+        missed: for each group, the number of rounds for which it was too late.
         lost: groups that ended before the job did.
     """
 
@@ -104,11 +104,11 @@ class Averaging:
 
     @property
     def all_missed(self) -> int:
-        """How many all groups together came too late for."""
+        """Missed rounds, summed over the groups."""
         return sum(self.missed)
 
     def __str__(self) -> str:
-        """As it is shown: ``12 rounds; group 1 missed 3; group 2 is lost``."""
+        """Return the text for displays: ``12 rounds; group 1 missed 3; group 2 is lost``."""
         said = [f"{self.rounds} round{'' if self.rounds == 1 else 's'}"]
         late = (f"group {group} missed {rounds}" for group, rounds in enumerate(self.missed) if rounds)
         gone = (f"group {group} is lost" for group in self.lost)
@@ -117,7 +117,7 @@ class Averaging:
 
 @dataclass(frozen=True)
 class GroupStanding:
-    """How far one of several groups is: its number, and fields of its learner's report."""
+    """Progress of one of several groups: its number, and fields of its learner's report."""
 
     group: int
     env_steps: int
@@ -129,18 +129,18 @@ class GroupStanding:
 
     @classmethod
     def of(cls, group: int, said: LearnerReport) -> Self:
-        """Take what is shown of a group from what its learner said last."""
+        """Build the progress of a group from its learner's last report."""
         return cls(group, *(getattr(said, one.name) for one in fields(cls)[1:]))
 
 
 @dataclass(frozen=True)
 class MemberStanding:
-    """How a member of a population is: its group, and its score in the last round, None before it has one.
+    """State of one member of a population: its group, and its score in the last round, None before the first.
 
     Attributes:
-        takeovers: how often it has taken over another member, over all sessions.
-        parent: the member that it went on from last; None: it never did.
-        hyperparameters: that it trains with.
+        takeovers: number of times it has taken over another member, over all sessions.
+        parent: the member that it last took over; None if it never did.
+        hyperparameters: the hyperparameters it trains with.
     """
 
     group: int
@@ -152,13 +152,13 @@ class MemberStanding:
 
 @dataclass(frozen=True)
 class PopulationStanding:
-    """How the members of a population are.
+    """State of a population and its members.
 
     Attributes:
-        rounds: how often they were compared, over all sessions.
-        metric: what they are judged by.
-        members: all of them, by their groups.
-        best: the group whose score is the highest; None before any has one.
+        rounds: number of comparisons, over all sessions.
+        metric: name of the score.
+        members: all members, in the order of their groups.
+        best: group of the member with the highest score; None before any member has one.
     """
 
     rounds: int
@@ -167,22 +167,25 @@ class PopulationStanding:
     best: int | None = field(init=False)
 
     def __post_init__(self) -> None:
-        """Find the best."""
+        """Set ``best``."""
         scores = {one.group: one.score for one in self.members if one.score is not None}
         object.__setattr__(self, "best", max(scores, key=lambda group: scores[group], default=None))
 
     @property
     def takeovers(self) -> int:
-        """How often a member has taken over another, over all sessions."""
+        """Number of takeovers by all members, over all sessions."""
         return sum(one.takeovers for one in self.members)
 
     @property
     def best_score(self) -> float | None:
-        """Score of the best member; None before any has one."""
+        """Score of the best member; None before any member has one."""
         return next((one.score for one in self.members if one.group == self.best), None)
 
     def __str__(self) -> str:
-        """As it is shown: ``12 rounds, 5 takeovers; best is member 2 (180.20): training.gamma 0.99``."""
+        """Return the text for displays.
+
+        For example ``12 rounds, 5 takeovers; best is member 2 (180.20): training.gamma 0.99``.
+        """
         said = f"{several(self.rounds, 'round')}, {several(self.takeovers, 'takeover')}"
         best = next((one for one in self.members if one.group == self.best), None)
         if best is None or best.score is None:
@@ -192,15 +195,16 @@ class PopulationStanding:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Where evaluations while training stand.
+    """State of the evaluations that run during training.
 
     Attributes:
-        number: how many there were in this session.
-        env_steps: of the job, when the policy of the newest one was published.
-        mean: of its returns; None if no episode of it has ended, or there was none in this session.
-        std: of its returns; likewise.
-        best_mean: the highest mean of an evaluation, over all sessions; None before there is one.
-        evaluating: how far the present one is; None between two.
+        number: number of evaluations in this session.
+        env_steps: environment steps of the job when the newest evaluated policy was published.
+        mean: mean return of the newest evaluation; None if no episode of it has ended, or if there was none
+            in this session.
+        std: standard deviation of these returns; None likewise.
+        best_mean: highest mean of an evaluation, over all sessions; None before the first.
+        evaluating: progress of the present evaluation; None between two evaluations.
     """
 
     number: int
@@ -214,14 +218,17 @@ class Evaluated:
     def of(
         cls, number: int, newest: Examined | None, best_mean: float | None, evaluating: Evaluating | None
     ) -> Self:
-        """Take what is shown of the newest one."""
+        """Build the state from the newest evaluation; None if there was no evaluation in this session."""
         if newest is None:
             return cls(number, best_mean=best_mean, evaluating=evaluating)
         mean, std = finite(newest.evaluation.mean), finite(newest.evaluation.std)
         return cls(number, newest.env_steps, mean, std, best_mean, evaluating)
 
     def __str__(self) -> str:
-        """As it is shown: ``210.5 +- 12.1 after 81,920 env steps, best 215.3; 3 of 20 episodes, 2 s``."""
+        """Return the text for displays.
+
+        For example ``210.5 +- 12.1 after 81,920 env steps, best 215.3; now 3 of 20 episodes, 2 s``.
+        """
         said = "none yet"
         if self.env_steps is not None:
             mean = (
@@ -235,17 +242,16 @@ class Evaluated:
 
 @dataclass(frozen=True, kw_only=True)
 class JobState:
-    """What is known of a job: at one moment of it, or of a whole session.
+    """State of a job: at one moment, or over a whole session.
 
-    Of several groups, counts are sums, ``version``, ``train_s`` and ``best_mean_100`` the largest, and
-    ``mean_100``, ``mean_length``, ``win_rate``, ``metrics`` and ``losses`` means over groups; means of
-    ``lag``, ``age`` and ``uses`` are weighted, their percentiles and maxima those of the group where they are
-    largest.
+    With several groups, counts are sums; ``version``, ``train_s`` and ``best_mean_100`` are the largest; and
+    ``mean_100``, ``mean_length``, ``win_rate``, ``metrics`` and ``losses`` are means over groups. Means of
+    ``lag``, ``age`` and ``uses`` are weighted; their percentiles and maxima are the largest of any group.
 
     Attributes:
-        elapsed_s: seconds since the command was started.
-        learner: what the learners reported; ``env_steps`` is no less than after the session before.
-        buffer: what the buffers reported.
+        elapsed_s: seconds since the start of the command.
+        learner: report of the learners; ``env_steps`` is no less than after the session before.
+        buffer: report of the buffers.
         produced: environment steps made by the actors.
         produced_per_s: environment steps made per second, over five seconds or the session.
         received_per_s: environment steps received per second.
@@ -254,15 +260,14 @@ class JobState:
             before the first update.
         staleness_p: P = B_s / N_s, the batch size's share of the replay's capacity (Equation 2); None
             without a replay.
-        bottleneck: what held the job back in the last seconds, or in the session; None while too little is
-            known.
-        averaging: of the groups' parameters; None with one group.
-        population: how its members are; None without one.
-        by_group: how far each group is; empty with one group.
-        extra: what user roles report, by name and rank.
-        frames_per_step: frames of the game that an environment step takes; None until an actor has said it.
-        evaluating: how far the evaluation is; None before it, and when it is over.
-        evaluated: where evaluations while training stand; None without them.
+        bottleneck: bottleneck of the last seconds, or of the session; None while too little is known.
+        averaging: averaging of the groups' parameters; None with one group.
+        population: state of the population; None without one.
+        by_group: progress of each group; empty with one group.
+        extra: reports of user roles, by name and rank.
+        frames_per_step: frames of the game in an environment step; None until an actor has reported it.
+        evaluating: progress of the final evaluation; None before and after it.
+        evaluated: state of the evaluations during training; None without them.
     """
 
     elapsed_s: Number
@@ -285,36 +290,36 @@ class JobState:
 
     @property
     def frames(self) -> int | None:
-        """Return the frames of the game that the environment steps took; None until that is known."""
+        """Return the frames of the game in all environment steps; None until frames per step are known."""
         return None if self.frames_per_step is None else self.learner.env_steps * self.frames_per_step
 
     @property
     def frames_per_s(self) -> float | None:
-        """Return the frames made per second; None likewise."""
+        """Return the frames made per second; None until frames per step are known."""
         return None if self.frames_per_step is None else self.produced_per_s * self.frames_per_step
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot(JobState):
-    """A run at one moment. In a resumed run, counts and ``train_s`` go on from where it was interrupted."""
+    """A run at one moment. In a resumed run, counts and ``train_s`` continue from the interruption."""
 
     roles: tuple[RoleStatus, ...] = ()
     stop: tuple[StopProgress, ...] = ()
 
     @property
     def next_stop(self) -> StopProgress | None:
-        """Return the stop rule that will be met first at the present pace; None if none is in sight."""
+        """Return the stop rule that will hold first at the present pace; None if none is in sight."""
         in_sight = [rule for rule in self.stop if rule.eta_s is not None]
         return min(in_sight, key=lambda rule: rule.eta_s or 0.0, default=None)
 
     @property
     def eta_s(self) -> float | None:
-        """Return the seconds until the first stop rule is met at the present pace; None if unknown."""
+        """Return the seconds until the first stop rule holds at the present pace; None if unknown."""
         rule = self.next_stop
         return None if rule is None else rule.eta_s
 
     def metrics(self) -> dict[str, Any]:
-        """Return one row of ``metrics.jsonl``: everything but what seldom changes, fit for JSON."""
+        """Return one row of ``metrics.jsonl``, without fields of roles that seldom change; fit for JSON."""
         row = dict(_known(self, attrgetter("row")))
         row["busy"] = {role.name: role.busy for role in self.roles}
         row["memory"] = {role.name: role.memory for role in self.roles}
@@ -325,7 +330,7 @@ class Snapshot(JobState):
         return {key: finite(value) for key, value in row.items()}
 
     def standing(self) -> list[dict[str, Any]]:
-        """Return what of the roles seldom changes: not how busy they are, nor their memory; fit for JSON."""
+        """Return the fields of roles that seldom change, all but ``busy`` and ``memory``; fit for JSON."""
         changing = {"busy", "memory"}
         return [
             {key: value for key, value in vars(role).items() if key not in changing} for role in self.roles
@@ -334,7 +339,7 @@ class Snapshot(JobState):
 
 @dataclass(frozen=True)
 class RoleSummary:
-    """One role over the whole run: where it ran, how often it was restarted, how busy it was (0 to 1)."""
+    """One role over the whole run: its process and place, its restarts, and its busy share (0 to 1)."""
 
     rank: int
     role: str
@@ -347,21 +352,21 @@ class RoleSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary(JobState):
-    """What ``summary.json`` holds. Rates are means over the session's training, in samples per second.
+    """Content of ``summary.json``. Rates are means over the session's training, in samples per second.
 
     Attributes:
         status: "finished" by a stop rule, "stopped" by the user, "failed".
-        reason: what ended the run, in words.
-        overshoot: how many environment steps came beyond ``experiment.stop.env_steps``; None without that
-            rule.
-        received: environment steps, by the buffers; each one produced is one of these or the next three.
-        in_flight: pushed and not received when the run stopped, or not pushed yet.
-        lost: with a process that died.
-        dropped: on purpose, by a rule that says so.
-        rejected_frames: messages refused because they were no valid frame of this job.
-        last_report_only: ranks on hosts that were lost: of what they made only the last report is counted.
-        init: what the run began with, and what it took of that; None if it began by itself.
-        session: number of the session that this is of, from 1 on; None where an earlier version wrote it.
+        reason: reason for the end of the run, in words.
+        overshoot: environment steps beyond ``experiment.stop.env_steps``; None without that rule.
+        received: environment steps received by the buffers; each produced step counts here or in one of the
+            next three.
+        in_flight: environment steps pushed and not received when the run stopped, or not pushed yet.
+        lost: environment steps lost with a process that died.
+        dropped: environment steps dropped on purpose, by a rule that says so.
+        rejected_frames: messages rejected because they were no valid frame of this job.
+        last_report_only: ranks on lost hosts; only the last report of each counts.
+        init: source of the initial tensors, and the tensors taken; None if the run began without one.
+        session: number of this session, from 1 on; None where an earlier version wrote the summary.
     """
 
     experiment: str
@@ -388,7 +393,7 @@ class Summary(JobState):
         return self.produced - (self.received + self.in_flight + self.lost + self.dropped)
 
     def document(self) -> dict[str, Any]:
-        """Return the keys and values of ``summary.json``; what is not finite becomes None."""
+        """Return the keys and values of ``summary.json``; a number that is not finite becomes None."""
         of_any_state = {one.name for one in fields(JobState)}
         document: dict[str, Any] = {"schema": SUMMARY_SCHEMA}
         document |= {name: _for_json(value) for name, value in vars(self).items() if name not in of_any_state}
@@ -411,7 +416,7 @@ class Summary(JobState):
 
 
 SPREADS: Final = ("staleness", "sample_age", "uses")
-"""Keys of a summary that are tables of statistics, of nulls if there are none."""
+"""Keys of a summary that hold tables of statistics; the values are nulls where there are no statistics."""
 # fmt: off
 _SUMMARY_ORDER: Final = (
     "schema", "experiment", "status", "reason", "session", "wall_s", "train_s", "env_steps", "updates",
@@ -423,7 +428,7 @@ _SUMMARY_ORDER: Final = (
     "frames_per_s",
 )
 # fmt: on
-"""How a summary begins; whatever else it has comes after these keys."""
+"""First keys of a summary, in their order; all other keys come after these."""
 
 
 def _for_json(value: Any) -> Any:
@@ -435,7 +440,7 @@ def _for_json(value: Any) -> Any:
 
 
 def _known(state: JobState, place: Callable[[Metric], str]) -> Iterator[tuple[str, Any]]:
-    """List keys and values of what a row or a summary mentions, fit for JSON."""
+    """Yield keys and values for a row or a summary, fit for JSON."""
     for metric in METRICS:
         key = place(metric)
         if key:
@@ -445,22 +450,22 @@ def _known(state: JobState, place: Callable[[Metric], str]) -> Iterator[tuple[st
 
 
 Line = tuple[str, Callable[[Any], str | None]]
-"""Label and text of a line on the screen; there is none where the number or the text is None."""
+"""Label and text of a line on the screen; the line is left out if the number or the text is None."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A number of a job, or a small record of numbers, and every place where it is shown.
+    """A number of a job, or a small record of numbers, and every place that shows it.
 
     Attributes:
-        of: where it is in a ``JobState``: names of attributes, joined by dots.
-        row: its key in a row of ``metrics.jsonl``; empty: it is not there.
-        summary: its key in ``summary.json``, in a table of it as ``table.key``; empty likewise.
-        tag: of its scalar in TensorBoard; of a record's, what comes before the name of each.
-        plain: its pair in a plain line, with a format for the value.
-        live: its line in the live display.
-        result: its line in the result on stdout.
-        if_known: rows and summary do not mention it while it is None.
+        of: path to the value in a ``JobState``: names of attributes, joined by dots.
+        row: key in a row of ``metrics.jsonl``; empty if rows do not have it.
+        summary: key in ``summary.json``, ``table.key`` in a table; empty if the summary does not have it.
+        tag: tag of the scalar in TensorBoard; for a record, the prefix of the name of each number.
+        plain: pair in a plain line, with a format for the value.
+        live: line in the live display.
+        result: line in the result on stdout.
+        if_known: rows and summary leave the number out while it is None.
     """
 
     of: str
@@ -473,7 +478,7 @@ class Metric:
     if_known: bool = False
 
     def value(self, state: JobState) -> Any:
-        """Return its value; None if it, or the record that it is in, is not known."""
+        """Return the metric's value; None if the value, or a record that contains it, is unknown."""
         value: Any = state
         for name in self.of.split("."):
             value = None if value is None else getattr(value, name)
@@ -486,7 +491,7 @@ def _win_rate(state: JobState) -> str:
 
 
 def of_names(means: Mapping[str, float]) -> str:
-    """Write numbers with their names.
+    """Format numbers with their names.
 
     >>> of_names({"scout": 4.0, "tank": 8.25})
     'scout 4.00, tank 8.25'
@@ -538,7 +543,7 @@ def _bottleneck(state: JobState) -> str | None:
 
 def _ratio(summary: Summary) -> str | None:
     if not summary.learner.rho:
-        return None  # No learner lived to say it.
+        return None  # No learner lived to report it.
     actual = "no update made" if summary.replay_ratio is None else f"{summary.replay_ratio:.2f}"
     return f"{actual}, target {summary.learner.rho:.2f}"
 
@@ -672,7 +677,7 @@ METRICS: Final = (*OF_EPISODES, *OF_PACE, *OF_A_REPLAY, *OF_VERSIONS)
 def lines(
     state: JobState, metrics: Iterable[Metric], place: Callable[[Metric], Line | None]
 ) -> Iterator[tuple[str, str]]:
-    """List label and text of the lines that some metrics have on a screen: ``live`` or ``result``."""
+    """Yield label and text of the lines that some metrics have on a screen: ``live`` or ``result``."""
     for metric in metrics:
         line = place(metric)
         if line is not None and metric.value(state) is not None and (text := line[1](state)) is not None:
@@ -680,7 +685,7 @@ def lines(
 
 
 def read_back(written: Mapping[str, Any], place: Callable[[Metric], str]) -> dict[str, Any]:
-    """Put what a ``row`` or a ``summary`` says to where a ``JobState`` has it, to be validated."""
+    """Put the values of a row or a summary at their paths in a ``JobState``, ready for validation."""
     state: dict[str, Any] = {}
     for metric in METRICS:
         table, _, key = place(metric).rpartition(".")
@@ -695,22 +700,22 @@ def read_back(written: Mapping[str, Any], place: Callable[[Metric], str]) -> dic
 
 
 WINDOW_S: Final = 30.0
-"""How far back the pace is looked at: past the noise of single seconds, but not the whole run."""
+"""Seconds of history behind the pace: longer than the noise of single seconds, shorter than the whole run."""
 
 
 class StopForecast:
-    """Owns the recent history of what the stop rules look at; extends it to the targets, straight."""
+    """Owns the recent values of the stop rules; extrapolates them linearly to the targets."""
 
     def __init__(self, targets: Mapping[str, float]) -> None:
         self._targets = dict(targets)
         self._history: deque[tuple[float, dict[str, float | None]]] = deque()
 
     def update(self, train_s: float, values: Mapping[str, float | None]) -> tuple[StopProgress, ...]:
-        """Learn where the run is now.
+        """Record the present values and forecast each stop rule.
 
         Args:
-            train_s: seconds since the first environment step of this session, 0 before it: what came before
-                says nothing of the pace.
+            train_s: seconds since the first environment step of this session, 0 before it; earlier values are
+                forgotten, because they say nothing about the pace.
             values: stop rule -> its present value, None while there is none.
 
         Returns:

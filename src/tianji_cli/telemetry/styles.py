@@ -1,7 +1,7 @@
-"""Colours of what a terminal shows, each legible on black and on white; none says anything alone.
+"""Colours on a terminal, each legible on black and on white; no meaning depends on colour alone.
 
-They are of the 216 colours that no theme changes. Those that a theme does change are made for one background:
-yellow and cyan vanish on white, blue on black, and what is dim on either.
+They are of the 216 colours that no theme changes. Themes choose the other colours for one background:
+yellow and cyan vanish on white, blue on black, and dim text on either.
 """
 
 from __future__ import annotations

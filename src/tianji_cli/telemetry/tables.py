@@ -1,4 +1,4 @@
-"""All that is printed for people in columns: tables, and facts with a label each; or JSON for programs.
+"""Output in columns for people: tables, and facts with a label each; or JSON for programs.
 
 A terminal gets ruled tables and lines that break between words, a pipe plain columns and whole lines.
 """
@@ -44,11 +44,11 @@ def print_table(
 ) -> None:
     """Print rows for people; a pipe gets one line a row, columns two blanks apart, and no title.
 
-    A terminal that is too narrow for the numbers of a table gets what a pipe gets: a line that the terminal
-    wraps can still be read, digits of one number on two lines cannot.
+    A terminal that is too narrow for the numbers of a table gets the output for a pipe: a line that the
+    terminal wraps can still be read, digits of one number on two lines cannot.
 
     Args:
-        right: columns of numbers, which end below one another.
+        right: columns of numbers, which are right-aligned.
     """
     if not sys.stdout.isatty():
         sys.stdout.write(plain_table(headings, rows, right=right))
@@ -98,14 +98,14 @@ def plain_table(
 
 
 Fact = tuple[str, "str | Text"]
-"""A label, and what stands behind it."""
+"""A label, and the text behind it."""
 
 
 def print_facts(facts: Iterable[Fact], to_copy: Iterable[Fact] = ()) -> None:
     """Print facts below one another, each behind its label: in a pipe lines stay whole.
 
     Args:
-        to_copy: more of them, whose lines stay whole on a terminal, too: a line that it wraps is one line.
+        to_copy: further facts, whose lines stay whole on a terminal, too, so that each can be copied.
     """
     from rich.console import Console  # noqa: PLC0415 - as above
     from rich.table import Table  # noqa: PLC0415

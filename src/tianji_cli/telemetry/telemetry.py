@@ -1,8 +1,8 @@
-"""How a run shows itself while it goes and when it ends: metrics, display, plots and summary.
+"""Output of a run during training and at its end: metrics, display, plots and summary.
 
-``Telemetry`` is the one object that the root calls, from its loop; nothing here starts a thread: the display
-is drawn when the root has something new, live on a terminal, as plain lines elsewhere, not at all under
---quiet. Neither a full disk, nor a closed terminal, nor one that is not read ends a run or holds it up.
+``Telemetry`` is the one object that the root calls, from its loop. Nothing here starts a thread: the display
+draws when the root has something new, live on a terminal, as plain lines elsewhere, not at all under
+--quiet. A full disk, a closed terminal or a terminal that nobody reads neither ends nor delays a run.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
 
 
 class Telemetry:
-    """Owns what a run shows and writes about itself while it goes and when it ends.
+    """Owns the display, the metric files and the summary of a run.
 
-    A run that goes on is as it was until ``begin``: no row is written before, and no summary.
+    A resumed run stays as it was until ``begin``: no row and no summary is written before.
 
     Args:
         resumed_at: environment steps that a resumed run begins with; None for a new run.
-        hyperparameters: with dotted names, for TensorBoard; None: it gets nothing at all.
+        hyperparameters: values with dotted names, for TensorBoard; None writes no TensorBoard events.
 
     Attributes:
-        position: where the metrics of this session begin, in bytes.
-        begun: what is shown is written down, too.
+        position: byte position in ``metrics.jsonl`` where this session begins.
+        begun: whether snapshots are written as well as shown.
 
     Raises:
         RunDirectoryError: the metric files cannot be opened, or another process is writing them.
@@ -74,7 +74,7 @@ class Telemetry:
         self.begun = resumed_at is None
 
     def begin(self) -> None:
-        """Write down from here on what is shown.
+        """Begin to write the metric files; each snapshot from here on is written as well as shown.
 
         Raises:
             RunDirectoryError: the metric files cannot be written.
@@ -89,28 +89,29 @@ class Telemetry:
         self._on_display(lambda display: display.show(snapshot))
 
     def evaluation(self, row: Mapping[str, Any]) -> None:
-        """Write an evaluation while training to the metrics; the next snapshot shows it."""
+        """Write an evaluation made during training to the metrics; the next snapshot shows it."""
         self._metrics.write_evaluation(row)
         self._on_display(lambda display: display.remember_evaluation(row["env_steps"], row["mean"]))
 
     def doing(self, what: str) -> None:
-        """Show what takes time while the job's state is not to be seen."""
+        """Show an activity that takes time while there is no state of the job to show."""
         self._on_display(lambda display: display.doing(what))
 
     def event(self, text: str) -> None:
-        """Tell the user, and the root's log, that something happened: a restart, a checkpoint, a warning."""
+        """Show an event to the user and write it to the root's log: a restart, a checkpoint, a warning."""
         self._on_display(lambda display: display.event(text))
         self._log(text)
 
     def close(self, summary: Summary, *, plots: bool = True) -> Summary:
-        """Give the terminal back, then write the summary and draw the plots.
+        """Write the summary, draw the plots, and give the terminal back.
 
         Args:
-            plots: False leaves them out, for a run that is to end within a second or whose config says so.
+            plots: False leaves the plots out, for a run that is to end within a second or whose config says
+                so.
 
         Returns:
-            The summary as it was written, if the session has begun. What could not be written is in its
-            ``reason``; a run whose summary could not be written counts as failed.
+            The summary as it was written, if the session has begun. Its ``reason`` names files that could not
+            be written; a run whose summary could not be written counts as failed.
         """
         if self._metrics.lost_rows:
             missing = f"{self._metrics.lost_rows} snapshots are missing from the metrics"
@@ -125,7 +126,7 @@ class Telemetry:
                 status="failed",
                 reason=f"{summary.reason}; {self.run.summary} could not be written ({cause.strerror})",
             )
-        # Only now: a command that finds no process writing metrics finds the summary, or there is none.
+        # Close only now: once no process writes metrics, other commands find the summary if there is one.
         self._metrics.close()
         try:
             if plots and self.begun:
@@ -135,7 +136,7 @@ class Telemetry:
         return summary
 
     def _on_display(self, call: Callable[[Display], None]) -> None:
-        """Use the display; once its terminal or pipe has gone, the run goes on unseen."""
+        """Call the display; once its terminal or pipe has gone, the run continues without one."""
         try:
             call(self._display)
         except OSError as cause:
@@ -155,7 +156,7 @@ class Telemetry:
             self.event(f"the plots could not be drawn ({cause})")
 
     def _log(self, text: str) -> None:
-        """Append a line to the root's log; without one there is still the display."""
+        """Append a line to the root's log; if that fails, the line is on the display alone."""
         stamp, log = time.strftime("%Y-%m-%d %H:%M:%S"), self.run.log("root", 0)
         try:
             with open(open_to_append(log), "a", encoding="utf-8") as file:
@@ -166,34 +167,34 @@ class Telemetry:
 
 
 INTERVAL_S: Final = 0.95
-"""Shortest time between two drawings: a second, less what the root's clock may waver."""
+"""Shortest seconds between two drawings: one, less the jitter of the root's clock."""
 
 LABEL_COLUMNS: Final = len("policy lag")
 
 SIGHT_S: Final = 15.0
-"""Seconds of a session, its start among them, after which a goal that comes no nearer is out of sight."""
+"""Seconds of a session, its start included, after which a goal that comes no nearer is "not in sight"."""
 
 MOST_PAIRS: Final = 7
-"""Pairs of a line beside the time: what is read at a glance. Everything is in ``metrics.jsonl``."""
+"""Most pairs of a plain line besides the time, to be read at a glance; ``metrics.jsonl`` has them all."""
 
 
 class Display:
-    """Shows a run while it goes; this one shows nothing, as for --quiet."""
+    """Shows a run while it goes. This base class shows nothing, as for --quiet."""
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show the present state, unless the last one is too young to be replaced."""
+        """Show the present state, unless the last drawing is too recent."""
 
     def remember(self, env_steps: int, mean_100: float | None) -> None:
-        """Take in a mean return of the past, whose snapshot is not to be shown."""
+        """Add a past mean return to the chart; its snapshot is not shown."""
 
     def remember_evaluation(self, env_steps: int, mean: float | None) -> None:
-        """Take in the mean return of an evaluation while training."""
+        """Add the mean return of an evaluation made during training to the chart."""
 
     def doing(self, what: str) -> None:
-        """Show what takes time while there is no state to show, or none that changes."""
+        """Show an activity that takes time while there is no state to show, or none that changes."""
 
     def event(self, text: str) -> None:
-        """Tell at once that something happened."""
+        """Show an event at once."""
 
     def close(self) -> None:
         """Show the last state if it was not shown yet, and give the terminal back. Harmless when repeated."""
@@ -202,10 +203,10 @@ class Display:
 def choose_display(
     title: str, *, quiet: bool, stream: TextIO, course: Callable[[], Course] = Course
 ) -> Display:
-    """Choose how a run shows itself: on stderr, since stdout belongs to the result.
+    """Choose the display of a run. Displays write to stderr, since stdout belongs to the result.
 
     Args:
-        course: gives that of the returns so far, which a chart goes on with.
+        course: returns the learning curve so far, which a chart continues.
     """
     if quiet:
         return Display()
@@ -215,10 +216,10 @@ def choose_display(
 
 
 class LiveDisplay(Display):
-    """Owns the lower part of a terminal while a run goes, below what scrolls by; draws it once a second.
+    """Owns the lower part of a terminal during a run, below the lines that scroll by; draws once a second.
 
-    A terminal that has become narrower breaks what was drawn into lines, whose number is not known. So it is
-    cleared after every change of its size, and the newest events are written once more.
+    A terminal that has become narrower breaks the drawing into an unknown number of lines. So the display
+    clears the terminal after every change of its size, and writes the newest events once more.
     """
 
     def __init__(self, title: str, stream: TextIO, course: Course | None = None) -> None:
@@ -234,7 +235,7 @@ class LiveDisplay(Display):
         self._doing_since_s = 0.0
 
     def show(self, snapshot: Snapshot) -> None:
-        """Draw the state, unless the last drawing is too young."""
+        """Draw the state, unless the last drawing is too recent."""
         self._newest = snapshot
         self.remember(snapshot.learner.env_steps, snapshot.learner.mean_100)
         if snapshot.elapsed_s - self._shown_s >= INTERVAL_S:
@@ -242,15 +243,15 @@ class LiveDisplay(Display):
             self._draw(render(snapshot, self._title, self._course, self._console))
 
     def remember(self, env_steps: int, mean_100: float | None) -> None:
-        """Take in a point of the curve."""
+        """Add a point to the curve."""
         self._course.add(env_steps, mean_100)
 
     def remember_evaluation(self, env_steps: int, mean: float | None) -> None:
-        """Take in a point beside the curve."""
+        """Add a point beside the curve."""
         self._course.add_evaluation(env_steps, mean)
 
     def doing(self, what: str) -> None:
-        """Draw a line in place of the state: what is done, and once it takes long, for how long."""
+        """Draw a line in place of the state: the activity, and its duration once it takes a second."""
         now = time.monotonic()
         if what != self._doing:
             self._doing, self._doing_since_s = what, now
@@ -267,19 +268,19 @@ class LiveDisplay(Display):
         self._console.print(self._events[-1])
 
     def close(self) -> None:
-        """Take the state away; what happened stays on the screen."""
+        """Remove the state; events stay on the screen."""
         self._live.stop()
 
     def _new_live(self) -> Live:
         from rich.live import Live  # noqa: PLC0415 - only where it is seen
 
         # stdout is left alone: it may be a file, and nothing is printed there before the run is over.
-        # The last state goes away in the end: the result takes its place.
+        # The last state is removed in the end: the result takes its place.
         return Live(console=self._console, auto_refresh=False, redirect_stdout=False, transient=True)
 
     def _draw(self, what: RenderableType) -> None:
         if self._live.is_started and self._console.size != self._size:
-            self._live.update("")  # It draws once more as it stops.
+            self._live.update("")  # Live draws once more as it stops.
             self._live.stop()
             self._live = self._new_live()
             self._console.clear()
@@ -294,28 +295,28 @@ class LiveDisplay(Display):
 
 
 EVENTS_KEPT: Final = 2
-"""Lines above the state that are left to what has happened, on a screen of the usual height."""
+"""Lines above the state that are left to events, on a screen of the usual height."""
 
 USUAL_HEIGHT: Final = 24
 
 LEAST_CHART: Final = 5
 MOST_CHART: Final = 14
-"""Lines of a chart."""
+"""Fewest and most lines of a chart."""
 
 SPARED: Final = ("losses", "averaging", "population", "priorities", "uses", "sample age")
-"""Facts that make room for the chart where it has none, from the last on; ``metrics.jsonl`` has them."""
+"""Facts left out when the chart lacks room, the last one first; ``metrics.jsonl`` has them."""
 
 LEAST_WIDTH: Final = 40
-"""Columns from which a chart is to be read."""
+"""Fewest columns of a readable chart."""
 
 
 def render(snapshot: Snapshot, title: str, course: Course | None, console: Console) -> RenderableType:
-    """Lay a snapshot out.
+    """Lay out a snapshot.
 
     Args:
-        course: of the returns so far; None shows no chart.
-        console: whose size it is to fit; roles are summed up where they do not fit otherwise, or leave no
-            room for the chart, and some facts are left out then.
+        course: the returns so far; None shows no chart.
+        console: the console whose size the layout fits. Roles are summed up where they do not fit otherwise,
+            or leave no room for the chart; some facts are left out then.
     """
     width, height = console.size
     header = Table.grid(expand=True)
@@ -342,7 +343,7 @@ def render(snapshot: Snapshot, title: str, course: Course | None, console: Conso
 
 
 def _with_chart(snapshot: Snapshot, course: Course, console: Console, room: int) -> Iterator[RenderableType]:
-    """Lay chart and roles out on so many lines, of which a chart has ``LEAST_CHART`` at least."""
+    """Lay out chart and roles on ``room`` lines; the chart gets ``LEAST_CHART`` of them at least."""
     kinds = len({role.role for role in snapshot.roles})
     each = len(snapshot.roles) if len(snapshot.roles) <= MAX_ROLES else kinds
     rows = next((rows for rows in (each, kinds) if rows + 1 + LEAST_CHART <= room), 0)
@@ -379,7 +380,7 @@ def _facts(snapshot: Snapshot, columns: int) -> Iterator[tuple[str, RenderableTy
 
 
 def _pending(snapshot: Snapshot) -> tuple[str, str] | None:
-    """Describe what a run that does not train waits for; None if it trains, or evaluates."""
+    """Describe the wait of a run that does not train; None if it trains or evaluates."""
     by_state: dict[str, dict[int, str]] = {}
     for role in snapshot.roles:
         by_state.setdefault(role.state, {})[role.rank] = f"{role.role} {role.rank}"
@@ -401,7 +402,7 @@ def _pending(snapshot: Snapshot) -> tuple[str, str] | None:
 
 
 def _in_one_line(parts: Sequence[str], columns: int) -> str:
-    """Join parts, as many as a line has room for; all are in ``metrics.jsonl``."""
+    """Join as many parts as fit on a line; ``metrics.jsonl`` has all of them."""
     shown = ""
     for left_out in range(len(parts)):
         shown = ", ".join(parts[: len(parts) - left_out]) + (f" and {left_out} more" if left_out else "")
@@ -421,7 +422,7 @@ def _waits(ranks: Mapping[int, str]) -> str:
 
 
 STOP_COLUMNS: Final = 66
-"""That stop rules need, with what is left until they hold."""
+"""Columns that stop rules need together with the time and steps left."""
 
 
 def _stop_rules(snapshot: Snapshot, columns: int) -> Table:
@@ -440,7 +441,7 @@ def _stop_rules(snapshot: Snapshot, columns: int) -> Table:
 
 def _left(rule: StopProgress, snapshot: Snapshot) -> str:
     if rule.eta_s is None:
-        # At first nothing is known of the pace; that says nothing yet.
+        # The pace is unknown at first, so a missing forecast means nothing yet.
         return "" if rule.value is None or snapshot.elapsed_s < SIGHT_S else "not in sight"
     if not rule.eta_s:
         return "reached"
@@ -451,14 +452,14 @@ def _left(rule: StopProgress, snapshot: Snapshot) -> str:
 
 
 MAX_ROLES: Final = 12
-"""More roles than this are summed up even where there is room: 64 lines a second cannot be read."""
+"""Most roles with a line each, even where there is room for more: 64 lines a second cannot be read."""
 
 WIDE: Final = 100
-"""Columns from which there is room for process ids, and for the memory of each role, or of the largest."""
+"""Fewest columns that show process ids and the memory of each role, or of the largest."""
 
 
 def roles_table(roles: Sequence[RoleStatus], width: int, lines: int) -> Table:
-    """Show how busy the roles are, on so many lines."""
+    """Build the table of the roles: a line each if they fit on ``lines`` lines, else a line for each kind."""
     columns = ["role", "rank"]
     columns += ["group"] if len({role.group for role in roles} - {None}) > 1 else []
     columns += ["host"] if len({role.host for role in roles}) > 1 else []
@@ -507,7 +508,7 @@ def _cells(alike: Sequence[RoleStatus]) -> dict[str, str | Text]:
 
 
 def _in_a_line(roles: Sequence[RoleStatus], columns: int) -> str:
-    """Say of each kind of roles how busy they are, and what is out of the ordinary."""
+    """Write the busy share of each kind of roles in one line, with restarts and unusual states."""
     said = []
     for alike in _rows(roles, 0):
         cells = _cells(alike)
@@ -532,7 +533,7 @@ class PlainDisplay(Display):
     """Writes logfmt lines (``key=value``) into a pipe or a file; the keys are those of ``metrics.jsonl``.
 
     A line comes each second in the first minute, then ever more slowly, down to one a minute in runs of
-    hours: their logs stay readable. None comes while nothing changes but the time.
+    hours, so that their logs stay readable. No line comes while nothing changes but the time.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -542,18 +543,18 @@ class PlainDisplay(Display):
         self._newest: Snapshot | None = None
 
     def show(self, snapshot: Snapshot) -> None:
-        """Write a line, unless the last one is too young or says the same."""
+        """Write a line, unless the last line is too recent or has the same values."""
         self._newest = snapshot
         if snapshot.elapsed_s - self._shown_s >= min(max(1.0, snapshot.elapsed_s / 60), 60.0):
             self._write_newest()
 
     def event(self, text: str) -> None:
-        """Write a line about something that happened."""
+        """Write a line for an event."""
         at = "" if self._newest is None else f"elapsed_s={self._newest.elapsed_s:.1f} "
         self._write(f"{at}event={_quoted(text)}")
 
     def close(self) -> None:
-        """Write a line about the last state if it has none yet."""
+        """Write a line for the last state if it has none yet."""
         if self._newest is not None and self._newest.elapsed_s > self._shown_s:
             self._write_newest()
 
@@ -571,13 +572,13 @@ class PlainDisplay(Display):
 
 
 def _timeless(snapshot: Snapshot) -> Snapshot:
-    """Leave out of a state what changes with nothing but the time."""
+    """Remove the fields that change with the time alone."""
     evaluating = snapshot.evaluating and replace(snapshot.evaluating, seconds=0.0)
     return replace(snapshot, stop=(), evaluating=evaluating)
 
 
 def _pairs(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-    """What a line says beside the time, the most important first; no pace once training is over."""
+    """Yield the pairs of a line besides the time, the most important first; no pace once training is over."""
     for metric in METRICS:
         value = metric.value(snapshot) if metric.plain else None
         if value is not None:
@@ -589,38 +590,38 @@ def _pairs(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
 
 
 def _quoted(text: str) -> str:
-    """Quote text for a logfmt value; it stays one line whatever it holds."""
+    """Quote text for a logfmt value; the value stays on one line whatever it contains."""
     return json.dumps(text, ensure_ascii=False)
 
 
 MOST_KEPT_BYTES: Final = 64 << 10
-"""What is not read is kept up to this size. Events are in the root's log besides."""
+"""Most bytes kept for a slow reader. Events are also in the root's log."""
 CLOSE_LIMIT_S: Final = 1.0
-"""How long the end waits for a reader."""
+"""Seconds that closing waits for the reader."""
 
 
 @contextmanager
 def unwaited(stream: TextIO) -> Iterator[TextIO]:
-    """Give a stream that writes where another one does, and never waits.
+    """Yield a stream that writes to the same place as another stream, and never waits.
 
-    What the reader does not take is kept for later. If too much is kept already, a write is left out as a
-    whole, and the next one that is not says how many were.
+    Text that the reader does not take is kept for later. A write that would exceed the limit is left out as a
+    whole, and the next write that fits says how many were left out.
 
     Args:
-        stream: the other one. A file is always ready, and is given as it is.
+        stream: the other stream. A file never blocks, so a file is yielded as it is.
     """
     descriptor = _opened_anew(stream)
     if descriptor is None:
         yield stream
         return
-    # Unbuffered between the two: what is printed is kept or left out as a whole.
+    # Unbuffered between the two: each printed text is kept or left out as a whole.
     taker = cast(IO[bytes], _Unwaited(descriptor))
     with io.TextIOWrapper(taker, stream.encoding, stream.errors, newline="", write_through=True) as ours:
         yield ours
 
 
 def _opened_anew(stream: TextIO) -> int | None:
-    """Open a terminal or a pipe once more: whether writing waits is shared by all that have it open."""
+    """Open a terminal or a pipe once more: all who share one open description share its blocking mode."""
     try:
         stream.flush()
         number = stream.fileno()
@@ -632,9 +633,9 @@ def _opened_anew(stream: TextIO) -> int | None:
 
 
 class _Unwaited(io.RawIOBase):
-    """Owns a descriptor that does not block, and what its reader has not taken yet.
+    """Owns a descriptor that does not block, and the bytes that its reader has not taken yet.
 
-    What is written is passed on or kept, or left out as a whole and counted; closing waits for the reader.
+    A write is passed on, kept, or left out as a whole and counted; closing waits for the reader.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -643,15 +644,15 @@ class _Unwaited(io.RawIOBase):
         self._left_out = 0
 
     def writable(self) -> bool:
-        """It is for writing only."""
+        """Return True: the stream is for writing only."""
         return True
 
     def isatty(self) -> bool:
-        """Whether it is a terminal."""
+        """Whether the descriptor is a terminal."""
         return os.isatty(self._descriptor)
 
     def fileno(self) -> int:
-        """The descriptor, which is not the stream's own."""
+        """Return the descriptor, which is not that of the original stream."""
         return self._descriptor
 
     def write(self, data: ReadableBuffer) -> int:
@@ -669,12 +670,12 @@ class _Unwaited(io.RawIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Pass on as much of what is kept as the reader takes now."""
+        """Pass on as many of the kept bytes as the reader takes now."""
         if not self.closed:
             self._pass_on()
 
     def close(self) -> None:
-        """Give the reader ``CLOSE_LIMIT_S`` to take what is kept, then close the descriptor."""
+        """Give the reader ``CLOSE_LIMIT_S`` to take the kept bytes, then close the descriptor."""
         if self.closed:
             return
         try:
@@ -697,5 +698,5 @@ class _Unwaited(io.RawIOBase):
         except BlockingIOError:
             return
         except OSError:
-            self._kept.clear()  # It has no reader any more.
+            self._kept.clear()  # The reader has gone.
             raise

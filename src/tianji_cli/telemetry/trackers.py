@@ -1,8 +1,8 @@
-"""Experiment trackers that a run is logged to beside its own files: Weights & Biases, MLflow.
+"""Experiment trackers that log a run besides its own files: Weights & Biases, MLflow.
 
 ``experiment.track`` names them; packages bring others by the entry-point group ``tianji.trackers``, and a
-user's own is ``module:Class``. Each has a process of its own (``tracking.py``), so it may take its time, and
-fail.
+user's own is ``module:Class``. Each has a process of its own (``tracking.py``), so a slow or failing tracker
+does not disturb the run.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from tianji_cli.errors import UsageError
 from tianji_plugins import Plugins, did_you_mean
 
 PROJECT: Final = "tianji"
-"""Where runs go unless the tracker's own environment variable says otherwise."""
+"""Project of the runs, unless the tracker's own environment variable names another."""
 TENSORBOARD: Final = "tensorboard"
-"""The run's process writes its files itself."""
+"""Entry of ``experiment.track`` for TensorBoard, whose files the run's process writes itself."""
 
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told of a run.
+    """A run, as a tracker sees it.
 
     Attributes:
-        name: as ``ppo_cartpole/3``.
-        path: its directory.
-        config: resolved, with dotted names.
-        earlier: what the tracker called it in an earlier session of the run; None in the first.
+        name: such as ``ppo_cartpole/3``.
+        path: directory of the run.
+        config: resolved config, with dotted names.
+        earlier: the tracker's id of the run, from an earlier session; None in the first.
     """
 
     name: str
@@ -42,26 +42,26 @@ class TrackedRun:
 
 
 class Tracker(ABC):
-    """A run as one tracker has it. Built as ``TrackerType(run)`` in a process that has nothing else to do.
+    """A run in one tracker. Built as ``TrackerType(run)`` in a process that has nothing else to do.
 
-    Whatever it raises ends its process alone, and the user is told.
+    An exception ends this process alone, and the user is told.
 
     Attributes:
-        id: what the tracker calls the run; a resumed run goes on with it.
+        id: the tracker's id of the run; a resumed run continues with it.
     """
 
     library: ClassVar[str] = ""
-    """What it imports, if anything: looked for before a training begins."""
+    """Library that the tracker imports, if any; its absence is noticed before training begins."""
 
     id: str
 
     @abstractmethod
     def __init__(self, run: TrackedRun) -> None:
-        """Begin the run, or go on with ``run.earlier``."""
+        """Begin the run, or continue ``run.earlier``."""
 
     @abstractmethod
     def log(self, env_steps: int, values: Mapping[str, float]) -> None:
-        """Take in numbers by their TensorBoard tags, such as ``return/mean_100``."""
+        """Log numbers by their TensorBoard tags, such as ``return/mean_100``."""
 
     @abstractmethod
     def finish(self, summary: Mapping[str, Any], files: Sequence[Path]) -> None:
@@ -75,7 +75,7 @@ class Tracker(ABC):
 
 
 class WandbTracker(Tracker):
-    """Weights & Biases; ``WANDB_PROJECT``, ``WANDB_MODE=offline`` and the like say where."""
+    """Weights & Biases; ``WANDB_PROJECT``, ``WANDB_MODE=offline`` and the like configure it."""
 
     library = "wandb"
 
@@ -92,7 +92,7 @@ class WandbTracker(Tracker):
             config=dict(run.config),
             settings=wandb.Settings(console="off"),
         )
-        self._run.define_metric("*", step_metric="env_steps")  # Its own steps may not go back.
+        self._run.define_metric("*", step_metric="env_steps")  # W&B's own steps may not go back.
         self.id = self._run.id
 
     def log(self, env_steps: int, values: Mapping[str, float]) -> None:
@@ -100,7 +100,7 @@ class WandbTracker(Tracker):
         self._run.log({"env_steps": env_steps, **values})
 
     def finish(self, summary: Mapping[str, Any], files: Sequence[Path]) -> None:
-        """Fill the summary, and bring plots as images and videos as such."""
+        """Log the summary, plots as images and videos as videos."""
         self._run.summary.update(dict(summary))
         kinds = {".png": self._wandb.Image, ".mp4": self._wandb.Video}
         media = {path.stem: kinds[path.suffix](str(path)) for path in files if path.suffix in kinds}
@@ -110,7 +110,7 @@ class WandbTracker(Tracker):
 
 
 class MlflowTracker(Tracker):
-    """MLflow; ``MLFLOW_TRACKING_URI`` and ``MLFLOW_EXPERIMENT_NAME`` say where."""
+    """MLflow; ``MLFLOW_TRACKING_URI`` and ``MLFLOW_EXPERIMENT_NAME`` configure it."""
 
     library = "mlflow"
 
@@ -120,7 +120,7 @@ class MlflowTracker(Tracker):
         self._mlflow = mlflow
         mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
         self.id = mlflow.start_run(run_id=run.earlier, run_name=run.name).info.run_id
-        if run.earlier is None:  # What it was told of a parameter cannot be changed.
+        if run.earlier is None:  # MLflow does not let a logged parameter change.
             mlflow.log_params(dict(run.config))
 
     def log(self, env_steps: int, values: Mapping[str, float]) -> None:
@@ -128,7 +128,7 @@ class MlflowTracker(Tracker):
         self._mlflow.log_metrics(dict(values), step=env_steps)
 
     def finish(self, summary: Mapping[str, Any], files: Sequence[Path]) -> None:
-        """Bring the numbers of the summary as metrics, its texts as tags, and files as artifacts."""
+        """Log the numbers of the summary as metrics, its texts as tags, and files as artifacts."""
         numbers = {name: said for name, said in summary.items() if isinstance(said, int | float)}
         self._mlflow.log_metrics({f"summary/{name}": float(said) for name, said in numbers.items()})
         self._mlflow.set_tags({name: said for name, said in summary.items() if isinstance(said, str)})
@@ -144,14 +144,14 @@ REMOVED: Final = {
     "'module:Class', logs to it after `import trackio as wandb`; a package brings it to all of its users by "
     "the entry-point group 'tianji.trackers'"
 }
-"""Names that once were trackers, and how their users go on."""
+"""Former names of trackers, each with a hint for its users."""
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Refuse trackers that do not exist or whose library is missing, and names that are there twice.
+    """Refuse trackers that do not exist or whose library is missing, and duplicate names.
 
     Raises:
-        UsageError: says what would be right.
+        UsageError: a name is wrong; the message says what would be right.
     """
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"experiment.track: {twice!r} is there twice; once is enough")
@@ -169,7 +169,7 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 def find_tracker(name: str) -> type[Tracker]:
-    """Import a tracker; its library only has to be there.
+    """Import a tracker; its library must be installed, but is not imported.
 
     Raises:
         UsageError: there is no such tracker, or its library is not installed: the message has the command.

@@ -3,7 +3,7 @@
     python -m tianji_cli.telemetry.tracking NAME RUN POSITION
 
 It reads ``metrics.jsonl`` from a position, as `tianji watch` does, until its standard input is closed: then
-all is written. So a tracker that is slow, or down, holds up no training.
+all rows are written. So a slow or broken tracker delays no training.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tianji_cli.telemetry.metrics import (
 from tianji_cli.telemetry.trackers import TrackedRun, Tracker, find_tracker
 
 NICENESS: Final = 10
-"""Nice value once its library is imported, which would take minutes with it; then training comes first."""
+"""Nice value once the library is imported, so that training comes first; a nice import would take minutes."""
 LOOK_S: Final = 1.0
-"""Between two looks at the metrics: a row comes each second."""
+"""Seconds between two looks at the metrics: a row comes each second."""
 
 
 def follow(name: str, run: RunDirectory, position: int) -> None:
@@ -46,7 +46,7 @@ def follow(name: str, run: RunDirectory, position: int) -> None:
     tracker_type = find_tracker(name)
     if tracker_type.library:
         import_module(tracker_type.library)
-    os.nice(NICENESS)  # Before it begins threads and processes, which would not follow.
+    os.nice(NICENESS)  # Threads and processes that the tracker has begun would keep their nice value.
     tracker = tracker_type(tracked)
     noted.parent.mkdir(exist_ok=True)
     write_whole(noted, json.dumps({"id": tracker.id}).encode() + b"\n")
@@ -60,7 +60,7 @@ def follow(name: str, run: RunDirectory, position: int) -> None:
 
 
 class _Rows:
-    """Rows of the metrics that have not been passed on."""
+    """Owns the metrics that have not been passed on."""
 
     def __init__(self, metrics: Path, position: int) -> None:
         self._snapshots = MetricsFollower(metrics, parsed_row, position)
@@ -68,7 +68,7 @@ class _Rows:
         self._roles: Roles = ()
 
     def pass_on(self, tracker: Tracker) -> None:
-        """Log what has come since the last call."""
+        """Log the rows that were written since the last call."""
         for row in self._snapshots.rows():
             self._roles = row.roles or self._roles
             snapshot = row.snapshot(self._roles)
@@ -78,7 +78,7 @@ class _Rows:
 
 
 def _evaluation(line: bytes) -> dict[str, Any] | None:
-    """Read a row that is an evaluation while training; None of any other."""
+    """Parse a row that is an evaluation made during training; None for any other."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -87,7 +87,7 @@ def _evaluation(line: bytes) -> dict[str, Any] | None:
 
 
 def told(table: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    """Take what is known of a document, with dotted names; lists as text."""
+    """Return the values of a document by dotted name; values that are no number or text become JSON text."""
     return {
         name: said if isinstance(said, bool | int | float | str) else json.dumps(said)
         for name, said in flat(table)

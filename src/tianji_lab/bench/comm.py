@@ -1,7 +1,8 @@
 """The virtual communication experiment: actors make samples and push them, a buffer stores them.
 
-Section 4.3.1 of the paper. Actors run freely; the run ends when as many messages are stored as count. What
-was pushed after them is claimed and checked too, off the clock, so that none can be missing unnoticed.
+Section 4.3.1 of the paper. Actors run freely; the run ends when the buffer has stored all messages that
+count. The buffer also claims and checks the messages after these, off the clock, so that it notices if one is
+missing.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from tianji_transports.wiring import Channel, Wiring
 SAMPLES: Final = "samples"
 LOOK_EVERY: Final = 64
 LOOK_S: Final = 0.05
-"""Messages, or the time of samples, between two looks at the control channel."""
+"""An actor looks at the control channel every ``LOOK_EVERY`` messages or ``LOOK_S`` seconds of samples."""
 CLAIM_S: Final = 5.0
-"""How long an actor that has stopped waits for its last messages to be claimed."""
+"""Seconds that a stopped actor waits until its last messages are claimed."""
 LAST_PATIENCE_S: Final = 2 * CLAIM_S
-"""How long the buffer waits for them."""
+"""Seconds that the buffer waits for the last messages."""
 
 _now = time.monotonic_ns
 
 
 def wiring(trial: Trial) -> Wiring:
-    """One channel from all actors to the buffer."""
+    """Make one channel from all actors to the buffer."""
     return Wiring(trial.job, (Channel(SAMPLES, LEAD, trial.workers, trial.nbytes, trial.window),))
 
 
@@ -54,7 +55,7 @@ def lead(endpoint: Transport, trial: Trial, run: Run, session: Leading) -> Outco
     """Be the buffer.
 
     Raises:
-        TrialFailed: an actor died, or nothing comes any more.
+        TrialFailed: an actor died, or nothing arrives any more.
         DamagedMessageError: a message is missing, reordered or altered.
     """
     buffer = Buffer(endpoint, trial, run)
@@ -83,11 +84,12 @@ def lead(endpoint: Transport, trial: Trial, run: Run, session: Leading) -> Outco
 
 
 class Buffer:
-    """Receives, checks and stores messages, of each actor in the order of their numbers.
+    """Receives, checks and stores messages, those of each actor in the order of their numbers.
 
     Attributes:
-        pushed_ns: when that one was pushed, by its sender's clock; nothing of use in a thorough run, in
-            which messages carry no clock.
+        source: rank of the sender of the newest message.
+        pushed_ns: time of the newest message's push, by its sender's clock; meaningless in a thorough run,
+            whose messages carry no clock.
     """
 
     def __init__(self, endpoint: Transport, trial: Trial, run: Run) -> None:
@@ -100,10 +102,10 @@ class Buffer:
         self._slots = Slots(trial.nbytes, run.messages) if trial.store == "copy" else None
 
     def receive(self) -> bool:
-        """Take the next message, if there is one.
+        """Store the next message; returns False if there is none.
 
         Raises:
-            DamagedMessageError: it is not the one that had to come.
+            DamagedMessageError: the message is not the expected one, or altered.
         """
         claim = self.endpoint.probe(SAMPLES)
         if claim is None:
@@ -122,7 +124,7 @@ class Buffer:
 
 
 def _receive_the_rest(buffer: Buffer, session: Leading, patience_s: float) -> Mapping[int, Sent]:
-    """Claim what was pushed after the last message that counts, until every actor's last one is here."""
+    """Claim the messages after the last one that counts, until every actor's last message is here."""
     deadline = Deadline("the actors to stop", patience_s)
     while True:
         sent = session.sent()
@@ -147,8 +149,8 @@ def _receive_the_rest(buffer: Buffer, session: Leading, patience_s: float) -> Ma
 def follow(endpoint: Transport, trial: Trial, run: Run, rank: int, worker: Following) -> Sent:
     """Be an actor: make samples and push them until the buffer has enough.
 
-    Credit is asked for before a sample is made, as actors do in training; what is waited for it counts
-    neither as making nor as sending.
+    The actor asks for credit before it makes a sample, as in training; the wait for credit counts neither as
+    making nor as sending.
     """
     sample = _sampler(trial, run)
     timed = not run.thorough
@@ -191,9 +193,9 @@ def follow(endpoint: Transport, trial: Trial, run: Run, rank: int, worker: Follo
 
 
 def _stay_until_claimed(endpoint: Transport, trial: Trial, worker: Following) -> None:
-    """Stay until the whole window is free: some engines move messages only while their sender is inside.
+    """Stay until the whole window is free: some engines move messages only while the sender calls them.
 
-    A lost message is the buffer's to report.
+    The buffer reports a lost message.
     """
     deadline = Deadline("the last messages to be claimed", CLAIM_S)
     loans: list[Loan] = []
@@ -204,13 +206,13 @@ def _stay_until_claimed(endpoint: Transport, trial: Trial, worker: Following) ->
                 loans.append(loan)
             else:
                 rest(endpoint, worker.descriptors, deadline)
-                worker.enough()  # Its descriptor stays readable until it is asked.
+                worker.enough()  # The worker's descriptor stays readable until this call.
     for loan in loans:
         loan.abandon()
 
 
 def _sampler(trial: Trial, run: Run) -> Callable[[], None]:
-    """Describe what takes the time of a sample. A thorough run is about contents: it takes none."""
+    """Make the function that takes the time of a sample; a thorough run takes none."""
     seconds = 0.0 if run.thorough else trial.sample_time_s
     if seconds == 0:
         return lambda: None

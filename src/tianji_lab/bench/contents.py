@@ -1,8 +1,8 @@
-"""What messages of a benchmark hold, so that a lost, reordered or damaged one is always noticed.
+"""Contents of a benchmark's messages, which show a lost, reordered or damaged one.
 
-Every 8-byte word is the *stamp*: the sender's rank, the number of the run and that of the message. The
-second word is the sender's clock when it pushed. Both sides keep it cheap: the writer fills memory once,
-and in timed runs the reader looks at the head, the tail and ``PLACES`` words between.
+Every 8-byte word is the *stamp*: the sender's rank, the number of the run and the number of the message. The
+second word is the sender's clock at the push. Both sides keep the cost low: the writer fills memory once, and
+in timed runs the reader checks the head, the tail and ``PLACES`` words between.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 WORD: Final = 8
 LEAST_BYTES: Final = 4 * WORD
-"""Room for a stamp, the clock, and something to damage."""
+"""Minimum bytes of a message: room for a stamp, the clock, and two words to check."""
 PLACES: Final = 6
 NUMBER_BITS: Final = 40
 RUN_BITS: Final = 8
@@ -30,12 +30,12 @@ class DamagedMessageError(Exception):
 
 
 def stamp(rank: int, run: int, number: int) -> int:
-    """Make the word that the ``number``-th message of a rank is made of."""
+    """Make the word that fills the ``number``-th message of a rank."""
     return (rank << RUN_BITS | run % (1 << RUN_BITS)) << NUMBER_BITS | number
 
 
 def explain(word: int) -> str:
-    """Return which message a stamp belongs to."""
+    """Describe the message that a stamp belongs to."""
     rank, run = word >> NUMBER_BITS >> RUN_BITS, (word >> NUMBER_BITS) % (1 << RUN_BITS)
     return f"message {word % (1 << NUMBER_BITS)} of rank {rank} in run {run}"
 
@@ -47,7 +47,7 @@ def write(memory: memoryview, word: int) -> NDArray[np.uint64]:
         memory: of a size that ``WORD`` divides.
 
     Returns:
-        The words, so that the one at ``CLOCK`` can be set when the message is pushed.
+        The words, so that the sender can set the one at ``CLOCK`` when it pushes the message.
     """
     words = np.frombuffer(memory, np.uint64)
     words.fill(word)
@@ -61,7 +61,7 @@ class Inspector:
         words = nbytes // WORD
         self._nbytes = nbytes
         self._thorough = thorough
-        # The head is looked at first, since it says which message this is.
+        # ``inspect`` checks the head first, since it names the message.
         between = np.linspace(CLOCK + 1, words - 1, PLACES + 1).astype(int)
         self._places = tuple(sorted({int(place) for place in between}))
 
@@ -69,7 +69,7 @@ class Inspector:
         """Check a message and read the sender's clock, in nanoseconds.
 
         Raises:
-            DamagedMessageError: it is another message, or an altered one.
+            DamagedMessageError: the message is not the expected one, or altered.
         """
         if memory.nbytes != self._nbytes:
             raise DamagedMessageError(
@@ -96,7 +96,7 @@ class Inspector:
 
 
 class StampInspector(Inspector):
-    """Compares messages that carry no clock: the stamp has its place, too."""
+    """Compares messages that carry no clock: the second word is the stamp, too."""
 
     def inspect(self, memory: memoryview, word: int) -> int:
         """Check a message; see ``Inspector.inspect``."""
@@ -107,15 +107,15 @@ class StampInspector(Inspector):
 
 
 RING_BYTES: Final = 256 * 1024 * 1024
-"""More than a processor's cache, so that what is stored goes to memory."""
+"""Bytes of a ring: more than a processor's cache, so that stores go to memory."""
 LEAST_SLOTS: Final = 2
 MOST_SLOTS: Final = 1 << 16
-"""Of small messages; each slot is an object of its own, so that none is made while messages come."""
+"""Maximum slots, for small messages. Each slot is an object made in advance: none is made during a run."""
 LINE: Final = 64
 
 
 class Slots:
-    """A ring of memory for messages of one size. Every page of it was written to before it is used."""
+    """A ring of memory for messages of one size; the constructor writes to every page once."""
 
     next: Callable[[], memoryview]
 
@@ -123,7 +123,7 @@ class Slots:
         stride = -(-nbytes // LINE) * LINE
         count = min(max(LEAST_SLOTS, RING_BYTES // stride), max(1, most), MOST_SLOTS)
         pages = mmap.mmap(-1, count * stride, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        # As NumPy asks for large arrays: replay memory is such an array.
+        # NumPy advises the same for large arrays, such as replay memory.
         pages.madvise(mmap.MADV_HUGEPAGE)
         np.frombuffer(pages, np.uint8)[:: mmap.PAGESIZE] = 0
         memory = memoryview(pages)

@@ -1,9 +1,9 @@
 """Experiments in rounds, where both sides know which message comes next: latency, bandwidth and weights.
 
 ``latency`` is half a round trip: two processes send each other one message at a time. As in OSU's
-``osu_latency``, a message is ready before the clock runs and is checked when it stands still, so that what is
-measured is the way: push, wake, claim and, with ``store="copy"``, the copy into the receiver's own memory.
-The worker, too, answers before it checks.
+``osu_latency``, a process fills a message before the clock runs and checks it after the clock stops, so that
+only the way is measured: push, wake, claim and, with ``store="copy"``, the copy into the receiver's own
+memory. The worker, too, answers before it checks.
 
 ``bandwidth`` is windowed and acknowledged, by the convention of OSU's ``osu_bw``: a send that completed is
 not a message that arrived, so the sender waits for a small acknowledgement after each window. OSU counts from
@@ -11,10 +11,10 @@ the first send to the last acknowledgement, at the sender. Here the receiver cou
 of the window that warms up to the last message stored and checked: as many windows and as many
 acknowledgements. Unlike OSU's, the sender writes every byte of every message anew.
 
-``weights`` is the way of new parameters to every actor: from a learner's ``publish`` until the slowest of
-them has the version. A reader has it when it lies in its own memory, where actors in training take it, too;
-it is checked after that. The learner publishes the next version when all have said that they have this one:
-none is skipped.
+``weights`` is the way of new parameters to every actor: from a learner's ``publish`` until the slowest actor
+has the version. A reader has a version when it lies in the reader's own memory, as in training; the reader
+checks it after that. The learner publishes the next version when all readers have confirmed this one, so they
+skip none.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tianji_transports.core import ANY, Claim, Full, Loan, Transport
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 ANSWER_WINDOW: Final = 2
-"""Of channels with one message at a time: its receiver's next message may come before the credit for it."""
+"""Window of channels with one message at a time: the answer may arrive before the credit for the message."""
 RUN_SHIFT: Final = 32
 
 ThingT = TypeVar("ThingT", Claim, Loan)
@@ -54,18 +54,18 @@ _now = time.monotonic_ns
 
 
 class RunEnded(Exception):  # noqa: N818 - no error: the leading process has said so
-    """The run is over before its last message."""
+    """The leading process has ended the run before its last message."""
 
 
 class Waits:
-    """One process's waits for the others in a run.
+    """Waits of one process for the others in a run.
 
     Args:
-        descriptors: one of them is readable when the session may have something to say.
-        check: called when there is nothing else to do; says whether the run is over.
-        what: is waited for, in the message of a failure.
+        descriptors: one of them is readable when a control message may have arrived.
+        check: called when there is nothing else to do; returns whether the run is over.
+        what: name of the awaited thing, for the message of a failure.
 
-    All methods wait, and raise ``RunEnded`` if the run is over, ``TrialFailed`` if nothing comes.
+    All methods wait. They raise ``RunEnded`` if the run is over, and ``TrialFailed`` if nothing arrives.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Waits:
 
     @classmethod
     def leading(cls, endpoint: Transport, session: Leading, what: str) -> Self:
-        """Of rank 0, for which a run is never over before its last message."""
+        """Make the waits of rank 0, for which a run is never over before its last message."""
 
         def check() -> bool:
             session.look()
@@ -88,7 +88,7 @@ class Waits:
 
     @classmethod
     def following(cls, endpoint: Transport, worker: Following, what: str) -> Self:
-        """Of any other rank."""
+        """Make the waits of any other rank."""
         return cls(endpoint, worker.descriptors, worker.enough, what)
 
     def claim(self, channel: str, source: int = ANY) -> Claim:
@@ -107,7 +107,7 @@ class Waits:
         return loan(dest, channel, nbytes) or self._await(lambda: loan(dest, channel, nbytes))
 
     def settle(self, dest: int, channel: str) -> None:
-        """Wait until the last push is claimed: the whole window can be had then.
+        """Wait until the receiver has claimed the last push: then the whole window is free.
 
         Engines that move large messages in several steps need the sender at its endpoint until then.
         """
@@ -124,20 +124,20 @@ class Waits:
             rest(self._endpoint, self._descriptors, self._deadline)
             if thing := ask():
                 return thing
-            # Only now: a check costs system calls, and what is there already shall not wait for them.
+            # The check comes last: it costs system calls, and must not delay a message that is there.
             if self._check():
                 raise RunEnded
 
 
 class Receiver:
-    """Stores messages as the trial says, into slots in turn, and checks them."""
+    """Stores messages into slots in turn, or leaves them in place, as the trial says; and checks them."""
 
     def __init__(self, trial: Trial, run: Run, slots: int) -> None:
         self.inspect = StampInspector(trial.nbytes, thorough=run.thorough).inspect
         self._slots = Slots(trial.nbytes, slots) if trial.store == "copy" else None
 
     def store(self, claim: Claim) -> memoryview:
-        """Get the payload to where it is read; the caller releases the claim afterwards."""
+        """Return the payload, copied into a slot or in place; the caller releases the claim afterwards."""
         if self._slots is None:
             return claim.view()
         memory = self._slots.next()
@@ -148,9 +148,9 @@ class Exchange(ABC):
     """An experiment whose rounds are timed one by one.
 
     Attributes:
-        warm_ups: rounds before those that count: engines touch memory for the first time with them.
+        warm_ups: rounds before those that count, in which engines touch memory for the first time.
         answers: channel of the workers' answers.
-        awaited: what a worker waits for, in the message of a failure.
+        awaited: name of the thing that a worker waits for, for the message of a failure.
     """
 
     warm_ups: int
@@ -159,18 +159,18 @@ class Exchange(ABC):
 
     @abstractmethod
     def leading(self, endpoint: Transport, trial: Trial, run: Run, session: Leading) -> Round:
-        """Rank 0's part of the round of a number; it returns the nanoseconds that are measured."""
+        """Make rank 0's part of a round, a function that returns the measured nanoseconds."""
 
     @abstractmethod
     def following(self, endpoint: Transport, trial: Trial, run: Run, rank: int, waits: Waits) -> Part:
-        """Another rank's part of the round of a number."""
+        """Make another rank's part of a round."""
 
     def lead(self, endpoint: Transport, trial: Trial, run: Run, session: Leading) -> Outcome:
         """Measure, at rank 0.
 
         Raises:
             TrialFailed: a worker died, or does not answer.
-            DamagedMessageError: an answer is another one than had to come, or altered.
+            DamagedMessageError: an answer is not the expected one, or altered.
         """
         play = self.leading(endpoint, trial, run, session)
         session.start(run)
@@ -187,8 +187,8 @@ class Exchange(ABC):
         """Answer every message or version, at any other rank.
 
         Raises:
-            TrialFailed: nothing comes any more.
-            DamagedMessageError: what came is not what had to come, or altered.
+            TrialFailed: nothing arrives any more.
+            DamagedMessageError: a message or version is not the expected one, or altered.
         """
         waits = Waits.following(endpoint, worker, self.awaited)
         play = self.following(endpoint, trial, run, rank, waits)
@@ -206,20 +206,20 @@ class Exchange(ABC):
 
 
 class Latency(Exchange):
-    """Half round trip."""
+    """Half of a round trip between two processes."""
 
     warm_ups, answers, awaited = 10, "back", f"a message of rank {LEAD}"
     there: Final = "there"
 
     def wiring(self, trial: Trial) -> Wiring:
-        """A channel there and one back."""
+        """Make a channel there and one back."""
         (worker,) = trial.workers
         there = Channel(self.there, worker, (LEAD,), trial.nbytes, ANSWER_WINDOW)
         back = Channel(self.answers, LEAD, (worker,), trial.nbytes, ANSWER_WINDOW)
         return Wiring(trial.job, (there, back))
 
     def leading(self, endpoint: Transport, trial: Trial, run: Run, session: Leading) -> Round:
-        """Send, and time the answer."""
+        """Make the round of rank 0: send, and time the answer."""
         (worker,) = trial.workers
         waits = Waits.leading(endpoint, session, f"an answer of rank {worker}")
         receiver = Receiver(trial, run, trial.window)
@@ -240,7 +240,7 @@ class Latency(Exchange):
         return round_trip
 
     def following(self, endpoint: Transport, trial: Trial, run: Run, rank: int, waits: Waits) -> Part:
-        """Answer with a message of the same size."""
+        """Make the round of the worker: answer with a message of the same size."""
         receiver = Receiver(trial, run, trial.window)
         there, back = stamp(LEAD, run.number, 0), stamp(rank, run.number, 0)
 
@@ -261,19 +261,19 @@ class Latency(Exchange):
 
 
 class Weights(Exchange):
-    """New parameters for every actor."""
+    """Time until every actor has new parameters."""
 
     warm_ups, answers, awaited = 3, "have", f"a version of rank {LEAD}"
     slot: Final = "parameters"
 
     def wiring(self, trial: Trial) -> Wiring:
-        """A slot for the parameters and a channel for what readers say."""
+        """Make a slot for the parameters and a channel for the readers' confirmations."""
         slot = Slot(self.slot, LEAD, trial.workers, trial.nbytes)
         have = Channel(self.answers, LEAD, trial.workers, LEAST_BYTES, ANSWER_WINDOW)
         return Wiring(trial.job, (have,), (slot,))
 
     def leading(self, endpoint: Transport, trial: Trial, run: Run, session: Leading) -> Round:
-        """Publish a version and hear that all have it."""
+        """Make the round of rank 0: publish a version, and receive all confirmations."""
         memory = memoryview(bytearray(trial.nbytes))
         inspect = Inspector(LEAST_BYTES, thorough=run.thorough).inspect
         waits = [
@@ -282,7 +282,7 @@ class Weights(Exchange):
         ]
 
         def spread(number: int) -> int:
-            """Time the slowest, by this process's clock."""
+            """Time the slowest reader, by this process's clock."""
             write(memory, stamp(LEAD, run.number, number))
             published = last = _now()
             endpoint.publish(self.slot, memory, version_of(run, number))
@@ -296,7 +296,7 @@ class Weights(Exchange):
         return spread
 
     def following(self, endpoint: Transport, trial: Trial, run: Run, rank: int, waits: Waits) -> Part:
-        """Take a version and say when it was there."""
+        """Make the round of a reader: take a version, and confirm it with the time."""
         inspect = StampInspector(trial.nbytes, thorough=run.thorough).inspect
         memory = memoryview(bytearray(trial.nbytes))
 
@@ -319,18 +319,18 @@ class Weights(Exchange):
 
 
 def version_of(run: Run, number: int) -> int:
-    """Version of a run's ``number``-th value: greater than any of an earlier run."""
+    """Version of a run's ``number``-th value, greater than any version of an earlier run."""
     return (run.number << RUN_SHIFT) + number
 
 
 class Bandwidth:
-    """Windows of messages; the first one warms up and does not count."""
+    """Throughput of windows of messages; the first window warms up and does not count."""
 
     data: Final = "data"
     acks: Final = "ack"
 
     def wiring(self, trial: Trial) -> Wiring:
-        """A channel for the messages and one for the acknowledgements."""
+        """Make a channel for the messages and one for the acknowledgements."""
         (worker,) = trial.workers
         data = Channel(self.data, LEAD, (worker,), trial.nbytes, trial.window)
         acks = Channel(self.acks, worker, (LEAD,), LEAST_BYTES, ANSWER_WINDOW)
@@ -340,7 +340,7 @@ class Bandwidth:
         """Receive, and acknowledge every window.
 
         Raises:
-            TrialFailed: the sender died, or nothing comes any more.
+            TrialFailed: the sender died, or nothing arrives any more.
             DamagedMessageError: a message is missing, reordered or altered.
         """
         (worker,) = trial.workers
@@ -371,11 +371,11 @@ class Bandwidth:
         return Outcome(seconds, run.messages, np.empty(0, np.int64), 0.0, cpu, sent_by_all(endpoint, session))
 
     def follow(self, endpoint: Transport, trial: Trial, run: Run, rank: int, worker: Following) -> Sent:
-        """Send window after window, each when the one before it is acknowledged.
+        """Send window after window, each when the receiver has acknowledged the one before it.
 
         Raises:
-            TrialFailed: an acknowledgement does not come.
-            DamagedMessageError: it is another one than had to come, or altered.
+            TrialFailed: an acknowledgement does not arrive.
+            DamagedMessageError: an acknowledgement is not the expected one, or altered.
         """
         waits = Waits.following(endpoint, worker, f"an acknowledgement of rank {LEAD}")
         inspect = StampInspector(LEAST_BYTES, thorough=run.thorough).inspect
@@ -402,16 +402,16 @@ class Bandwidth:
 
 
 def windows(trial: Trial, run: Run) -> list[range]:
-    """Numbers of the messages of each window."""
+    """List the numbers of the messages of each window, the one that warms up first."""
     step, end = trial.window, trial.window + run.messages
     return [range(first, min(first + step, end)) for first in range(0, end, step)]
 
 
 def sent_by_all(endpoint: Transport, session: Leading) -> Mapping[int, Sent]:
-    """Wait for what the workers say of a run that is over.
+    """Wait for the workers' reports of a run that is over.
 
     Raises:
-        TrialFailed: one of them failed, died or says nothing.
+        TrialFailed: a worker failed, died or does not report.
     """
     deadline = Deadline("workers to end the run")
     while (sent := session.sent()) is None:

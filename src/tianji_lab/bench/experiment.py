@@ -1,13 +1,13 @@
-"""The two sides of an experiment: what they send each other, and what each may rely on.
+"""Interface of the benchmark's experiments: the messages and the protocols of their two sides.
 
 An experiment is a module or an object with three functions::
 
-    wiring(trial) -> Wiring                                   # which channels and slots it needs
+    wiring(trial) -> Wiring                                   # the channels and slots of the experiment
     lead(endpoint, trial, run, session) -> Outcome            # at rank 0, which measures
     follow(endpoint, trial, run, rank, worker) -> Sent        # at every other rank
 
-Both sides are called once for each run, with endpoints that stay open between runs, and leave nothing
-unclaimed behind. A side that waits passes the descriptors of ``session`` or ``worker`` to ``Transport.wait``.
+Both sides run once for each run, with endpoints that stay open between runs, and leave no message unclaimed.
+A side that waits passes the descriptors of ``session`` or ``worker`` to ``Transport.wait``.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ LEAD: Final = 0
 
 
 class Trial(Message):
-    """Endpoints of one kind, opened together: one or more runs are made with them.
+    """Settings of endpoints that are opened together, for one or more runs.
 
     Attributes:
-        raw: by a plain loop over the engine's library, in place of the engine.
+        raw: use a plain loop over the engine's library, in place of the engine.
         hosts: host of each rank; rank 0 leads.
     """
 
@@ -52,7 +52,7 @@ class Trial(Message):
 
     @property
     def workers(self) -> tuple[int, ...]:
-        """Every rank but the one that leads."""
+        """All ranks except the leading one."""
         return tuple(rank for rank in sorted(self.hosts) if rank != LEAD)
 
 
@@ -61,7 +61,7 @@ class Run(Message):
 
     Attributes:
         number: of the run; part of every stamp.
-        thorough: every byte of every message is checked, and nothing is timed.
+        thorough: check every byte of every message, and time nothing.
     """
 
     step: Literal["run"] = "run"
@@ -79,17 +79,17 @@ class Open(Message):
 
 
 class Connect(Message):
-    """Learn where the others are."""
+    """Learn the addresses of the other ranks."""
 
     step: Literal["connect"] = "connect"
     addresses: dict[int, str]
 
 
 class Enough(Message):
-    """End a run; its answer follows.
+    """End a run; the answer to ``Run`` follows.
 
     Attributes:
-        run: its number. A worker may hear that a run shall end before it has begun it.
+        run: number of the run. A worker may receive this before it has begun the run.
     """
 
     step: Literal["enough"] = "enough"
@@ -113,12 +113,12 @@ STEP: Final[TypeAdapter[Step]] = TypeAdapter(Annotated[Step, Field(discriminator
 
 
 class Sent(Message):
-    """What a worker says of a run.
+    """A worker's report of a run.
 
     Attributes:
-        make_s: mean time to make one (T_sp in Equation 1).
-        send_s: mean time to push one, without waits for credit (T_sd).
-        refused: loans refused for want of credit.
+        make_s: mean time to make a message (T_sp in Equation 1).
+        send_s: mean time to push a message, without waits for credit (T_sd).
+        refused: loans refused for lack of credit.
     """
 
     messages: int
@@ -129,23 +129,23 @@ class Sent(Message):
 
 
 PATIENCE_S: Final = 60.0
-"""How long nothing may happen before a run is given up."""
+"""Maximum seconds without any event before a run is given up."""
 WAIT_S: Final = 0.5
-"""Longest sleep of either side."""
+"""Longest sleep of either side, in seconds."""
 
 
 class TrialFailed(RunFailed):
-    """A run has no result: a message was missing, reordered or damaged, or a process died. It says which."""
+    """A run has no result: a message was missing, reordered or damaged, or a process died."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run measured.
+    """Measurements of one run.
 
     Attributes:
         seconds: until the last message that counts.
-        latencies_ns: of those messages; empty if the experiment has none.
-        receive_s: mean time to receive and store one; 0 if the experiment has none.
+        latencies_ns: of the messages that count; empty if the experiment has none.
+        receive_s: mean time to receive and store a message; 0 if the experiment does not measure it.
     """
 
     seconds: float
@@ -157,44 +157,44 @@ class Outcome:
 
 
 class Leading(Protocol):
-    """What the leading process of a run needs of its workers: ``workers.Session``.
+    """Interface of the leading process to the workers of a run; ``workers.Session`` implements it.
 
     Attributes:
-        descriptors: one of them is readable when a worker may have said something.
-        offsets_ns: how far each rank's clock is ahead of this one's.
+        descriptors: one of them is readable when a worker may have sent something.
+        offsets_ns: of each rank's clock, relative to this process's clock.
     """
 
     descriptors: Sequence[int]
     offsets_ns: Mapping[int, int]
 
     def start(self, run: Run) -> None:
-        """Have every worker begin."""
+        """Start the run in every worker."""
 
     def look(self) -> None:
-        """Receive what the workers have sent; never waits."""
+        """Receive the workers' messages; never waits."""
 
     def enough(self) -> None:
-        """Have every worker end the run."""
+        """End the run in every worker."""
 
     def sent(self) -> Mapping[int, Sent] | None:
         """The workers' reports of the run, once all have ended it."""
 
 
 class Following(Protocol):
-    """What a worker's part of a run needs of its process: ``worker.Worker``.
+    """Interface of a worker's part of a run to its process; ``worker.Worker`` implements it.
 
     Attributes:
-        descriptors: one of them is readable when the leading process may have said something.
+        descriptors: one of them is readable when the leading process may have sent something.
     """
 
     descriptors: Sequence[int]
 
     def enough(self) -> bool:
-        """Whether the run shall end."""
+        """Whether the leading process has ended the run."""
 
 
 class Deadline:
-    """Gives up when nothing has happened for too long."""
+    """Time limit of a wait; each event renews it."""
 
     def __init__(self, what: str, patience_s: float = PATIENCE_S) -> None:
         self._what = what
@@ -211,7 +211,7 @@ class Deadline:
             raise TrialFailed(f"nothing came for {self._patience_s:g} s; waited for {self._what}")
 
     def renew(self) -> None:
-        """Note that something has come."""
+        """Begin the time limit anew after an event."""
         self._until_s = time.monotonic() + self._patience_s
 
 

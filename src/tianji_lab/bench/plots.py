@@ -1,6 +1,6 @@
-"""Figures of what `tianji bench` measures: an engine has one colour and one marker in all of them.
+"""Draws the figures of `tianji bench`; an engine has one colour and one marker in all of them.
 
-Error bars reach from the shortest to the longest of the repeated runs; those of latencies reach from the
+Error bars reach from the shortest to the longest of the repeated runs; bars of latencies reach from the
 median to the 95th percentile.
 """
 
@@ -42,11 +42,11 @@ RAW: Final = (0, (1, 1.5))
 PANEL: Final = 1.75
 """Height of each of several panels, in inches."""
 IN_A_ROW: Final = 5
-"""Entries of a legend."""
+"""Maximum entries in a row of a legend."""
 
 Get = Callable[[Record], float | None]
 Bars = Callable[[Record], tuple[float, float]]
-"""How far the bars of a point reach down and up."""
+"""Lengths of a point's error bars, downwards and upwards."""
 
 
 def draw(name: str, records: Sequence[Record], path: Path, *, link_mb_per_s: float | None = None) -> None:
@@ -65,7 +65,7 @@ def draw(name: str, records: Sequence[Record], path: Path, *, link_mb_per_s: flo
 
 
 def _draw_sizes(figure: Figure, records: Sequence[Record], link: float | None) -> None:
-    """5a: collection time and throughput against the size of a message."""
+    """Draw 5a: collection time and throughput against the size of a message."""
     above, below = _panels(figure, 2)
     plot_sizes(above, records, _collection_s, collection_bars)
     logarithmic(above, "Collection time (s)")
@@ -75,7 +75,7 @@ def _draw_sizes(figure: Figure, records: Sequence[Record], link: float | None) -
 
 
 def _draw_bandwidth(figure: Figure, records: Sequence[Record], link: float | None) -> None:
-    """5d and ``bandwidth``: throughput against the size of a message."""
+    """Draw 5d and ``bandwidth``: throughput against the size of a message."""
     (axes,) = _panels(figure, 1)
     plot_throughput(axes, records, link)
     _size_axis(axes, records)
@@ -91,7 +91,7 @@ def _draw_latency(
     y_label: str,
     x_label: str,
 ) -> None:
-    """Median latency, ``scale`` times its microseconds, against the size of a message."""
+    """Draw the median latency, ``scale`` times its microseconds, against the size of a message."""
     (axes,) = _panels(figure, 1)
 
     def median(record: Record) -> float | None:
@@ -108,7 +108,7 @@ def _draw_latency(
 
 
 def _draw_actors(figure: Figure, records: Sequence[Record], _link: float | None) -> None:
-    """5b and 5c: collection time against actors, a panel for each sample time, beside Equation 1."""
+    """Draw 5b and 5c: collection time against actors, a panel for each sample time, beside Equation 1."""
     settings = sorted({(record.sample_time_s, record.msg_kb) for record in records})
     panels = _panels(figure, len(settings))
     for axes, setting in zip(panels, settings, strict=True):
@@ -117,7 +117,7 @@ def _draw_actors(figure: Figure, records: Sequence[Record], _link: float | None)
             plot_line(axes, line, lambda record: record.actors, _collection_s, collection_bars)
         plot_predictions(axes, here)
         logarithmic(axes, "Collection time (s)")
-        if here[0].sample_time_s == 0:  # curves do not fall: there is no empty corner for what is written
+        if here[0].sample_time_s == 0:  # The curves do not fall, so no corner is empty for the text.
             low, high = axes.get_ylim()
             axes.set_ylim(low / 6, high * 6)
         _title_of(axes, here)
@@ -142,7 +142,7 @@ def _title_of(axes: Axes, records: Sequence[Record]) -> None:
 
 
 def _draw_comm(figure: Figure, records: Sequence[Record], link: float | None) -> None:
-    """Any setting: against what varies, or engine beside engine if nothing does."""
+    """Draw any setting: against size or actors if they vary, else engine beside engine."""
     if len({record.msg_kb for record in records}) > 1:
         _draw_sizes(figure, records, link)
     elif len({record.actors for record in records}) > 1:
@@ -152,7 +152,7 @@ def _draw_comm(figure: Figure, records: Sequence[Record], link: float | None) ->
 
 
 def _draw_engines(figure: Figure, records: Sequence[Record]) -> None:
-    """One bar for each engine, and for each sample time."""
+    """Draw one bar for each engine, and for each sample time."""
     (axes,) = _panels(figure, 1)
     styles = engine_styles([record.backend for record in records])
     with_times = len({record.sample_time_s for record in records}) > 1
@@ -211,7 +211,7 @@ _DRAWINGS: Final[dict[str, Callable[[Figure, Sequence[Record], float | None], No
 class Line:
     """Records of one engine that a line connects, in the order of the axis.
 
-    The colour and the marker are the engine's; the dashes show what varies beside engine and axis.
+    The colour and the marker show the engine; the dashes show other settings that vary.
     """
 
     records: Sequence[Record]
@@ -221,7 +221,7 @@ class Line:
 
 
 def engine_styles(backends: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Give every engine its colour and marker; they depend on no measurement."""
+    """Choose every engine's colour and marker, independent of any measurement."""
     others = sorted(set(backends) - ENGINES.keys())
     styles = {name: OTHERS[place % len(OTHERS)] for place, name in enumerate(others)}
     known = [name for name in ENGINES if name in backends]
@@ -229,9 +229,9 @@ def engine_styles(backends: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def lines_of(records: Sequence[Record]) -> list[Line]:
-    """One line for each engine, or several where actors or sample times vary beside the axis.
+    """Make one line for each engine, or several where actors or sample times vary beside the axis.
 
-    The axis of a panel's records is their size where that varies, otherwise their number of actors.
+    The axis of a panel is the message size if that varies, otherwise the number of actors.
     """
     dashes = _dashes(records)
     lines = []
@@ -249,7 +249,7 @@ def lines_of(records: Sequence[Record]) -> list[Line]:
 
 
 def _dashes(records: Sequence[Record]) -> dict[str, Any]:
-    """Give each setting that varies beside the size its dashes, by what the legend calls it."""
+    """Choose the dashes of each setting that varies beside the size, by its name in the legend."""
     if len({record.msg_kb for record in records}) == 1:
         return {"": LINES[0]}
     ordered = sorted(records, key=lambda record: (record.actors, record.sample_time_s))
@@ -262,7 +262,7 @@ def _beside_size(record: Record) -> str:
 
 
 def plot_line(axes: Axes, line: Line, x: Callable[[Record], float], y: Get, bars: Bars) -> None:
-    """Connect a line's points, with their bars; points without a value are left out."""
+    """Draw a line's points with their bars, and connect them; leaves out points without a value."""
     points = [
         (x(record), value, *bars(record)) for record in line.records if (value := y(record)) is not None
     ]
@@ -282,13 +282,13 @@ def plot_line(axes: Axes, line: Line, x: Callable[[Record], float], y: Get, bars
 
 
 def plot_sizes(axes: Axes, records: Sequence[Record], y: Get, bars: Bars) -> None:
-    """Plot something against the size of a message."""
+    """Plot a figure of the records against the size of a message."""
     for line in lines_of(records):
         plot_line(axes, line, lambda record: record.msg_kb, y, bars)
 
 
 def plot_throughput(axes: Axes, records: Sequence[Record], link: float | None) -> None:
-    """Plot throughput against the size of a message, raw loops and the link's own limit beside it."""
+    """Plot throughput against the size of a message, with raw loops and the link's speed beside it."""
     plot_sizes(axes, records, lambda record: record.mb_per_s, throughput_bars)
     for line in lines_of(records):
         raw = {
@@ -323,7 +323,7 @@ def plot_predictions(axes: Axes, records: Sequence[Record]) -> None:
         if crossing is not None:
             named.append((f"{first.backend}: {several(crossing, 'actor')}", line.color))
             if min(points) <= crossing <= max(points):
-                # From there on the collection time is N_s T_rv, however many actors there are.
+                # From the crossing on the collection time is N_s T_rv, however many actors there are.
                 points[crossing] = points[max(points)]
                 mark = _crossing_mark(line.color)
                 mark.set_data([crossing], [points[crossing]])
@@ -350,7 +350,7 @@ def plot_predictions(axes: Axes, records: Sequence[Record]) -> None:
 
 
 def _crossing_mark(color: str) -> Line2D:
-    """Make the mark of where the critical path moves from the actors to the buffer."""
+    """Make the mark of the point at which the critical path moves from the actors to the buffer."""
     style: dict[str, Any] = {"marker": "*", "linestyle": "", "markersize": 8, "markerfacecolor": "white"}
     return Line2D([], [], color=color, zorder=4, **style)
 
@@ -360,7 +360,7 @@ def _collection_s(record: Record) -> float:
 
 
 def collection_bars(record: Record) -> tuple[float, float]:
-    """Reach from the shortest to the longest run."""
+    """Bars from the shortest to the longest run."""
     return (
         record.collection_s - record.collection_min_s,
         record.collection_max_s - record.collection_s,
@@ -368,9 +368,9 @@ def collection_bars(record: Record) -> tuple[float, float]:
 
 
 def throughput_bars(record: Record) -> tuple[float, float]:
-    """Reach from the throughput of the longest run to that of the shortest."""
+    """Bars from the throughput of the longest run to that of the shortest."""
     assert record.mb_per_s is not None
-    # The quotient first: of equal times it is exactly one, and a bar has no negative length.
+    # The quotient comes first: for equal times it is exactly one, so that no bar has a negative length.
     slowest = record.mb_per_s * (record.collection_s / record.collection_max_s)
     fastest = record.mb_per_s * (record.collection_s / record.collection_min_s)
     return record.mb_per_s - slowest, fastest - record.mb_per_s
@@ -386,13 +386,13 @@ def _panels(figure: Figure, number: int) -> list[Axes]:
 
 
 def _size_axis(axes: Axes, records: Sequence[Record], label: str = "Size of a message") -> None:
-    """Make the x axis one of sizes."""
+    """Make the x axis an axis of message sizes."""
     powers_axis(axes, sorted({record.msg_kb for record in records}), lambda kb: size(kb * KB))
     axes.set_xlabel(label)
 
 
 def _legend(figure: Figure, records: Sequence[Record], marks: Sequence[Line2D] = ()) -> None:
-    """Put engines, what varies beside them and further marks above the panels, where no curve runs."""
+    """Draw a legend of engines, varying settings and further marks above the panels, where no curve runs."""
     engines = [
         Line2D([], [], color=color, marker=marker, label=backend)
         for backend, (color, marker) in engine_styles([record.backend for record in records]).items()
@@ -407,7 +407,7 @@ def _legend(figure: Figure, records: Sequence[Record], marks: Sequence[Line2D] =
     rows = [[*engines, *others]] if len(engines) + len(others) <= IN_A_ROW else [engines, others]
     rows = [row[first : first + IN_A_ROW] for row in rows for first in range(0, len(row), IN_A_ROW)]
     columns = max(map(len, rows))
-    # Legends are filled column by column; what a row lacks is an empty place.
+    # Legends are filled column by column; empty handles fill up short rows.
     handles = [
         row[column] if column < len(row) else Line2D([], [], linestyle="", label=" ")
         for column in range(columns)

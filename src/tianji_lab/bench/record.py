@@ -1,6 +1,6 @@
-"""One line of a result: what was measured, under which conditions, and how far repeated runs lay apart.
+"""One row of a result: the measurements, their conditions, and the spread of repeated runs.
 
-All experiments fill the same record, so that there is one table, one CSV and one JSON for all of them.
+All experiments fill the same record, so that one table, one CSV and one JSON serve all of them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 KB: Final = 1024
-"""Bytes of a message's kilobyte, as the paper's 512 KB."""
+"""Bytes in the KB of a message, as in the paper's 512 KB."""
 MB: Final = 1e6
 """Bytes in the MB of a throughput."""
 
@@ -23,17 +23,17 @@ class Record:
     """Medians over the repeats of one setting. A figure that an experiment does not have is None.
 
     Attributes:
-        backend: engine of the edges, or two of them, inside and between hosts (``shm+zmq``).
+        backend: engine of the edges, or two engines, inside and between hosts (``shm+zmq``).
         msg_kb: size of a message in KB of 1024 bytes.
         actors: processes beside the one that measures: senders, the one that echoes, or readers.
-        hosts: hosts that all of them are on.
-        sample_time_s: what an actor takes for a sample.
+        hosts: of all processes.
+        sample_time_s: time of an actor for a sample.
         collection_s: from the start until the last message is stored (or the last round trip is over).
         collection_min_s: shortest run.
         collection_max_s: longest run.
         msgs_per_s: messages in ``collection_s``.
         send_s: mean time to push a message, without waits for credit (T_sd in Equation 1).
-        receive_s: mean time to receive and store one (T_rv).
+        receive_s: mean time to receive and store a message (T_rv).
         predicted_s: collection time by Equation 1, from terms measured in a run of their own.
         p50_us: latency from push to stored; half a round trip; time until the slowest reader has a value.
         p95_us: 95th percentile.
@@ -41,14 +41,16 @@ class Record:
         cpu_s: CPU seconds of both sides together.
         receiver_cpu_s: of the receiver.
         senders_cpu_s: of all senders together.
-        refused: loans refused for want of credit.
-        verified: every message was there, in order and as it was written; there is no record otherwise.
-        term_sample_s: T_sp that ``predicted_s`` is made of.
-        term_send_s: its T_sd.
-        term_receive_s: its T_rv, which counts the engine's own threads where they are the limit.
-        crossing_actors: fewest actors with which the critical path is the buffer's, by Equation 1.
-        raw_msgs_per_s: by a plain loop over the engine's library: one sender that takes no time for samples.
-        raw_ratio: ``msgs_per_s`` over that, where there is one such actor, too.
+        refused: loans refused for lack of credit.
+        verified: every message arrived, in order and unaltered; there is no record otherwise.
+        term_sample_s: T_sp of ``predicted_s``.
+        term_send_s: T_sd of ``predicted_s``.
+        term_receive_s: T_rv of ``predicted_s``; includes the engine's own threads where they are the limit.
+        crossing_actors: fewest actors with which the buffer is the critical path, by Equation 1.
+        raw_msgs_per_s: of a plain loop over the engine's library, with one sender that takes no time for
+            samples.
+        raw_ratio: ``msgs_per_s`` over ``raw_msgs_per_s``; None unless there is one actor that takes no time
+            for samples.
     """
 
     experiment: ExperimentName
@@ -87,9 +89,9 @@ class Record:
 
     @property
     def spread(self) -> float:
-        """How far the slowest run lies from the fastest, as a share of the median."""
+        """Difference between the slowest and the fastest run, as a share of the median."""
         return (self.collection_max_s - self.collection_min_s) / self.collection_s
 
     def document(self) -> dict[str, Any]:
-        """The row of the JSON file."""
+        """Build the row of the JSON file."""
         return asdict(self)

@@ -1,8 +1,8 @@
-"""What was measured, as a table for people and as CSV, JSON and a plot for everything else.
+"""Results of `tianji bench`: a table for people, and CSV, JSON and a plot for everything else.
 
 The JSON has ``schema`` (1), ``environment``, ``warnings`` and ``rows``, each a ``Record`` with its fields
-under their own names. The CSV has the same fields as columns; what an experiment does not have is null in the
-one and empty in the other.
+under their own names. The CSV has the same fields as columns. A figure that an experiment does not have is
+null in the JSON and empty in the CSV.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Column:
     """A column of the table.
 
     Attributes:
-        tells_nothing: a cell that says nothing; a column of such cells, or empty ones, is left out.
+        tells_nothing: text of a cell without information; the table leaves out a column that has only such
+            cells and empty ones.
     """
 
     heading: str
@@ -42,7 +43,7 @@ class Column:
 
 
 def print_records(records: Sequence[Record]) -> None:
-    """Print records of one experiment: a line of what all of them have in common, and a table."""
+    """Print records of one experiment: a line of their common settings, and a table."""
     if not records:
         return
     experiment = records[0].experiment
@@ -58,7 +59,7 @@ def print_records(records: Sequence[Record]) -> None:
 
 
 def noisy_cases(records: Sequence[Record]) -> list[str]:
-    """Describe which repeated runs lay too far apart."""
+    """List the cases whose repeated runs lie too far apart."""
     return warnings_of_noise(((record.spread, _apart(record)) for record in records), "case")
 
 
@@ -69,7 +70,7 @@ def _apart(record: Record) -> str:
 
 
 def print_crossings(records: Sequence[Record]) -> None:
-    """Print where the critical path moves from the actors to the buffer, by Equation 1."""
+    """Print the numbers of actors at which the buffer becomes the critical path, by Equation 1."""
     said = set()
     for record in records:
         where = (record.backend, record.msg_kb, record.sample_time_s)
@@ -95,7 +96,7 @@ def result_of(
     *,
     link_mb_per_s: float | None = None,
 ) -> Result:
-    """Put everything into files.
+    """Build the result's files.
 
     Args:
         name: of the files and of the plot: an experiment, or ``figure-5a`` to ``figure-5d``.
@@ -115,7 +116,7 @@ def result_of(
 
 
 def _in_common(records: Sequence[Record]) -> list[str]:
-    """Describe what all records have in common, of that which the table does not show."""
+    """List the common settings of all records that the table does not show."""
     first = records[0]
     sayings: list[Callable[[Record], str]] = []
     if first.experiment in {"comm", "bandwidth"}:
@@ -140,7 +141,7 @@ def _messages(records: Sequence[Record]) -> str:
 
 
 def _value(name: str, scale: float = 1.0) -> Callable[[Record], str]:
-    """Show a field, times ``scale``; nothing where an experiment has no such figure."""
+    """Make a cell that shows a field times ``scale``; empty if the experiment has no such figure."""
 
     def cell(record: Record) -> str:
         value = getattr(record, name)
@@ -211,4 +212,4 @@ COLUMNS: Final[Mapping[ExperimentName, Sequence[Column]]] = {
         _SPREAD,
     ),
 }
-"""What the table of an experiment shows."""
+"""Columns of each experiment's table."""

@@ -1,4 +1,4 @@
-"""What `tianji bench` is asked for: parts of the paper's Figure 5, defaults, and the cases that follow."""
+"""Requests of `tianji bench`: parts of the paper's Figure 5, defaults, and the cases that follow."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tianji_transports.composite import edge_capabilities
 from tianji_transports.errors import TransportError
 
 OUR_ENGINES: Final = ("shm", "zmq", "mpi", "ucx")
-"""In the order in which they are measured."""
+"""Built-in engines, in the order in which they are measured."""
 FIGURE_KB: Final = 512.0
 POWERS_KB: Final = tuple(float(1 << power) for power in range(14))
-"""1 KB to 8 MB."""
+"""Message sizes of 1 KB to 8 MB, in KB."""
 COUNTS: Final = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What a part of Figure 5 varies.
+    """Axes of a part of Figure 5.
 
     Attributes:
-        hosts: that the processes have to be on: exactly one, exactly two, or at least two (``MANY``).
+        hosts: of the processes: exactly one, exactly two, or at least two (``MANY``).
     """
 
     sizes_kb: Sequence[float]
@@ -50,7 +50,10 @@ FIGURES: Final[Mapping[str, Figure]] = {
 
 
 def figure_named(name: str, hosts: int, most_actors: int | None) -> Figure:
-    """Find a figure and fit it to the hosts and the actors that a launcher has started, None without one.
+    """Find a figure, and fit it to the hosts and the actors that a launcher has started.
+
+    Args:
+        most_actors: that the launcher has started; None without a launcher.
 
     Raises:
         UsageError: there is no such figure, or it needs other hosts.
@@ -77,7 +80,7 @@ SIZES_KB: Final[Mapping[ExperimentName, Sequence[float]]] = {
     "bandwidth": (0.0625, 0.25, 1, 4, 16, 64, 256, 1024, 4096),
     "weights": (64, 256, 1024, 4096, 16384, 65536),
 }
-"""Sizes that are measured by default."""
+"""Default message sizes of each experiment, in KB."""
 
 
 @dataclass(frozen=True)
@@ -102,27 +105,27 @@ class Case:
 
     @property
     def alone(self) -> Case:
-        """The same with one actor: what the terms of Equation 1 are measured with."""
+        """The same case with one actor, which measures the terms of Equation 1."""
         return replace(self, actors=1)
 
     def __str__(self) -> str:
-        """Say it in a line of progress, or in an error."""
+        """Name the case for a line of progress, or for an error."""
         time = f", sample time {self.sample_time_s:g} s" if self.sample_time_s else ""
         return f"{self.backend}, {self.nbytes / KB:g} KB, {several(self.actors, 'actor')}{time}"
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a command asks for: every combination is a case. None and () leave it to the experiment or figure.
+    """Request of a command; every combination is a case. None and () stand for the experiment's defaults.
 
     Attributes:
         backends: engines, in the order in which they take turns.
         sizes_kb: of messages, in KB of 1024 bytes.
-        messages: that count in one run; None shrinks them as sizes grow.
+        messages: that count in one run; None for fewer messages as sizes grow.
         window: messages that a sender may have unclaimed.
         store: whether the receiver copies messages into its own memory.
-        figure: the paper's, if it is one of them: ``5a`` to ``5d``.
-        link_mb_per_s: what the link between two hosts carries; None asks its driver.
+        figure: of the paper, ``5a`` to ``5d``; None for another.
+        link_mb_per_s: speed of the link between two hosts; None asks its driver.
     """
 
     experiment: ExperimentName
@@ -140,14 +143,14 @@ class Request:
     link_mb_per_s: float | None = None
 
     def complete(self, hosts: Sequence[str], *, can_start: bool) -> Request:
-        """Fill in what the user left open.
+        """Fill in the defaults.
 
         Args:
-            hosts: where each process is, the leading one first.
-            can_start: there may be as many more on this host as are wanted.
+            hosts: of the processes, the leading one's first.
+            can_start: this host can start more processes.
 
         Raises:
-            UsageError: it cannot be measured with these processes.
+            UsageError: the request cannot be measured with these processes.
         """
         crossing = len(set(hosts)) > 1
         most = None if can_start else len(hosts) - 1
@@ -167,7 +170,7 @@ class Request:
 
     @property
     def cases(self) -> list[Case]:
-        """Every combination; engines vary fastest, so that those of one point are measured side by side."""
+        """All cases; engines vary fastest, so that the engines of one point are measured side by side."""
         return [
             Case(
                 self.experiment,
@@ -187,10 +190,10 @@ class Request:
         ]
 
     def check(self, hosts: Sequence[str], *, can_start: bool) -> None:
-        """Refuse what cannot be measured.
+        """Refuse a request that cannot be measured.
 
         Raises:
-            UsageError: it says what cannot, and what could.
+            UsageError: names the problem, and the remedy.
         """
         if not all(math.isfinite(seconds) for seconds in self.sample_times_s):
             raise UsageError("--sample-time takes a finite number of seconds, such as 0.001")
@@ -216,7 +219,7 @@ class Request:
 
 
 def _counts(experiment: ExperimentName, most: int | None) -> Sequence[int]:
-    """How many workers take part by default: all that a launcher has started, where it has."""
+    """Default numbers of workers: all that a launcher has started, if there is one."""
     if experiment in {"latency", "bandwidth"}:
         return (1,)
     if most is not None:
@@ -225,7 +228,7 @@ def _counts(experiment: ExperimentName, most: int | None) -> Sequence[int]:
 
 
 def default_messages(experiment: ExperimentName, nbytes: int) -> int:
-    """Return how many messages a run has by default: the paper's 10,000, or fewer as sizes grow."""
+    """Default messages of a run: the paper's 10,000 for ``comm``, fewer as sizes grow for the others."""
     if experiment == "comm":
         return 10_000
     most, fewest, most_bytes = {
@@ -240,7 +243,7 @@ def message_bytes(size_kb: float) -> int:
     """Turn a size in KB of 1024 bytes into bytes.
 
     Raises:
-        UsageError: it is too small for what messages are checked by, or no multiple of 8 bytes.
+        UsageError: the size is too small for a message's stamp and clock, or no multiple of 8 bytes.
     """
     nbytes = size_kb * KB
     if nbytes < LEAST_BYTES or nbytes % WORD:
@@ -252,11 +255,11 @@ def message_bytes(size_kb: float) -> int:
 
 
 def default_backends(crossing: bool, raw: bool = False) -> list[str]:
-    """Every engine that loads and can be measured here, those of other packages last.
+    """List the engines that load and can be measured here, engines of other packages last.
 
     Args:
         crossing: messages go between hosts.
-        raw: it is measured beside a plain loop over its library.
+        raw: only engines that have a raw loop.
     """
     loads = {row.name: row.capabilities for row in registry.available()}
     if not crossing and not has_mpiexec():  # Without it mpi cannot be started here.

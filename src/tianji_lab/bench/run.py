@@ -27,16 +27,16 @@ _HERE: Final = "here"
 
 
 def bench(asked: Request, *, out: Path | None, json_to: str | None, quiet: bool) -> int:
-    """Measure, and show what was measured.
+    """Measure, and show the results.
 
-    Started by mpiexec or srun with several tasks, all ranks come here: the first leads. A request that names
-    ``mpi`` starts itself under mpiexec.
+    If mpiexec or srun starts several tasks, all ranks call this function, and the first leads. A request that
+    names ``mpi`` starts itself again under mpiexec.
 
     Returns:
-        The exit status, 0.
+        The exit status: 0, or that of mpiexec.
 
     Raises:
-        UsageError: it cannot be measured here.
+        UsageError: the request cannot be measured here.
         TrialFailed: a message was missing or wrong, or a process died: there are no figures.
     """
     launch = launched()
@@ -50,7 +50,7 @@ def bench(asked: Request, *, out: Path | None, json_to: str | None, quiet: bool)
         if world is None:
             request = asked.complete([_HERE], can_start=True)
             if any("mpi" in case.engines for case in request.cases):
-                # There, as many actors as ranks would be the default.
+                # Under mpiexec, the default is one actor for each rank but the first.
                 counts = [word for count in request.actors for word in ("--actors", str(count))]
                 more = counts if asked.experiment in {"comm", "weights"} else []
                 status = run_again_under_mpiexec(max(request.actors) + 1, more)
@@ -64,8 +64,8 @@ def bench(asked: Request, *, out: Path | None, json_to: str | None, quiet: bool)
 
 
 def _serve(launch: Launch) -> int:
-    """Be one of the ranks but the first."""
-    for number in STOP_SIGNALS:  # They reach the leading process as well, whose business they are.
+    """Be a rank other than the first."""
+    for number in STOP_SIGNALS:  # The leading process receives them as well, and acts on them.
         signal.signal(number, signal.SIG_IGN)
     world = World(launch)
     root = world.brief(None)

@@ -1,7 +1,7 @@
-"""Measures every case of a request: checked first, then repeated in turns with all others.
+"""Measures every case of a request: checks it first, then repeats it in turns with all others.
 
-A drifting machine is then fair to all, and the median of the repeats is what is reported. One failure ends
-the sweep: there are no figures of a machine on which a message was lost.
+So a drifting machine is fair to all cases. The median of the repeats is reported. One failure ends the sweep:
+there are no figures of a machine on which a message was lost.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from tianji_lab.bench.workers import BenchWorker, BenchWorkers, Session
 from tianji_transports.errors import TransportError
 
 WARM_MESSAGES: Final = 100
-"""Sent, and checked to the last byte, before each timed run: memory is touched and peers are known then."""
+"""Messages before each timed run, checked to the last byte: they touch memory, and connect the peers."""
 TERM_RUNS: Final = 3
 """Runs whose median is a term of Equation 1."""
 TERM_S: Final = 1.0
-"""Of a run at an actor's pace: long enough for the mean time of a sample."""
+"""Seconds of a run at an actor's pace: long enough for the mean time of a sample."""
 TERM_BYTES: Final = 1e9
-"""Of a run at full speed: long enough for its beginning not to count ..."""
+"""Bytes of a run at full speed: long enough that its beginning does not matter."""
 LEAST_TERM_MESSAGES: Final = 100
 MOST_TERM_MESSAGES: Final = 2000
-"""... but no fewer messages than the one and no more than the other."""
+"""Bounds on the messages of a run that measures the terms of Equation 1."""
 BLOCKED: Final = 1.25
-"""An actor whose messages take this many times what they cost it has waited for the receiving side."""
+"""Time of a message as a multiple of the actor's own cost, above which the actor waited for the receiver."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Costs of a message on each side, in seconds: Equation 1 (section 3.2) as it must be meant.
+    """Costs of a message on each side, in seconds: Equation 1 (section 3.2), corrected.
 
     The paper's first case, ``T_c = (T_sp + T_sd) N_s``, lacks the division by ``N_A`` that its own condition
     has; with it both cases are one formula: ``T_c = N_s max((T_sp + T_sd) / N_A, T_rv)``.
@@ -69,7 +69,7 @@ class Terms:
 
     @property
     def crossing(self) -> int:
-        """The fewest actors with which the critical path is the buffer's.
+        """The fewest actors with which the buffer is the critical path.
 
         >>> Terms(0.01, 0.0, 0.001).crossing
         10
@@ -79,7 +79,7 @@ class Terms:
 
 @dataclass
 class _Measured:
-    """What is known of a case so far."""
+    """Measurements of a case so far."""
 
     terms: Terms | None = None
     outcomes: list[Outcome] = field(default_factory=list)
@@ -87,7 +87,7 @@ class _Measured:
 
 
 class Sweep:
-    """Measures with the workers of a benchmark."""
+    """Measures all cases of a request with the workers of a benchmark."""
 
     def __init__(self, workers: BenchWorkers, request: Request, progress: Progress) -> None:
         self._workers = workers
@@ -99,14 +99,14 @@ class Sweep:
 
     @property
     def steps(self) -> int:
-        """How often ``progress`` will be told that something is done."""
+        """Number of steps that ``progress`` will count: a check and the repeats of each case."""
         return len(self._request.cases) * (1 + self._request.repeats)
 
     def measure(self) -> list[Record]:
-        """Measure everything.
+        """Measure all cases.
 
         Raises:
-            TrialFailed: a run has no result, and so has nothing.
+            TrialFailed: a run has no result, so there are no records at all.
         """
         measured = {case: _Measured() for case in self._request.cases}
         for case, found in measured.items():
@@ -144,14 +144,14 @@ class Sweep:
             return session.run(messages)
 
     def _raw(self, case: Case, repeat: int) -> Outcome:
-        """Run the raw loop of a case, once in a repeat for all cases that have the same."""
+        """Run the raw loop of a case; cases with the same raw loop share one run in each repeat."""
         alike = replace(case.alone, sample_time_s=0.0, work="sleep")
         if (alike, repeat) not in self._raws:
             self._raws[alike, repeat] = self._timed(alike, alike.messages, raw=True)
         return self._raws[alike, repeat]
 
     def _terms_of(self, case: Case) -> Terms:
-        """Measure the terms of Equation 1: the actor's at its pace, the buffer's at its own."""
+        """Measure the terms of Equation 1: the actor's at the actor's pace, the buffer's at full speed."""
         if case not in self._terms:
             affordable = min(case.messages, int(TERM_BYTES / case.nbytes))
             most = max(LEAST_TERM_MESSAGES, min(MOST_TERM_MESSAGES, affordable))
@@ -195,7 +195,7 @@ class Sweep:
             yield session
 
     def _spread(self, actors: int) -> list[BenchWorker]:
-        """Choose workers evenly from all hosts, beginning with those that are not this one's."""
+        """Choose workers evenly from all hosts, beginning with the other hosts."""
         hosts = [*self._workers.hosts[1:], self._workers.host]
         columns = [[member for member in self._workers.members if member.host == host] for host in hosts]
         rows = zip_longest(*columns)
@@ -252,7 +252,7 @@ class Sweep:
 
 
 def _seconds(case: Case, outcome: Outcome) -> float:
-    """Time of a run; what happens between two trips or two versions does not count."""
+    """Time of a run; the time between two trips or two versions does not count."""
     if case.experiment == "latency":
         return float(2 * outcome.latencies_ns.sum() / 1e9)
     return float(outcome.latencies_ns.sum() / 1e9) if case.experiment == "weights" else outcome.seconds
@@ -261,8 +261,8 @@ def _seconds(case: Case, outcome: Outcome) -> float:
 def _reception_s(outcome: Outcome) -> float:
     """T_rv of a run with one actor that takes no time for samples.
 
-    An actor that had to wait was blocked by the receiving side, whose time for a message then is the
-    interval between two: the engine's own threads count, which the buffer's process does not see working.
+    If the receiving side blocked the actor, its time for a message is the interval between two messages: that
+    includes the engine's own threads, whose work the buffer's process does not see.
     """
     interval_s = outcome.seconds / outcome.messages
     actor_s = outcome.sent[1].make_s + outcome.sent[1].send_s
@@ -270,7 +270,7 @@ def _reception_s(outcome: Outcome) -> float:
 
 
 def _percentiles_us(outcomes: Sequence[Outcome]) -> list[float | None]:
-    """Take the 50th, 95th and 99th percentile of each run, and the medians of those."""
+    """Compute the medians over runs of the 50th, 95th and 99th percentile, in microseconds; None without."""
     if any(outcome.latencies_ns.size == 0 for outcome in outcomes):
         return [None, None, None]
     each = np.array([np.percentile(outcome.latencies_ns, (50, 95, 99)) for outcome in outcomes])

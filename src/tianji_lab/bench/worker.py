@@ -1,8 +1,8 @@
-"""A process that takes part in measurements: an actor, an echo, a reader of parameters.
+"""A worker process of a benchmark: an actor, an echo, or a reader of parameters.
 
-Started by ``workers`` as ``python -m tianji_lab.bench.worker NAME`` with the root's address as JSON on its
-standard input, or a rank of an MPI launcher. It does one step after another as the leading
-process asks, and stays for all trials of a benchmark.
+``workers`` starts it as ``python -m tianji_lab.bench.worker NAME``, with the root's address and key as JSON
+on its standard input; or it is a rank of an MPI launcher. A worker does the steps that the leading process
+asks for, one after another, and stays for all trials of a benchmark.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ EXPERIMENTS: Final[Mapping[str, Any]] = {
 
 
 class Endpoint:
-    """One process's end of a trial, for as many runs as are wanted.
+    """One process's end of a trial, for any number of runs.
 
     Attributes:
-        address: where the others reach it.
+        address: for the other processes.
 
     Raises:
-        TransportError: the engine is not to be had, or does not open.
+        TransportError: the engine is not available, or does not open.
     """
 
     def __init__(self, trial: Trial, rank: int, options: EngineOptions) -> None:
@@ -74,7 +74,7 @@ class Endpoint:
         self.address: str = self._end.address
 
     def connect(self, addresses: Mapping[int, str]) -> None:
-        """Learn where the others are, by rank."""
+        """Connect to the other processes, whose addresses are by rank."""
         if self._trial.raw:
             (peer,) = addresses.values()
             self._end.connect(peer)
@@ -100,7 +100,7 @@ LOOK_S: Final = 10.0
 
 
 def engine_options(interface: str, key: JobKey) -> EngineOptions:
-    """Off loopback, nothing gets into a trial without the key."""
+    """Options of a trial's endpoints; beyond loopback they require the key."""
     if is_loopback(interface):
         return EngineOptions(interface)
     return EngineOptions(interface, key.public, key.secret)
@@ -111,10 +111,10 @@ class Dismissed(Exception):  # noqa: N818 - no error: the leading process has sa
 
 
 class Worker(AbstractContextManager["Worker"]):
-    """Does the steps that the leading process asks for; a run asks it whether it shall end.
+    """Does the steps that the leading process asks for, and tells a run when to end.
 
     Attributes:
-        descriptors: one of them is readable when the leading process may have said something.
+        descriptors: one of them is readable when the leading process may have sent something.
     """
 
     def __init__(self, control: ControlClient, root: RootAddress, name: str) -> None:
@@ -130,12 +130,12 @@ class Worker(AbstractContextManager["Worker"]):
         self._dismissed = False
 
     def serve(self) -> bool:
-        """Take part until the benchmark is over; False if the leading process was lost."""
+        """Take part until the benchmark is over; returns False if the leading process was lost."""
         here = this_host()
         self._control.send(Arrive.of_this_process(self._name, here.name, here.cores, self._interface))
         while not self._dismissed:
             self._control.wait(LOOK_S)
-            severed = self._control.severed  # Before looking for what may have been said last.
+            severed = self._control.severed  # Read before the last messages are received.
             self._receive()
             while self._asked:
                 self._answer(*self._asked.pop(0))
@@ -144,10 +144,10 @@ class Worker(AbstractContextManager["Worker"]):
         return True
 
     def enough(self) -> bool:
-        """Whether the run shall end.
+        """Whether the leading process has ended the run.
 
         Raises:
-            Dismissed: the whole benchmark is over, or the leading process gone; the run is not waited for.
+            Dismissed: the whole benchmark is over, or the leading process is gone.
         """
         self._receive()
         if self._dismissed or self._control.severed:
@@ -206,7 +206,7 @@ class Worker(AbstractContextManager["Worker"]):
 
 
 def take_part(root: RootAddress, name: str) -> bool:
-    """Be a worker until the benchmark is over; False if the leading process was lost."""
+    """Be a worker until the benchmark is over; returns False if the leading process was lost."""
     setproctitle.setproctitle(f"tianji: bench {name}")
     with ControlClient(root, watched=True) as control, Worker(control, root, name) as worker:
         return worker.serve()

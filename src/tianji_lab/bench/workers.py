@@ -1,6 +1,6 @@
-"""The processes of a benchmark: this one, which leads, and its workers, wherever they are.
+"""Processes of a benchmark: this one, which leads, and its workers on any host.
 
-They stay for all trials: under an MPI launcher they are its ranks, otherwise children of this process.
+Workers stay for all trials. Under an MPI launcher they are its ranks, otherwise children of this process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tianji_lab.bench.worker import Endpoint, engine_options
 
 
 class Session:
-    """Makes runs of an open trial; knows how far each rank's clock is ahead of this one's."""
+    """Makes runs of an open trial; knows the offset of each rank's clock."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Session:
         """Make a run.
 
         Raises:
-            TrialFailed: there is no result.
+            TrialFailed: the run has no result.
         """
         self._runs += 1
         self._numbers, self._sent = {}, {}
@@ -71,19 +71,19 @@ class Session:
             raise TrialFailed(f"rank {LEAD}: {damage}") from damage
 
     def start(self, run: Run) -> None:
-        """Have every worker begin."""
+        """Start the run in every worker."""
         self._numbers = {rank: self._workers.send(member, run) for rank, member in self._members.items()}
 
     def look(self) -> None:
-        """Receive what the workers have sent; never waits.
+        """Receive the workers' messages; never waits.
 
         Raises:
-            TrialFailed: one of them died or failed.
+            TrialFailed: a worker died or failed.
         """
         self._workers.look()
 
     def enough(self) -> None:
-        """Have every worker end the run."""
+        """End the run in every worker."""
         for member in self._members.values():
             self._workers.send(member, Enough(run=self._runs))
 
@@ -98,19 +98,19 @@ class Session:
 
 
 START_S: Final = 60.0
-"""How long workers may take to arrive."""
+"""Maximum seconds until all workers have arrived."""
 ANSWER_S: Final = 60.0
-"""How long a worker may take for a step that is no run."""
+"""Maximum seconds of a worker for a step that is no run."""
 END_S: Final = 5.0
-"""How long all children may take to end once they are dismissed."""
+"""Maximum seconds in which all children end after they are dismissed."""
 LOOK_S: Final = 0.5
 CLOCK_LOOKS: Final = 30
-"""Round trips that a clock's offset is taken from: the fastest of them says it best."""
+"""Round trips to measure a clock's offset; the fastest one is the most exact."""
 
 
 @dataclass(frozen=True)
 class BenchWorker:
-    """A process beside the leading one; ``child`` is None if a launcher started it, as a rank of its."""
+    """A process beside the leading one; ``child`` is None for a rank of an MPI launcher."""
 
     name: str
     host: str
@@ -122,7 +122,7 @@ class BenchWorkers:
 
     Attributes:
         interface: address of this host that others reach.
-        clock_error_us: how exactly the clocks of other hosts are known; None without any.
+        clock_error_us: error of the other hosts' clocks; None without other hosts.
     """
 
     def __init__(self, server: ControlServer, interface: str) -> None:
@@ -138,12 +138,12 @@ class BenchWorkers:
 
     @property
     def hosts(self) -> list[str]:
-        """Every host that a process is on, this one's first."""
+        """Hosts of all processes, this one's first."""
         return list(dict.fromkeys([self.host, *(member.host for member in self.members)]))
 
     @property
     def descriptors(self) -> Sequence[int]:
-        """One of them is readable when ``look`` may have something to do."""
+        """Descriptors of which one is readable when ``look`` may have something to do."""
         sockets = [int(socket.fd) for socket in self._server.sockets]
         return [*sockets, *(child.descriptor for child in self._children)]
 
@@ -165,10 +165,10 @@ class BenchWorkers:
         return self._asked
 
     def fail_without(self, member: BenchWorker) -> NoReturn:
-        """A worker cannot be reached.
+        """Fail, since a worker cannot be reached.
 
         Raises:
-            TrialFailed: always; the message tells how the worker ended if that is known.
+            TrialFailed: always; the message says how the worker ended if that is known.
         """
         if member.child is not None:  # A process ends a moment after its connections.
             wait_for_exit([member.child], LOOK_S)
@@ -176,14 +176,14 @@ class BenchWorkers:
         raise TrialFailed(f"{member.name} cannot be reached any more")
 
     def answer(self, number: int) -> dict[str, Any] | None:
-        """Take the answer to a question, if it is there."""
+        """Return the answer to a question, once; None if it has not arrived."""
         return self._answers.pop(number, None)
 
     def ask(self, steps: Mapping[BenchWorker, Step]) -> dict[BenchWorker, dict[str, Any]]:
         """Ask for steps, all at once, and wait for the answers.
 
         Raises:
-            TrialFailed: one failed, died or does not answer.
+            TrialFailed: a worker failed, died or does not answer.
         """
         numbers = {member: self.send(member, step) for member, step in steps.items()}
         deadline = time.monotonic() + ANSWER_S
@@ -192,10 +192,10 @@ class BenchWorkers:
         return {member: self._answers.pop(number) for member, number in numbers.items()}
 
     def look(self) -> None:
-        """Receive what workers have sent; never waits.
+        """Receive messages of workers; never waits.
 
         Raises:
-            TrialFailed: one failed, or died.
+            TrialFailed: a worker failed, or died.
         """
         for message in self._server.receive():
             if isinstance(message, Arrive):
@@ -226,7 +226,7 @@ class BenchWorkers:
             self._wait(deadline, f"not arrived within {START_S:g} s: {missing}")
 
     def dismiss(self) -> None:
-        """Send all workers home, and end those that are children of this process."""
+        """Dismiss all workers, and end those that are children of this process."""
         for member in self.members:
             if not self._server.send(member.name, Dismiss()) and member.child is not None:
                 member.child.kill()
@@ -236,13 +236,13 @@ class BenchWorkers:
 
     @contextmanager
     def open(self, trial: Trial, members: Mapping[int, BenchWorker]) -> Iterator[Session]:
-        """Open all endpoints of a trial, for as many runs as are wanted.
+        """Open all endpoints of a trial, for any number of runs.
 
         Raises:
             TrialFailed: a worker cannot take part; TransportError: this process cannot.
         """
         offsets_ns = {rank: self._offset_ns(member) for rank, member in members.items()}
-        # A receiver first: what it makes is there when senders look for it.
+        # The receiver opens first: senders look for the things that it makes.
         with ExitStack() as stack:
             with held_back():  # An endpoint that is not closed leaves its shared memory behind.
                 endpoint = Endpoint(trial, LEAD, self._options)
@@ -259,7 +259,7 @@ class BenchWorkers:
             )
             yield Session(self, endpoint, members, offsets_ns)
             self._note_drift(members, offsets_ns)
-            # A sender may have to be there until what it sent is gone, so it ends first.
+            # Senders close first: each stays until its messages have left.
             self.ask({member: Close() for member in members.values()})
 
     def _note_drift(self, members: Mapping[int, BenchWorker], offsets_ns: Mapping[int, int]) -> None:
@@ -270,7 +270,7 @@ class BenchWorkers:
                 self.clock_error_us = max(self.clock_error_us or 0.0, drift_us)
 
     def _offset_ns(self, member: BenchWorker) -> int:
-        """Measure how far a worker's clock is ahead of this one's; hosts have one clock each."""
+        """Measure the offset of a worker's clock from this one's; processes of a host share one clock."""
         if member.host == self.host:
             return 0
         fastest, offset = None, 0
@@ -293,7 +293,7 @@ def local_workers(number: int) -> Iterator[BenchWorkers]:
     """Start workers on this host; they end with the context, and with this process in any case.
 
     Raises:
-        TrialFailed: one ended before it took part.
+        TrialFailed: a worker ended before it took part.
     """
     server = ControlServer(JobKey.new())
     workers = BenchWorkers(server, LOOPBACK)
@@ -308,7 +308,7 @@ def local_workers(number: int) -> Iterator[BenchWorkers]:
                 keep_errors=False,
             )
             member = BenchWorker(name, workers.host, child)
-            members.append(member)  # From now on it is ended with the others, whatever is raised.
+            members.append(member)  # From now on ``dismiss`` ends it, whatever is raised.
             try:
                 _tell_root(child, server.address)
             except BrokenPipeError:
@@ -321,7 +321,7 @@ def local_workers(number: int) -> Iterator[BenchWorkers]:
 
 
 def _tell_root(child: Child, root: RootAddress) -> None:
-    """Tell a worker where this process listens, and the key: not by arguments, which any user may read."""
+    """Send a worker this process's address and key, on standard input: any user may read arguments."""
     assert child.process.stdin is not None
     with child.process.stdin as stdin:
         stdin.write(dumps(asdict(root)).encode())
@@ -329,7 +329,7 @@ def _tell_root(child: Child, root: RootAddress) -> None:
 
 @contextmanager
 def mpi_workers(world: World) -> Iterator[BenchWorkers]:
-    """Lead the other ranks of an MPI job, which ``take_part``."""
+    """Lead the other ranks of an MPI job, each of which runs ``take_part``."""
     hosts = [host.name for host in world.hosts]
     interface = LOOPBACK if len(set(hosts)) == 1 else own_address()
     server = ControlServer(JobKey.new(), interface)

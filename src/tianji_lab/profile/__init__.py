@@ -1,1 +1,1 @@
-"""`tianji profile`: measures the parts of a job, predicts what a split of the cores gives, recommends one."""
+"""`tianji profile`: measures a job's parts, predicts the rates of splits of the cores, recommends one."""

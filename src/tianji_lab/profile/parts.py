@@ -1,7 +1,7 @@
-"""Times of a job's parts: what an actor, a buffer and a learner take for a fragment and for an update.
+"""Measures the times of a job's parts: of actor and buffer for a fragment, of a learner for an update.
 
-They come from traces of short trainings, with the roles at work that will be at work: T_sp, T_sd and T_rv of
-Equation 1, and what an update takes, whose inverse is T_RL of Equation 4.
+The times come from traces of short trainings, with all roles at work as in a long training: T_sp, T_sd and
+T_rv of Equation 1, and the time of an update, whose inverse is T_RL of Equation 4.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ TRACED_S: Final = 2.0
 
 
 class Part(Message):
-    """Times of one short training: seconds of work for each fragment, for each update.
+    """Times of one short training: seconds of work for each fragment and for each update.
 
     Attributes:
-        learners, learner_cores, actors, num_envs: of the split that was trained with.
-        samples: env steps of experience in a fragment, on average (auto-reset steps are none).
-        act_s: an actor's inference, for a fragment; ``step_s`` its environments, ``rest_s`` all else; T_sp is
-            their sum.
-        push_s: T_sd, to push the fragment.
-        receive_s: T_rv, to receive, check and store it; with a buffer of its own its whole work.
-        update_s: a learner's update; ``draw_s`` to get its batch, ``other_s`` all else, publishing included.
+        learners, learner_cores, actors, num_envs: of the training's split.
+        samples: mean env steps of experience in a fragment (auto-reset steps do not count).
+        act_s: inference of an actor for a fragment; ``step_s`` its environments, ``rest_s`` all else; T_sp is
+            the sum of the three.
+        push_s: T_sd, time to push the fragment.
+        receive_s: T_rv, time to receive, check and store the fragment; the whole work of a buffer in a
+            process of its own.
+        update_s: a learner's update; ``draw_s`` to get its batch, ``other_s`` all else, with publishing.
         uses_per_update: sample uses of an update over all learners of a group.
-        uses_per_step: sample uses of an env step; rho where they are held at it.
+        uses_per_step: sample uses of an env step; rho where the uses are held at it.
         updates_per_version: updates between two published policies.
     """
 
@@ -62,12 +63,12 @@ class Part(Message):
 
     @property
     def sample_s(self) -> float:
-        """T_sp, seconds in which an actor makes a fragment."""
+        """T_sp, seconds of an actor to make a fragment."""
         return self.act_s + self.step_s + self.rest_s
 
     @property
     def learn_s(self) -> float:
-        """Seconds of a learner for an update, reception apart."""
+        """Seconds of a learner for an update, without reception."""
         return self.update_s + self.draw_s + self.other_s
 
 
@@ -75,13 +76,13 @@ class Measurements(Message):
     """Parts of a job on one machine.
 
     Attributes:
-        fingerprint: of the settings that they depend on.
+        fingerprint: of the settings that the measurements depend on.
         cores: usable ones of the machine.
         rho: uses of each sample.
         fragment_bytes: of a fragment with the configured number of environments.
-        busy: share of the cores that was at work with something else beforehand.
-        seconds: that measuring took.
-        parts: the configured size first.
+        busy: share of the cores that were at work with something else beforehand.
+        seconds: duration of the measurements.
+        parts: the configured number of environments first.
     """
 
     schema_number: int = SCHEMA
@@ -97,7 +98,7 @@ class Measurements(Message):
 
 @dataclass(frozen=True)
 class Measured:
-    """Measurements, and a description of the machine and libraries by subject."""
+    """Measurements, and descriptions of the machine and the libraries by subject."""
 
     measurements: Measurements
     environment: dict[str, str]
@@ -117,7 +118,7 @@ def measure_parts(
     """Measure a job's parts on this machine.
 
     Args:
-        cores: usable ones.
+        cores: usable ones of this machine.
         sizes: numbers of environments of an actor with which the config is valid.
         busy: see ``Measurements``.
 
@@ -149,7 +150,7 @@ def measure_parts(
 def _splits(job: JobConfig, cores: int, sizes: Sequence[int]) -> Iterator[Split]:
     """Yield the splits to measure: the configured size, other sizes, more learner cores, more learners.
 
-    All cores are at work in each of them as far as the job allows, as they will be in a training.
+    In each split all cores are at work as far as the job allows, as in a training.
     """
     own = replace(split_of(job), groups=1)
     if job.distribution.one_process or job.distribution.mode == "sync":
@@ -194,7 +195,7 @@ def _part(job: JobConfig, split: Split, trained: Trained) -> Part:
     """Read the times of a split's roles from the trace of a training.
 
     Raises:
-        RunFailed: no fragment or no update was done within it.
+        RunFailed: the trace has no fragment or no update.
     """
     assert trained.timeline is not None
     lanes, learner = trained.timeline.lanes, trained.learner
@@ -239,13 +240,13 @@ def _rest_s(lane: Lane) -> float:
 
 
 def _reception_s(lane: Lane, job: JobConfig) -> float:
-    """Seconds of a buffer for its fragments: beside a learner, whose time has the rest, only its claims."""
+    """Seconds of a buffer for its fragments; only the claims if it takes turns with a learner."""
     own_process = not (job.distribution.buffer.colocate or job.distribution.one_process)
     return lane.busy * lane.seconds if own_process else lane.seconds_of("claim")
 
 
 def _experience(job: JobConfig, split: Split, trained: Trained) -> float:
-    """Env steps of a fragment that are experience: each episode costs the one in which it is reset."""
+    """Env steps of experience in a fragment: each episode has one step that only resets the environment."""
     learner = trained.learner
     share = learner.env_steps / max(1, learner.env_steps + learner.episodes)
     return share * job.distribution.actor.send_size * split.num_envs

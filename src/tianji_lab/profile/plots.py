@@ -1,7 +1,7 @@
-"""The paper's Figure 6(a) for a config and a machine: where production meets consumption.
+"""Draws the paper's Figure 6(a) for a config and a machine: production against consumption.
 
-Lines are the model's: solid as far as the cores of this machine go, dashed beyond. Squares are trainings.
-Buffers may receive a hundred times as fast as learners learn: then a word stands for the line of reception.
+Lines are the model's: solid up to the cores of this machine, dashed beyond. Squares are trainings. Buffers
+may receive a hundred times as fast as learners learn: then a label replaces the line of reception.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from tianji_lab.profile.race import Contender
 from tianji_lab.profile.result import Profile
 
 HEIGHT: Final = 2.9
-"""Inches."""
+"""Height of the figure in inches."""
 BEYOND: Final = 2
-"""The axis goes so many times as far as the balance point, or the recommended actors."""
+"""Length of the axis, as a multiple of the balance point or the recommended actors."""
 FEWEST: Final = 4
-"""Actors that the axis goes to at least."""
+"""Minimum actors at the end of the axis."""
 POINTS: Final = 64
-"""Of a line."""
+"""Maximum points of a line, about."""
 HEADROOM: Final = 1.06
-"""The axis goes so many times as high as the highest line."""
+"""Height of the axis, as a multiple of the highest line."""
 LOW: Final = 0.2
-"""Share of the height below which words find no room under a line."""
+"""Share of the axis's height below which a label has no room under a line."""
 MOST: Final = 1 << 16
-"""Actors after which no balance point is looked for."""
+"""Maximum actors in the search for the balance point."""
 DASHES: Final = (0, (2.2, 1.6))
 COLORS: Final = {"production": BLUE, "reception": AMBER, "consumption": GREEN, "throughput": BLACK}
 WIDTHS: Final = {"production": 2.4, "reception": 2.4, "consumption": 2.4, "throughput": 0.9}
-"""Throughput runs along the line of whatever limits it: thin on thick, both are seen."""
+"""Widths of the lines. Throughput follows the line of its limit: thin on thick, both are visible."""
 RECOMMENDED: Final = (0, (1, 1.2))
 """Dashes of the line at the recommended actors."""
 
 At = Callable[[int], Prediction]
-"""What so many actors of a group give; all else is as recommended."""
+"""Prediction for a number of actors of a group; the rest of the split is the recommended one."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A split that was trained with.
+    """Mark of a split that was trained with.
 
     Attributes:
         actors: of a group.
         uses_per_s: over all groups.
-        reach: how far trainings went below and above it.
-        is_other: learners or environments were not those of the lines.
+        reach: of the error bar, below and above.
+        is_other: whether the split differs from that of the lines in more than actors.
     """
 
     actors: int
@@ -95,7 +95,7 @@ def draw(found: Profile, path: Path) -> None:
 
 
 def _predictor(found: Profile) -> At:
-    """Predict the recommended split with other actors, as if there were cores for all that are pinned."""
+    """Make the function that predicts the recommended split with other actors; pinned ones all have cores."""
     split = found.recommended.split
     cluster = Cluster(MOST) if split.pinned else found.cluster
     model = Model(found.job, found.measured.measurements, cluster)
@@ -113,7 +113,7 @@ def _point(contender: Contender, recommended: Prediction) -> Point:
 
 
 def balance_point(at: At) -> int | None:
-    """Find the fewest actors that produce what the rest can take (Equation 4); None if none do."""
+    """Find the fewest actors that produce what the other roles can take (Equation 4); None if none do."""
     enough = 1
     while not _is_enough(at(enough)):
         enough *= 2
@@ -130,7 +130,7 @@ def balance_point(at: At) -> int | None:
 
 
 def shown_actors(recommended: int, balance: int | None, points: Sequence[Point]) -> list[int]:
-    """Choose the actors of a group that lines are drawn for."""
+    """Choose the numbers of actors of a group for the points of the lines."""
     last = max(FEWEST, BEYOND * recommended, BEYOND * (balance or 1), *(point.actors for point in points))
     stride = (last - 1) / (POINTS - 1)
     spread = range(1, last + 1) if last <= POINTS else (round(1 + stride * place) for place in range(POINTS))
@@ -138,7 +138,7 @@ def shown_actors(recommended: int, balance: int | None, points: Sequence[Point])
 
 
 def plot_curve(axes: Axes, curve: Sequence[Prediction], cores: int) -> None:
-    """Draw the four lines, dashed where they go beyond the cores of this machine."""
+    """Draw the four lines, dashed beyond the cores of this machine."""
     here = sum(_is_here(prediction, cores) for prediction in curve)
     for quantity, color in COLORS.items():
         x = [prediction.split.actors for prediction in curve]
@@ -150,7 +150,7 @@ def plot_curve(axes: Axes, curve: Sequence[Prediction], cores: int) -> None:
 
 
 def _scale(axes: Axes, curve: Sequence[Prediction], points: Sequence[Point]) -> None:
-    """Leave room for every line but that of reception, which may lie a hundred times as high."""
+    """Scale the axes to all lines except reception, which may lie a hundred times as high."""
     shown = [_uses_per_s(each, quantity) for each in curve for quantity in COLORS if quantity != "reception"]
     axes.set_ylim(0, HEADROOM * max(*shown, *(point.uses_per_s + point.reach[1] for point in points)))
     axes.set_xlim(0, 1.03 * curve[-1].split.actors)
@@ -195,7 +195,7 @@ def _mark_balance(axes: Axes, balance: Prediction) -> None:
         markeredgewidth=0.9,
         zorder=5,
     )
-    is_low = height < LOW * axes.get_ylim()[1]  # There is no room between the star and the axis.
+    is_low = height < LOW * axes.get_ylim()[1]  # No room for the label between star and axis.
     axes.annotate(
         "1 actor is enough" if is_ample else f"balance: {several(actors, 'actor')}",
         (actors, height),
@@ -219,7 +219,7 @@ def _finish(axes: Axes, recommended: Prediction) -> None:
 
 
 def _note_reception(axes: Axes, curve: Sequence[Prediction]) -> bool:
-    """Name the reception where its line lies above the axes; says whether it does."""
+    """Label the reception if its line lies above the axes; returns whether it does."""
     lowest = min(_uses_per_s(prediction, "reception") for prediction in curve)
     if lowest <= axes.get_ylim()[1]:
         return False

@@ -1,6 +1,6 @@
 """Trains with the candidates in turns, and drops the worst until one is ahead: successive halving.
 
-All start from one warm fork server, so a training of three seconds takes about five.
+All trainings start from one warm fork server, so a training of three seconds takes about five.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tianji_lab.profile.candidates import TIE, Candidate
 from tianji_lab.profile.trainer import Trainer
 
 RACE_S: Final = 60.0
-"""How long a race lasts, by default."""
+"""Default length of a race in seconds."""
 WINDOW_S: Final = 3.0
 """Seconds of each training that count in the first round; each later round has twice as many."""
 FAR_BEHIND: Final = 0.15
-"""A candidate that is behind by more than this share is dropped at once."""
+"""Share of the best rate by which a candidate has to be behind to be dropped at once."""
 ROUNDS: Final = 5
-"""Trainings with each candidate to verify the race, in turns: a machine that drifts is fair to all."""
+"""Trainings with each candidate to verify the race, in turns, so that a drifting machine is fair to all."""
 VERIFIED_S: Final = 5.0
-"""Seconds of each of these that count."""
+"""Seconds of each verifying training that count."""
 
 
 @dataclass
@@ -35,8 +35,8 @@ class Contender:
     """A candidate, and the rates of its trainings.
 
     Attributes:
-        seconds: of each training, that counted.
-        failure: why a training with it failed; empty if none did.
+        seconds: of each training that count.
+        failure: why a training failed; empty if none did.
     """
 
     candidate: Candidate
@@ -52,7 +52,7 @@ class Contender:
 
     @property
     def measured_steps(self) -> float:
-        """Env steps a second, likewise."""
+        """Env steps a second, over all its trainings."""
         return self._mean(self.steps_per_s)
 
     @property
@@ -62,11 +62,11 @@ class Contender:
 
     @property
     def spread(self) -> float:
-        """How far its trainings lie apart, as a share of their median."""
+        """Difference between its fastest and slowest training, as a share of their median."""
         return (max(self.uses_per_s) - min(self.uses_per_s)) / self.median
 
     def train(self, trainer: Trainer, seconds: float, progress: Progress) -> None:
-        """Train once; a split that fails is out of the race, and ends none of the others."""
+        """Train once; after a failure this contender is out of the race, and the others go on."""
         split = self.candidate.split
         pins = "" if split.pinned else ", shared cores"
         progress.begin(f"training with {split.name}, {split.num_envs} environments an actor{pins}")
@@ -90,9 +90,9 @@ class Race:
     """Result of a race.
 
     Attributes:
-        contenders: all that were trained with: the winner, those that it had to beat in the end, best first,
-            and those that were dropped before.
-        is_clear: the best of the last rounds has beaten the others there in each of its trainings.
+        contenders: all that were trained with: the winner, the other finalists, best first, and those that
+            were dropped before.
+        is_clear: whether the best finalist has beaten the others in each of its trainings.
         seconds: duration of the race.
         failed: candidates whose trainings failed.
     """
@@ -104,7 +104,7 @@ class Race:
 
     @property
     def winner(self) -> Contender:
-        """The best; of those no further apart than a tie, the one with the fewest changes."""
+        """The best contender; in a tie, the one with the fewest changes."""
         return self.contenders[0]
 
 
@@ -121,7 +121,7 @@ def race(trainer: Trainer, candidates: Sequence[Candidate], seconds: float, prog
         progress.total += len(left)
         for contender in left:
             turn_s = time.monotonic()
-            # Two are trained with in any case: without a second one it would be no race.
+            # Two contenders train in any case: a race has at least two.
             trained = sum(bool(one.seconds) for one in contenders)
             if turn_s + window_s + overhead_s > began_s + seconds and trained > 1:
                 is_whole = False
@@ -136,7 +136,7 @@ def race(trainer: Trainer, candidates: Sequence[Candidate], seconds: float, prog
     finalists = _ranked(left)
     first = fewest_changes([one for one in finalists if one.measured >= (1 - TIE) * finalists[0].measured])
     dropped = [one for one in contenders if one.seconds and one not in left and not one.failure]
-    dropped.sort(key=lambda one: (-len(one.seconds), -one.measured))  # Those that came further come first.
+    dropped.sort(key=lambda one: (-len(one.seconds), -one.measured))  # Later dropped ones come first.
     return Race(
         [first, *(one for one in finalists if one is not first), *dropped],
         is_whole and _is_clear(left),
@@ -146,12 +146,12 @@ def race(trainer: Trainer, candidates: Sequence[Candidate], seconds: float, prog
 
 
 def fewest_changes(contenders: Sequence[Contender]) -> Contender:
-    """Take the first of those that change least of the config."""
+    """Find the first contender with the fewest changes of the config."""
     return min(contenders, key=lambda one: len(one.candidate.changes))
 
 
 def verify(trainer: Trainer, candidates: Sequence[Candidate], progress: Progress) -> list[Contender]:
-    """Train with all candidates in turns, some rounds long; those that did not fail, in their order."""
+    """Train with all candidates in turns, ``ROUNDS`` times; returns those that did not fail, in order."""
     contenders = [Contender(candidate) for candidate in candidates]
     progress.total += ROUNDS * len(contenders)
     for _ in range(ROUNDS):
@@ -166,7 +166,7 @@ def _ranked(contenders: Sequence[Contender]) -> list[Contender]:
 
 
 def _better_half(contenders: Sequence[Contender]) -> list[Contender]:
-    """Keep the better half without those that are far behind, but two at least."""
+    """Keep the better half, without those that are far behind, but at least two."""
     ranked = _ranked(contenders)
     near = sum(one.measured >= (1 - FAR_BEHIND) * ranked[0].measured for one in ranked)
     return ranked[: max(2, min(near, math.ceil(len(ranked) / 2)))]

@@ -1,6 +1,6 @@
-"""What `tianji profile` prints: times of the parts, the race, what to change, and what that gives.
+"""Prints the results of `tianji profile`: times of the parts, the race, the recommended split and its gain.
 
-Lines are made for 80 columns; commands and TOML are never broken, so that they can be copied.
+Lines have at most 80 columns; commands and TOML are never broken, so that users can copy them.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from tianji_lab.profile.split import GROUPS, Split
 
 WIDTH: Final = 80
 BEST_WITHIN: Final = 0.05
-"""A winner that is no further behind the best was well chosen."""
+"""Share behind the best within which a winner was well chosen."""
 SAME: Final = 0.005
-"""A gain below this is none."""
+"""Gain below which two rates are the same."""
 OWN_SAMPLES: Final = (
     "Each group learns from samples of its own, and parameters are averaged: what that learns in how many "
     "steps is not what one group would."
 )
 UNPINNED: Final = "~"
-"""Marks splits whose roles share all cores."""
+"""Mark of splits whose roles share all cores."""
 IN_HEADER: Final = ("CPU", "cores", "measured")
-"""Subjects of the environment that the header shows."""
+"""Subjects of the environment's description that the header shows."""
 
 Fact = tuple[str, str | Text]
 
@@ -47,7 +47,7 @@ def print_profile(found: Profile, *, writes: bool = False) -> None:
     """Print a profile.
 
     Args:
-        writes: the config is written; how to do that is left out.
+        writes: the command also writes the config, so leave out how to do that.
     """
     console = Console(highlight=False)
     _print_header(console, found)
@@ -65,7 +65,7 @@ def print_profile(found: Profile, *, writes: bool = False) -> None:
 
 
 def print_written(to: Path, candidate: Candidate) -> None:
-    """Print what was written, and how to use it."""
+    """Print the file that was written, and how to train with it."""
     console = Console(highlight=False)
     console.print()
     console.print(Text(f"{to} is written: {_roles(candidate.split)}"), soft_wrap=True)
@@ -236,7 +236,7 @@ def _print_recommendation(console: Console, found: Profile) -> None:
 
 
 def _rates(found: Profile) -> str:
-    """Say what the recommended split gives, predicted and measured, and how that lies to the config's own."""
+    """Describe the rates of the recommended split, and the gain over the config's own split."""
     rho, predicted = found.measured.measurements.rho, found.recommended.prediction.throughput
     before, after = found.as_it_is.throughput, predicted
     words = f"Predicted: {count(predicted)} sample uses a second"
@@ -261,7 +261,7 @@ def _gain(before: float, after: float) -> str:
 
 
 def _equation_4(found: Profile) -> str:
-    """Show how the recommended split meets Equation 4."""
+    """Write Equation 4 with the numbers of the recommended split."""
     split, prediction = found.recommended.split, found.recommended.prediction
     cores = f"M_L + M_A = {split.cores_of_learners} + {split.cores_of_actors}"
     there, free = _cores(found.cluster.cores), found.cluster.cores - split.cores
@@ -300,7 +300,7 @@ def _next_steps(found: Profile, *, writes: bool) -> Iterator[Fact]:
 
 
 def _cluster_words(found: Profile) -> str:
-    """Name the cluster as the command line does, where it is not the config's hosts."""
+    """Write the cluster as options of the command; empty if it is the config's hosts."""
     cluster, hosts = found.cluster, found.hosts
     words = ""
     if cluster.cores_per_node != hosts.cores_per_node:
@@ -318,7 +318,7 @@ def _set_words(settings: Iterable[str]) -> str:
 
 
 def _roles(split: Split) -> str:
-    """Name a split: 1 learner with 2 cores and 3 actors of 16 environments."""
+    """Describe a split: 1 learner with 2 cores and 3 actors of 16 environments."""
     learners = f"{several(split.learners, 'learner')} with {_cores(split.learner_cores)}"
     each = " each" if split.learners > 1 else ""
     actors = f"{several(split.actors, 'actor')} of {several(split.num_envs, 'environment')}"
@@ -351,7 +351,7 @@ def _print_facts(console: Console, facts: Iterable[tuple[str, str | Text]]) -> N
     facts = list(facts)
     width = max((len(label) for label, _ in facts), default=0)
     for label, fact in facts:
-        # Soft wrapping leaves commands whole in a pipe, where rich takes every reader for 80 columns wide.
+        # Soft wrapping leaves commands whole in a pipe, where rich assumes a width of 80 columns.
         lines: list[str | Text] = [fact] if isinstance(fact, Text) else [*_lines(fact, WIDTH - width - 2)]
         for place, line in enumerate(lines):
             said = Text.assemble(((label if place == 0 else "").ljust(width), LABEL), "  ", line)
@@ -364,5 +364,5 @@ def _print_wrapped(console: Console, words: str, style: str = "", indent: str = 
 
 
 def _lines(words: str, width: int, indent: str = "") -> list[str]:
-    """Break words into lines; what can be copied, such as a path, stays whole."""
+    """Break text into lines between words, so that a path, for example, stays whole."""
     return wrap(words, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

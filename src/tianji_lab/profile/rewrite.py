@@ -1,4 +1,4 @@
-"""Writes a config anew with another split: comments, order and ``extends`` stay, and so does all else."""
+"""Writes a config anew with another split, and keeps comments, order, ``extends`` and all other keys."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tianji_lab.profile.split import ACTORS, PINNED
 
 EXTENDS: Final = "extends"
 PLACES: Final = ("extensions", "files")
-"""Keys of ``[experiment]`` whose paths begin where the config lies."""
+"""Keys of ``[experiment]`` whose paths are relative to the config's directory."""
 SET: Final = "--set"
 OF_MACHINE: Final = tuple(tuple(key.split(".")) for key in (ACTORS, PINNED))
-"""Keys that mean something else on another machine while a config does not say them."""
+"""Keys whose default values depend on the machine."""
 
 
 def _check_place(config: str, to: Path) -> None:
-    """Refuse a place that is the config's own, or that of one that it extends, or where none can be."""
+    """Refuse a file that cannot be written, or that is the config itself or one that it extends."""
     place = f"--write {to}"
     if to.is_dir():
         raise UsageError(f"{place}: is a directory; name a file, such as {to / 'split.toml'}")
@@ -43,12 +43,12 @@ def _check_place(config: str, to: Path) -> None:
 
 
 def rewritten(config: str, overrides: Sequence[str], settings: Sequence[str], to: Path) -> bytes:
-    """Make a config with other settings, as it is to be in a place, and make sure that a file can be there.
+    """Make the text of a config with other settings, for a file in another place; checks that place.
 
-    What the config, with those that it extends, says already is not written again.
+    The text does not repeat values that the config, or one that it extends, sets already.
 
     Raises:
-        UsageError: it cannot be written there.
+        UsageError: the config cannot be written there.
     """
     changes: dict[KeyPath, object] = {}
     before, after = read(config), read(config, [*overrides, *settings])
@@ -70,10 +70,10 @@ def rewritten(config: str, overrides: Sequence[str], settings: Sequence[str], to
 
 
 def write(config: str, overrides: Sequence[str], settings: Sequence[str], to: Path) -> None:
-    """Write a config with other settings; another file that is in the place is replaced.
+    """Write a config with other settings; replaces another file in its place.
 
     Raises:
-        UsageError: it cannot be written there.
+        UsageError: the config cannot be written there.
     """
     content = rewritten(config, overrides, settings, to)
     try:
@@ -94,19 +94,19 @@ def _changed(before: Tree, changes: Mapping[KeyPath, object]) -> bytes:
 
 
 def _changes(before: Tree, after: Tree, means: Mapping[str, Any]) -> Iterator[tuple[KeyPath, object]]:
-    """Yield what was set to something else than the config and its bases say, or mean where they do not."""
+    """Yield the overrides whose values differ from those of the config and its bases, or from defaults."""
     own = shown(before.files[0])
     for path in [path for path, origin in after.origins.items() if origin == SET]:
         value = _value(after.values, path)
         if value == _value(before.values, path, _value(means, path)):
             continue
-        # A table that is no section is inherited as a whole, so it has to be written as a whole.
+        # A config inherits a table that is no section as a whole, so the table is written as a whole.
         key = next((path[:end] for end in range(1, len(path)) if path[:end] not in SECTIONS), path)
         yield (path, value) if before.origin(key) == own else (key, _value(after.values, key))
 
 
 def _of_machine(before: Tree, after: Tree) -> dict[KeyPath, object]:
-    """Describe what the config leaves to the machine, and would be something else on another."""
+    """Return the values of keys that the config leaves to the machine; another machine may choose others."""
     values = {path: _value(after.values, path) for path in OF_MACHINE if _value(before.values, path) is None}
     return {path: value for path, value in values.items() if value is not None}
 
@@ -114,7 +114,7 @@ def _of_machine(before: Tree, after: Tree) -> dict[KeyPath, object]:
 def _of_place(
     before: Tree, after: Tree, meant: JobConfig, directory: Path
 ) -> Iterator[tuple[KeyPath, object]]:
-    """Yield what has to be said otherwise for a config to mean the same in another directory."""
+    """Yield the paths that have to change so that a config means the same in another directory."""
     own, *bases = before.files
     moved = own.resolve().parent != directory.resolve()
     if bases:
@@ -134,7 +134,7 @@ def _from(directory: Path, path: Path) -> str:
 
 
 def _means(content: bytes, directory: Path) -> JobConfig:
-    """Load a config as if it lay in a directory."""
+    """Load a config as a file of a directory."""
     with tempfile.NamedTemporaryFile(dir=directory, prefix=".", suffix=".toml") as file:
         file.write(content)
         file.flush()
@@ -142,7 +142,7 @@ def _means(content: bytes, directory: Path) -> JobConfig:
 
 
 def _nameless(job: JobConfig) -> JobConfig:
-    """Leave out the experiment's name, which may be that of the file."""
+    """Leave out the experiment's name, which may come from the file's name."""
     return job.model_copy(update={"experiment": job.experiment.model_copy(update={"name": ""})})
 
 
@@ -155,7 +155,7 @@ def _cannot_be_said(before: Tree, changes: Mapping[KeyPath, object]) -> str:
 
 
 def _value(values: Mapping[str, Any], path: KeyPath, default: object = None) -> object:
-    """Find a value in tables; ``default`` if it is not there."""
+    """Find a value in nested tables; returns ``default`` if there is none."""
     found: object = values
     for key in path:
         if not isinstance(found, Mapping) or key not in found:

@@ -1,4 +1,4 @@
-"""`tianji profile`: measures the parts of a job, lists splits of the cores, and has the best of them race."""
+"""`tianji profile`: measures the parts of a job, lists splits of the cores, and races the best of them."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ MB: Final = 1e6
 NAME: Final = "profile"
 """File name stem of the results."""
 SHOWN: Final = 6
-"""Candidates that a user is shown."""
+"""Maximum candidates in the report."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """The command line.
+    """Options of the command line.
 
     Attributes:
         cores: cores of each node; None for as many as were measured.
@@ -71,7 +71,7 @@ class Options:
         return not (self.cores is None and self.nodes is None and self.gpus is None)
 
     def cluster(self, measured_cores: int, hosts: int) -> Cluster:
-        """Describe the machines whose cores are split: by default those measured, as many as hosts."""
+        """Describe the machines whose cores are split; the config's hosts, like the measured, by default."""
         return Cluster(
             cores_per_node=self.cores or measured_cores,
             nodes=self.nodes or hosts,
@@ -88,7 +88,7 @@ def profile(options: Options) -> int:
 
     Raises:
         UsageError: the command does not fit together; ConfigError: the config cannot be run.
-        TianjiError: something could not be measured or written.
+        TianjiError: a measurement or a write failed.
     """
     _refuse_launchers()
     job = load_config(options.config, options.overrides)
@@ -119,7 +119,7 @@ def profile(options: Options) -> int:
                 if options.out is not None:
                     progress.begin("tracing a training with the recommended split")
                     timeline = trainer.train(found.recommended.settings, VERIFIED_S, traced=True).timeline
-        finally:  # What was found is no less true if a training fails, or nobody reads what is printed.
+        finally:  # The results stay true if a training fails, or if the output's pipe has gone.
             stack.close()
             try:
                 if options.json_to != "-":
@@ -151,7 +151,7 @@ def _refuse_populations(config: str, job: JobConfig) -> None:
 
 
 def _check_cluster(options: Options, job: JobConfig, earlier: Measured | None) -> None:
-    """Refuse machines that do not fit the config, or that are not here where they have to be."""
+    """Refuse machines that do not fit the config, or that ``--verify`` cannot train on."""
     link = options.link_mb_per_s
     if link is not None and not 0 < link < math.inf:
         raise UsageError(f"--link-mb {link:g} is no speed; 125 is one, of 1 Gbit/s")
@@ -169,8 +169,8 @@ def _check_cluster(options: Options, job: JobConfig, earlier: Measured | None) -
             f"--verify trains on this machine alone, and {cluster.nodes} nodes are to be split: "
             "--nodes 1 would be right, or leave out --verify"
         )
-    # With fewer cores than are here, what is trained with would not be what was predicted: roles that have to
-    # take turns in the one would have a core each in the other.
+    # With fewer cores than this machine has, trainings would not match predictions: roles that take turns in
+    # the prediction would have a core each in the training.
     if cluster.cores_per_node != usable:
         right = f"--cores {usable} would be right" if options.cores else "measure here, without --from"
         raise UsageError(
@@ -205,7 +205,7 @@ def _measured(
         progress=progress,
     )
     engine = job.distribution.transport.local
-    # MPI's version is MPI's to tell, and it would have to be initialised here for that.
+    # Only MPI knows its version, and would have to be initialised here for that.
     environment = describe([] if engine == "mpi" else [engine], ["here"], None, busy)
     return trainer, Measured(measurements, environment)
 
@@ -233,10 +233,10 @@ def _profile(options: Options, job: JobConfig, measured: Measured) -> tuple[Prof
 
 
 def _hand_over(options: Options, found: Profile, timeline: Timeline | None, *, is_whole: bool) -> None:
-    """Write every file that was asked for.
+    """Write all requested files.
 
     Args:
-        is_whole: the race that was to decide is over; else no config is written.
+        is_whole: whether the deciding race is over; otherwise no config is written.
     """
     _result(found, timeline).hand_over(out=options.out, json_to=options.json_to)
     if options.write is None or not is_whole:

@@ -1,4 +1,4 @@
-"""A split of the cores between learners and actors, and the settings that give a config this split."""
+"""Splits of the cores between learners and actors, and the settings that give a config a split."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRANSPORT: Final = "distribution.transport"
 _OF_AVERAGING: Final = tuple(f"distribution.sync_{key}" for key in ("interval", "wait_s", "optimizer"))
 
 ENVS_TRIED: Final = (Fraction(1, 4), Fraction(1, 2), Fraction(1), Fraction(2), Fraction(4))
-"""Numbers of environments of an actor that are compared, as multiples of the configured one."""
+"""Numbers of environments of an actor to compare, as multiples of the configured one."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Split:
         num_envs: N environments of each actor.
         groups: G learner sets with their own buffers and actors.
         buffer_cores: cores of each group's buffer; 0 where it takes turns with a learner.
-        pinned: each process is tied to cores of its own, as far as there are enough; else all processes
-            share all cores.
+        pinned: whether each process is tied to cores of its own, as far as there are enough; otherwise all
+            processes share all cores.
     """
 
     learners: int
@@ -68,7 +68,7 @@ class Split:
 
     @property
     def cores(self) -> int:
-        """M_L + M_A, as if no role shared a core."""
+        """M_L + M_A, the cores of a split whose roles share none."""
         return self.cores_of_learners + self.cores_of_actors
 
     @property
@@ -108,9 +108,9 @@ def split_of(job: JobConfig) -> Split:
 
 
 def split_values(split: Split) -> dict[str, str]:
-    """What a split sets.
+    """Values of the keys that a split sets.
 
-    Cores of an actor and of a buffer are not among it: they are the config's in every split of it.
+    Cores of an actor and of a buffer are not among them: every split keeps the config's.
     """
     return {
         GROUPS: str(split.groups),
@@ -123,7 +123,7 @@ def split_values(split: Split) -> dict[str, str]:
 
 
 def with_split(job: JobConfig, split: Split) -> JobConfig:
-    """Give a config another split, whether it can be run or not."""
+    """Give a config another split, without validation."""
     distribution = job.distribution
     learner, actor = distribution.learner, distribution.actor
     values = {
@@ -144,7 +144,7 @@ def as_settings(values: Mapping[str, str]) -> list[str]:
 
 
 def host_values(job: JobConfig, hosts: int) -> dict[str, str]:
-    """What a number of hosts sets."""
+    """Values of the keys that a number of hosts sets."""
     transport, remote = job.distribution.transport, remote_engine(job)
     settings = {HOSTS: str(hosts)}
     if hosts > 1 and remote != transport.remote:
@@ -153,17 +153,16 @@ def host_values(job: JobConfig, hosts: int) -> dict[str, str]:
 
 
 def remote_engine(job: JobConfig) -> str:
-    """Name the engine between hosts: zmq, which is always there, where the config's does not reach them."""
+    """Name the engine between hosts: the config's, or zmq (always installed) if that stays inside a host."""
     remote = job.distribution.transport.remote
     return remote if crosses_hosts(remote) else "zmq"
 
 
 def fingerprint(job: JobConfig) -> str:
-    """Hash what measurements of a job's parts depend on: all but what a split or an experiment sets.
+    """Hash the settings that measurements of a job's parts depend on.
 
-    Nor do they depend on user roles, nor on how groups average, which is reckoned.
-
-    Hosts are a part of it in so far as the engine between them is measured only where there are several.
+    These are all settings except those of a split, of the experiment and of user roles, and those of the
+    groups' averaging, which is not measured. The engine between hosts counts only with several hosts.
     """
     config = job.model_dump(mode="json", exclude={"experiment", "roles"})
     transport = job.distribution.transport
@@ -180,7 +179,7 @@ def fingerprint(job: JobConfig) -> str:
 
 
 def num_envs_options(config: str, overrides: Sequence[str] = ()) -> tuple[int, ...]:
-    """Numbers of environments with which a config can be run, the configured one among them, ascending."""
+    """List numbers of environments with which a config is valid, also the configured one, ascending."""
     configured = load_config(config, overrides).environment.num_envs
     tried = [configured * times for times in ENVS_TRIED]
     whole = [int(number) for number in tried if number.denominator == 1]
@@ -188,7 +187,7 @@ def num_envs_options(config: str, overrides: Sequence[str] = ()) -> tuple[int, .
 
 
 def _is_valid(config: str, overrides: Sequence[str], num_envs: int) -> bool:
-    """Whether at least one actor may have so many environments."""
+    """Whether a config is valid with one actor of this number of environments."""
     try:
         load_config(config, [*overrides, f"{NUM_ENVS}={num_envs}", f"{ACTORS}=1"])
     except ConfigError:

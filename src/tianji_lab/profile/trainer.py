@@ -1,7 +1,7 @@
-"""Short trainings of one config with different splits, all from one warm fork server.
+"""Runs short trainings of one config with different splits, all from one warm fork server.
 
-A training goes on until it has learnt for some seconds, whatever its stop rules say. Its root runs in this
-process, so nothing is imported twice: it takes about a second until it learns.
+A training goes on until it has learnt for some seconds; the config's stop rules do not count. Its root runs
+in this process, so nothing is imported twice, and learning begins after about a second.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from tianji_cli.wire.reports import LearnerReport
 SETTLES_S: Final = 0.6
 """Seconds after the first update that do not count: queues fill."""
 LEAST_CYCLES: Final = 3
-"""Rollouts, or fragments of a replay, that a measurement spans at least, unless that takes ``ENOUGH_S``."""
+"""Minimum rollouts, or fragments of a replay, of a measurement, unless they take ``ENOUGH_S``."""
 ENOUGH_S: Final = 30.0
 PATIENCE_S: Final = 120.0
-"""How long a training may take to its first update, and from there to its end."""
+"""Maximum seconds of a training to its first update, and from there to its end."""
 SLOW: Final = "training.warmup_steps, training.rollout_steps or distribution.actor.send_size may be smaller"
 TO_MEASURE: Final = (
     "distribution.hosts=1",
@@ -54,8 +54,8 @@ class Trained:
     Attributes:
         steps_per_s: env steps received a second, over all groups.
         uses_per_s: sample uses a second for which steps were received.
-        learner: what the learners had counted at its end.
-        timeline: what its roles did; None if it was not traced.
+        learner: counters of the learners at the end.
+        timeline: trace of the roles; None if the training was not traced.
     """
 
     steps_per_s: float
@@ -65,10 +65,10 @@ class Trained:
 
 
 class Trainer:
-    """Owns the fork server, and a directory for what the trainings leave behind.
+    """Runs short trainings; owns the fork server, and a temporary directory for the runs.
 
     Args:
-        overrides: ``SECTION.KEY=VALUE`` settings of the user's.
+        overrides: the user's ``SECTION.KEY=VALUE`` settings.
 
     Attributes:
         fragment_bytes: size of a fragment.
@@ -98,13 +98,13 @@ class Trainer:
         """Train with a split until it has learnt for some seconds.
 
         Args:
-            settings: give the config the split.
+            settings: that give the config the split.
             seconds: that count.
-            traced: for so long its roles are traced, too, which costs a few per cent of their speed.
+            traced: trace the roles in these seconds, which costs a few per cent of their speed.
 
         Raises:
-            RunFailed: it failed, or was too slow to be measured.
-            Interruption: the user wants no more.
+            RunFailed: the training failed, or was too slow to be measured.
+            Interruption: the user has stopped the training.
         """
         job = self._load(settings)
         run = RunDirectory.create(job.experiment.name, self._place)
@@ -120,20 +120,20 @@ class Trainer:
                 raise RunFailed("a short training lost samples, so there are no figures")
             steps_per_s, uses_per_s = window.rates()
             of_steps = steps_per_s * summary.learner.rho
-            # Steps are counted with the time; uses depend on the moment of the report. Where nothing holds
-            # them together, no more uses are worth something than there are samples for.
+            # Steps are counted together with the time; uses depend on the moment of the report. Where no
+            # limiter holds them together, uses beyond those of the received samples do not count.
             uses_per_s = of_steps if is_held(job) else min(uses_per_s, of_steps)
             return Trained(steps_per_s, uses_per_s, summary.learner, window.read_timeline())
 
     def _load(self, settings: Sequence[str]) -> JobConfig:
-        """Load the config with a split; what a run begins with makes nothing faster or slower."""
+        """Load the config with a split and without ``init_from``, which does not change the speed."""
         job = load_config(self._config, [*self._overrides, *settings])
         begun = job.experiment.model_copy(update={"init_from": None})
         return job.model_copy(update={"experiment": begun})
 
 
 def is_held(job: JobConfig) -> bool:
-    """Whether uses are held at so many for each env step."""
+    """Whether sample uses stay at ``rho`` for each env step."""
     return not job.learns_from_replay or job.distribution.balance == "held"
 
 
@@ -157,7 +157,7 @@ class _Window:
         self._points: list[tuple[float, int, int]] = []
 
     def note(self, snapshot: Snapshot) -> str | None:
-        """Note the newest counts; returns a reason to end once there are enough."""
+        """Note the newest counters; returns a reason to end the training once there are enough."""
         now, learner = time.monotonic(), snapshot.learner
         if now > (self._learnt_s or self._began_s) + PATIENCE_S:
             return "too slow"
@@ -166,7 +166,7 @@ class _Window:
         self._learnt_s = self._learnt_s or now
         if now < self._learnt_s + SETTLES_S:
             return None
-        # The learner notes the time when it counts steps: both are exact together.
+        # The learner notes the time together with the steps, so both are exact.
         if not self._points or learner.env_steps > self._points[-1][1]:
             self._points.append((learner.train_s, learner.env_steps, learner.consumed))
         if len(self._points) < 2:
@@ -188,7 +188,7 @@ class _Window:
         """Env steps received and sample uses made, a second.
 
         Raises:
-            RunFailed: too few were.
+            RunFailed: there are too few counts.
         """
         if len(self._points) < 2:
             raise RunFailed(f"a short training was too slow to be measured: {SLOW}")
@@ -196,10 +196,10 @@ class _Window:
         return (steps - steps_before) / self._lasted_s, (uses - uses_before) / self._lasted_s
 
     def read_timeline(self) -> Timeline | None:
-        """Read the trace, if there was to be one.
+        """Read the trace; None if the training was not traced.
 
         Raises:
-            RunFailed: nothing came of it.
+            RunFailed: the trace has failed.
         """
         if self._trace is None:
             return None

@@ -1,7 +1,7 @@
-"""A training over several hosts: this one trains and listens, and a command brings each of the others in.
+"""Runs a training over several hosts: this host trains and listens, and a command makes each other host join.
 
-That command is the user's way to another host, such as ``ssh HOST``; what it starts there is `tianji join`,
-with the key that this host has written, on a file system that all of them see.
+The command is the user's way to another host, such as ``ssh HOST``. It starts `tianji join` there, with the
+key that this host has written, on a file system that all hosts see.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from tianji_cli.wire.address import is_loopback, own_address, resolve
 from tianji_lab.training import END_S
 
 SSH: Final = "ssh -o BatchMode=yes {host}"
-"""Without BatchMode it would ask for a password, without a terminal to ask at."""
+"""Default way to another host. Without BatchMode ssh would ask for a password, with no terminal to ask at."""
 SRUN: Final = "srun --mpi=none --overlap -N1 -n1 {cpus}-w {host}"
 HOST: Final = "{host}"
 LOOK_S: Final = 0.05
-"""Between two looks for what a training writes: its key, and what it makes once all hosts are there."""
+"""Seconds between two looks for a training's files: its key, and the one it makes when all hosts joined."""
 ARRIVE_S: Final = 120.0
-"""How long the other hosts may take, all together, to join a training that waits for them."""
+"""Maximum seconds until all other hosts have joined a training."""
 LIST_S: Final = 30.0
-"""How long Slurm may take to list the nodes of an allocation."""
+"""Maximum seconds in which Slurm has to list the nodes of an allocation."""
 WAY: Final = '"ssh {host}" is one'
 
 
 @dataclass(frozen=True)
 class Others:
-    """The hosts beside this one.
+    """Hosts of a training beside this one.
 
     Attributes:
-        join_with: command that runs another on a host, whose name takes the place of ``{host}``.
-        address: where they reach this host.
+        join_with: command that runs another command on a host; the host's name replaces ``{host}``.
+        address: of this host, for the others.
     """
 
     names: tuple[str, ...]
@@ -54,11 +54,11 @@ class Others:
     address: str
 
     def join(self, host: str, address: str, key: Path) -> list[str]:
-        """Command that has a host join."""
+        """Build the command that makes a host join."""
         way = [word.replace(HOST, host) for word in shlex.split(self.join_with)]
         tianji = Path(sys.executable).with_name("tianji")
         words = [str(tianji), "join", address, "--key", str(key), "--quiet"]
-        # What ssh starts goes through a shell there.
+        # ssh passes the words to a shell on the other host.
         return way + ([shlex.quote(word) for word in words] if Path(way[0]).name == "ssh" else words)
 
 
@@ -68,15 +68,15 @@ def others_of(
     listen: str | None,
     environment: Mapping[str, str] = os.environ,
 ) -> Others | None:
-    """Find out which hosts take part beside this one.
+    """Find the hosts that take part beside this one.
 
     Args:
-        names: as the user names them; None for the other nodes of a Slurm allocation, where there is one.
+        names: the user's; None for the other nodes of a Slurm allocation, if there is one.
         join_with: the user's way to a host; None for Slurm's inside an allocation, and ssh elsewhere.
-        listen: name or address where they reach this host; None finds one.
+        listen: name or address of this host for the others; None finds one.
 
     Raises:
-        UsageError: the user's way names no command, or Slurm does not say what was allocated.
+        UsageError: the user's way names no command, or Slurm does not list the allocated nodes.
     """
     nodelist = environment.get("SLURM_JOB_NODELIST")
     is_allocated = nodelist is not None and int(environment.get("SLURM_JOB_NUM_NODES", "1")) > 1
@@ -90,7 +90,7 @@ def others_of(
     if len(set(names)) < len(names):
         raise UsageError(f"--hosts {','.join(names)} names a host twice")
     cpus = environment.get("SLURM_CPUS_ON_NODE")
-    # A step gets one CPU of a node unless it asks for more.
+    # A step of Slurm gets one CPU of a node unless it asks for more.
     slurm = SRUN.replace("{cpus}", f"--cpus-per-task={cpus} " if cpus else "")
     way = join_with or (slurm if is_allocated else SSH)
     _check_way(way, names)
@@ -101,7 +101,7 @@ def others_of(
 
 
 def _check_way(way: str, names: Sequence[str]) -> None:
-    """Refuse a way that leads to no host."""
+    """Refuse a way to other hosts that is no command, or that leads to one host only."""
     try:
         words = shlex.split(way)
     except ValueError as cause:
@@ -120,13 +120,13 @@ def train_over_hosts(
     """Run `tianji train` to its end, with other hosts.
 
     Args:
-        config: path or name of the config, whose ``distribution.hosts`` counts all of them.
+        config: path or name of the config, whose ``distribution.hosts`` counts all hosts.
 
     Returns:
         The run's directory.
 
     Raises:
-        RunFailed: it failed, a host did not take part, or it was stopped.
+        RunFailed: the training failed or was stopped, or a host did not take part.
     """
     run = RunDirectory.create(name, place.absolute())
     key = run.path / KEY_FILE
@@ -156,7 +156,7 @@ def _start(command: Sequence[str]) -> Child:
 
 
 def _wait_for_key(training: Child, key: Path) -> bool:
-    """Wait until a training has written its key; False if it ends before that."""
+    """Wait until a training has written its key; returns False if it ends before."""
     while not key.exists():
         if wait_for_exit([training], LOOK_S):
             return False
@@ -164,13 +164,13 @@ def _wait_for_key(training: Child, key: Path) -> bool:
 
 
 def _gather(training: Child, joined: Sequence[Child], begun: Path, others: Others) -> Child | None:
-    """Wait until a training has all its hosts; return the first other process that ends before.
+    """Wait until a training has all its hosts; returns the first joining process that ends before.
 
     Args:
         begun: the file that the training makes when all hosts are there.
 
     Raises:
-        RunFailed: it takes too long.
+        RunFailed: the hosts take too long.
     """
     deadline = time.monotonic() + ARRIVE_S
     while not begun.exists():
@@ -186,7 +186,7 @@ def _gather(training: Child, joined: Sequence[Child], begun: Path, others: Other
 
 
 def _wait(training: Child, joined: Sequence[Child]) -> Child | None:
-    """Wait for the end of a training; return the first other process that fails before."""
+    """Wait for the end of a training; returns the first joining process that fails before."""
     running = list(joined)
     while training not in (ended := wait_for_exit([training, *running], None)):
         for child in ended:
@@ -204,10 +204,10 @@ def _free_port(address: str) -> int:
 
 
 def _nodes(nodelist: str) -> list[str]:
-    """Write out a list of nodes such as ``n[1-4]``.
+    """Have Slurm expand a list of nodes such as ``n[1-4]``.
 
     Raises:
-        UsageError: Slurm does not.
+        UsageError: Slurm does not list the nodes.
     """
     command = ["scontrol", "show", "hostnames", nodelist]
     try:

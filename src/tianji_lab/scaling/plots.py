@@ -1,8 +1,8 @@
-"""The scaling experiments as PNG: throughput and time against actors or groups, and learning curves.
+"""Draws the scaling experiments as PNG: throughput and time against actors or groups, and learning curves.
 
-Markers are medians of trainings with bars from the least to the most, hollow where roles take turns on too
-few cores. The dashed line is predicted. Sample uses are divided by ``rho``, the uses that each sample is to
-get, so that production and training meet where they are in balance.
+Markers are medians of trainings with bars from minimum to maximum, hollow where roles take turns on too few
+cores. The dashed line is predicted. Sample uses are divided by ``rho``, the target uses of each sample, so
+that production and training meet where they are in balance.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ TRAINING: Final = ("training", GREEN, "^")
 """Name, colour and marker of each throughput."""
 DASHES: Final = (0, (4, 2))
 ROOM: Final = 1.1
-"""An axis of times goes so many times as far as the longest."""
+"""Length of an axis of times, as a multiple of the longest time."""
 PREDICTED: Final = "predicted, a core for every role"
 RECKONED: Final = "extrapolated"
-"""Label of predicted points that go beyond what was measured."""
+"""Label of predicted points that go beyond the measurements."""
 
 
 def draw(study: Study, rows: Sequence[Row], predictions: Predictions, path: Path) -> None:
-    """Draw throughputs, and below them the times to the threshold if one was waited for.
+    """Draw throughputs, and below them the times to the threshold if there is one.
 
     Raises:
         OSError: the file cannot be written.
@@ -110,7 +110,7 @@ def draw_throughput(axes: Axes, study: Study, rows: Sequence[Row], predictions: 
 
 
 def x_of(study: Study, of: Split) -> int:
-    """Where a setting is on the axis: its actors, over all groups where groups do not vary, or its groups."""
+    """Position of a setting on the axis: its groups if they vary, else the actors of all its groups."""
     return of.groups if study.of.axis == "groups" else of.groups * of.actors
 
 
@@ -149,7 +149,7 @@ def _mark(
 
 
 def _draw_times(axes: Axes, study: Study, rows: Sequence[Row]) -> None:
-    """Draw the times to the threshold; how many did not reach it is said at the upper edge."""
+    """Draw the times to the threshold, and how many trainings did not reach it."""
     assert study.threshold is not None, "there are no times without one"
     reached: list[tuple[int, float]] = []
     top = 0.0
@@ -171,7 +171,7 @@ def _draw_times(axes: Axes, study: Study, rows: Sequence[Row]) -> None:
 
 
 def _note_missing(axes: Axes, x: float, row: Row, seconds: float) -> None:
-    """Write how many of a setting's trainings did not reach the threshold: above its bar, if it has one."""
+    """Write how many trainings of a setting did not reach the threshold: above an open bar, or at the top."""
     style: dict[str, Any] = {"fontsize": 6, "color": GREY, "ha": "center"}
     said = f"{row.repeats - row.reached} of {row.repeats}"
     if _is_open(row):
@@ -186,7 +186,7 @@ def _note_missing(axes: Axes, x: float, row: Row, seconds: float) -> None:
 
 
 def _draw_curves(axes: Axes, rows: Sequence[Row], seconds: float) -> None:
-    """Draw the curves of all settings that have some; a training that is over keeps its last return."""
+    """Draw the learning curves of all settings; a training that is over keeps its last return."""
     for place, row in enumerate(rows):
         curves = [one.curve for one in row.trainings if one.curve is not None]
         if curves:
@@ -228,6 +228,6 @@ def _legend(figure: Figure, rows: Sequence[Row], predictions: Predictions, *, ha
 
 
 def _is_open(row: Row) -> bool:
-    """Whether most trainings reached the threshold, and not all: a bar goes to the end of their time."""
+    """Whether most trainings reached the threshold, but not all: the bar goes to the end of their time."""
     times = row.time_to_s
     return times is not None and times.median is not None and times.max is None

@@ -1,6 +1,6 @@
-"""Points that are trained and points beyond this machine, as the model of `tianji profile` predicts them.
+"""Predicts the trained points, and points beyond this machine, with the model of `tianji profile`.
 
-Each role has a core of its own. The model knows nothing of learning, and so nothing of the time to a return.
+Each role has a core of its own. The model does not cover learning, and so predicts no time to a return.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ MB: Final = 1e6
 
 @dataclass(frozen=True)
 class Machines:
-    """The machines of the predictions, all like this one but for their cores.
+    """Machines of the predictions, all like this one except for their cores and links.
 
     Attributes:
-        nodes: at most; None for as many as the points need, and ``NODES`` where groups vary.
+        nodes: maximum; None for as many as the points need, and ``NODES`` where groups vary.
     """
 
     nodes: int | None
@@ -43,10 +43,11 @@ class Machines:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """A point that was predicted, on so many nodes.
+    """A predicted point.
 
     Attributes:
-        extrapolated: what of it goes beyond what was measured, in words.
+        nodes: on which it was predicted.
+        extrapolated: descriptions of everything that goes beyond the measurements.
     """
 
     split: Split
@@ -61,18 +62,18 @@ class Predicted:
 
     @property
     def steps_per_s(self) -> float:
-        """Env steps a second: as many as are used, since the faster side waits."""
+        """Env steps a second, made and received: as many as are used, since the faster side waits."""
         return self.prediction.throughput / self.prediction.rho
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predicted points, and what they come from.
+    """Predicted points, and the measurements behind them.
 
     Attributes:
-        assumes: what is taken for granted, in sentences.
-        warnings: what speaks against the measurements.
-        measurements: as `tianji profile` writes them, so that ``--from`` can read them again.
+        assumes: assumptions, in sentences.
+        warnings: against the measurements.
+        measurements: in the format of `tianji profile`, so that ``--from`` can read them again.
     """
 
     points: tuple[Predicted, ...] = ()
@@ -84,10 +85,10 @@ class Predictions:
 
 
 def predict_study(study: Study, machines: Machines, earlier: Measured | None, *, quiet: bool) -> Predictions:
-    """Predict the points of a study, and those beyond this machine, from what was measured before or is now.
+    """Predict the points of a study, and points beyond this machine; measures if there is nothing earlier.
 
     Raises:
-        RunFailed: something could not be measured.
+        RunFailed: a measurement failed.
     """
     if study.job.distribution.one_process:
         words = "nothing was predicted: the roles of a group share one thread (transport = inproc)"
@@ -105,10 +106,10 @@ def predict_study(study: Study, machines: Machines, earlier: Measured | None, *,
 
 
 def read_profile(path: Path, study: Study) -> Measured:
-    """Take measurements from a file of `tianji profile`, or of an earlier `tianji bench scaling`.
+    """Read measurements from a file of `tianji profile`, or of an earlier `tianji bench scaling`.
 
     Raises:
-        UsageError: there are none, or they are of no use for these trainings.
+        UsageError: the file has none, or they do not fit these trainings.
     """
     return read_earlier(path, study.job)
 
@@ -131,7 +132,7 @@ def _measured(study: Study, *, quiet: bool) -> Measured:
 
 
 def splits(study: Study, machines: Machines) -> list[Split]:
-    """List the points that are trained, and those beyond."""
+    """List the splits that are trained, and those beyond this machine."""
     trained = [setting.split for setting in study.settings] + [refused.split for refused in study.refused]
     beyond = _with_groups if study.of.axis == "groups" else _with_actors
     wanted = {*trained, *(beyond(trained[0], machines) if study.figure not in {"table1", "12b"} else ())}
@@ -139,7 +140,7 @@ def splits(study: Study, machines: Machines) -> list[Split]:
 
 
 def _with_groups(like: Split, machines: Machines) -> Iterator[Split]:
-    """Yield powers of two, and as many groups as there is room for."""
+    """Yield splits with powers of two of groups, and with as many groups as there is room for."""
     of_group = replace(like, groups=1).cores
     nodes = machines.nodes or NODES
     in_a_node = machines.node_cores // of_group
@@ -160,7 +161,7 @@ def _with_actors(like: Split, machines: Machines) -> Iterator[Split]:
 
 
 def _nodes(split: Split, machines: Machines) -> int:
-    """Count the nodes on which each role of a split has a core, and each group that can is on one of them."""
+    """Count the nodes that give each role of a split a core; each group that fits is on one node."""
     of_group = replace(split, groups=1).cores
     in_a_node = machines.node_cores // of_group
     if in_a_node:
@@ -176,7 +177,7 @@ def _predicted(study: Study, measured: Measured, split: Split, machines: Machine
 
 
 def assumptions(measured: Measured, machines: Machines, *, has_groups: bool) -> tuple[str, ...]:
-    """List what a prediction takes for granted."""
+    """List the assumptions of a prediction."""
     alike = "groups are alike, and averaging their parameters holds none of them up"
     return (
         "every role has a core of its own, and other cores at work slow it down as they do here",

@@ -1,9 +1,9 @@
-"""What the scaling experiments found, as a table for people and as JSON, CSV and a plot for everything else.
+"""Results of the scaling experiments: a table for people, and JSON, CSV and a plot for everything else.
 
 The JSON has ``schema`` (1), ``environment``, ``warnings``, ``figure``, ``config``, ``overrides``,
-``threshold``, ``seconds``, ``cores``, ``rows`` (a ``Row`` for each setting with its ``trainings`` and what
-``failed``), ``refused`` (settings that the config does not allow), ``predicted`` (points of the prediction),
-``prediction`` (what that assumes, and of which machine) and ``measurements`` (that ``--from`` reads).
+``threshold``, ``seconds``, ``cores``, ``rows`` (a ``Row`` for each setting with its ``trainings`` and those
+that ``failed``), ``refused`` (settings that the config does not allow), ``predicted`` (points of the
+prediction), ``prediction`` (its assumptions, and the machine) and ``measurements`` (which ``--from`` reads).
 Times to the threshold are those of the first of the groups to reach it.
 """
 
@@ -36,11 +36,11 @@ COLUMNS: Final = (
     *(f"{RANGES[3]}{of}" for of in ENDS),
     "reached",
 )
-"""Of the CSV file. A figure that a row does not have is empty."""
+"""Columns of the CSV file. A cell is empty if its row does not have the figure."""
 
 
 def cautions(study: Study, rows: Sequence[Row]) -> list[str]:
-    """Describe what makes the figures worth less."""
+    """List reasons to trust the figures less."""
     said = []
     if oversubscribed := [row.setting for row in rows if row.setting.oversubscribed]:
         names = ", ".join(setting.name for setting in oversubscribed)
@@ -75,11 +75,11 @@ def _never_averaged(row: Row) -> bool:
 
 
 def ratio(row: Row, predictions: Predictions) -> float | None:
-    """Divide the sample uses that were measured by those predicted of the same split.
+    """Divide the measured sample uses by those predicted of the same split.
 
     Returns:
-        None where there is nothing to compare: a point that was not predicted, has no figures, or wants more
-        cores than there are, which the prediction gives it.
+        None if there is nothing to compare: the point was not predicted, has no figures, or asks for more
+        cores than there are (the prediction gives it all of them).
     """
     predicted = next((one.uses_per_s for one in predictions.points if one.split == row.split), None)
     if predicted is None or row.setting.oversubscribed or row.consumed_per_s is None:
@@ -95,7 +95,7 @@ def result_of(
     rows: Sequence[Row],
     predictions: Predictions,
 ) -> Result:
-    """Put everything into files, ``figure-6a`` or ``table-1`` and ``figure-12b``; see the module's head."""
+    """Build the result's files, ``figure-6a`` or ``table-1`` and ``figure-12b``; see the module's head."""
     document = {
         **document_head(environment, warnings),
         "figure": study.figure,
@@ -162,14 +162,14 @@ RECEIVED: Final = (
     "a replay's count as they come"
 )
 MARK: Final = "*"
-"""Behind the name of a setting that wants more cores than there are."""
+"""Mark after the name of a setting that asks for more cores than there are."""
 EXTRAPOLATED: Final = "~"
-"""Behind the name of a predicted point some of whose costs were reckoned."""
+"""Mark after the name of a predicted point some of whose costs were reckoned, not measured."""
 NUMBERS: Final = re.compile(r"\d+")
 
 
 def print_all(study: Study, rows: Sequence[Row], predictions: Predictions) -> None:
-    """Print what was found, on stdout."""
+    """Print the results on stdout."""
     seeds = study.seeds
     which = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
     sys.stdout.write(f"# {study.config}, {which}, {study.seconds:g} s each; medians [least, most]\n")
@@ -210,7 +210,7 @@ def _of_first(rows: Sequence[Row]) -> str:
 
 
 def _print_table_1(study: Study, rows: Sequence[Row]) -> None:
-    """Print a line for each training, as in the paper, and their medians below them."""
+    """Print a line for each training, as in the paper, and the medians below."""
     headings = [
         "Setting",
         "Final Time(s)",
@@ -266,13 +266,13 @@ def _print_predicted(predictions: Predictions) -> None:
 
 
 def _reckoned(points: Sequence[Predicted]) -> list[str]:
-    """List what was reckoned at any point, each once; where its numbers differ, those of the largest."""
+    """List the reckoned costs of all points, each once; where only numbers differ, the last point's."""
     said = {NUMBERS.sub("", what): what for point in points for what in point.extrapolated}
     return list(said.values())
 
 
 def _print_beside(rows: Sequence[Row], predictions: Predictions) -> None:
-    """Print by how much measured rates differ from predicted ones, where a core was there for every role."""
+    """Print the ratios of measured to predicted rates, of settings with a core for every role."""
     compared = {row.setting.name: found for row in rows if (found := ratio(row, predictions)) is not None}
     if compared:
         sys.stdout.write("\n")
@@ -281,7 +281,7 @@ def _print_beside(rows: Sequence[Row], predictions: Predictions) -> None:
 
 
 def time_cell(row: Row, seconds: float) -> str:
-    """Write the times to the threshold of trainings of so many seconds; one not seen is no number."""
+    """Write a setting's times to the threshold; "not in ... s" in place of one that was not reached."""
     times, never = row.time_to_s, f"not in {seconds:g} s"
     if times is None:
         return ""
@@ -311,14 +311,14 @@ def compare(
     json_to: str | None,
     quiet: bool,
 ) -> None:
-    """Predict, train, and show what was found; what cannot be predicted is known before anything is trained.
+    """Predict, train, and show the results; the prediction comes first, so that its errors show at once.
 
     Args:
-        machines: that are predicted; None for none.
-        earlier: file that the measurements for the prediction are taken from; None measures.
+        machines: to predict for; None predicts nothing.
+        earlier: file with the measurements for the prediction; None measures.
 
     Raises:
-        UsageError: other hosts could not see the runs, or there is nothing in the file to predict from.
+        UsageError: other hosts cannot see the runs, or the file has no measurements to predict from.
         TianjiError: nothing could be measured, or some trainings have no figures (the others' are shown).
     """
     others = () if study.others is None else study.others.names

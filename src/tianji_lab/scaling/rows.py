@@ -12,7 +12,7 @@ from tianji_lab.profile.split import Split
 from tianji_lab.scaling.study import Failed, Found, Outcome, Setting, Trained
 
 RANGES: Final = ("produced_per_s", "received_per_s", "consumed_per_s", "time_to_s")
-"""What a row has a ``Range`` of."""
+"""Figures of a row that are a ``Range``."""
 
 
 def split_document(split: Split) -> dict[str, Any]:
@@ -30,11 +30,11 @@ def split_document(split: Split) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A figure of several trainings.
+    """Median and extremes of a figure over several trainings.
 
     Attributes:
-        median: the middle one; None if so many of them do not have it.
-        max: the highest; None if one of them does not have it.
+        median: None if at least half of the trainings lack the figure.
+        max: None if one training lacks the figure.
     """
 
     median: float | None
@@ -44,18 +44,18 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What was found of one setting.
+    """Results of one setting.
 
     Attributes:
         repeats: trainings with figures.
-        rho: uses that each sample is to get; None without a training.
-        produced_per_s: environment steps made per second; None without a training, as the next two.
-        received_per_s: environment steps received per second.
-        consumed_per_s: sample uses per second.
-        time_to_s: seconds until the first of the groups reached the threshold; None if none is waited for.
-            Where more than half of the trainings did not reach it, there is no median, and where one did not,
-            there is no maximum.
-        reached: trainings that reached it.
+        rho: target uses of each sample; None without a training.
+        produced_per_s: environment steps made per second; None without a training.
+        received_per_s: environment steps received per second; None without a training.
+        consumed_per_s: sample uses per second; None without a training.
+        time_to_s: seconds until the first of the groups reached the threshold; None without a threshold.
+            There is no median if at least half of the trainings did not reach it, and no maximum if one
+            training did not.
+        reached: trainings that reached the threshold.
     """
 
     setting: Setting
@@ -71,11 +71,11 @@ class Row:
 
     @property
     def split(self) -> Split:
-        """The setting's."""
+        """Split of the setting."""
         return self.setting.split
 
     def document(self) -> dict[str, Any]:
-        """The row of the JSON file."""
+        """Build the row of the JSON file."""
         found = asdict(self)
         del found["setting"]
         wants = {"cores": self.setting.cores, "oversubscribed": self.setting.oversubscribed}
@@ -105,7 +105,7 @@ def _row(setting: Setting, outcome: Outcome, threshold: float | None) -> Row:
 
 
 def _range(values: Sequence[float]) -> Range | None:
-    """Take median, least and most; what is infinite was never seen."""
+    """Compute median, minimum and maximum; an infinite value, which no training reached, becomes None."""
     if not values:
         return None
     found = (median(values), min(values), max(values))

@@ -1,8 +1,8 @@
 """Plans and trains the paper's scaling experiments: Figures 4(c), 6(a) to 6(c) and 12(b), and Table 1.
 
-Each setting is a split of cores between learners and actors, in one group or several. All settings are
-trained with the same seeds and take turns, so that what disturbs the machine disturbs all of them. A setting
-that the config refuses is kept with the reason, and one that wants more cores than there are is marked.
+Each setting is a split of cores between learners and actors, in one group or several. All settings train with
+the same seeds and take turns, so that other load on the machine disturbs all of them alike. A study keeps a
+setting that the config refuses, with the reason, and marks one that asks for more cores than there are.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tianji_lab.scaling.hosts import Others, train_over_hosts
 from tianji_lab.training import read_summary, threshold_of, train_once
 
 MOST_ACTORS: Final = 8
-"""That are tried on any machine; more where there are cores for them."""
+"""Most actors that a figure tries on any machine; it tries more where there are cores for them."""
 
 Axis = Literal["actors", "groups"]
 
@@ -52,11 +52,11 @@ class Figure:
 
     Attributes:
         actors: of a group, unless the user names others; () for powers of two up to the machine's cores.
-        groups: likewise; () for the config's.
-        learners: of a group, likewise; None for the config's.
-        times_cores: learners have so many times the config's cores.
-        scales_batch: batches grow with the cores of a group's learners.
-        until_threshold: a training is over when it has reached the threshold.
+        groups: unless the user names others; () for the config's.
+        learners: of a group, unless the user names others; None for the config's.
+        times_cores: factor of the config's cores of a learner.
+        scales_batch: whether batches grow with the cores of a group's learners.
+        until_threshold: whether a training ends when it has reached the threshold.
     """
 
     axis: Axis
@@ -83,15 +83,16 @@ FIGURES: Final[Mapping[str, Figure]] = {
     "table1": _L2,
     "12b": _L2,
 }
-"""``table1`` and ``12b`` are of the same trainings."""
+"""Figures and tables by name; ``table1`` and ``12b`` show the same trainings."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for; None and () leave it to the figure.
+    """Request of the command line; None and () stand for the figure's values.
 
     Attributes:
-        threshold: mean return of 100 episodes whose first time is measured; None for the config's first.
+        threshold: mean return of 100 episodes; the time until a training first reaches it is measured. None
+            for the config's first.
     """
 
     repeats: int
@@ -111,8 +112,8 @@ class Setting:
     """A point of a figure.
 
     Attributes:
-        cores: that all roles want.
-        oversubscribed: on one of the hosts these are more than there are, so that roles take turns.
+        cores: that all roles ask for.
+        oversubscribed: whether roles ask for more cores than one of the hosts has, so that they take turns.
     """
 
     split: Split
@@ -121,7 +122,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """As the paper writes it: L2A8."""
+        """Name in the paper's notation: L2A8."""
         return self.split.name
 
     @property
@@ -132,7 +133,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Refused:
-    """A point of a figure that the config does not allow, and what its checks say."""
+    """A point of a figure that the config does not allow, with the message of its checks."""
 
     split: Split
     why: str
@@ -140,13 +141,14 @@ class Refused:
 
 @dataclass(frozen=True)
 class Study:
-    """What is to be trained, checked so far as it can be before.
+    """Plan of the trainings, checked as far as possible before they run.
 
     Attributes:
-        job: the config as it is loaded, with ``overrides``.
+        job: the config, loaded with ``overrides``.
         overrides: the user's, those of hosts and those of larger batches.
-        threshold: mean return of 100 episodes whose first time is measured; None: none is.
-        cores: that there are, on all hosts.
+        threshold: mean return of 100 episodes; the time until a training first reaches it is measured. None
+            measures no time.
+        cores: usable ones of all hosts.
     """
 
     figure: str
@@ -163,11 +165,11 @@ class Study:
 
     @property
     def of(self) -> Figure:
-        """What the figure shows."""
+        """Figure of the study."""
         return FIGURES[self.figure]
 
     def overrides_of(self, setting: Setting, seed: int) -> list[str]:
-        """Describe what differs from the config in one training."""
+        """List the overrides of one training."""
         wanted = [] if self.threshold is None else [self.threshold]
         stop = f"wall_s = {json.dumps(self.seconds)}"
         if self.of.until_threshold:
@@ -186,10 +188,11 @@ class Study:
 
 
 def plan_study(config: str, request: Request) -> Study:
-    """Decide what is trained, and find out which of it can be.
+    """Plan the trainings, and find the settings that the config refuses.
 
     Raises:
-        UsageError: it does not fit together; ConfigError: the config, or every setting of it, is refused.
+        UsageError: the request does not fit together.
+        ConfigError: the config is refused, or every setting of it.
     """
     figure = FIGURES[request.figure]
     _check(request, figure)
@@ -237,12 +240,12 @@ def plan_study(config: str, request: Request) -> Study:
 
 
 def batch_settings(job: JobConfig, split: Split) -> list[str]:
-    """Make a group's batch larger in proportion to the cores of its learners, and a replay with it.
+    """List settings that scale a group's batch, and its replay, with the cores of its learners.
 
-    So P, the batch's share of the buffer (Equation 2), stays what the config says.
+    So P, the batch's share of the buffer (Equation 2), remains the config's.
 
     Args:
-        split: with learners of as many cores as they will have.
+        split: of the trainings, with the number and the cores of the learners.
     """
     learner = job.distribution.learner
     times = split.learners * split.learner_cores / (learner.num * learner.cores)
@@ -258,7 +261,7 @@ def batch_settings(job: JobConfig, split: Split) -> list[str]:
     if minibatch is None:
         return [f"training.rollout_steps={round(times * rollout)}"]
     larger = round(times * minibatch)
-    # A rollout that is no whole number of minibatches would be cut into smaller ones again.
+    # A rollout that is no whole number of minibatches would be cut into smaller minibatches again.
     more = [] if rollout % larger == 0 else [f"training.rollout_steps={round(times * rollout)}"]
     return [f"training.minibatch_size={larger}", *more]
 
@@ -268,7 +271,7 @@ def _settings_of(split: Split) -> list[str]:
 
 
 def _split_like(job: JobConfig, request: Request, figure: Figure) -> Split:
-    """Make the split that all settings of a figure have but for what varies."""
+    """Make the split that all settings of a figure share, except for the axis of the figure."""
     own = split_of(job)
     return replace(
         own,
@@ -289,10 +292,10 @@ def _splits(like: Split, request: Request, figure: Figure, cores: int) -> list[S
 
 
 def _is_oversubscribed(job: JobConfig) -> bool:
-    """Whether roles on a host want more cores than it has; all are taken to be like this one."""
+    """Whether the roles on a host ask for more cores than it has; all hosts count as like this one."""
     distribution = job.distribution
     if distribution.one_process:
-        return False  # All roles share one thread, and want no more.
+        return False  # All roles share one thread, and ask for no more.
     wants = {"buffer": distribution.buffer.cores, "actor": distribution.actor.cores}
     wants |= {name: section.cores for name, section in job.roles.items()} | {EXAMINER: 0}
     hosts = expected_hosts(job)
@@ -304,7 +307,7 @@ def _is_oversubscribed(job: JobConfig) -> bool:
 
 
 def _check(request: Request, figure: Figure) -> None:
-    """Refuse what no training of the study could do."""
+    """Refuse a request that the study cannot train."""
     launch = launched()
     if launch is not None and launch.size > 1:
         raise UsageError(
@@ -331,10 +334,10 @@ def _check(request: Request, figure: Figure) -> None:
 
 
 SETTLES: Final = 0.25
-"""Share of a training's time, from its first update on, that its throughput is not taken of: the pipeline has
-to fill, as in a longer training."""
+"""Share of a training's time after its first update that its throughput leaves out: the pipeline has to fill
+first, as in a longer training."""
 COUNTED: Final = ("elapsed_s", "train_s", "env_steps", "produced", "consumed")
-"""Of a report."""
+"""Columns of a metrics row whose growth gives the rates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,21 +345,21 @@ class Trained:
     """Figures of one training.
 
     Attributes:
-        time_to_s: seconds from the first environment step to the threshold; None if it was not reached, or
-            none was named.
-        train_s: seconds that it took in all.
-        env_steps: environment steps that it took in all.
+        time_to_s: seconds from the first environment step to the threshold; None if the training did not
+            reach it, or there is no threshold.
+        train_s: seconds of the whole training.
+        env_steps: environment steps of the whole training.
         produced_per_s: environment steps made per second.
-        received_per_s: environment steps received per second: those of a rollout count as its first update
-            begins, those of a replay as they come.
+        received_per_s: environment steps received per second: the steps of a rollout count when its first
+            update begins, the steps of a replay when they arrive.
         consumed_per_s: sample uses per second.
-        rho: uses that each sample is to get.
-        mean_100: mean return of its last 100 episodes; None before any has ended.
-        best_mean_100: the highest that this mean came to; None before so many have ended.
+        rho: target uses of each sample.
+        mean_100: mean return of its last 100 episodes; None before an episode has ended.
+        best_mean_100: the highest ``mean_100`` of the training; None before 100 episodes have ended.
         staleness: mean policy lag of the samples used, in versions.
-        averaging: of the groups' parameters: ``rounds``, how many of them each group ``missed``, and groups
+        averaging: of the groups' parameters: ``rounds``, the rounds that each group ``missed``, and groups
             that were ``lost`` (none: such a training has no figures); None with one group.
-        curve: how it learned; None before an episode has ended.
+        curve: its learning curve; None before an episode has ended.
     """
 
     seed: int
@@ -378,7 +381,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A training that has no figures, and why."""
+    """A training without figures, and the reason."""
 
     seed: int
     why: str
@@ -386,7 +389,7 @@ class Failed:
 
 @dataclass
 class Outcome:
-    """Trainings of a setting: those with figures, and those without."""
+    """Trainings of a setting, with and without figures."""
 
     trainings: list[Trained] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
@@ -396,9 +399,9 @@ Found = Mapping[Setting, Outcome]
 
 
 def measure(study: Study, place: Path, *, quiet: bool) -> dict[Setting, Outcome]:
-    """Train every setting with every seed, the settings in turns.
+    """Train every setting with every seed; the settings take turns.
 
-    A training that fails costs its own figures and no other's.
+    If a training fails, the others still have figures.
     """
     found = {setting: Outcome() for setting in study.settings}
     with Progress(len(study.settings) * len(study.seeds), quiet, ticks=True) as progress:
@@ -425,15 +428,15 @@ def _train(study: Study, setting: Setting, seed: int, place: Path) -> RunDirecto
 
 
 def read_trained(run: RunDirectory, seed: int, threshold: float | None, *, settles: bool) -> Trained:
-    """Read what a training left behind.
+    """Read the figures of a training from its run directory.
 
     Args:
-        settles: rates are of the time after it had settled; otherwise, as for a training that is over as
-            soon as it has learned, of all of its time.
+        settles: take the rates of the time after the training has settled; otherwise of its whole time, as
+            for a training that ends as soon as it has learned.
 
     Raises:
-        RunFailed: samples were lost or are unaccounted for, a group was lost, or it was over before its
-            throughput was known.
+        RunFailed: samples were lost or are unaccounted for, a group was lost, or the training was too short
+            for its throughput.
     """
     summary, rows = read_summary(run), read_metrics(run.metrics)
     returns, lag = summary["returns"], summary["staleness"]
@@ -463,13 +466,13 @@ def read_trained(run: RunDirectory, seed: int, threshold: float | None, *, settl
 
 
 def settled_rates(rows: Sequence[Mapping[str, Any]], run: RunDirectory) -> tuple[float, float, float]:
-    """Take the rates of a training from its reports: of env steps made and received, and of sample uses.
+    """Compute the rates of a training from its metrics: of env steps made and received, and of sample uses.
 
-    Before the first update a replay warms up, after the last one what is still on its way is counted; in
-    between, the first quarter is left out.
+    Before the first update a replay warms up, and after the last one samples in flight still count. The rates
+    also leave out the first quarter (``SETTLES``) of the time in between.
 
     Raises:
-        RunFailed: it was too short.
+        RunFailed: the training was too short.
     """
     training = [row for row in rows if 0 < row["updates"] < rows[-1]["updates"]]
     if training:
@@ -478,8 +481,8 @@ def settled_rates(rows: Sequence[Mapping[str, Any]], run: RunDirectory) -> tuple
     if len(training) < 2 or training[-1]["env_steps"] == training[0]["env_steps"]:
         raise RunFailed(f"{run.path} was over before its throughput could be told; --seconds gives it longer")
     grown = {name: training[-1][name] - training[0][name] for name in COUNTED}
-    # Steps made and uses go on all the time, and are as old as the row, or a report. Receptions are counted
-    # together with ``train_s``, which stands still between them.
+    # Steps made and uses grow all the time, and are as old as the row, or a report. Receptions are counted
+    # together with ``train_s``, which stands still between two of them.
     seconds = grown["elapsed_s"]
     return grown["produced"] / seconds, grown["env_steps"] / grown["train_s"], grown["consumed"] / seconds
 

@@ -1,4 +1,4 @@
-"""The staleness experiments as PNG: interquartile means over seeds and their 95 % intervals."""
+"""Draws the staleness experiments as PNG: interquartile means over seeds and their 95 % intervals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tianji_lab.staleness.study import Setting
 from tianji_lab.training import Training
 
 PANELS_HIGH: Final = (1.8, 1.8, 1.0)
-"""Inches: return over time, over steps, and the times to the threshold."""
+"""Heights in inches of the panels: return over time, return over steps, and times to the threshold."""
 
 
 def draw(
@@ -85,7 +85,7 @@ def _draw_times(axes: Axes, rows: Sequence[Row], styles: Sequence[tuple[str, Any
     for place, (row, (color, _)) in enumerate(zip(rows, styles, strict=True)):
         time = row.time_to_s
         ends, dashes = ([time.low, end], ":") if time.at_least else ([time.low, time.high], "-")
-        # A line, not error bars: percentile intervals need not hold what they are of.
+        # A line, not error bars: a percentile interval need not contain its estimate.
         axes.plot(ends, [place, place], color=color, linestyle=dashes)
         axes.plot(time.iqm, place, color=color, marker=">" if time.at_least else "o")
     axes.set_yticks(range(len(rows)), map(_label, rows))

@@ -1,4 +1,4 @@
-"""What the staleness experiments found, as a table for people and as JSON and a plot for everything else.
+"""Results of the staleness experiments: a table for people, and JSON and a plot for everything else.
 
 The JSON has ``schema`` (1), ``environment``, ``warnings``, ``figure``, ``config``, ``threshold``, ``rows`` (a
 ``Row`` for each setting, its estimates as ``{iqm, low, high, at_least}``) and ``trainings`` (each run's
@@ -22,7 +22,7 @@ from tianji_lab.staleness.study import Comparison, measure
 
 
 def cautions(rows: Sequence[Row], threshold: float) -> list[str]:
-    """Name the settings whose times are too short."""
+    """List the settings whose times are too short, since trainings did not reach the threshold."""
     return [
         f"{row.seeds - row.reached} of {row.seeds} trainings of {row.name} did not reach {threshold:g}: "
         "they count as if they had at their end, and the true times are longer"
@@ -32,7 +32,7 @@ def cautions(rows: Sequence[Row], threshold: float) -> list[str]:
 
 
 def print_rows(rows: Sequence[Row], comparison: Comparison) -> None:
-    """Print a table of the settings, and how each of them lies to the first."""
+    """Print a table of the settings, and compare each setting with the first."""
     threshold = f"{comparison.threshold:g}"
     sys.stdout.write(
         f"# {comparison.config}, seeds {comparison.seeds[0]} to {comparison.seeds[-1]}; interquartile means "
@@ -67,7 +67,7 @@ def print_rows(rows: Sequence[Row], comparison: Comparison) -> None:
 
 
 def _against(row: Row, first: Row, threshold: str) -> str:
-    """Describe how a setting lies to the first, as far as that is known."""
+    """Compare a setting with the first in a sentence, as far as the times are known."""
     if row.times_the_first is None:
         times = f"how many times as long to {threshold} as {first.name} {row.name} took is not known"
     else:
@@ -94,7 +94,7 @@ def result_of(
     rows: Sequence[Row],
     found: Found,
 ) -> Result:
-    """Put everything into files, ``figure-12a`` or ``figure-6d``; see the head of this module."""
+    """Build the result's files, ``figure-12a`` or ``figure-6d``; see the head of this module."""
     document = {
         **document_head(environment, warnings),
         "figure": comparison.figure,
@@ -119,7 +119,7 @@ def result_of(
 
 
 def compare(comparison: Comparison, *, out: Path | None, json_to: str | None, quiet: bool) -> None:
-    """Train, and show what was found.
+    """Train, and show the results.
 
     Raises:
         TianjiError: a training failed, or the results cannot be written: there are no figures.

@@ -19,7 +19,7 @@ class Interval:
     """An interquartile mean over seeds and its 95 % interval.
 
     Attributes:
-        at_least: some trainings ended before; the true three values are no less than these.
+        at_least: some trainings ended before the threshold; the three values are lower bounds.
     """
 
     iqm: float
@@ -34,23 +34,23 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What was found of one setting.
+    """Results of one setting.
 
     Attributes:
         mapping: "recommended" or "poor".
         samples: "New", or "Lag" and the rollouts that the buffer holds.
-        lag: these rollouts.
-        reached: those that reached the threshold. The others count as if they had at their end, so that the
-            true time and steps are no less than these.
+        lag: rollouts that the buffer holds.
+        reached: trainings that reached the threshold. The others count as if they had reached it at their
+            end, so that time and steps are lower bounds.
         time_to_s: seconds from the first environment step to the threshold.
         steps_to: environment steps to the threshold.
         mean_100: mean return of the last 100 episodes of a training.
         staleness: mean policy lag of the samples used, in versions.
         produced_per_s: environment steps made per second.
         consumed_per_s: sample uses per second.
-        times_the_first: ``time_to_s`` over that of the first setting; None if of that one a least is known.
-        overlaps_first: the intervals of the two have times in common; None for no verdict.
-        no_verdict: why there is none, "" if there is one.
+        times_the_first: ``time_to_s`` over that of the first setting; None if that is only a lower bound.
+        overlaps_first: whether the two settings' intervals have times in common; None without a verdict.
+        no_verdict: why there is no verdict; empty if there is one.
     """
 
     mapping: str
@@ -71,7 +71,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Samples, and the mapping unless it is the recommended one."""
+        """Name of the samples, and of the mapping unless it is the recommended one."""
         return (
             self.samples if self.mapping == "recommended" else f"{self.samples} in the {self.mapping} mapping"
         )
@@ -107,7 +107,7 @@ def rows_of(found: Found) -> list[Row]:
 
 
 def judged(rows: Sequence[Row], warnings: Sequence[str]) -> list[Row]:
-    """Judge whether each setting's interval overlaps that of the first, or why there is no verdict."""
+    """Judge whether each setting's interval overlaps the first setting's; notes why there is no verdict."""
     first = rows[0]
     return [
         replace(row, no_verdict=why)

@@ -1,8 +1,8 @@
-"""What stale samples and a poor mapping cost: the trainings of the paper's Figures 12(a) and 6(d).
+"""Trains with stale samples and a poor mapping, to measure their cost: the paper's Figures 12(a) and 6(d).
 
 A buffer that holds k rollouts hands out samples of which one in k is new (D.1): 1 is called New, k is Lagk.
-Each setting is trained with the same seeds, and the settings take turns, so that what disturbs the machine
-disturbs all of them.
+Each setting trains with the same seeds, and the settings take turns, so that other load on the machine
+disturbs all of them alike.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tianji_cli.telemetry.progress import Progress
 from tianji_lab.training import Training, read_training, threshold_of, train_once
 
 LAGS: Final[Mapping[str, tuple[int, ...]]] = {"12a": (1, 2, 4, 8), "6d": (1, 8)}
-"""Lags of a figure, unless the user names others. 6(d) has 1:1 and 1:8 (4.3.2)."""
+"""Lags of a figure unless the user names others. Figure 6(d) has 1:1 and 1:8 (4.3.2)."""
 MIN_SEEDS: Final = 2
 OVERSUBSCRIBED: Final = 4
-"""Actors on each core, in the poor mapping that is taken unless the user names one."""
+"""Actors on each core in the default poor mapping."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One of the settings that are compared: a mapping, and k, the rollouts that the buffer holds."""
+    """A setting to compare: a mapping, and k, the rollouts that the buffer holds."""
 
     mapping: str
     lag: int
@@ -44,7 +44,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """Of the experiment, and so of a directory."""
+        """Name of the experiment, and so of a directory."""
         return (
             self.samples.lower()
             if self.mapping == "recommended"
@@ -54,11 +54,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is to be trained, checked so far as it can be before.
+    """Plan of the trainings, checked as far as possible before they run.
 
     Attributes:
-        overrides: the user's, of all settings.
-        threshold: mean return of 100 episodes whose first time is measured.
+        overrides: the user's, for all settings.
+        threshold: mean return of 100 episodes; the time until a training first reaches it is measured.
     """
 
     figure: str
@@ -70,7 +70,7 @@ class Comparison:
     threshold: float
 
     def overrides_of(self, setting: Setting, seed: int) -> list[str]:
-        """Describe what differs from the config in one training."""
+        """List the overrides of one training."""
         thresholds = sorted({*self.job.experiment.thresholds, self.threshold})
         return [
             "experiment.eval_episodes=0",
@@ -94,16 +94,17 @@ def plan_comparison(
     overrides: Sequence[str],
     poor: Sequence[str],
 ) -> Comparison:
-    """Decide what is trained, and make sure that all of it can be.
+    """Plan the trainings, and check that all of them can run.
 
     Args:
         lags: () for the figure's.
-        seeds: how many; the first is the config's.
+        seeds: number of seeds; the first is the config's.
         threshold: None for the first of the config's.
-        poor: such settings of the poor mapping; () for oversubscribed actors.
+        poor: settings ``SECTION.KEY=VALUE`` of the poor mapping; () for oversubscribed actors.
 
     Raises:
-        UsageError: it does not fit together; ConfigError: one of the settings cannot be trained.
+        UsageError: the arguments do not fit together.
+        ConfigError: one of the settings cannot be trained.
     """
     if figure == "12a" and poor:
         raise UsageError("--poor is a mapping of figure 6d; --figure 6d compares it")
@@ -128,13 +129,13 @@ def plan_comparison(
 
 
 def oversubscribed(job: JobConfig, cores: int) -> tuple[str, ...]:
-    """Make a poor mapping of a config: several actors on each core, with its environments shared out."""
+    """Make a poor mapping of a config: several actors on each core share the environments."""
     actor, training = job.distribution.actor, job.training.settings
     num = OVERSUBSCRIBED * max(cores, actor.num)
     most = max(1, actor.num * job.environment.num_envs // num)
     rollout = training.rollout_steps if isinstance(training, OnPolicySettings) else 0
     unit = actor.send_size * (num if job.distribution.mode == "sync" else 1)
-    # Nothing that divides the rollout: then the config's own check says what would.
+    # If no number divides the rollout, the config's own check names one that does.
     num_envs = next((count for count in range(most, 0, -1) if rollout % (unit * count) == 0), most)
     return (f"distribution.actor.num={num}", f"environment.num_envs={num_envs}")
 
@@ -165,7 +166,7 @@ def _outcome(training: Training, threshold: float) -> str:
 
 
 def _check(job: JobConfig, threshold: float) -> None:
-    """Refuse what no training of the comparison could do."""
+    """Refuse a job that the comparison cannot train."""
     launch = launched()
     if (launch is not None and launch.size > 1) or job.distribution.hosts > 1:
         raise UsageError("bench staleness trains on one host: start it once, with distribution.hosts = 1")

@@ -16,7 +16,7 @@ class Docking(gymnasium.Env[Any, Any]):
     """Each step pushes the ship to the left (0), not at all (1) or to the right (2).
 
     Args:
-        max_steps: after which an episode is cut off; comes from ``environment.options`` in config.toml.
+        max_steps: of an episode, which is then cut off; comes from ``environment.options`` in config.toml.
     """
 
     def __init__(self, max_steps: int = 100) -> None:
@@ -29,14 +29,14 @@ class Docking(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin somewhere, at rest. What is random comes from ``self.np_random``, so that seeds repeat."""
+        """Begin at a random place, at rest. ``self.np_random`` draws the place, so that seeds repeat."""
         super().reset(seed=seed, options=options)
         self._place = float(self.np_random.uniform(-2.0, 2.0))
         self._speed, self._steps = 0.0, 0
         return self._observe(), {}
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Move on; returns observation, reward, whether it is over, whether it was cut off, and info."""
+        """Push the ship; returns observation, reward, whether it has docked, whether time is up, and info."""
         self._speed = 0.95 * self._speed + 0.05 * (int(action) - 1)
         self._place = float(np.clip(self._place + self._speed, -4.0, 4.0))
         self._steps += 1

@@ -1,4 +1,4 @@
-"""Trains for three seconds: what is broken in the environment or the config shows here."""
+"""Trains for three seconds, which shows errors in the environment or the config."""
 
 from pathlib import Path
 

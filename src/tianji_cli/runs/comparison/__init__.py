@@ -1,1 +1,1 @@
-"""What runs say together: statistics over runs, their curves, and the comparison of any of them."""
+"""Statistics over runs, their learning curves, and the comparison of any runs."""

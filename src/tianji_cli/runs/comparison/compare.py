@@ -1,19 +1,19 @@
-"""What groups of runs come to, beside one another.
+"""Comparison of groups of runs.
 
 - The *final* return is that of the evaluation at the end, where each run has one of which nothing was cut
   off; else the mean of the last 100 training episodes, of all groups alike.
-- *Curves* are of evaluations while training, where each run has two of them; else of training episodes. A
-  group's goes as far as its shortest run. A run that has ended because it had reached its goal is not short:
-  it keeps its last return, as far as the group's others go, or as far as the last of them if all have.
+- *Curves* show evaluations during training, where each run has two of them; else training episodes. A group's
+  curve goes as far as its shortest run. A run that ended because it had reached its goal is not short: it
+  keeps its last return, as far as the group's others go, or as far as the last of them if all have.
 - The *area* is that under the curve over its length, the mean return on the way, where the curves of all runs
-  of all groups are known. A group that reaches its goal sooner has more of it, and not less for having
+  of all groups are known. A group that reaches its goal sooner has more area, and not less for having
   stopped.
 - *Times* to a threshold are of training episodes, as ``time_to`` of ``summary.json``. A run that has not
-  reached it is slower than all that have, by how much is not known: so the interquartile mean is known if no
+  reached it is slower than all that have, by an unknown amount: so the interquartile mean is known if no
   more than the slowest quarter has not reached it.
-- *Better* than the first group, in final returns or in areas, is one whose runs come to more than its,
-  P(X > Y) with ties counting half, if the interval of that does not hold one half. A run that has stopped at
-  its goal might have come further: a group that has such runs is not the worse one in final returns. In areas
+- A group is *better* than the first, in final returns or in areas, if its runs exceed the first group's,
+  P(X > Y) with ties counting half, and the interval of P does not contain one half. A run that stopped at
+  its goal might have come further, so a group with such runs is never worse in final returns. In areas
   it may be.
 """
 
@@ -44,15 +44,15 @@ from tianji_cli.runs.comparison.statistics import (
 )
 
 POINTS: Final = 200
-"""Of a group's curve."""
+"""Points of a group's curve."""
 TAUS: Final = 101
-"""Of a performance profile."""
+"""Points of a performance profile."""
 RESAMPLES: Final = 2000
-"""Of each point of a curve or a profile."""
+"""Bootstrap resamples for each point of a curve or a profile."""
 LITTLE: Final = 0.5
-"""If areas are of less of the longest curve, that is said."""
+"""A warning says so if areas cover a smaller share of the longest curve."""
 LEAST_EVALUATIONS: Final = 2
-"""Of a run whose evaluations make a curve."""
+"""Fewest evaluations of a run that make a curve."""
 
 ReturnsOf = Literal["evaluation", "mean_100"]
 Verdict = Literal["better", "worse", "undecided"]
@@ -61,11 +61,11 @@ Measure = Literal["final", "area"]
 
 @dataclass(frozen=True)
 class Times(Interval):
-    """Of the runs of a group to a threshold, in seconds or env steps.
+    """Times of a group's runs to a threshold, in seconds or env steps.
 
     Attributes:
-        reached: how many of them have reached it.
-        of: how many there are.
+        reached: number of runs that have reached it.
+        of: number of runs.
     """
 
     reached: int
@@ -74,13 +74,13 @@ class Times(Interval):
 
 @dataclass(frozen=True)
 class Better:
-    """How a group lies to the first one.
+    """A group compared with the first one.
 
     Attributes:
-        p: probability that a run of it comes to more than one of the first.
-        low, high: its 95 % interval; None where a group has one run.
-        verdict: None if there is none.
-        no_verdict: why there is none, "" if there is one.
+        p: probability that one of its runs exceeds one of the first group's.
+        low, high: 95 % interval of ``p``; None where a group has one run.
+        verdict: the verdict; None if there is none.
+        no_verdict: reason for the lack of a verdict; "" if there is one.
     """
 
     p: float
@@ -97,8 +97,7 @@ class GroupCurve:
     Attributes:
         x: env steps or seconds, ``[points]``.
         band: interquartile means; low and high are NaN where there is one run.
-        kept_from: the first place behind which a run keeps the return of the goal it had reached; None if
-            there is none.
+        kept_from: first place behind which a run keeps the return of its reached goal; None if no run does.
     """
 
     x: Array
@@ -108,14 +107,14 @@ class GroupCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What a group has come to.
+    """Results of one group.
 
     Attributes:
-        area: None where the curves of all groups have nothing in common.
+        area: None where the curves of all groups have no common stretch.
         time_to: seconds to each threshold.
-        steps_to: env steps likewise.
-        better: how it lies to the first group, in each ``Measure``; empty of that itself.
-        curves: over env steps and over seconds, where its runs have something in common.
+        steps_to: env steps to each threshold.
+        better: comparison with the first group, in each ``Measure``; empty for the first group itself.
+        curves: curves over env steps and over seconds, where its runs have a common stretch.
         profile: share of its runs with a final return above each tau.
     """
 
@@ -130,21 +129,21 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The group's."""
+        """Name of the group."""
         return self.group.name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What was found of all groups.
+    """Results of all groups.
 
     Attributes:
-        over: what areas are over, and tables show the times in.
-        final_of: what final returns are of: the "evaluation" at the end, or "mean_100".
-        curves_of: what curves are of: each "evaluation" while training, or "mean_100".
-        between: where areas begin and end; None if there are none.
-        taus: of the profiles, ``[taus]``.
-        warnings: sentences on what speaks against the figures.
+        over: horizontal axis of areas, and unit of the times in tables.
+        final_of: source of final returns: the "evaluation" at the end, or "mean_100".
+        curves_of: source of curves: each "evaluation" during training, or "mean_100".
+        between: ends of the stretch under which areas lie; None if there are no areas.
+        taus: grid of the profiles, ``[taus]``.
+        warnings: sentences that call the figures into question.
     """
 
     environment: str
@@ -158,12 +157,12 @@ class Comparison:
 
     @property
     def thresholds(self) -> tuple[float, ...]:
-        """Returns whose times were looked for, ascending."""
+        """Thresholds of the times, ascending."""
         return tuple(self.rows[0].time_to)
 
 
 def compare(runs: Sequence[ComparedRun], over: Over, warnings: Sequence[str] = ()) -> Comparison:
-    """Compare runs of one environment, the groups with the first of them."""
+    """Compare runs of one environment: each group with the first one."""
     groups = group_runs(runs)
     final_of: ReturnsOf = "mean_100" if any(one.evaluation is None for one in runs) else "evaluation"
     few = any(len(one.evaluations.returns) < LEAST_EVALUATIONS for one in runs)
@@ -249,7 +248,7 @@ def _profile(finals: Array, taus: Array) -> Probability:
 
 
 def _taus(finals: Array) -> Array:
-    """From below the lowest final return to above the highest."""
+    """Grid of returns from below the lowest final return to above the highest."""
     low, high = finals.min(), finals.max()
     beyond = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     return np.linspace(low - beyond, high + beyond, TAUS)
@@ -284,7 +283,7 @@ def _curves(group: Group, curve: Callable[[ComparedRun], Curve]) -> dict[Over, G
 
 
 def _thresholds(runs: Sequence[ComparedRun]) -> list[float]:
-    """Those that configs name, and mean returns at which runs stop; ascending."""
+    """Thresholds that configs name, and mean returns at which runs stop; ascending."""
     found = set()
     for one in runs:
         experiment = one.section("experiment")
@@ -297,9 +296,10 @@ def _thresholds(runs: Sequence[ComparedRun]) -> list[float]:
 
 
 def _seconds_to(runs: Sequence[ComparedRun], threshold: float) -> dict[ComparedRun, float]:
-    """Seconds to a threshold of each run; infinite for one that has not reached it.
+    """Seconds to a threshold, by run; infinite for a run that has not reached it.
 
-    They are exact where each run has looked out for it; else all are read between two reports.
+    They are exact where each run has watched for this threshold; else all are interpolated between two
+    reports.
     """
     exactly = all(threshold in one.time_to for one in runs)
     found = {}
@@ -357,7 +357,7 @@ def _of_stretch(
     over: Over,
     between: tuple[float, float] | None,
 ) -> Iterator[str]:
-    """Say how little of the curves areas are of, if it is little."""
+    """Warn if areas cover little of the curves."""
     if between is None:
         yield "no stretch is common to the curves of all runs, so there are no areas"
         return
@@ -374,7 +374,7 @@ def _of_stretch(
 
 
 def document_of(found: Comparison) -> dict[str, Any]:
-    """The comparison as a JSON object; see docs/compare.md."""
+    """Return the comparison as a JSON object; see docs/compare.md."""
     return {
         "schema": 1,
         "environment": found.environment,

@@ -1,8 +1,8 @@
-"""Learning curves: read from what a run has left, and brought onto a grid that several have in common.
+"""Learning curves: read from a run's files, and interpolated on a grid that several curves share.
 
-A curve is known from its first point to its last, and straight between two. Nothing is known of it before;
-behind its end only if its run ended because it had reached its goal, which a longer one would have kept to:
-such a curve may be held, at its last value.
+A curve is known from its first point to its last, and linear between two points. It is unknown before the
+first; it is known behind its end only if its run ended because it had reached its goal, which a longer run
+would have kept: such a curve may be held at its last value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Curve:
     """A learning curve, by ascending seconds since the first env step.
 
     Attributes:
-        returns: mean returns: of the last 100 training episodes as a rule, or of an evaluation.
+        returns: mean returns, usually of the last 100 training episodes, or else of an evaluation.
     """
 
     train_s: tuple[float, ...]
@@ -32,22 +32,22 @@ class Curve:
     returns: tuple[float, ...]
 
     def over(self, over: Over) -> Array:
-        """Where its points are, in env steps or in seconds."""
+        """Places of its points, in env steps or in seconds."""
         return np.asarray(getattr(self, over), np.float64)
 
     def steps_at(self, train_s: float) -> float:
-        """Env steps at a moment; between two points, or the beginning and the first, by interpolation."""
+        """Return the env steps at a moment, interpolated between two points, or between 0 and the first."""
         return float(np.interp(train_s, (0.0, *self.train_s), (0.0, *self.env_steps)))
 
 
 def read_curve(
     rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any] | None, of: str = "mean_100"
 ) -> Curve:
-    """Take the reports that are newer than those before them; the summary, if there is one, is the last.
+    """Build a curve from the reports that are newer than those before; a summary is the last point.
 
     Args:
-        rows: snapshots, as ``read_metrics`` gives them.
-        of: what it is a curve of: a key of the rows and of the summary's ``returns``.
+        rows: snapshots, as ``read_metrics`` returns them.
+        of: quantity of the curve: a key of the rows and of the summary's ``returns``.
     """
     points: list[tuple[float, float, float]] = []
     last = [] if summary is None else [(summary["train_s"], summary["env_steps"], summary["returns"][of])]
@@ -59,18 +59,18 @@ def read_curve(
 
 
 def curve_through(points: Sequence[tuple[float, float, float]]) -> Curve:
-    """Make a curve of points, each seconds, env steps and a return; without any it is empty."""
+    """Build a curve from points, each seconds, env steps and a return; without points it is empty."""
     return Curve(*zip(*points, strict=True)) if points else Curve((), (), ())
 
 
 def values_on(grid: npt.NDArray[Any], curve: Curve, over: Over, *, held: bool) -> Array:
-    """Read a curve at the points of a grid.
+    """Evaluate a curve at the points of a grid.
 
     Args:
-        held: it keeps its last value behind its end.
+        held: the curve keeps its last value behind its end.
 
     Returns:
-        Its values, NaN where nothing is known of it.
+        Its values, NaN where the curve is unknown.
     """
     behind = curve.returns[-1] if held else np.nan
     found: Array = np.interp(grid, curve.over(over), curve.returns, left=np.nan, right=behind)
@@ -78,11 +78,11 @@ def values_on(grid: npt.NDArray[Any], curve: Curve, over: Over, *, held: bool) -
 
 
 def stretch(curves: Sequence[Curve], over: Over, held: Sequence[bool]) -> tuple[float, float]:
-    """Say where all of some curves are known: from the last of their beginnings to the first of their ends.
+    """Return the stretch where all of some curves are known: from their last beginning to their first end.
 
     Args:
-        held: which of them keep their last value. These set no end, unless there are no others: then it is
-            the last of theirs.
+        held: for each curve, whether it keeps its last value. Such a curve sets no end, unless all are held:
+            then the last of their ends counts.
 
     Returns:
         First and last place; the first is behind the last if there is no such stretch.
@@ -94,7 +94,7 @@ def stretch(curves: Sequence[Curve], over: Over, held: Sequence[bool]) -> tuple[
 
 
 def mean_height(curve: Curve, over: Over, first: float, last: float, *, held: bool) -> float:
-    """The area under a curve between two places, over their distance: the mean return on the way."""
+    """Return the area under a curve between two places over their distance: the mean return on the way."""
     places = curve.over(over)
     inner = places[(places > first) & (places < last)]
     grid = np.array([first, *inner, last])
@@ -102,7 +102,7 @@ def mean_height(curve: Curve, over: Over, first: float, last: float, *, held: bo
 
 
 def first_at(curve: Curve, threshold: float) -> float | None:
-    """Seconds until a curve first comes to a threshold, between two points by interpolation; None: never."""
+    """Return the seconds until a curve first reaches a threshold, interpolated linearly; None if never."""
     above = np.flatnonzero(np.asarray(curve.returns) >= threshold)
     if not above.size:
         return None

@@ -1,6 +1,6 @@
-"""A comparison as figures: curves over steps and over time, performance profiles, and intervals.
+"""Figures of a comparison: curves over steps and over time, performance profiles, and intervals.
 
-A group has a colour and dashes of its own, so that figures can be read in grey, too. One run has no band.
+Each group has its own colour and dashes, so that figures can also be read in grey. One run has no band.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ POINTS: Final = 200
 RESAMPLES: Final = 2000
 
 LEGEND: Final = 66
-"""Characters of a line of the legend, as wide as the figure."""
+"""Characters in a line of the legend, which is as wide as the figure."""
 MARK: Final = 8
-"""Characters that a mark and the room around it take."""
+"""Characters that a mark and its margins take."""
 LONGEST: Final = 26
-"""Characters of a line of a label at an axis."""
+"""Most characters in a line of an axis label."""
 LINE_HIGH: Final = 0.14
-"""Inches of a line of the legend or of a label."""
+"""Height of a line of the legend or of a label, in inches."""
 PALE: Final = 0.45
 LEVEL: Final[Mapping[str, Any]] = {"color": GREY, "linestyle": "--", "linewidth": 0.7}
-"""How a value looks that curves are held against."""
+"""Line style of reference values."""
 KEPT: Final = "pale: some runs have reached their goal, and keep their last return"
 RETURN: Final = {"mean_100": "Mean return of 100 episodes", "evaluation": "Mean return of an evaluation"}
 
@@ -46,13 +46,13 @@ def draw(name: str, found: Comparison, path: Path) -> None:
     """Draw one of the figures of a comparison, by its name.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     write_figure(*drawing(name, found), path)
 
 
 def drawing(name: str, found: Comparison) -> Drawing:
-    """Say how one of the figures is drawn, and how high it is, in inches."""
+    """Return the function that draws one of the figures, and the figure's height in inches."""
     return _FIGURES[name](found)
 
 
@@ -89,7 +89,7 @@ def _draw_curve(axes: Axes, of: GroupCurve, style: Mapping[str, Any]) -> None:
         _draw_part(axes, of, np.ones(len(of.x), np.bool_), 1.0, style)
         return
     before = of.x <= of.kept_from
-    # The parts meet: each has the last place before.
+    # The parts meet: both have the last place of the first part.
     behind = np.append(~before[1:], True)
     for part, alpha in ((before, 1.0), (behind, PALE)):
         _draw_part(axes, of, part, alpha, style)
@@ -144,7 +144,7 @@ def _profiles(found: Comparison) -> Drawing:
 
 
 def _intervals(found: Comparison) -> Drawing:
-    """Draw what each group has come to, one below the other: final returns, areas, who is better."""
+    """Draw the groups one below the other: final returns, areas, and P(better than the first)."""
     labels = [_broken(row.name, LONGEST) for row in found.rows]
     high = 0.55 + sum(LINE_HIGH * (1 + label.count("\n")) + 0.06 for label in labels)
     panels = ["Final return"]
@@ -198,7 +198,7 @@ def _draw_interval(
     marker: str = "o",
 ) -> None:
     middle, low, high = points
-    # A line, not error bars: percentile intervals need not hold what they are of.
+    # A line, not error bars: percentile intervals need not contain the estimate.
     if low is not None and high is not None:
         axes.plot([low, high], [place, place], color=color)
     axes.plot(middle, place, color=color, marker=marker)
@@ -208,7 +208,7 @@ def _draw_interval(
 
 
 def _styles(found: Comparison) -> list[tuple[Row, dict[str, Any]]]:
-    """Colour and dashes of each group."""
+    """Return colour and dashes of each group."""
     return [
         (row, {"color": COLORS[place % len(COLORS)], "linestyle": LINES[place % len(LINES)]})
         for place, row in enumerate(found.rows)
@@ -216,9 +216,9 @@ def _styles(found: Comparison) -> list[tuple[Row, dict[str, Any]]]:
 
 
 def _broken(name: str, longest: int) -> str:
-    """Break a name into lines: within a key, behind a mark or a blank; where there is none, anywhere.
+    """Break a name into lines after ``=``, a comma, a slash, a blank or a dot; longer parts break anywhere.
 
-    A dollar in it is one, and begins no formula.
+    Dollar signs are escaped, so that they begin no formula.
     """
     lines = [""]
     for part in re.split(r"(?<=[=,/ ])|(?<=\.)(?=[a-z])", name):
@@ -230,10 +230,10 @@ def _broken(name: str, longest: int) -> str:
 
 
 class _Legend:
-    """Above the axes, in as many columns as names have room for.
+    """Owns the legend above the axes, in as many columns as names have room for.
 
     Attributes:
-        height: in inches.
+        height: height in inches.
     """
 
     def __init__(self, groups: Sequence[tuple[Row, Mapping[str, Any]]]) -> None:
@@ -263,7 +263,7 @@ def draw_curve(
 ) -> None:
     """Draw the interquartile mean over trainings, and the band of its interval.
 
-    A training that is over keeps its last return; nothing is drawn of the time before each of them has one.
+    A training that is over keeps its last return; the curve begins where every training has a return.
     """
     x = np.linspace(0, end, POINTS)
     values = np.stack([values_on(x, one, over, held=True) for one in curves])

@@ -1,8 +1,8 @@
-"""Runs that differ in their seed alone are a group, and groups are called by what they differ in.
+"""Groups of runs that differ in their seed alone, named by the keys in which the groups differ.
 
-What only says where a run is, or what it writes down, makes no difference: its name, the thresholds that it
-looks out for, checkpoints, plots, directories, which cores its processes are tied to. What a config does not
-say, since an earlier version wrote it, is what it would be by default.
+Keys that only say where a run is, or what it writes down, do not separate groups: its name, the thresholds
+that it watches for, checkpoints, plots, directories, the cores of its processes. A key that an earlier
+version did not write has its default.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ NO_DIFFERENCE: Final = frozenset(
         *(f"environment.{key}" for key in ("trust_wrappers", "start_limit_s", "step_limit_s", "on_error")),
     }
 )
-"""Keys that make no other group."""
+"""Keys that do not separate groups."""
 
 MOST_KEYS: Final = 3
-"""In a name; groups that differ in more are called by their experiments."""
+"""Most keys in a name; groups that differ in more keys are named by their experiments."""
 LONGEST_NAME: Final = 60
 LONGEST_VALUE: Final = 30
 
 ABSENT: Final = "none"
-"""Stands for a value that a config does not have."""
+"""Text for a value that a config does not have."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Group:
     """Runs that differ in their seed alone.
 
     Attributes:
-        differs: its values of the keys in which groups differ, None where it has none.
+        differs: its values of the keys in which groups differ; None for a key that it does not have.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Group:
 
 
 def group_runs(runs: Sequence[ComparedRun]) -> list[Group]:
-    """Put runs into groups, in the order in which they were named."""
+    """Sort runs into groups, in the order in which the runs were named."""
     members: dict[str, list[ComparedRun]] = {}
     flats: dict[str, dict[str, Any]] = {}
     for one in runs:
@@ -76,14 +76,14 @@ def group_runs(runs: Sequence[ComparedRun]) -> list[Group]:
 
 
 def with_defaults(config: Config) -> dict[str, Any]:
-    """Fill in what a config does not say; a section that this version cannot read stays as it is."""
+    """Add the defaults to a config; a section that this version cannot read stays as it is."""
     filled = dict(config)
     for section, model in PLAIN.items():
         filled[section] = _filled(model, {**LATER.get(section, {}), **config.get(section, {})})
     for section, kind in KINDS.items():
         table = config.get(section, {})
         type_ = table.get("type") if isinstance(table, Mapping) else None
-        # Modules of the user's are not imported: what the run wrote down has all of their settings.
+        # The user's modules are not imported: the config that the run wrote has all of their settings.
         if isinstance(type_, str) and ":" not in type_:
             try:
                 model = algorithms.settings_type(kind, type_)
@@ -104,7 +104,7 @@ def _filled(model: type[BaseModel], table: Any) -> Any:
 
 
 def _differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
-    """List the keys whose values are not the same in all of some tables."""
+    """List the keys whose values differ between tables."""
     return [
         key
         for key in dict.fromkeys(key for table in tables for key in table)
@@ -115,8 +115,8 @@ def _differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
 def _names(differs: Sequence[Mapping[str, Any]], groups: Sequence[Sequence[ComparedRun]]) -> list[str]:
     """Name groups.
 
-    By what they differ in; where that is too much by the experiments of their first runs, and what those of
-    one experiment differ in; or by where they are.
+    A name has the keys in which the groups differ. Where these are too many, it has the experiment of the
+    first run, and the keys in which groups of one experiment differ; or else the directory.
     """
     experiments = [runs[0].experiment for runs in groups]
     if len(groups) == 1:
@@ -136,7 +136,7 @@ def _names(differs: Sequence[Mapping[str, Any]], groups: Sequence[Sequence[Compa
 
 
 def _places(groups: Sequence[Sequence[ComparedRun]]) -> list[str]:
-    """Name directories as commands take them: each has one group alone, or is the first run of one."""
+    """Name groups by directories as commands take them: the common one, or that of each group's first run."""
     found = [Path(os.path.commonpath([one.run.path.absolute() for one in runs])) for runs in groups]
     if len({*found}) < len(found) or not {*found}.isdisjoint(above for one in found for above in one.parents):
         found = [runs[0].run.path.absolute() for runs in groups]
@@ -148,10 +148,10 @@ def _places(groups: Sequence[Sequence[ComparedRun]]) -> list[str]:
 
 
 def _by_keys(differs: Sequence[Mapping[str, Any]], *, shortly: bool = False) -> list[str]:
-    """Name groups by the keys that they differ in; nothing if these are too many, or names too long.
+    """Name groups by the keys in which they differ; empty if keys are too many, or names too long or alike.
 
     Args:
-        shortly: without sections, if that leaves no two keys alike.
+        shortly: without sections, if no two keys then look alike.
     """
     keys = _differing(differs)
     last = [key.rpartition(".")[2] for key in keys]

@@ -1,4 +1,4 @@
-"""A comparison as a table for people, and as JSON, CSV and figures for everything else."""
+"""Output of a comparison: a table for people; JSON, CSV and figures for everything else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENDS: Final = ("iqm", "low", "high")
 
 
 def compare_runs(words: Sequence[str], over: Over, *, out: Path | None, json_to: str | None) -> None:
-    """Compare runs, and show what was found.
+    """Compare runs, print the comparison and write its files.
 
     Raises:
         UsageError: they cannot be compared; TianjiError: one is damaged, or the results cannot be written.
@@ -36,13 +36,13 @@ def compare_runs(words: Sequence[str], over: Over, *, out: Path | None, json_to:
     runs, left_out = read_runs(meant.runs)
     check_places(out, json_to)
     found = compare(runs, over, [*meant.warnings, *left_out])
-    result_of(found).hand_over(out=out, json_to=json_to)  # Before the reader of what is printed may be gone.
+    result_of(found).hand_over(out=out, json_to=json_to)  # First, since a closed pipe may end the printing.
     if json_to != "-":
         print_comparison(found)
 
 
 def print_comparison(found: Comparison) -> None:
-    """Print a table of the groups, and how each of them lies to the first."""
+    """Print a table of the groups, and the verdict on each against the first."""
     print_header(conditions(found), found.warnings)
     headings, cells = table(found)
     print_table(headings, cells, f"runs in {found.environment}", right=range(1, len(headings)))
@@ -50,7 +50,7 @@ def print_comparison(found: Comparison) -> None:
 
 
 def conditions(found: Comparison) -> dict[str, str]:
-    """Say what the figures of a comparison are of, by subject."""
+    """Describe the figures of a comparison, by subject."""
     return {
         "environment": found.environment,
         "final return": f"mean of {RETURNS['final'][found.final_of]}",
@@ -71,7 +71,7 @@ def _place(value: float, over: Over) -> str:
 
 
 def table(found: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Put the groups into a table: its headings, and a line of texts for each."""
+    """Return a table of the groups: its headings, and a line of texts for each."""
     unit = "steps" if found.over == "env_steps" else "s"
     headings = ["group", "runs", "final return", "area"]
     headings += [f"{unit} to {exact(threshold)}" for threshold in found.thresholds]
@@ -113,7 +113,7 @@ def _better_cell(row: Row, measure: Any) -> str:
 
 
 def verdicts(found: Comparison) -> Iterator[str]:
-    """Say how groups lie to the first one; once for all that there is no verdict on for the same reason."""
+    """Yield the verdicts against the first group; groups without a verdict for one reason share a line."""
     first, without = found.rows[0].name, dict[tuple[str, str], list[str]]()
     for row in found.rows[1:]:
         for measure, of in row.better.items():
@@ -134,7 +134,7 @@ def verdicts(found: Comparison) -> Iterator[str]:
 
 
 def result_of(found: Comparison) -> Result:
-    """Put everything into files, ``compare`` and the figures."""
+    """Return all files of a comparison: ``compare`` as JSON and CSV, the curves, and the figures."""
 
     def drawing(name: str) -> Any:
         def draw(path: Path) -> None:

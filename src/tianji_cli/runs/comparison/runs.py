@@ -1,7 +1,7 @@
-"""The runs that are compared: which ones are meant, and what each has left.
+"""Finds the runs of a comparison and reads their files.
 
-Only files are read, no config is built, so a run may be another machine's, and its environment need not be
-installed. What does not let itself be compared is refused here, before anything is computed.
+No config is built, so a run may come from another machine, and its environment need not be installed. Runs
+that cannot be compared are refused here, before anything is computed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tianji_cli.telemetry.run_state import State, read_state
 from tianji_cli.telemetry.snapshot import Summary
 
 BUDGETS: Final = ("env_steps", "wall_s")
-"""Stop rules that end a run however good it is; each other one is a goal."""
+"""Stop rules that end a run however good it is; every other rule is a goal."""
 MOST_NAMED: Final = 4
-"""Runs that a message names."""
+"""Most runs that a message names."""
 
 Config = Mapping[str, Any]
 Read = TypeVar("Read")
@@ -31,19 +31,19 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ComparedRun:
-    """A run, and what it has left; each is a run of its own.
+    """Results of a run; two are equal only if they are one object.
 
     Attributes:
-        config: as its ``config.toml`` says it.
-        status: how it stands.
+        config: its ``config.toml``, unchecked.
+        status: state of the run.
         training: mean return of the last 100 training episodes; never empty.
-        best: the best mean of 100 training episodes so far; empty before so many have ended.
-        evaluations: means of evaluations while training, all of whose episodes have ended.
+        best: best mean of 100 training episodes so far; empty before so many have ended.
+        evaluations: means of the evaluations during training all of whose episodes have ended.
         evaluation: mean of the evaluation at the end; None if there was none, or it was cut off.
-        was_cut_off: there was one, of which only the shorter episodes have ended.
+        was_cut_off: only the shorter episodes of the evaluation at the end have ended.
         time_to: seconds to each of ``experiment.thresholds``, None for one not reached; empty without a
             summary.
-        reached_goal: it has ended because it was good enough, not because its budget was used up.
+        reached_goal: the run ended because it was good enough, not because its budget was used up.
     """
 
     run: RunDirectory
@@ -59,12 +59,12 @@ class ComparedRun:
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """Name of the run in messages."""
         return printable(str(self.run.path))
 
     @property
     def seed(self) -> int | None:
-        """Of its random streams; None if its config is of none."""
+        """Seed of its random streams; None if its config has no integer there."""
         found = self.section("experiment").get("seed")
         return found if isinstance(found, int) else None
 
@@ -80,31 +80,31 @@ class ComparedRun:
         return printable(" ".join(str(section[key]) for key in ("type", "id") if key in section))
 
     def section(self, name: str) -> Config:
-        """One section of its config."""
+        """One section of its config; empty if there is none."""
         return _table(self.config, name)
 
 
 @dataclass(frozen=True)
 class Found:
-    """The runs that some words mean, and those of them that have not begun."""
+    """The runs that some words name, and those among them that have not begun."""
 
     runs: tuple[RunDirectory, ...]
     waiting: tuple[RunDirectory, ...]
 
     @property
     def warnings(self) -> list[str]:
-        """What is to be said of those that have not begun."""
+        """Warning about the runs that have not begun."""
         return [f"not begun, and left out: {listed_places(self.waiting)}"] if self.waiting else []
 
 
 def find_runs(words: Sequence[str], out: Path = DEFAULT_OUT) -> Found:
-    """Find the runs that a user means, each once.
+    """Find the runs that a user names, each once.
 
     A word is a run's path, a directory with runs below it, ``name/n``, ``name/seeds-n``, or ``name`` for
     its newest run.
 
     Raises:
-        UsageError: one means no run.
+        UsageError: a word names no run.
     """
     runs: dict[Path, RunDirectory] = {}
     waiting: dict[Path, RunDirectory] = {}
@@ -148,7 +148,7 @@ def _below(place: Path) -> list[RunDirectory]:
 
 
 def _folders_in(place: Path) -> list[Path]:
-    """List the directories in one, the last first; none where it cannot be read."""
+    """List the subdirectories of a directory, the last first; empty where it cannot be read."""
     try:
         with os.scandir(place) as entries:
             folders = [Path(one) for one in entries if one.is_dir(follow_symlinks=False)]
@@ -163,10 +163,10 @@ def _by_number(path: Path) -> tuple[str, int, str]:
 
 
 def read_runs(runs: Iterable[RunDirectory]) -> tuple[list[ComparedRun], list[str]]:
-    """Read what runs have left, and make sure that it can be compared.
+    """Read the results of runs, and check that they can be compared.
 
     Returns:
-        Those that have returns, and warnings that name the others, if there are any.
+        The runs that have returns, and warnings that name the others, if there are any.
 
     Raises:
         UsageError: none has returns, or they are of different environments.
@@ -192,7 +192,7 @@ def read_runs(runs: Iterable[RunDirectory]) -> tuple[list[ComparedRun], list[str
 def read_each(
     runs: Iterable[RunDirectory], read: Callable[[RunDirectory], Read]
 ) -> tuple[list[Read], list[str]]:
-    """Read runs, and leave damaged ones out; returns what was read, and a warning for each of these.
+    """Read runs with ``read``; returns the results, and a warning for each damaged run, which is left out.
 
     Raises:
         TianjiError: all are damaged.
@@ -209,7 +209,7 @@ def read_each(
 
 
 def listed_places(runs: Iterable[RunDirectory]) -> str:
-    """Name runs, a few of them."""
+    """List the paths of a few of the runs."""
     return _few([printable(str(run.path)) for run in runs])
 
 
@@ -219,12 +219,12 @@ def _few(names: Sequence[str], between: str = ", ") -> str:
 
 
 def listed(runs: Iterable[ComparedRun]) -> str:
-    """Name runs, a few of them."""
+    """List the paths of a few of the runs."""
     return listed_places(one.run for one in runs)
 
 
 def read_config(run: RunDirectory) -> Config:
-    """Read the config of a run as it stands.
+    """Read the config of a run, unchecked.
 
     Raises:
         TianjiError: it is damaged, or cannot be read.
@@ -237,7 +237,7 @@ def read_config(run: RunDirectory) -> Config:
 
 
 def read_rows(run: RunDirectory) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Read snapshots and evaluations of a run; none where nothing was written yet.
+    """Read snapshots and evaluations of a run; none before the first is written.
 
     Raises:
         TianjiError: they are damaged, or cannot be read.
@@ -253,7 +253,7 @@ def read_rows(run: RunDirectory) -> tuple[list[dict[str, Any]], list[dict[str, A
 
 
 def strange_rows(run: RunDirectory) -> TianjiError:
-    """Make the error for rows that are JSON, and not what they should be."""
+    """Return the error for rows that are JSON, but not rows of this version."""
     return TianjiError(f"{run.metrics} has rows that this version of tianji cannot read")
 
 
@@ -261,7 +261,7 @@ def _read(run: RunDirectory) -> ComparedRun:
     config = read_config(run)
     status = read_state(run).status
     rows, evaluated = read_rows(run)
-    # A run that was resumed and is not over has the summary of a session before.
+    # A resumed run that is not over has the summary of an earlier session.
     is_over = status in {"finished", "stopped", "failed"}
     summary = read_summary(run.summary) if is_over or status == "damaged" else None
     if summary is not None and summary.unaccounted:
@@ -294,7 +294,7 @@ def _table(of: Config, name: str) -> Config:
 
 
 def _last(summary: Summary | None, of: str) -> dict[str, Any] | None:
-    """The last point of a curve; None if there is none yet, or it has no value."""
+    """Return the last point of a curve; None if there is none yet, or it has no value."""
     if summary is None or getattr(summary.learner, of) is None:
         return None
     learner = summary.learner
@@ -302,7 +302,7 @@ def _last(summary: Summary | None, of: str) -> dict[str, Any] | None:
 
 
 def _played(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[float, float, float]]:
-    """Go through evaluations that are newer than those before them, whichever group they are of."""
+    """Yield the complete evaluations that are newer than those before them, whichever group they are of."""
     at = (0.0, -1.0)
     for row in rows:
         if row["mean"] is None or row.get("left_out") or row["train_s"] <= at[0] or row["env_steps"] <= at[1]:
@@ -312,7 +312,7 @@ def _played(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[float, float, f
 
 
 def _has_reached_goal(summary: Summary, config: Config) -> bool:
-    """Whether a run ended by a rule other than its budget; in doubt not."""
+    """Whether a run ended by a rule other than its budget; False if in doubt."""
     stop = _table(_table(config, "experiment"), "stop")
     spent = {"env_steps": summary.learner.env_steps, "wall_s": summary.learner.train_s}
     within = all(spent[rule] < stop[rule] for rule in BUDGETS if isinstance(stop.get(rule), int | float))

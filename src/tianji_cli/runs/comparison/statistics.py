@@ -1,9 +1,9 @@
-"""What a few runs say of very many, after Agarwal et al. (2021): means, intervals, who is better.
+"""Statistics of few runs, after Agarwal et al. (2021): means, intervals, probability of improvement.
 
-A few runs say little by their mean, which one outlier moves, and their median, which ignores most of them.
-The interquartile mean is over the middle half of the runs. Intervals are by the percentile bootstrap: runs
-are drawn with replacement within one setting, which makes each setting a stratum; they show how far a figure
-may be from that of very many runs.
+The mean of a few runs moves with one outlier, and their median ignores most of them. The interquartile mean
+is over the middle half of the runs. Intervals are by the percentile bootstrap: runs are drawn with
+replacement within one setting, which makes each setting a stratum; they show how far a figure may be from
+that of very many runs.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import numpy.typing as npt
 RESAMPLES: Final = 10_000
 CONFIDENCE: Final = 0.95
 MOST_DRAWN: Final = 4_000_000
-"""Values that are drawn at once: curves of a hundred runs would take gigabytes."""
+"""Most values drawn at once: curves of a hundred runs would take gigabytes."""
 
 LEAST_FOR_INTERVAL: Final = 2
-"""Of one run every resample is the same: it has no interval."""
+"""Fewest runs with an interval: every resample of one run is the same."""
 
 LEAST_FOR_VERDICT: Final = 5
-"""With fewer runs of a setting, whether an interval holds a value says nothing."""
+"""Fewest runs of a setting with a verdict: an interval of fewer runs decides nothing."""
 
 Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Interquartile means of some quantities, with the bounds of their intervals; one shape."""
+    """Interquartile means of some quantities, with the bounds of their intervals; all of one shape."""
 
     iqm: Array
     low: Array
@@ -40,7 +40,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Probability:
-    """A probability or a share, with the bounds of its interval; one shape."""
+    """A probability or a share, with the bounds of its interval; all of one shape."""
 
     p: Array
     low: Array
@@ -49,7 +49,7 @@ class Probability:
 
 @dataclass(frozen=True)
 class Interval:
-    """An interquartile mean and its 95 % interval, which one run does not have; None is not known."""
+    """An interquartile mean and its 95 % interval, which one run does not have; None is unknown."""
 
     iqm: float | None
     low: float | None
@@ -69,11 +69,11 @@ def interquartile_mean(values: npt.NDArray[Any], axis: int = 0) -> Array:
 
 
 def estimate(values: npt.NDArray[Any], *, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
-    """Estimate interquartile means and their 95 % intervals; a run is drawn with all its quantities.
+    """Estimate interquartile means and their 95 % intervals; a resample draws a run with all its quantities.
 
     Args:
         values: ``[runs, ...]`` of one setting. Infinity is a value beyond all others: a mean or a bound that
-            takes one in is infinite, or not a number.
+            includes one is infinite, or not a number.
 
     Returns:
         An estimate of shape ``[...]``.
@@ -85,7 +85,7 @@ def estimate(values: npt.NDArray[Any], *, seed: int = 0, resamples: int = RESAMP
 
 
 def interval(values: npt.NDArray[Any]) -> Interval:
-    """Estimate an interquartile mean, as JSON and people are told it.
+    """Estimate an interquartile mean, with None in place of values that are not finite.
 
     Args:
         values: ``[runs]`` of one setting; infinity is a value beyond all others.
@@ -98,13 +98,13 @@ def interval(values: npt.NDArray[Any]) -> Interval:
 def probability_of_improvement(
     ours: npt.NDArray[Any], theirs: npt.NDArray[Any], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> Probability:
-    """Estimate P(X > Y), that a run of ours comes to more than one of theirs; a tie is half of it.
+    """Estimate P(X > Y), the probability that a run of ours exceeds one of theirs; a tie counts half.
 
-    That is the Mann-Whitney statistic over all pairs. The runs of either side are drawn by themselves.
+    P is the Mann-Whitney statistic over all pairs. The runs of each side are drawn independently.
 
     Args:
         ours: ``[runs]``.
-        theirs: ``[runs]``, of another setting; it may have another number of them.
+        theirs: ``[runs]`` of another setting, perhaps another number of them.
 
     Returns:
         A probability of shape ``[]``.
@@ -120,7 +120,7 @@ def probability_of_improvement(
 def performance_profile(
     values: npt.NDArray[Any], taus: npt.NDArray[Any], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> Probability:
-    """Estimate for each tau the share of runs that come to more, P(X > tau).
+    """Estimate for each tau the share of runs above it, P(X > tau).
 
     Args:
         values: ``[runs]`` of one setting.
@@ -136,13 +136,13 @@ def performance_profile(
 
 
 def _times_drawn(runs: int, resamples: int, rng: np.random.Generator) -> Array:
-    """How often each resample has each run, ``[resamples, runs]``."""
+    """Counts of each run in each resample, ``[resamples, runs]``."""
     return rng.multinomial(runs, np.full(runs, 1 / runs), size=resamples).astype(np.float64)
 
 
 def _bounds(resampled: Array) -> tuple[Array, Array]:
     """Bounds of the interval, from ``[resamples, ...]``."""
     tail = 100 * (1 - CONFIDENCE) / 2
-    with np.errstate(invalid="ignore"):  # Between two infinities there is nothing.
+    with np.errstate(invalid="ignore"):  # Interpolation between two infinities is NaN.
         low, high = np.percentile(resampled, (tail, 100 - tail), axis=0)
     return np.asarray(low), np.asarray(high)

@@ -1,1 +1,1 @@
-"""A page on runs, to be read without a network: what they were, what they came to, and why."""
+"""A page on runs, to be read without a network: configs, results, and causes."""

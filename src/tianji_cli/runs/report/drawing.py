@@ -1,7 +1,7 @@
-"""The pictures of a page: what the house draws of a run or a comparison, and what a run has in ``plots/``.
+"""Pictures of a page: drawings of a run or a comparison, and the files in a run's ``plots/``.
 
-A page stays small however long a run was: curves are thinned to so many rows, of many groups the best are
-drawn, and a picture that is too large is named and left out.
+A page stays small however long a run was: curves are thinned to ``MOST_ROWS`` rows, only the best of many
+groups are drawn, and a picture that is too large is named and left out.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tianji_cli.telemetry.figures import HEIGHT, render_figure
 from tianji_cli.telemetry.plots import LOSS, Drawing, drawings
 
 MOST_ROWS: Final = 400
-"""Of a curve: a page has fewer pixels for it."""
+"""Most rows of a curve: a page has fewer pixels for it."""
 MOST_CURVES: Final = 16
-"""Of the groups of a run, or of a comparison."""
+"""Most curves of the groups of a run, or of a comparison."""
 MOST_SVG_BYTES: Final = 4 << 20
-"""Of a picture in ``plots/``."""
+"""Most bytes of a picture in ``plots/``."""
 MOST_INLINE_BYTES: Final = 600_000
-"""Of the same once it is in the page."""
+"""Most bytes of such a picture once it is in the page."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Picture:
     """A figure of a page.
 
     Attributes:
-        note: what stands below it.
-        svg: None if it could not be taken over, for which the note gives the reason.
-        is_wide: as wide as the page, and scrolled where that is narrow.
+        note: text below it.
+        svg: None if the picture is left out, for the reason in the note.
+        is_wide: it is as wide as the page, and scrolls where the page is narrow.
     """
 
     title: str
@@ -53,7 +53,7 @@ class Picture:
     is_wide: bool = False
 
 
-# Names of plots, as they stand beside one another.
+# Names of plots, in the order of the page.
 RETURNS: Final = (
     *("return_over_steps", "return_over_time", "win_rate_over_steps", "win_rate_over_time", "episode_length"),
 )
@@ -89,7 +89,7 @@ _OF_A_RUN: Final[Mapping[str, tuple[str, str, str]]] = {
     ),
     "busy": ("Busy over time", "The middle one of the roles of each kind.", ""),
 }
-"""Title and note of each plot, and the column that is described for those who do not see it."""
+"""Title and note of each plot, and the column that its description summarises for those who do not see it."""
 
 _OF_A_COMPARISON: Final[Mapping[str, tuple[str, str]]] = {
     "return_over_steps": ("Return over env steps", "Interquartile means with 95 % bootstrap intervals."),
@@ -106,10 +106,10 @@ _OF_PLOTS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def pictures_of(run: ReportedRun) -> dict[str, Picture]:
-    """Draw what there is to be drawn of a run, by the names of the plots.
+    """Draw all plots for which a run has data, by their names.
 
     Raises:
-        TianjiError: rows lack what those of this version have.
+        TianjiError: rows lack keys that this version writes.
     """
     try:
         return _pictures_of(run)
@@ -141,7 +141,7 @@ def _pictures_of(run: ReportedRun) -> dict[str, Picture]:
 
 
 def _more(name: str, run: ReportedRun) -> Iterator[str]:
-    """Say what is in the curves of a return beside the mean."""
+    """Describe the points, lines and groups in the curves of a return besides the mean."""
     if not name.startswith("return_over"):
         return
     if run.evaluations:
@@ -161,7 +161,7 @@ def _svg(draw: Drawing, id_: str, title: str, description: str) -> Markup:
 
 
 def _inline(content: bytes, id_: str, title: str, description: str) -> Markup:
-    # Nothing but elements and attributes of a list are in it, and texts are escaped.
+    # It has only elements and attributes of a list, and its texts are escaped.
     return Markup(inline(content, id_, title, description))  # noqa: S704
 
 
@@ -171,7 +171,7 @@ def _thresholds(run: ReportedRun) -> list[float]:
 
 
 def _drawn(rows: Rows) -> Rows:
-    """Take as many rows and groups as a curve has."""
+    """Return as many rows and groups as a curve has room for."""
     return [
         row
         if len(row.get("by_group") or ()) <= MOST_CURVES
@@ -181,7 +181,7 @@ def _drawn(rows: Rows) -> Rows:
 
 
 def _spread(rows: Rows, most: int) -> Rows:
-    """Take some rows that lie evenly among all, the first and the last of them included."""
+    """Return at most ``most`` rows, evenly spread, with the first and the last."""
     if len(rows) <= most:
         return rows
     return [rows[place] for place in np.linspace(0, len(rows) - 1, most).round().astype(int)]
@@ -219,7 +219,7 @@ def pictures_of_comparison(found: Comparison) -> list[Picture]:
 
 
 def _best(found: Comparison) -> tuple[Comparison, str]:
-    """Take the groups that are drawn, and say which, if these are not all."""
+    """Return the comparison with the groups to be drawn, and a sentence on them if some are left out."""
     if len(found.rows) <= MOST_CURVES:
         return found, ""
     others = sorted(found.rows[1:], key=_height, reverse=True)[: MOST_CURVES - 1]
@@ -237,7 +237,7 @@ def _final(name: str, iqm: float | None) -> str:
 
 
 def pictures_in_plots(run: RunDirectory) -> list[Picture]:
-    """Take over what other commands have drawn into a run's ``plots/``."""
+    """Read the pictures that other commands have drawn into a run's ``plots/``."""
     found = []
     for name, (title, note) in _OF_PLOTS.items():
         path = run.plots / f"{name}.svg"
@@ -265,9 +265,9 @@ class Part:
     """A term of the account of samples.
 
     Attributes:
-        color: variable of the page.
-        x: where its part of the bar begins, in thousandths.
-        width: of it, likewise; 0 of a term that is 0.
+        color: CSS variable of the page.
+        x: start of its part of the bar, in thousandths.
+        width: width of its part, in thousandths; 0 if the term is 0.
     """
 
     name: str
@@ -280,7 +280,7 @@ class Part:
 
 BAR: Final = 1000.0
 THINNEST: Final = 10.0
-"""Of a part of the bar: what is there is to be seen."""
+"""Least width of a part of the bar that is not 0, so that it can be seen."""
 
 _TERMS: Final = (
     ("received", "by the buffers", "blue"),
@@ -291,7 +291,7 @@ _TERMS: Final = (
 
 
 def account(steps: Sequence[int]) -> list[Part]:
-    """Lay out a bar of where samples went.
+    """Lay out the bar of the account of samples.
 
     Args:
         steps: received, in flight, lost, dropped.
@@ -309,5 +309,5 @@ def account(steps: Sequence[int]) -> list[Part]:
 
 
 def account_told(parts: Sequence[Part], produced: int) -> str:
-    """Say the account in words."""
+    """Describe the account in words."""
     return f"{several(produced, 'env step')}: {', '.join(f'{part.steps} {part.name}' for part in parts)}"

@@ -1,4 +1,4 @@
-"""A page on a run, or on several beside one another: one HTML file, which needs no network and no script."""
+"""A page on one run or several: one HTML file, which needs no network and no script."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from tianji_cli.telemetry.snapshot import METRICS, RoleStatus, RoleSummary, line
 
 MOST_BYTES: Final = 2_000_000
 MOST_RUNS: Final = 500
-"""Of a page: each is a line of a table."""
+"""Most runs of a page; each has a line of a table."""
 MOST_SECTIONS: Final = 60
-"""Of a page: so many runs have a section each."""
+"""Most runs with a section of their own."""
 TO_THE_MINUTE: Final = "%Y-%m-%d %H:%M UTC"
 MOST_ROLES: Final = 64
-"""More roles of a run are summed up."""
+"""Most roles of a run with a line each; more are summed up by kind."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command to be copied, and what it does."""
+    """A command to be copied, and its effect."""
 
     does: str
     words: str
@@ -61,11 +61,11 @@ class Command:
 
 @dataclass(frozen=True)
 class Busy:
-    """A line of the table of roles: one, or those of a kind.
+    """A line of the table of roles: one role, or all of a kind.
 
     Attributes:
-        share: of the time at work, 0 to 1; None if it is not known.
-        said: the same in words.
+        share: busy share, 0 to 1; None if unknown.
+        said: the share in words.
     """
 
     role: str
@@ -79,11 +79,11 @@ class Busy:
 
 @dataclass(frozen=True)
 class RunPage:
-    """What the template shows of a run.
+    """A run, as the template shows it.
 
     Attributes:
-        prefix: of the ids of its elements.
-        drawn: its pictures, by the names of the plots; none where it is one of several.
+        prefix: prefix of the ids of its elements.
+        drawn: its pictures, by the names of the plots; empty where it is one of several runs.
         left: pictures that other commands have left.
     """
 
@@ -94,7 +94,7 @@ class RunPage:
 
     @property
     def sections(self) -> dict[str, str]:
-        """Headings by their ids, of what there is to be shown."""
+        """Headings by their ids, for the sections that have contents."""
         run = self.run
         found = {
             "run": "What was run",
@@ -118,17 +118,17 @@ class RunPage:
 
     @property
     def losses(self) -> list[Picture]:
-        """What its update rule reports."""
+        """Plots of the losses that its update rule reports."""
         return self._pictures([name for name in self.drawn if name.startswith(LOSS)])
 
     @property
     def pace(self) -> list[Picture]:
-        """How fast it was, and in what balance."""
+        """Plots of throughput, policy lag, replay ratio and sample age."""
         return self._pictures(PACE)
 
     @property
     def busy(self) -> list[Picture]:
-        """How busy its roles were over time."""
+        """Plots of the busy shares of its roles over time."""
         return self._pictures(BUSY)
 
     def _pictures(self, names: Sequence[str]) -> list[Picture]:
@@ -136,7 +136,7 @@ class RunPage:
 
     @property
     def about(self) -> str:
-        """When it was begun, as far as that is known, and what its files take."""
+        """Time of its beginning, if known, and size of its files."""
         begun_s, size = self.run.state.begun_s, memory(self.run.state.nbytes)
         return (
             size
@@ -146,18 +146,18 @@ class RunPage:
 
     @property
     def best(self) -> str:
-        """The best mean return of 100 episodes; empty if none is known."""
+        """Best mean return of 100 episodes; empty if none is known."""
         found = self.run.state.best_mean_100
         return "" if found is None else number(found)
 
     @property
     def trains(self) -> dict[str, str]:
-        """What it trains, and how."""
+        """Summary of its config, by label."""
         return {label: printable(text) for label, text in in_short(self.run.config).items()}
 
     @property
     def commands(self) -> list[Command]:
-        """What can be done with it."""
+        """Commands for the run."""
         return list(_commands(self.run))
 
     @property
@@ -175,31 +175,31 @@ class RunPage:
 
     @property
     def warnings(self) -> list[tuple[str, str]]:
-        """What speaks against its numbers."""
+        """Warnings about its numbers, each with its label."""
         summary = self.run.summary
         return [] if summary is None else [(label, text.plain) for label, text in warnings_of(summary)]
 
     @property
     def bottleneck(self) -> str:
-        """What held it back; empty while that is not known."""
+        """Its bottleneck; empty while unknown."""
         known = self.run.summary or self.run.snapshot
         return "" if known is None or known.bottleneck is None else str(known.bottleneck)
 
     @property
     def account(self) -> list[Part]:
-        """Where samples went; empty while that is not known."""
+        """Account of its samples; empty while unknown."""
         of = self.run.summary
         return [] if of is None else account([of.received, of.in_flight, of.lost, of.dropped])
 
     @property
     def account_told(self) -> str:
-        """The same in words."""
+        """Account of its samples in words."""
         summary = self.run.summary
         return "" if summary is None else account_told(self.account, summary.produced)
 
     @property
     def roles(self) -> list[Busy]:
-        """How busy its roles were: a line each, or if there are many one for each kind."""
+        """Busy shares of its roles: a line each, or a line for each kind if there are many."""
         known = self.run.summary or self.run.snapshot
         roles: Sequence[RoleSummary | RoleStatus] = () if known is None else known.roles
         if len(roles) <= MOST_ROLES:
@@ -215,10 +215,10 @@ class RunPage:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonPage:
-    """What the template shows of several runs together.
+    """Several runs together, as the template shows them.
 
     Attributes:
-        differs: the keys in which groups differ, as a table with its headings; empty if there are none.
+        differs: table of the keys in which groups differ, headings first; empty if there are none.
     """
 
     environment: str
@@ -243,13 +243,13 @@ class ComparisonPage:
 
 
 def write_report(words: Sequence[str], out: Path) -> str:
-    """Write a page on the runs that some words mean.
+    """Write a page on the runs that some words name.
 
     Returns:
-        What was written, in words.
+        Path, number of runs and size of the page, in words.
 
     Raises:
-        UsageError: a word means no run, they cannot be compared, or there is no such place.
+        UsageError: a word names no run, they cannot be compared, or there is no such place.
         TianjiError: a run is damaged, or of another version; the page cannot be written.
     """
     _check_place(out)
@@ -277,10 +277,10 @@ def write_report(words: Sequence[str], out: Path) -> str:
 
 
 def _check_place(out: Path) -> None:
-    """Refuse a place where no page can be.
+    """Refuse a path that no page can be written to.
 
     Raises:
-        UsageError: says what would be right.
+        UsageError: the message says what would be right.
     """
     if out.is_dir():
         what = "it is a directory"
@@ -318,7 +318,7 @@ def _render(
 
 
 def _commands(run: ReportedRun) -> Iterator[Command]:
-    """List how a run is run again, gone on with, and looked at."""
+    """Yield the commands that repeat a run, resume it, and show it."""
     path, status = shlex.quote(str(run.run.path)), run.state.status
     yield Command("train it again, in a new directory", f"tianji train {shlex.quote(str(run.run.config))}")
     if status == "running":
@@ -376,7 +376,7 @@ def _comparison_page(found: Comparison) -> ComparisonPage:
 
 
 def _differs(found: Comparison) -> list[tuple[str, ...]]:
-    """Put what differs into a table, which has what there is more of from top to bottom: groups or keys."""
+    """Return a table of the differing keys; the more numerous of groups and keys run from top to bottom."""
     keys = list(dict.fromkeys(key for row in found.rows for key in row.group.differs))
     if not keys:
         return []

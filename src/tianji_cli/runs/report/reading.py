@@ -1,7 +1,6 @@
-"""What a run has left for a page: how it stands, its numbers, its config, and what its logs tell.
+"""Reads the files of a run for a page: state, numbers, config, and logs.
 
-Only files are read, as by `tianji compare`: a run may be another machine's, and one that goes on may be read
-meanwhile.
+Only files are read, as by `tianji compare`: a run may come from another machine, and may still be going on.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tianji_cli.telemetry.snapshot import Snapshot, Summary
 Rows = Sequence[Mapping[str, Any]]
 
 TAIL_BYTES: Final = 1 << 18
-"""Of a log, from its end."""
+"""Bytes read of a log, from its end."""
 MOST_EVENTS: Final = 200
 MOST_TRACEBACKS: Final = 3
 TRACEBACK: Final = "Traceback (most recent call last)"
@@ -36,7 +35,7 @@ _EVENT: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (.*)")
 
 @dataclass(frozen=True)
 class Event:
-    """Something that a run has told its user."""
+    """An event in the root's log."""
 
     at: str
     text: str
@@ -44,15 +43,15 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedRun:
-    """A run, and what it has left.
+    """Files of a run, read for a page.
 
     Attributes:
-        summary: what it came to; None of one that goes on, or has ended without a result.
+        summary: its summary; None for a run that goes on, or has ended without a result.
         snapshot: its newest state, where there is no summary; None if there is none.
-        rows: all of its snapshots, and as ``evaluations`` those while training; none if only the outline is
-            wanted.
-        events: the newest ones, in their order; ``more_events`` if there were others before them.
-        tracebacks: ends of the logs in which there is one, by the names of the processes.
+        rows: all of its snapshots; ``evaluations`` has those during training. Both are empty if only the
+            outline is wanted.
+        events: the newest events, in their order; ``more_events`` if there were others before them.
+        tracebacks: ends of the logs that contain one, by the names of the processes.
     """
 
     run: RunDirectory
@@ -69,7 +68,7 @@ class ReportedRun:
 
     @property
     def name(self) -> str:
-        """Its path, as the user has said it."""
+        """Path of the run, as the user wrote it."""
         return printable(str(self.run.path))
 
     def section(self, name: str) -> Mapping[str, Any]:
@@ -82,7 +81,7 @@ def read_reported(run: RunDirectory, *, outline: bool = False) -> ReportedRun:
     """Read a run.
 
     Args:
-        outline: without snapshots and logs, of which there may be much.
+        outline: leave out snapshots and logs, which may be large.
 
     Raises:
         TianjiError: a file is damaged, cannot be read, or is of another version.
@@ -127,7 +126,7 @@ def _newest(run: RunDirectory, rows: Rows) -> Snapshot | None:
 
 
 def _events(log: Path) -> tuple[list[Event], bool]:
-    """Read what the root has told, the newest lines, and whether there are others before them.
+    """Read the newest events of the root's log, and whether there are others before them.
 
     Raises:
         OSError: the log is there and cannot be read.
@@ -137,7 +136,7 @@ def _events(log: Path) -> tuple[list[Event], bool]:
     for line in lines:
         if stamped := _EVENT.fullmatch(line):
             found.append(Event(stamped[1], stamped[2]))
-        elif found:  # Of what others raise, a text may have several lines.
+        elif found:  # The text of an error may have several lines.
             found[-1] = Event(found[-1].at, f"{found[-1].text}\n{line}")
     return found[-MOST_EVENTS:], not is_whole or len(found) > MOST_EVENTS
 
@@ -152,7 +151,7 @@ def _tracebacks(run: RunDirectory) -> dict[str, str]:
 
 
 def _tail(log: Path) -> tuple[list[str], bool]:
-    """Read the last lines of a log, fit for a page, and whether these are all; none if it is not there."""
+    """Read the last lines of a log, fit for a page, and whether these are all; empty if there is no log."""
     try:
         descriptor = open_regular(log)
     except FileNotFoundError:
@@ -162,4 +161,4 @@ def _tail(log: Path) -> tuple[list[str], bool]:
         file.seek(begin)
         text = printable(file.read(TAIL_BYTES).decode(errors="replace"))
     lines = [line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}..." for line in text.splitlines()]
-    return (lines[1:], False) if begin else (lines, True)  # The first one may be torn.
+    return (lines[1:], False) if begin else (lines, True)  # The first line may be torn.

@@ -1,4 +1,4 @@
-"""The keys of a config, each beside what it is where a config does not say it."""
+"""The keys of a config, each with its value and its default."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tianji_cli.config.loader import KINDS, PLAIN
 from tianji_cli.errors import printable
 
 LONGEST: Final = 400
-"""Characters of a value."""
+"""Most characters of a value."""
 
 OF_THE_MACHINE: Final = frozenset({"distribution.actor.num", "distribution.pin_cores"})
-"""What a config leaves open is chosen by the number of cores."""
+"""Keys whose default follows from the number of cores."""
 
 ABSENT: Final = "none"
 
@@ -30,11 +30,11 @@ class Setting:
     """A key of a config.
 
     Attributes:
-        key: dotted.
-        value: as JSON.
-        default: likewise, or in words.
-        differs: from the default, or there is none, as of a name; not where the machine decides it, nor where
-            it is not known.
+        key: dotted name.
+        value: value as JSON.
+        default: default as JSON, or in words.
+        differs: the value is not the default, or the key has no default, as a name has none; False where the
+            machine decides the default, or where it is unknown.
     """
 
     key: str
@@ -61,7 +61,7 @@ def _setting(key: str, value: Any, defaults: Mapping[str, Any]) -> Setting:
 
 
 def written(value: Any) -> str:
-    """Write a value as JSON, not too long."""
+    """Format a value as JSON, shortened if it is too long."""
     text = printable(json.dumps(value, ensure_ascii=False, default=str))
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
@@ -75,7 +75,7 @@ def _flat(table: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Gather the defaults of all keys that have one; modules of a user's own are not imported."""
+    """Return the defaults of all keys that have one; the user's own modules are not imported."""
     found: dict[str, Any] = {}
     for section, model in PLAIN.items():
         found |= _of_model(model, f"{section}.")
@@ -87,22 +87,22 @@ def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     for section, kind in KINDS.items():
         type_ = _type_of(config, section)
         if type_ is not None:
-            with contextlib.suppress(AlgorithmError):  # Of a package that is not here.
+            with contextlib.suppress(AlgorithmError):  # Its package is not installed here.
                 found |= _of_model(algorithms.settings_type(kind, type_), f"{section}.")
     return found
 
 
 def _type_of(config: Mapping[str, Any], section: str) -> str | None:
-    """Name the type that a section has; None if it is a module of the user's, or of no section."""
+    """Return the type of a section; None if it is the user's module, or there is no such section."""
     table = config.get(section)
     found = table.get("type") if isinstance(table, Mapping) else None
     return found if isinstance(found, str) and ":" not in found else None
 
 
 def _of_model(model: type[BaseModel], at: str) -> dict[str, Any]:
-    """Gather the defaults of a section's keys; None where there is none, or it is that there is none.
+    """Return the defaults of a section's keys; None where the default is None, or there is none.
 
-    A table that may be left out has the defaults of its keys besides: what is in it is held against these.
+    An optional table has the defaults of its keys besides, for a comparison with its contents.
     """
     found: dict[str, Any] = {}
     for name, field in model.model_fields.items():
@@ -120,5 +120,5 @@ def _of_model(model: type[BaseModel], at: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Bring a default into the form in which TOML has it."""
+    """Convert a default to its form in TOML."""
     return list(value) if isinstance(value, tuple) else value

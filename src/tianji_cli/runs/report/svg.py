@@ -1,8 +1,9 @@
-"""Pictures as SVG that stands inside a page: several of them beside one another, on light and on dark.
+"""Pictures as SVG inside a page: several of them beside one another, on light and on dark.
 
-A picture may be one that another program has left in a run's directory, so only what draws is taken over, by
-name; whatever may act, load or style the page around it stays behind. Ids get a prefix of their own, colours
-of the house become variables of the page's, and coordinates keep as many digits as are seen.
+A picture may come from another program, through a run's directory, so only elements and attributes that draw
+are copied, by name; everything that may act, load or style the page around it is left out. Ids get a prefix
+of their own, colours of the house style become variables of the page, and coordinates keep the visible
+digits.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ELEMENTS: Final = frozenset(
         *("linearGradient", "radialGradient", "stop"),
     }
 )
-"""What draws. What scripts, loads, links, animates or styles is not among it."""
+"""Elements that draw; elements that script, load, link, animate or style are left out."""
 
 ATTRIBUTES: Final = frozenset(
     {
@@ -52,10 +53,10 @@ THEMED: Final[Mapping[str, str]] = {
     AMBER.lower(): "amber",
     SKY.lower(): "sky",
 }
-"""Colours of figures, and the variables of the page that stand in their places."""
+"""Colours of figures, and the variables of the page that replace them."""
 
 MOST_DRAWN: Final = 500_000
-"""Elements that a picture draws by naming them: each letter of a figure is one."""
+"""Most elements that a picture draws, references counted in full: each letter of a figure is one."""
 
 _COLOR: Final = re.compile(r"#(?:[0-9a-fA-F]{6}|[0-9a-fA-F]{3})\b")
 _LONG_NUMBER: Final = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
@@ -64,9 +65,9 @@ _CALLS: Final = re.compile(r"([\w-]*)\s*\((#?)")
 _FUNCTIONS: Final = frozenset(
     {"translate", "scale", "rotate", "matrix", "skewX", "skewY", "rgb", "rgba", "hsl", "hsla"}
 )
-"""What a value may call; ``url`` besides, of what the picture itself has."""
+"""Functions that a value may call, besides ``url`` with an id of the picture itself."""
 _FONTS: Final = re.compile(r"(?<=px )['\"]?DejaVu Sans['\"]?[^;]*")
-"""What matplotlib lists behind a size: the reader's own are as good."""
+"""The font list that matplotlib writes behind a size; any sans-serif font will do."""
 _PICTURE: Final = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=\s]+")
 
 
@@ -75,24 +76,24 @@ class NoPictureError(ValueError):
 
 
 def inline(content: bytes, prefix: str, title: str, description: str) -> str:
-    """Make SVG of a file that of an element in a page.
+    """Convert an SVG file to an element of a page.
 
     Args:
-        prefix: of its ids, which no other picture of the page has.
-        title: what it is, for those who do not see it.
-        description: what it shows, likewise.
+        prefix: prefix of its ids, which no other picture of the page has.
+        title: name of the picture, for those who do not see it.
+        description: content of the picture, likewise.
 
     Raises:
-        NoPictureError: it is no SVG, or has entities, which no picture needs.
+        NoPictureError: the file is no SVG, or has entities, which no picture needs.
     """
     try:
-        text = content.decode()  # In another encoding, entities would not be seen.
+        text = content.decode()  # Another encoding could hide entities.
     except UnicodeDecodeError as cause:
         raise NoPictureError("it is no SVG in UTF-8") from cause
     if "<!ENTITY" in text:
         raise NoPictureError("it has entities")
     try:
-        found = ET.fromstring(text)  # noqa: S314 - there are no entities in it, which this is about
+        found = ET.fromstring(text)  # noqa: S314 - entities, the danger here, are refused above
     except (ET.ParseError, ValueError, LookupError) as cause:
         raise NoPictureError(f"it is no SVG: {cause}") from cause
     if found.tag != f"{SVG}svg":
@@ -107,7 +108,7 @@ def inline(content: bytes, prefix: str, title: str, description: str) -> str:
         if not (width and height):
             raise NoPictureError("it does not say how large it is")
         picture.set("viewBox", f"0 0 {width} {height}")
-    for side in ("width", "height", "style"):  # The page decides.
+    for side in ("width", "height", "style"):  # The page decides its size.
         picture.attrib.pop(side, None)
     picture.attrib |= {"role": "img", "aria-labelledby": f"{prefix}-title {prefix}-desc"}
     for place, (name, text) in enumerate((("title", title), ("desc", description))):
@@ -118,10 +119,10 @@ def inline(content: bytes, prefix: str, title: str, description: str) -> str:
 
 
 def _check_expansion(picture: ET.Element) -> None:
-    """Refuse what draws more than a page can show by naming its parts again and again.
+    """Refuse a picture that draws more than a page can show by references to its parts.
 
     Raises:
-        NoPictureError: it does, or a part names itself.
+        NoPictureError: it draws too much, or a part refers to itself.
         RecursionError: it is nested too deeply.
     """
     by_name = {name: element for element in picture.iter() if (name := element.get("id"))}
@@ -129,7 +130,7 @@ def _check_expansion(picture: ET.Element) -> None:
 
     def size(element: ET.Element) -> float:
         if element not in sizes:
-            sizes[element] = math.inf  # To itself.
+            sizes[element] = math.inf  # A reference to itself never ends.
             named = [by_name[name] for name in _names_in(element) if name in by_name]
             sizes[element] = 1 + sum(map(size, (*element, *named)))
         return sizes[element]
@@ -146,7 +147,7 @@ def _names_in(element: ET.Element) -> Iterator[str]:
 
 
 def _taken_over(element: ET.Element, prefix: str) -> ET.Element:
-    """Copy what draws of an element, without namespaces, which HTML does not have."""
+    """Copy the drawing parts of an element, without namespaces, which HTML does not have."""
     copy = ET.Element(element.tag.removeprefix(SVG), dict(_attributes(element, prefix)))
     copy.text, copy.tail = _kept(element.text), None
     for child in element:
@@ -160,7 +161,7 @@ def _taken_over(element: ET.Element, prefix: str) -> ET.Element:
 
 
 def _kept(text: str | None) -> str | None:
-    """Keep what is written between tags, but not line breaks and blanks that only lay a file out."""
+    """Keep text between tags, but not line breaks and blanks that only lay a file out."""
     return text if text is not None and text.strip() else None
 
 
@@ -181,7 +182,7 @@ def _attributes(element: ET.Element, prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_harmless(value: str) -> bool:
-    """Whether a value calls nothing that could load something, by a name that is spelt in whatever way."""
+    """Whether a value calls no function that could load something, however its name is spelt."""
     calls = _CALLS.findall(value)
     return "\\" not in value and all(
         name in _FUNCTIONS or (name == "url" and inside) for name, inside in calls

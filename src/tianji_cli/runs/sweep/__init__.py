@@ -1,4 +1,4 @@
-"""Searches for good values of a config's keys: Optuna draws them and judges, trainings are the trials.
+"""Searches for good values of a config's keys: Optuna draws and judges them, trainings are the trials.
 
-Nothing here but ``study`` and what draws figures imports Optuna, which is of the extra ``sweep``.
+Only ``study`` and the modules that draw figures import Optuna, which is of the extra ``sweep``.
 """

@@ -1,8 +1,8 @@
-"""Who takes part in a sweep, and who does so no more: a file for each process, locked as long as it lives.
+"""Leases of the processes that take part in a sweep: a file for each, locked as long as the process lives.
 
-Where a lock does not say it, as on file systems without, or of a process on another host, the file's age
-does: its owner touches it every few seconds. Ages are differences of times that the file system itself has
-given, so clocks of hosts may differ.
+Where locks tell nothing, as on file systems without them or about a process on another host, the age of the
+file does: its owner touches it every few seconds. An age is the difference of two times that the file system
+itself has set, so clocks of hosts may differ.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from tianji_cli.telemetry.metrics import AppendOnlyFile, has_writer
 
 TOUCH_S: Final = 5.0
 SILENT_S: Final = 60.0
-"""A process on another host whose file is older is dead."""
+"""Age of its file, in seconds, from which a process on another host counts as dead."""
 
 
 def this_machine() -> str:
-    """Name this machine since it was started: containers on two may have one host name."""
+    """Return a name of this machine since its boot: containers on two machines may share a host name."""
     started = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
     return f"{this_host().name}-{started[:8]}"
 
 
 class Lease:
-    """Owns this process's file.
+    """Owns this process's lease file.
 
     Args:
-        workers: the directory of all of them.
+        workers: directory of all lease files.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the file cannot be made.
     """
 
     def __init__(self, workers: Path) -> None:
@@ -44,14 +44,14 @@ class Lease:
         self._make()
 
     def _make(self) -> None:
-        # Others see it when it is locked: one that they see without a lock is a dead process's to them.
+        # It becomes visible once it is locked: to others, a visible file without a lock is a dead process's.
         hidden = self._workers / f".{self.name}"
         self._file = AppendOnlyFile(hidden)
         hidden.rename(self._workers / self.name)
         self._touched_s = time.monotonic()
 
     def keep(self) -> None:
-        """Say that this process lives; called more often than every ``TOUCH_S``, it does so that often."""
+        """Touch the file if ``TOUCH_S`` have passed since the last time; call it more often than that."""
         if time.monotonic() - self._touched_s >= TOUCH_S:
             self._touch()
 
@@ -59,12 +59,12 @@ class Lease:
         try:
             os.utime(self._workers / self.name)
             self._touched_s = time.monotonic()
-        except FileNotFoundError:  # It was asleep for so long that another one thought it dead.
+        except FileNotFoundError:  # This process was suspended so long that another one took it for dead.
             self._file.close()
             self._make()
 
     def is_dead(self, name: str) -> bool:
-        """Whether a process that took part does so no more: it has ended, however it did.
+        """Whether a process that took part has ended, in whatever way.
 
         Raises:
             OSError: its file, or this process's own, cannot be looked at.
@@ -85,14 +85,14 @@ class Lease:
         return age_s > SILENT_S
 
     def clear(self) -> None:
-        """Remove the files of processes that are dead; one that cannot be looked at or removed stays."""
+        """Remove the files of dead processes; a file that cannot be looked at or removed stays."""
         for file in self._workers.glob("[!.]*"):
             with contextlib.suppress(OSError):
                 if file.name != self.name and self.is_dead(file.name):
                     file.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Take part no more. Harmless when repeated."""
+        """End the lease. Harmless when repeated."""
         with contextlib.suppress(FileNotFoundError):
             (self._workers / self.name).unlink()
         self._file.close()

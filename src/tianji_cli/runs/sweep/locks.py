@@ -1,13 +1,14 @@
-"""The lock of what processes share, on one host or on several that see one directory.
+"""A lock between processes, on one host or on several that share a directory.
 
-It is a file that only one process can make: that works on NFS from version 3 on, which need not have locks.
-A process that is killed leaves it, and others take it over when it has lain there for half a minute. Those on
-the same machine know at once: all of a machine lock a second file before, which the kernel frees. For one of
-the same machine that is asleep they wait twice as long.
+The lock is a file that only one process can create: that works on NFS from version 3 on, even without NFS
+locks. A killed process leaves the file, and others take it over when it has lain there for half a minute.
+Processes on the same machine notice at once: all of a machine first lock a second file, which the kernel
+frees. For a suspended process on the same machine they wait twice as long.
 
-A process that takes it over puts a file of its own in its place. Several may do so at once, on as many hosts,
-each from the same dead owner: the last has it, and each looks after a while whether it is the last. One that
-was held up between its look and its file waits like all others: it may have replaced a living owner's.
+A process that takes the lock over replaces the file with its own. Several hosts may do so at once, each from
+the same dead owner: the last one has the lock, and each checks after a while whether it is the last. A
+process that was delayed between its check and its replacement waits like all others: it may have replaced a
+living owner's file.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from tianji_cli.files.regular import open_regular
 from tianji_cli.runs.sweep.leases import this_machine
 
 GRACE_S: Final = 30
-"""After so long the file of an owner who does nothing is no lock any more."""
+"""Seconds after which the file of an inactive owner is no lock any more."""
 SETTLE_S: Final = 2.0
-"""After a take-over, in which other hosts that found the owner dead may replace the file, too."""
+"""Seconds after a take-over in which other hosts that found the owner dead may replace the file."""
 LOOK_S: Final = 0.005
-"""Between two looks at the lock of this machine, and between the first two at the file."""
+"""Seconds between two looks at the lock of this machine, and between the first two at the file."""
 MOST_S: Final = 1.0
-"""Between two looks at the file at most: each is twice as long after the last as that one was."""
+"""Most seconds between two looks at the file; each pause is twice as long as the last."""
 
 
 class SharedLock:
-    """Lets one process go on at a time, and of that one thread. Journals of Optuna take it for theirs.
+    """Lets one process at a time go on, and one thread of it; replaces the own lock of Optuna's journals.
 
-    Optuna's own locks are taken from a dead owner by removing the file, whosever it is by then: of two hosts
-    that wait one may remove the other's.
+    Optuna's own locks take over from a dead owner by removing the file, whosever it is by then: of two
+    waiting hosts one may remove the other's lock.
 
     Args:
-        path: of what it is for; its files lie beside that.
+        path: path of the thing to be locked; the lock's files lie beside it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,14 +52,14 @@ class SharedLock:
         self._signature = ""
 
     def acquire(self) -> bool:
-        """Wait for it.
+        """Wait for the lock.
 
         Raises:
             OSError: its files cannot be read or written.
         """
         descriptor = open_regular(self._here, os.O_RDWR | os.O_CREAT)
         try:
-            # Signed by its machine: the next process that is alone there knows a dead owner's lock by it.
+            # The signature names the machine, so that the next process there recognises a dead owner's lock.
             machine = this_machine() if self._wait_for_this_machine(descriptor) else ""
             self._signature = self._wait_for_others(f"{machine} {secrets.token_hex(8)}", machine)
         except BaseException:
@@ -68,17 +69,17 @@ class SharedLock:
         return True
 
     def release(self) -> None:
-        """Let the next one go on; one that was asleep for half a minute may have lost it to that before."""
+        """Release the lock; a process that was suspended for half a minute may have lost it already."""
         try:
             if self._signed()[0] == self._signature:
                 self._owner.unlink()
         except OSError:
-            pass  # What cannot be removed is a dead owner's.
+            pass  # Others take a file that cannot be removed for a dead owner's.
         finally:
             os.close(self._descriptor)
 
     def _wait_for_this_machine(self, descriptor: int) -> bool:
-        """Be the only one on this machine; False if that cannot be known, or another one is asleep in it."""
+        """Become the only process on this machine; False without locks, or if the holder is suspended."""
         waited_s = 0.0
         while True:
             try:
@@ -94,10 +95,10 @@ class SharedLock:
                 return True
 
     def _wait_for_others(self, signature: str, machine: str) -> str:
-        """Have the file say that this process is the owner; returns what it says.
+        """Wait until the file names this process as the owner; returns the contents of the file.
 
         Args:
-            machine: this one, if no other process on it can be the owner.
+            machine: this machine, if no other process on it can be the owner.
         """
         seen, waited_s, pause_s = self._signed(), 0.0, LOOK_S
         while (signed := self._make(signature)) is None:
@@ -108,27 +109,27 @@ class SharedLock:
             if (is_dead or waited_s > GRACE_S) and self._take_over(signature, owner):
                 return signature
             time.sleep(pause_s)
-            waited_s += pause_s  # The clock goes on while this process is suspended, as the owner may be.
+            waited_s += pause_s  # The clock would count time in which both are suspended.
             pause_s = min(2 * pause_s, MOST_S)
         return signed
 
     def _make(self, signature: str) -> str | None:
-        """Make the file; returns what it says, or None if there is one."""
+        """Create the file; returns its contents, or None if it exists."""
         try:
             descriptor = os.open(self._owner, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         except OSError as cause:
-            # SFTP has no word for a file that is there, and sshfs says that it is not permitted.
+            # SFTP has no error for an existing file, and sshfs reports EPERM.
             if cause.errno in {errno.EEXIST, errno.EPERM}:
                 return None
             raise
-        # A full disk has no room for all of it: a file that says less is a lock all the same.
+        # A full disk may cut the signature short; the file is a lock all the same.
         with contextlib.suppress(OSError), os.fdopen(descriptor, "wb", buffering=0) as file:
             file.write(signature.encode())
         said = self._signed()[0]
         return said if signature.startswith(said) else None
 
     def _take_over(self, signature: str, dead: tuple[str, int]) -> bool:
-        """Take it from an owner that is dead; False if another one did, or may have done so."""
+        """Take the lock from a dead owner; False if another process did, or may have done so."""
         mine = self._owner.with_name(f"{self._owner.name}-{signature.rpartition(' ')[2]}")
         try:
             mine.write_text(signature, encoding="utf-8")
@@ -146,10 +147,10 @@ class SharedLock:
     def _signed(self) -> tuple[str, int]:
         """Return the owner's signature and the file's time; empty and 0 if there is no file.
 
-        It is opened for that: NFS may have kept from before what a name alone shows of a file.
+        The file is opened for that, because NFS may have cached the attributes of a mere name.
 
         Raises:
-            OSError: there is one that cannot be read.
+            OSError: the file exists and cannot be read.
         """
         try:
             with self._owner.open("rb") as file:

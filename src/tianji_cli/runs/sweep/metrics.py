@@ -1,4 +1,4 @@
-"""What trials are judged by: their final values, and values while they run, read from files of their runs."""
+"""Metrics of trials: their final values, and values while they run, read from files of their runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tianji_cli.telemetry.metrics import EVALUATION, MetricsFollower, read_histo
 BUILT_IN: Final = ("evaluation", "mean_100", "best_mean_100")
 TIME_TO: Final = "time_to."
 POINTS: Final = 20
-"""At which trials are compared where nothing is evaluated while they run: shares of their env steps."""
+"""Points at which trials without evaluations during training are compared: shares of their env steps."""
 
 
 class CutOffError(TianjiError):
@@ -24,7 +24,7 @@ class CutOffError(TianjiError):
 
 
 def final_value(run: RunDirectory, metric: str) -> float | None:
-    """Read what a run that is over came to; None if it does not have it, as when no episode has ended.
+    """Read the final value of a run that is over; None if it has none, as when no episode has ended.
 
     Raises:
         CutOffError: it is an evaluation, and was cut off by its limits.
@@ -51,7 +51,7 @@ def _of_summary(run: RunDirectory, summary: Mapping[str, Any], metric: str) -> f
 
 
 def _of_evaluations(run: RunDirectory, final: Mapping[str, Any] | None) -> float | None:
-    """Mean of the final evaluation, or of the last that was not cut off where there is no final one."""
+    """Return the mean of the final evaluation, or without one that of the last evaluation not cut off."""
     if final is not None:
         of, known, limits = final, _known_mean(final), "experiment.eval_max_s or eval_max_steps"
     else:
@@ -69,18 +69,18 @@ def _of_evaluations(run: RunDirectory, final: Mapping[str, Any] | None) -> float
 
 
 def _known_mean(evaluation: Mapping[str, Any]) -> float | None:
-    """Mean return of an evaluation all of whose episodes have ended."""
+    """Mean return of an evaluation; None if some of its episodes have not ended."""
     mean: float | None = evaluation["mean"]
     return None if evaluation.get("left_out") else mean
 
 
 class Course:
-    """Follows a run, and has what it came to at the points at which trials are compared.
+    """Follows a run, and keeps its values at the points at which trials are compared.
 
     Attributes:
-        values: by the number of the point: of the evaluation, from 1 on, or of the share of env steps. Of an
-            evaluation that was cut off there is none.
-        passed: number of the last point that it has come to.
+        values: value by number of the point: of an evaluation, from 1 on, or of a share of env steps. An
+            evaluation that was cut off has none.
+        passed: number of the last point that the run has passed.
     """
 
     def __init__(self, run: RunDirectory, metric: str, job: JobConfig) -> None:
@@ -92,10 +92,10 @@ class Course:
         self.passed = 0
 
     def look(self) -> None:
-        """Read what has come since the last time.
+        """Read the rows that were written since the last call.
 
         Raises:
-            TianjiError: it cannot be read.
+            TianjiError: they cannot be read.
         """
         for row in self._rows.rows():
             if self._metric == EVALUATION:
@@ -105,7 +105,7 @@ class Course:
                 self._pass(row, self._goal)
 
     def _evaluate(self, row: Mapping[str, Any]) -> None:
-        # A run that was resumed goes through some of its steps once more.
+        # A resumed run repeats some of its steps.
         while self._evaluations and self._evaluations[-1][0] >= row["env_steps"]:
             self._evaluations.pop()
         self._evaluations.append((row["env_steps"], _known_mean(row)))
@@ -123,12 +123,12 @@ class Course:
 
 
 def means_at_points(courses: Mapping[int, Course], going: Collection[int]) -> dict[int, float]:
-    """Average the runs of a trial at the points that all of them that go on have passed.
+    """Average the runs of a trial at the points that all unfinished ones have passed.
 
-    A point at which an evaluation of one was cut off has no mean: that of the others is not the trial's.
+    A point at which one evaluation was cut off has no mean: the mean of the others is not the trial's.
 
     Args:
-        courses: by their seeds.
+        courses: courses by their seeds.
         going: seeds that are not over.
     """
     means: dict[int, float] = {}
@@ -143,7 +143,7 @@ def means_at_points(courses: Mapping[int, Course], going: Collection[int]) -> di
 
 
 def points_of(metric: str, job: JobConfig) -> int | None:
-    """How many points a trial has at most; None if nothing says it."""
+    """Most points of a trial; None if the config sets no limit."""
     experiment = job.experiment
     if metric != EVALUATION:
         return POINTS

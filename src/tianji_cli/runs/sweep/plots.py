@@ -1,4 +1,4 @@
-"""Figures of a sweep: how values went, which parameters go with good ones, how much each matters."""
+"""Figures of a sweep: history of values, parameters of good trials, importance of each parameter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tianji_cli.runs.sweep.space import Dimension, Space
 from tianji_cli.telemetry.figures import BLUE, GREY, ORANGE
 
 LABEL: Final = 22
-"""Characters of a parameter's name below an axis."""
+"""Most characters of a parameter's name below an axis."""
 
 
 def draw_history(figure: Figure, trials: Sequence[FrozenTrial], metric: str, *, minimizes: bool) -> None:
@@ -46,7 +46,7 @@ def _values(trials: Sequence[FrozenTrial]) -> list[float]:
 def draw_parallel(
     figure: Figure, trials: Sequence[FrozenTrial], space: Space, metric: str, *, minimizes: bool
 ) -> None:
-    """Draw a line for each trial over an axis for each parameter, the better the brighter."""
+    """Draw a line for each trial over an axis for each parameter; better trials are brighter."""
     figure.set_size_inches(max(3.5, 1.1 * (len(space.dimensions) + 2)), 2.6)
     axes = figure.subplots()
     scales = [_Scale(one) for one in space.dimensions]
@@ -65,7 +65,7 @@ def draw_parallel(
 
 
 class _Scale:
-    """One axis: where a trial is on it, from 0 to 1."""
+    """One axis, on which trials lie between 0 and 1."""
 
     def __init__(self, dimension: Dimension) -> None:
         self._key = dimension.key
@@ -89,7 +89,7 @@ class _Scale:
         return math.log(value) if self._log else value
 
     def height(self, trial: FrozenTrial) -> float:
-        """Where a trial crosses the axis, from 0 to 1; NaN if it has no such parameter."""
+        """Return the place of a trial on the axis, from 0 to 1; NaN if it has no such parameter."""
         if self._key not in trial.params:
             return math.nan
         value = trial.params[self._key]
@@ -99,7 +99,7 @@ class _Scale:
 
 
 def height_of_bars(number: int) -> float:
-    """Inches of a figure with so many bars."""
+    """Return the height of a figure with so many bars, in inches."""
     return 0.8 + 0.22 * number
 
 

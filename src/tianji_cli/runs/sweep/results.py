@@ -1,4 +1,4 @@
-"""What a sweep leaves: ``best.toml``, ``trials.csv``, ``summary.json`` and figures, all from its journal."""
+"""Results of a sweep: ``best.toml``, ``trials.csv``, ``summary.json`` and figures, all from its journal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WORDS: Final = {
 
 
 def write_results(directory: SweepDirectory, plan: Plan, study: SweepStudy) -> dict[str, Any]:
-    """Write all of them; returns what ``summary.json`` has, in which what is infinite is None.
+    """Write all results; returns the document of ``summary.json``, in which None replaces infinite numbers.
 
     Raises:
         TianjiError: they cannot be written.
@@ -75,7 +75,7 @@ def _document(plan: Plan, study: SweepStudy, trials: Sequence[FrozenTrial]) -> d
 
 
 def _importances(plan: Plan, trials: Sequence[FrozenTrial]) -> dict[str, float]:
-    """How much each parameter that all trials have matters, by PED-ANOVA; empty of too few trials."""
+    """Importance of each unconditional parameter, by PED-ANOVA; empty with too few trials or equal values."""
     always = [one.key for one in plan.space.dimensions if not one.parameter.when]
     known = [one for one in trials if one.state == TrialState.COMPLETE and one.value is not None]
     values = [one.value for one in known if one.value is not None and math.isfinite(one.value)]

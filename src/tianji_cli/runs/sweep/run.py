@@ -1,4 +1,4 @@
-"""A process's part in a sweep: it takes trials, trains their seeds side by side, and judges them."""
+"""One process of a sweep: takes trials, trains their seeds side by side, and judges them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ from tianji_cli.telemetry.run_state import is_running
 from tianji_transports.shm.page import SHM
 
 LOOK_S: Final = 1.0
-"""Between two looks at trials that run, here and elsewhere."""
+"""Seconds between two looks at running trials, of this process and of others."""
 
 NO_ROOM: Final = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS)))
-"""A training that could not write has not failed by its parameters: its trial waits for another time.
+"""Errors of a training that could not write: its parameters are not to blame, so its trial waits for later.
 
-Unless it names a place that is none of ours, which may be the environment's, and is the first to do so.
+The trial fails all the same if the message names a place outside the sweep, perhaps the environment's, and
+the training before did not do so.
 """
 
 Key = tuple[int, int]
@@ -48,11 +49,11 @@ class Running:
     Attributes:
         waiting: seeds that have not begun.
         going: seeds that train.
-        courses: of all that have begun, by seed.
-        results: final values by seed; None: the run does not have it.
-        ending: why its trainings are to end; empty if they are not.
-        reason: in words.
-        asked: they have been asked to.
+        courses: courses of all seeds that have begun, by seed.
+        results: final values by seed; None if the run has none.
+        ending: reason for which its trainings are to end; empty if they are not.
+        reason: the same in words.
+        asked: its trainings have been asked to end.
     """
 
     trial: optuna.Trial
@@ -66,7 +67,7 @@ class Running:
 
 
 class Sweeper:
-    """Owns this process's trials, and its place among those who take part."""
+    """Owns this process's trials, and its lease on the sweep."""
 
     def __init__(self, directory: SweepDirectory, plan: Plan, study: SweepStudy) -> None:
         self._directory = directory
@@ -81,7 +82,7 @@ class Sweeper:
         return tuple(self._running.values())
 
     def work(self, show: Callable[[Sweeper], None]) -> None:
-        """Run trials until all are over, those of other processes, too: one of these may be killed.
+        """Run trials until all are over, also those of other processes, since one of these may be killed.
 
         Args:
             show: called now and then.
@@ -155,7 +156,7 @@ class Sweeper:
         return one
 
     def _command(self, number: int, seed: int) -> list[str] | None:
-        """Say how a seed is trained, or trained on; None if it is done."""
+        """Return the command that trains a seed, or resumes it; None if it is done."""
         run = self._directory.run(number, seed)
         with errors_as(TianjiError, f"cannot begin {run.path}", OSError):
             if not run.path.exists():
@@ -171,7 +172,7 @@ class Sweeper:
         return training_command(own, config, "--run", str(run.path), "--quiet")
 
     def _goes_on(self, run: RunDirectory) -> bool:
-        """Whether a run that has not finished can be trained on: not if only its evaluation is missing."""
+        """Whether an unfinished run can be resumed; False if only its final evaluation is missing."""
         job = self._plan.job
         if not (run.checkpoints / "last").exists():
             return False
@@ -188,7 +189,7 @@ class Sweeper:
             self._wrote_elsewhere = False
             self._read(one, seed)
         elif any(words in ended.last_words for words in NO_ROOM) and self._has_no_room(ended.last_words):
-            # No trial would come further.
+            # No other trial would get further.
             raise TianjiError(f"cannot go on with {self._directory.path}: {why_failed(ended)}")
         elif not one.ending:
             what = "was stopped" if ended.status == INTERRUPTED else why_failed(ended)
@@ -202,7 +203,7 @@ class Sweeper:
         return before or not named or any(place.startswith(ours) for place in named)
 
     def _read(self, one: Running, seed: int) -> None:
-        """Read what a seed came to; where that is not known the trial has failed, and no value is made up."""
+        """Read the final value of a seed; if its evaluation was cut off, the trial fails."""
         run = self._directory.run(one.trial.number, seed)
         try:
             one.results[seed] = final_value(run, self._plan.sweep.metric)
@@ -211,15 +212,15 @@ class Sweeper:
                 one.ending, one.reason = "failed", f"seed {seed}: {cause}"
 
     def _judge(self, runner: SideBySide[Key], lease: Lease) -> None:
-        """Look at trials that run: end those that are to be pruned, and note those that are over."""
+        """Look at the running trials: prune bad ones, and record those that are over."""
         for one in list(self._running.values()):
             number = one.trial.number
             if not one.ending and not self._study.is_owner(number, lease.name):
                 one.ending = "lost"
-            # Of one that is over, too: others are compared with it.
+            # Trials that are over report as well: others are compared with them.
             if not one.ending and self._is_worse(one) and (one.going or one.waiting):
                 one.ending = "pruned"
-            if one.ending and not one.asked:  # Once: asked twice, a training saves nothing.
+            if one.ending and not one.asked:  # Ask once only: a training that is asked twice saves nothing.
                 one.asked = True
                 for seed in one.going:
                     runner.ask_to_end((number, seed))
@@ -227,7 +228,7 @@ class Sweeper:
                 self._settle(one)
 
     def _is_worse(self, one: Running) -> bool:
-        """Report the points that all seeds under way have passed; returns whether the trial is to end."""
+        """Report the points that all unfinished seeds have passed; returns whether to prune the trial."""
         if self._plan.sweep.pruner == "none":
             return False
         for course in one.courses.values():
@@ -235,7 +236,7 @@ class Sweeper:
         return self._study.report(one.trial, means_at_points(one.courses, one.going))
 
     def _settle(self, one: Running) -> None:
-        """Note how a trial has ended."""
+        """Record the end of a trial."""
         del self._running[one.trial.number]
         if one.ending == "lost":
             return
@@ -247,7 +248,7 @@ class Sweeper:
             self._study.finish(one.trial, self._mean(list(one.results.values())))
 
     def _mean(self, values: Sequence[float | None]) -> float:
-        """Return the value of a trial: the worst there is if one of its seeds has none."""
+        """Return the value of a trial: the worst possible if one of its seeds has none."""
         known = [value for value in values if value is not None]
         if len(known) < len(values):
             return math.inf if self._plan.sweep.minimizes else -math.inf

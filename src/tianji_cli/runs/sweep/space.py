@@ -1,4 +1,4 @@
-"""The parameters of a sweep as values of a config; what cannot be swept is found before a sweep begins."""
+"""The parameters of a sweep as values of a config; errors in them are found before a sweep begins."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOT_SEARCHED: Final = {
     "experiment.plots": "no trial draws any",
     "distribution.hosts": "each trial of a sweep is on one host",
 }
-"""Keys that a sweep sets itself in every trial, and what would be right."""
+"""Keys that a sweep sets itself in every trial, each with a remedy."""
 
 Values = dict[str, Any]
 """Values of a trial, by the keys of its parameters."""
@@ -37,7 +37,7 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class Dimension:
-    """A parameter, and what its key takes.
+    """A parameter and the type of its key.
 
     Attributes:
         whole: its values are whole numbers.
@@ -48,7 +48,7 @@ class Dimension:
     whole: bool
 
     def label(self, choice: Any) -> str | int | float | bool:
-        """What stands for a choice in Optuna, which has no lists and tables."""
+        """Return a choice as a label for Optuna, which has no lists and tables."""
         return choice if isinstance(choice, str | int | float | bool) else json.dumps(choice, sort_keys=True)
 
     def choice(self, label: Any) -> Any:
@@ -60,7 +60,7 @@ class Dimension:
         """List the values of a grid.
 
         Raises:
-            ValueError: nothing says which there are.
+            ValueError: neither a step nor a number of points limits the values.
         """
         if self.parameter.choices is not None:
             return self.parameter.choices
@@ -82,12 +82,12 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Space:
-    """All parameters, each behind those that its conditions are about."""
+    """All parameters; each comes after those that its conditions name."""
 
     dimensions: tuple[Dimension, ...]
 
     def grid(self) -> list[Values]:
-        """List all combinations of values that differ."""
+        """List the distinct combinations of values, up to one more than ``MOST_POINTS``."""
         return list(itertools.islice(self._combinations(0, {}), MOST_POINTS + 1))
 
     def _combinations(self, place: int, values: Values) -> Iterator[Values]:
@@ -107,9 +107,9 @@ class Plan:
     """A sweep that can be run.
 
     Attributes:
-        tree: what files and options say; the config of every trial is made of it.
+        tree: contents of files and options, from which the config of every trial is made.
         job: the config without any parameter set.
-        trials: how many there are to be.
+        trials: number of trials.
     """
 
     tree: Tree
@@ -119,25 +119,25 @@ class Plan:
     trials: int
 
     def toml(self) -> str:
-        """Write the config that all who take part share."""
+        """Return the config that all processes share, as TOML."""
         return tomli_w.dumps(self.tree.values)
 
     def config_with(self, values: Mapping[str, Any]) -> str:
-        """Write the config of a trial."""
+        """Return the config of a trial, as TOML."""
         return tomli_w.dumps(_with(self.tree, values).values)
 
     @property
     def seeds(self) -> range:
-        """Of each trial."""
+        """Seeds of each trial."""
         first = self.job.experiment.seed
         return range(first, first + self.sweep.seeds)
 
 
 def plan_sweep(tree: Tree, trials: int | None) -> Plan:
-    """Make sure that a sweep can be run: every parameter is a key, and both ends of its range can be loaded.
+    """Check that a sweep can be run: every parameter is a key, and both ends of its range can be loaded.
 
     Args:
-        trials: in place of the config's.
+        trials: number of trials in place of the config's.
 
     Raises:
         ConfigError: with every problem that was found.
@@ -176,7 +176,7 @@ def _with(tree: Tree, values: Mapping[str, Any]) -> Tree:
 
 
 def _dimension(tree: Tree, sweep: Sweep, key: str) -> Dimension:
-    """Look whether a key takes its values; what it does not becomes a problem."""
+    """Check that a key takes its values, and add a problem if it does not."""
     parameter = sweep.parameters[key]
     if key in NOT_SEARCHED or key.partition(".")[0] == SWEEP:
         remedy = NOT_SEARCHED.get(key, "a trial has no [sweep]")
@@ -197,7 +197,7 @@ def _dimension(tree: Tree, sweep: Sweep, key: str) -> Dimension:
 
 
 def _met(parameters: Mapping[str, Parameter], key: str) -> Values:
-    """Find values of other parameters with which one matters."""
+    """Return values of other parameters that meet one parameter's conditions."""
     found: Values = {}
     for other, wanted in parameters[key].when.items():
         found |= _met(parameters, other)
@@ -206,7 +206,7 @@ def _met(parameters: Mapping[str, Parameter], key: str) -> Values:
 
 
 def _objection(tree: Tree, values: Values) -> Problem | None:
-    """Return what is wrong with a config in which parameters have these values; None if nothing is."""
+    """Return the first problem of a config with these values; None if it is valid."""
     changed = _with(tree, values)
     changed.problems.clear()
     try:

@@ -1,9 +1,8 @@
-"""The trials of a sweep in Optuna's journal: which are to be run, who runs them, how each ended.
+"""The trials of a sweep in Optuna's journal, with their states, owners and results.
 
-All trials are there from the beginning, and wait. To run one is to take it, to give it up is to have it
-wait again: so none is run by two processes, or counted twice, and the one whose process has been killed is
-taken up again as the trial that it was. What is done under the lock is done in a moment, with signals held
-back.
+All trials exist from the beginning, and wait. A process takes a trial to run it, and gives it up to let it
+wait again: so no trial runs in two processes or counts twice, and a trial whose process was killed is taken
+again as the same trial. The lock is held for a moment only, with signals held back.
 """
 
 from __future__ import annotations
@@ -34,25 +33,25 @@ NAME: Final = "sweep"
 WORKER: Final = "worker"
 """Attribute of a trial: the process that runs it."""
 REASON: Final = "reason"
-"""Attribute of a trial: why it has failed, in words."""
+"""Attribute of a trial: reason of its failure, in words."""
 
 
 class Journal(JournalFileBackend):
-    """Optuna's journal, which one that was killed in the middle of a line does not spoil."""
+    """Optuna's journal, undamaged by a process that was killed in the middle of a line."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(str(path), cast("Any", _JournalLock(path)))  # It has what a lock of Optuna's has.
+        super().__init__(str(path), cast("Any", _JournalLock(path)))  # It has the methods of Optuna's locks.
 
 
 class _JournalLock(SharedLock):
-    """Lets one process write, behind the last line that is whole: none that lives is writing then."""
+    """Lets one process write, behind the last complete line; no other living process writes then."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._path = path
 
     def acquire(self) -> bool:
-        """Wait for it, and cut off the line in the middle of which its last owner was killed, if it was."""
+        """Wait for the lock, and cut off an incomplete line of an owner that was killed."""
         super().acquire()
         try:
             if self._is_torn():
@@ -71,8 +70,8 @@ class SweepStudy:
     """Owns this process's view of the journal.
 
     Args:
-        journal: the file; the lock of those who take trials lies beside it.
-        points: of a trial at most, at which it may be pruned; None if that is not known.
+        journal: the file; the lock for taking trials lies beside it.
+        points: most points of a trial at which it may be pruned; None if unknown.
     """
 
     def __init__(self, journal: Path, sweep: Sweep, space: Space, points: int | None = None) -> None:
@@ -93,7 +92,7 @@ class SweepStudy:
             self._id = self._storage.get_study_id_from_name(NAME)
 
     def ask_for(self, number: int) -> None:
-        """See to it that there are so many trials in all, or as many as the grid has points."""
+        """Add trials until there are ``number`` in all, or as many as the grid has points."""
         grid = self._grid() if self._sweep.sampler == "grid" else None
         with self._alone():
             there = len(self.trials)
@@ -101,7 +100,7 @@ class SweepStudy:
                 self._study.enqueue_trial({} if grid is None else grid[place])
 
     def _grid(self) -> list[Values]:
-        """List all points, as Optuna writes them, in an order that leaves none of the ends for the last."""
+        """List all points of the grid, as Optuna writes them, in a shuffled order that spreads them."""
         points = self._space.grid()
         order = np.random.default_rng(self._sweep.seed).permutation(len(points))
         dimensions = {one.key: one for one in self._space.dimensions}
@@ -121,9 +120,9 @@ class SweepStudy:
 
     @property
     def best(self) -> FrozenTrial | None:
-        """The trial with the best value among those that have ended in order; the first of equal ones.
+        """The trial with the best value among the completed ones; the first of equal ones.
 
-        None if there is none, or none that has the metric: the value of such is infinite.
+        None if there is none, or if none has the metric: their values are infinite.
         """
         sign = 1.0 if self._sweep.minimizes else -1.0
         over = [
@@ -134,11 +133,11 @@ class SweepStudy:
         return min(over, key=lambda trial: sign * (trial.value or 0.0), default=None)
 
     def take(self, worker: str, is_given_up: Callable[[FrozenTrial], bool]) -> optuna.Trial | None:
-        """Take the first trial that waits; None if there is none.
+        """Take the first waiting trial; None if there is none.
 
         Args:
-            worker: who takes it.
-            is_given_up: whether nobody works on a running trial any more: such trials wait again.
+            worker: name of the process that takes it.
+            is_given_up: whether no process works on a running trial any more: such trials wait again.
         """
         trials = self.trials
         given_up = [one.number for one in trials if one.state == TrialState.RUNNING and is_given_up(one)]
@@ -151,9 +150,9 @@ class SweepStudy:
             first = next((trial for trial in self.trials if trial.state == TrialState.WAITING), None)
             if first is None:
                 return None
-            # Before it runs: one that runs has an owner, whenever its owner may be killed.
+            # Set before the trial runs, so that a running trial has an owner whenever a process is killed.
             self._storage.set_trial_user_attr(self._id_of(first.number), WORKER, worker)
-            # A study of its own, which does not remember the trials of the last time.
+            # A new study object, because the old one caches the trials of the last call.
             study = optuna.load_study(
                 study_name=NAME,
                 storage=self._storage,
@@ -163,17 +162,17 @@ class SweepStudy:
             return study.ask()
 
     def values(self, trial: optuna.Trial) -> Values:
-        """Draw the parameters of a trial, or those that it has not got yet."""
+        """Draw the parameters of a trial that it does not have yet; returns all of them."""
         found: Values = {}
         with held_back(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Of labels of choices, none of which is other than it was.
+            warnings.simplefilter("ignore")  # Labels of choices, none of which has changed.
             for dimension in self._space.dimensions:
                 if holds(dimension.parameter, found):
                     found[dimension.key] = _drawn(trial, dimension)
         return found
 
     def values_of(self, trial: FrozenTrial) -> Values:
-        """Return the parameters that a trial has."""
+        """Return the parameters of a trial."""
         return {
             one.key: one.choice(trial.params[one.key]) if one.parameter.choices else trial.params[one.key]
             for one in self._space.dimensions
@@ -181,12 +180,12 @@ class SweepStudy:
         }
 
     def is_owner(self, number: int, worker: str) -> bool:
-        """Whether a trial is still this worker's: one that was asleep for long may have lost it."""
+        """Whether a trial still belongs to this worker; a process suspended for long may have lost it."""
         trial = self.trials[number]
         return trial.state == TrialState.RUNNING and trial.user_attrs.get(WORKER) == worker
 
     def report(self, trial: optuna.Trial, values: Mapping[int, float]) -> bool:
-        """Note what a trial came to at some points; returns whether it is to be pruned."""
+        """Report the values of a trial at some points; returns whether it is to be pruned."""
         with held_back():
             known = self.trials[trial.number].intermediate_values
             worse = False
@@ -196,23 +195,23 @@ class SweepStudy:
         return worse
 
     def finish(self, trial: optuna.Trial, value: float) -> None:
-        """Note the value of a trial."""
+        """Record the value of a trial."""
         with held_back():
             self._study.tell(trial, value)
 
     def prune(self, trial: optuna.Trial) -> None:
-        """Note that a trial was ended as one of the worse; its value is the last that it has reported."""
+        """Record that a trial was pruned; its value is the last that it has reported."""
         with held_back():
             self._study.tell(trial, state=TrialState.PRUNED)
 
     def fail(self, trial: optuna.Trial, reason: str) -> None:
-        """Note that a trial has failed."""
+        """Record that a trial has failed."""
         with held_back():
             trial.set_user_attr(REASON, reason)
             self._study.tell(trial, state=TrialState.FAIL)
 
     def give_up(self, number: int) -> None:
-        """Have a trial wait for another process, or another time."""
+        """Let a trial wait for another process, or another time."""
         with self._alone():
             self._storage.set_trial_state_values(self._id_of(number), TrialState.WAITING)
 
@@ -220,7 +219,7 @@ class SweepStudy:
         return self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
 
     def _sampler(self, number: int) -> BaseSampler:
-        """Make the sampler of one trial: draws follow from its number, in whichever process."""
+        """Return the sampler of one trial: its draws follow from the trial's number, in any process."""
         seed = int(np.random.SeedSequence([self._sweep.seed, number]).generate_state(1)[0])
         if self._sweep.sampler == "tpe":
             return TPESampler(seed=seed)
@@ -228,10 +227,10 @@ class SweepStudy:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep others from taking trials meanwhile.
+        """Keep other processes from taking trials within the context.
 
-        A process that was asleep for long may have lost the lock. A trial changes hands in one line of the
-        journal all the same, and its owner is looked up before it is judged.
+        A process that was suspended for long may have lost the lock. Even so a trial changes hands in one
+        line of the journal, and its owner is looked up before it is judged.
         """
         with held_back():
             self._lock.acquire()
@@ -262,5 +261,5 @@ def _pruner(sweep: Sweep, points: int | None) -> BasePruner:
 
 
 def counted(trials: Sequence[FrozenTrial], *states: TrialState) -> int:
-    """How many trials are in one of some states."""
+    """Return the number of trials in any of some states."""
     return sum(trial.state in states for trial in trials)

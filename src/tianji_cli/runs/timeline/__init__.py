@@ -1,1 +1,1 @@
-"""What the processes of a run did from moment to moment: brought to one clock, as a file and as a picture."""
+"""Timelines of a run's processes, brought to one clock: as a file and as a picture."""

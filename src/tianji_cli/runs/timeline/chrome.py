@@ -1,4 +1,4 @@
-"""A timeline as a Chrome trace: the JSON that Perfetto and chrome://tracing open. It is read here, too.
+"""A timeline as a Chrome trace: the JSON that Perfetto and chrome://tracing open. Reads it back, too.
 
 A process of the trace is one of the run, by its rank; its threads are its roles.
 """
@@ -20,14 +20,14 @@ from tianji_cli.quantities import ranges
 from tianji_cli.runs.timeline.timeline import Lane, Timeline
 
 MOST_BYTES: Final = 1 << 30
-"""Of a file that is read."""
+"""Most bytes of a file that is read."""
 
 
 def write_chrome(timeline: Timeline, path: Path) -> None:
     """Write a timeline as a Chrome trace.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     about = {
         "run": timeline.name,
@@ -41,7 +41,7 @@ def write_chrome(timeline: Timeline, path: Path) -> None:
 
 
 def _events(timeline: Timeline) -> Iterator[str]:
-    """Write each event on a line; times are microseconds since the window began."""
+    """Yield each event as a line of JSON; times are microseconds since the start of the window."""
     for process in timeline.processes:
         missing = f" ({process.missing})" if process.missing else ""
         name = f"{process.title}, rank {process.rank} on {process.host}{missing}"
@@ -74,7 +74,7 @@ def read_chrome(path: Path) -> Timeline:
     """Read a timeline that ``write_chrome`` has written.
 
     Raises:
-        TianjiError: it cannot be read, or is none.
+        TianjiError: the file cannot be read, or is no such timeline.
     """
     strange = (OSError, ValueError, LookupError, TypeError, RecursionError)
     with errors_as(TianjiError, f"{path} is no trace that tianji has written", *strange):

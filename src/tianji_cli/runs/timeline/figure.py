@@ -1,4 +1,4 @@
-"""Timelines as a picture, one below the other on one scale: who was at what, and where there are gaps."""
+"""Picture of timelines, one below the other on one scale: activities of each role, and gaps."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tianji_cli.telemetry.figures import AMBER, BLUE, GREEN, GREY, ORANGE, PURPL
 WIDTH: Final = 7.0
 LANE: Final = 0.24
 AROUND: Final = 0.55
-"""Inches: of the picture, of a lane, and of what is above and below the lanes of a timeline."""
+"""Inches: width of the picture, height of a lane, and space above and below the lanes of a timeline."""
 
 MOST_LANES: Final = 32
-"""Of a timeline; those that follow are in the file alone."""
+"""Most lanes of a timeline; the file has the others, too."""
 
 ROUNDS: Final = 3
-"""Published versions that are seen, from one to the next."""
+"""Rounds in the picture, each from one published version to the next."""
 
 COLUMNS: Final = 1500
-"""Of a lane: what is shorter has a part of a column's colour."""
+"""Columns of a lane; a shorter span contributes a part of a column's colour."""
 
 LEGEND: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "act": (BLUE, ("act",)),
@@ -42,19 +42,19 @@ LEGEND: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "waits for credit": ("#f9dccb", ("wait for credit",)),
     "sleeps": ("#f4f4f4", ("sleep",)),
 }
-"""Colours, and what has them."""
+"""Colours by label, and the activities that have them."""
 
 ORDER: Final = ("actor", "buffer", "learner", "follower")
-"""From top to bottom, as samples go; then come other roles."""
+"""Roles from top to bottom, in the order that samples take; other roles follow."""
 
 NOTHING: Final = "#f4f4f4"
-"""Colour of a role that is between two spans: others of its process have their turns."""
+"""Colour of a role between two spans: other roles of its process have their turns."""
 
 
 def draw_timelines(figure: Figure, timelines: Mapping[str, Timeline]) -> None:
     """Draw timelines one below the other, each by its title.
 
-    All have as much time as the one with the longest rounds needs for a few of them.
+    All show as much time as the one with the longest rounds needs for ``ROUNDS`` of them.
     """
     shown = [sorted(timeline.lanes, key=_place)[:MOST_LANES] for timeline in timelines.values()]
     heights = [AROUND + LANE * max(1, len(lanes)) for lanes in shown]
@@ -78,7 +78,7 @@ def _place(lane: Lane) -> int:
 
 
 def _draw(axes: Axes, timeline: Timeline, lanes: Sequence[Lane], first_s: float, span_s: float) -> set[str]:
-    """Draw the lanes of a timeline; returns the labels of what is to be seen there."""
+    """Draw the lanes of a timeline; returns the labels of the activities that can be seen."""
     edges = np.linspace(first_s, first_s + span_s, COLUMNS + 1)
     found: set[str] = set()
     for i, lane in enumerate(lanes):
@@ -98,13 +98,13 @@ def _draw(axes: Axes, timeline: Timeline, lanes: Sequence[Lane], first_s: float,
 
 
 def _labels(timeline: Timeline, lanes: Sequence[Lane]) -> list[str]:
-    """Name each lane: its role, and where it is if there are several hosts."""
+    """Name each lane: its role, and its host if there are several."""
     several = len({process.host for process in timeline.processes}) > 1
     return [f"{lane.role} on {lane.process.host}" if several else lane.role for lane in lanes]
 
 
 def _colours(shares: Floats) -> Floats:
-    """Mix the colours of each column ``[B, 3]`` as its time is shared out."""
+    """Return a colour for each column, ``[B, 3]``, mixed by the shares of its activities."""
     colours = np.zeros((len(WHAT), 3))
     for color, whats in LEGEND.values():
         colours[_places(whats)] = to_rgb(color)
@@ -118,7 +118,7 @@ def _places(whats: Sequence[str]) -> list[int]:
 
 
 def _published_s(timeline: Timeline) -> Floats:
-    """When the first learner published."""
+    """Times at which the first learner published."""
     for lane in timeline.lanes:
         if lane.role.startswith("learner"):
             published: Floats = lane.spans["began_s"][lane.spans["what"] == WHAT.index("publish")]
@@ -127,7 +127,7 @@ def _published_s(timeline: Timeline) -> Floats:
 
 
 def _rounds_s(timeline: Timeline) -> float:
-    """How long a few rounds take; the whole window if there are not so many."""
+    """Median seconds of ``ROUNDS`` rounds; the whole window if it has fewer rounds."""
     published_s = _published_s(timeline)
     if len(published_s) <= ROUNDS:
         return timeline.seconds
@@ -135,7 +135,7 @@ def _rounds_s(timeline: Timeline) -> float:
 
 
 def _first_s(timeline: Timeline, span_s: float) -> float:
-    """Choose the moment from which so much is seen: about in the middle, when as many rounds began as fit."""
+    """Choose the start of the picture: about in the middle, at the start of rounds that fit in ``span_s``."""
     last_s = max(0.0, timeline.seconds - span_s)
     published_s = _published_s(timeline)
     rounds_s = published_s[ROUNDS:] - published_s[:-ROUNDS]

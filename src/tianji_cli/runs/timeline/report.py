@@ -1,4 +1,4 @@
-"""What comes of a trace: the Chrome trace, the pictures in the run's directory, and a table of shares."""
+"""Output of a trace: the Chrome trace, the pictures in the run's directory, and a table of shares."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tianji_cli.telemetry.report import print_lines
 from tianji_cli.telemetry.tables import print_table
 
 MOST_ROWS: Final = 64
-"""Roles of the table."""
+"""Most roles in the table."""
 
 
 def leave_timeline(timeline: Timeline, run: RunDirectory, out: Path) -> None:
     """Write a timeline as a Chrome trace, and draw it into the run's ``plots/``.
 
     Raises:
-        TianjiError: something cannot be written.
+        TianjiError: a file cannot be written.
     """
     try:
         write_chrome(timeline, out)
@@ -38,7 +38,7 @@ def leave_timeline(timeline: Timeline, run: RunDirectory, out: Path) -> None:
 
 
 def print_timeline(timeline: Timeline, run: RunDirectory, out: Path) -> None:
-    """Print which share of the window each role spent at what, and where the files are."""
+    """Print the share of the window that each role spent on each activity, and the paths of the files."""
     shown = [what for what in WHAT if what != "turn"]
     seen = [what for what in shown if any(lane.seconds_of(what) for lane in timeline.lanes)]
     rows = [

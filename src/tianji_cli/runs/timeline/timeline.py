@@ -1,6 +1,6 @@
 """A timeline: the spans of all roles of a run within one window, by one clock.
 
-It is made of what the workers of a run have measured, or read from the Chrome trace that was written of one.
+It is built from the spans that the workers of a run have measured, or read from a Chrome trace.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ IDLE_CODES: Final = [WHAT.index(what) for what in IDLE]
 
 @dataclass(frozen=True, eq=False)
 class Lane:
-    """What one role did.
+    """Spans of one role.
 
     Attributes:
         role: such as ``actor 3``.
-        process: that carries it.
-        spans: by their beginning, in seconds since the window's; those around others come first.
+        process: process of the role.
+        spans: ordered by their start, in seconds since the start of the window; outer spans come first.
         seconds: length of the window.
     """
 
@@ -38,13 +38,13 @@ class Lane:
     seconds: float
 
     def seconds_of(self, what: str) -> float:
-        """Seconds in spans of this name; those inside others of the same name count once more."""
+        """Return the seconds in spans of this name; a span inside another of its name counts once more."""
         spans = self.spans[self.spans["what"] == WHAT.index(what)]
         return float((spans["ended_s"] - spans["began_s"]).sum())
 
     @cached_property
     def busy(self) -> float:
-        """Share of the window in which the role did something."""
+        """Share of the window in which the role was not idle."""
         outer = self.spans[is_outermost(self.spans)]
         outer = outer[~np.isin(outer["what"], IDLE_CODES)]
         return float((outer["ended_s"] - outer["began_s"]).sum()) / self.seconds
@@ -52,13 +52,13 @@ class Lane:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What all roles of a run did within a window.
+    """Spans of all roles of a run within a window.
 
     Attributes:
-        name: of the run.
+        name: name of the run.
         seconds: length of the window.
-        processes: all that were to be traced.
-        lanes: of those roles of which there is something, in the order of their ranks.
+        processes: all processes that were to be traced.
+        lanes: roles of the processes that were traced, in the order of their ranks.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Timeline:
     lanes: Sequence[Lane]
 
     def notes(self) -> Iterator[str]:
-        """Say what the timeline does not show, or not exactly."""
+        """Yield sentences on missing and inexact parts of the timeline."""
         for process in self.processes:
             if process.missing:
                 yield f"nothing is known of {process.title}: {process.missing}"
@@ -86,7 +86,7 @@ class Timeline:
 
 
 def read_timeline(name: str, place: TracePlace, result: TraceResult) -> Timeline:
-    """Bring what the workers measured to the root's clock, and cut it to the window.
+    """Read the spans of the workers, convert them to the root's clock, and cut them to the window.
 
     Raises:
         TianjiError: a file of it is missing or damaged.
@@ -109,10 +109,10 @@ def read_timeline(name: str, place: TracePlace, result: TraceResult) -> Timeline
 
 
 def _check(spans: Spans, process: TracedProcess) -> None:
-    """Refuse what no worker has measured.
+    """Refuse spans that no worker can have measured.
 
     Raises:
-        ValueError: says what is wrong.
+        ValueError: the message says what is wrong.
     """
     if (spans["what"] >= len(WHAT)).any() or (spans["role"] >= len(process.roles)).any():
         raise ValueError("it has spans of roles, or of names, that there are none of")
@@ -121,13 +121,13 @@ def _check(spans: Spans, process: TracedProcess) -> None:
 
 
 def is_outermost(spans: Spans) -> npt.NDArray[np.bool_]:
-    """Tell which of a lane's spans lie in no other one."""
+    """Return a mask of a lane's spans that lie in no other span."""
     latest_s = np.maximum.accumulate(spans["ended_s"])
     return np.concatenate(([True], spans["began_s"][1:] >= latest_s[:-1]))[: len(spans)]
 
 
 def pieces_of(spans: Spans) -> Spans:
-    """Divide spans that lie in one another into pieces that do not: each is of the innermost span there."""
+    """Divide nested spans into disjoint pieces; each piece is of the innermost span there."""
     pieces: list[tuple[float, float, int]] = []
     around: list[tuple[float, int]] = []  # End and name of the spans that go on, the innermost last.
     now = 0.0
@@ -154,7 +154,7 @@ def pieces_of(spans: Spans) -> Spans:
 
 
 def shares_in(pieces: Spans, edges: Floats) -> Floats:
-    """Tell what share of each interval between ``edges`` ``[B + 1]`` goes to what: ``[B, len(WHAT)]``."""
+    """Return the share of each activity in each interval of ``edges`` ``[B + 1]``: ``[B, len(WHAT)]``."""
     shares = np.zeros((len(edges) - 1, len(WHAT)))
     for what in np.unique(pieces["what"]):
         own = pieces[pieces["what"] == what]
@@ -167,7 +167,7 @@ def shares_in(pieces: Spans, edges: Floats) -> Floats:
 
 
 def cut(spans: Spans, began_s: float, ended_s: float) -> Spans:
-    """Take what of some spans lies between two moments."""
+    """Return the parts of spans between two moments."""
     found = spans[(spans["ended_s"] > began_s) & (spans["began_s"] < ended_s)].copy()
     np.clip(found["began_s"], began_s, ended_s, out=found["began_s"])
     np.clip(found["ended_s"], began_s, ended_s, out=found["ended_s"])

@@ -1,1 +1,1 @@
-"""The plainest fast loop over the library of each engine: what an engine's throughput is compared with."""
+"""Raw loops: the plainest fast loop over each engine's library, to compare the engine's throughput with."""

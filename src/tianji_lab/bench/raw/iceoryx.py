@@ -21,9 +21,9 @@ from tianji_transports.shm.transport import Ports
 
 
 class IceoryxEnd(RawEnd):
-    """One end over two services: messages one way, counts of received ones the other way.
+    """One end over two services: messages one way, counts of received messages the other way.
 
-    Its names are under the job's page of the ``shm`` engine, so that all of it is removed.
+    The services' names are under the job's page of the ``shm`` engine, so that all of them are removed.
     """
 
     def __init__(self, trial: Trial, rank: int, options: EngineOptions) -> None:
@@ -74,10 +74,10 @@ class IceoryxEnd(RawEnd):
         )
 
     def connect(self, peer: str) -> None:
-        """Nothing to learn: both ends know the services' names."""
+        """Do nothing: both ends know the services' names."""
 
     def send(self, word: int) -> bool:
-        """Loan, fill in place, send; credit comes with acknowledgements."""
+        """Loan a sample, fill it in place and send it; acknowledgements bring credit."""
         if self._credit == 0:
             while (ack := self._acked.receive()) is not None:
                 ack.delete()
@@ -111,11 +111,11 @@ class IceoryxEnd(RawEnd):
         return memory
 
     def flush(self) -> bool:
-        """Nothing to do: a sample that was sent is there."""
+        """Do nothing: a sent sample has arrived."""
         return True
 
     def close(self) -> None:
-        """Drop ports and node; the last end to close removes all names."""
+        """Close ports and node; the last end to close removes all names."""
         if self._held is not None:
             self._held.delete()
         for port in self._ports:
@@ -128,7 +128,7 @@ class IceoryxEnd(RawEnd):
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """Turn what iceoryx2 raises into ``TransportError``; its exceptions have no base of their own."""
+    """Raise ``TransportError`` in place of iceoryx2's exceptions, which have no base class of their own."""
     try:
         yield
     except Exception as error:

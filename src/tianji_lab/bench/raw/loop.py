@@ -1,7 +1,7 @@
 """The plainest fast loop over an engine's library: its end, the two sides of a run, and a plain copy.
 
-A raw loop knows no contract: one sender, one receiver, messages of one size, and both look again and again
-instead of sleeping. Every operation is one attempt, so that the loop can see whether its peer is alive.
+A raw loop has no transport contract: it has one sender, one receiver and messages of one size, and both sides
+poll instead of sleeping. Every operation is one attempt, so that the loop can see whether its peer is alive.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tianji_transports.endpoint import readable
 from tianji_transports.wiring import Channel, Wiring
 
 WAIT_S: Final = 0.05
-"""How long an attempt may take, if the library sleeps in it."""
+"""Maximum seconds of an attempt, if the library sleeps in it."""
 SENDER: Final = 1
 
 LOOPS: Final[Mapping[str, str]] = {
@@ -36,18 +36,18 @@ LOOPS: Final[Mapping[str, str]] = {
     "ucx": "tianji_lab.bench.raw.ucx:TagEnd",
     "mpi": "tianji_lab.bench.raw.mpi:IsendEnd",
 }
-"""The raw loop of each engine that has one."""
+"""Class of each engine's raw loop, as ``module:Class``."""
 
 
 class RawEnd(ABC):
     """One end of a raw loop; it serves any number of runs.
 
     Args:
-        trial: size of the messages, and how many may be on their way.
+        trial: has the size of the messages, and the window of messages in flight.
         rank: ``LEAD`` receives, the other rank sends.
 
     Attributes:
-        address: where the peer reaches it; empty if the job's name is enough.
+        address: for the peer; empty if the job's name is enough.
     """
 
     address: str = ""
@@ -57,28 +57,28 @@ class RawEnd(ABC):
 
     @abstractmethod
     def connect(self, peer: str) -> None:
-        """Learn the peer's address; the receiver has opened its end by now."""
+        """Connect to the peer's address; the receiver has opened its end by now."""
 
     @abstractmethod
     def send(self, word: int) -> bool:
-        """Fill a message with a stamp and send it; False if there is no room yet."""
+        """Fill a message with a stamp and send it; returns False if there is no room yet."""
 
     @abstractmethod
     def receive(self, into: memoryview | None) -> memoryview | None:
-        """Take the next message, if there is one.
+        """Receive the next message; returns None if there is none.
 
         Args:
-            into: where it shall be, the same again after an attempt that gave None. Without it the message
-                is lent until the next call.
+            into: memory for the message, the same again after an attempt that returned None. With None the
+                message is lent until the next call.
         """
 
     @abstractmethod
     def flush(self) -> bool:
-        """Whether everything that was sent has left, and see to it that it does."""
+        """Help sent messages to leave; returns whether all of them have left."""
 
     @abstractmethod
     def close(self) -> None:
-        """Free everything; what has not left by now need not arrive."""
+        """Free everything; messages that have not left by now need not arrive."""
 
 
 def fill(memory: memoryview, word: int) -> None:
@@ -88,7 +88,7 @@ def fill(memory: memoryview, word: int) -> None:
 
 
 def wiring(trial: Trial) -> Wiring:
-    """Make the wiring that an engine would do the same with; names, tags and room follow from it."""
+    """Make the wiring of an engine for the same work; names, tags and room follow from it."""
     return Wiring(trial.job, (Channel("raw", LEAD, (SENDER,), trial.nbytes, trial.window),))
 
 
@@ -101,7 +101,7 @@ def open_end(engine: str, trial: Trial, rank: int, options: EngineOptions) -> Ra
 
     Raises:
         UsageError: the engine has no raw loop.
-        TransportError: its library is not to be had, or does not open.
+        TransportError: its library is not available, or does not open.
     """
     if engine not in LOOPS:
         raise UsageError(f"transport {engine!r} has no raw loop; there are: {', '.join(LOOPS)}")
@@ -114,10 +114,10 @@ NO_LATENCIES: Final = np.zeros(0, np.int64)
 
 
 def lead(end: RawEnd, trial: Trial, run: Run, session: Leading) -> Outcome:
-    """Receive.
+    """Receive the messages of a run, and check them.
 
     Raises:
-        TrialFailed: the sender died, or nothing comes any more.
+        TrialFailed: the sender died, or nothing arrives any more.
         DamagedMessageError: a message is missing, reordered or altered.
     """
     inspect = Inspector(trial.nbytes, thorough=run.thorough).inspect
@@ -138,7 +138,7 @@ def lead(end: RawEnd, trial: Trial, run: Run, session: Leading) -> Outcome:
 
 
 def _receive_later(end: RawEnd, into: memoryview | None, session: Leading, deadline: Deadline) -> memoryview:
-    """Try until there is a message."""
+    """Try to receive until there is a message."""
     receive = end.receive
     looked = monotonic()
     while (memory := receive(into)) is None:
@@ -152,7 +152,7 @@ def _receive_later(end: RawEnd, into: memoryview | None, session: Leading, deadl
 
 
 def _await_the_sender(end: RawEnd, session: Leading) -> Mapping[int, Sent]:
-    """Hear what the sender says of the run; acknowledgements that it needs to end leave meanwhile."""
+    """Wait for the sender's report; meanwhile send the acknowledgements that the sender needs to end."""
     deadline = Deadline("the sender of the raw loop to end")
     while (sent := session.sent()) is None:
         if end.flush():
@@ -162,7 +162,7 @@ def _await_the_sender(end: RawEnd, session: Leading) -> Mapping[int, Sent]:
 
 
 def follow(end: RawEnd, _trial: Trial, run: Run, rank: int, worker: Following) -> Sent:
-    """Send; also ends when the receiver says so, which it does only if something went wrong."""
+    """Send the messages of a run; ends early if the receiver says so, which it does only after a failure."""
     send, first = end.send, stamp(rank, run.number, 0)
     cpu, sent = time.process_time(), 0
     for word in range(first, first + run.messages):
@@ -179,7 +179,7 @@ def follow(end: RawEnd, _trial: Trial, run: Run, rank: int, worker: Following) -
 
 
 def _send_later(end: RawEnd, word: int, worker: Following) -> bool:
-    """Try until there is room; False if there is to be no more sending."""
+    """Try to send until there is room; returns False if the run has ended."""
     send = end.send
     asked = monotonic()
     while not send(word):
@@ -194,14 +194,14 @@ def _send_later(end: RawEnd, word: int, worker: Following) -> bool:
 ROUNDS: Final = 5
 ROUND_S: Final = 0.05
 BATCH_BYTES: Final = 4 * 1024 * 1024
-"""Copied between two looks at the clock."""
+"""Bytes copied between two looks at the clock."""
 
 
 def memcpy_mb_per_s(nbytes: int) -> float:
-    """Measure the median rate of several rounds, in MB of 1e6 bytes per second.
+    """Measure the median rate of copying over several rounds, in MB of 1e6 bytes per second.
 
-    Every copy is a statement of Python's, as it is where a receiver stores a message: for small messages the
-    statement is what is measured.
+    Every copy is a Python statement, as where a receiver stores a message; for small messages the statement
+    takes most of the time.
     """
     source = memoryview(bytearray(nbytes))
     store = Slots(nbytes, MOST_SLOTS).next

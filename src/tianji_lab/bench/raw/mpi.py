@@ -1,6 +1,6 @@
-"""mpi4py's Isend out of a ring of buffers, whose oldest is tested until it may be written; Improbe and Recv.
+"""A raw loop over mpi4py: Isend from a ring of buffers, the oldest tested until it is free; Improbe and Recv.
 
-There is no credit: MPI itself holds a sender up, or stores what it sends.
+There is no credit: MPI itself blocks a sender, or stores its messages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tianji_transports.mpi.world import MPI, initialise, largest_tag, leave
 
 
 class IsendEnd(RawEnd):
-    """One end: a tag of the job's own in the communicator of all processes."""
+    """One end, with a tag of the job's own in the communicator of all processes."""
 
     def __init__(self, trial: Trial, rank: int, options: EngineOptions) -> None:
         del rank, options
@@ -34,7 +34,7 @@ class IsendEnd(RawEnd):
         self._peer = parse_address(peer, self._world.Get_size())
 
     def send(self, word: int) -> bool:
-        """Fill a buffer that MPI is done with, the oldest first."""
+        """Fill and send a buffer that MPI no longer uses, the oldest first."""
         if self._free:
             memory = self._free.pop()
         else:
@@ -47,7 +47,7 @@ class IsendEnd(RawEnd):
         return True
 
     def receive(self, into: memoryview | None) -> memoryview | None:
-        """Match a message and have MPI move it to where it shall be."""
+        """Match a message, and have MPI receive it into ``into`` or the end's own memory."""
         message = self._improbe(self._peer, self._tag)
         if message is None:
             return None
@@ -56,12 +56,12 @@ class IsendEnd(RawEnd):
         return memory
 
     def flush(self) -> bool:
-        """Test what is under way."""
+        """Test the sends in flight."""
         while self._flying and self._flying[0][0].Test():
             self._free.append(self._flying.popleft()[1])
         return not self._flying
 
     def close(self) -> None:
-        """Leave what is under way to MPI's own end."""
+        """Leave the sends in flight to MPI's own end."""
         while self._flying:
             leave(*self._flying.popleft())

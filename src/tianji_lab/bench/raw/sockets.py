@@ -1,4 +1,4 @@
-"""A DEALER and a ROUTER over TCP, zero-copy as far as ZMQ goes, and a ring of buffers to send from."""
+"""A raw loop over ZMQ: DEALER and ROUTER over TCP, zero-copy if ZMQ allows, with a ring of send buffers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tianji_transports.zmq.sockets import keep_freed_memory
 
 
 class SocketEnd(RawEnd):
-    """One end: a plain socket without encryption; attempts sleep in ZMQ."""
+    """One end: a plain socket, encrypted only beyond loopback; attempts sleep in ZMQ."""
 
     def __init__(self, trial: Trial, rank: int, options: EngineOptions) -> None:
         self._context = zmq.Context()
@@ -24,7 +24,7 @@ class SocketEnd(RawEnd):
         self._socket.sndhwm = self._socket.rcvhwm = trial.window
         self._socket.sndtimeo = self._socket.rcvtimeo = int(WAIT_S * 1000)
         self._leads = rank == LEAD
-        if options.secret_key:  # As the engine: off loopback, nothing gets in without the key.
+        if options.secret_key:  # Like the engine: beyond loopback a peer needs the key.
             self._socket.curve_publickey = options.public_key.encode()
             self._socket.curve_secretkey = options.secret_key.encode()
             if self._leads:
@@ -32,7 +32,7 @@ class SocketEnd(RawEnd):
             else:
                 self._socket.curve_serverkey = options.public_key.encode()
         if self._leads:
-            # The engine does so, too, and for the whole process: the order of the two must not matter.
+            # The engine does the same for the whole process: the order of the two must not matter.
             keep_freed_memory(trial.nbytes * (trial.window + 1))
             try:
                 port = self._socket.bind_to_random_port(f"tcp://{options.host}")
@@ -41,7 +41,7 @@ class SocketEnd(RawEnd):
                 raise TransportError(f"ZMQ cannot listen on {options.host!r}: {error}") from error
             self.address = f"tcp://{options.host}:{port}"
             return
-        # ZMQ sends from this memory, of a window of messages and of those that its thread has taken out.
+        # ZMQ sends from this memory: a window of messages, and the messages that its thread has taken out.
         ring = [memoryview(mmap.mmap(-1, trial.nbytes)) for _ in range(4 * trial.window)]
         self._next = itertools.cycle(ring).__next__
         self._memory = self._next()
@@ -66,9 +66,9 @@ class SocketEnd(RawEnd):
         return True
 
     def receive(self, into: memoryview | None) -> memoryview | None:
-        """Lend ZMQ's frame, or copy it once."""
+        """Receive ZMQ's frame, and lend it or copy it once."""
         try:
-            self._socket.recv()  # whom it is of
+            self._socket.recv()  # The sender's identity.
         except zmq.Again:
             return None
         memory = self._socket.recv(copy=False).buffer
@@ -78,9 +78,9 @@ class SocketEnd(RawEnd):
         return into
 
     def flush(self) -> bool:
-        """ZMQ's own thread sends; what it has taken leaves while the socket is open."""
+        """Do nothing: ZMQ's own thread sends its messages while the socket is open."""
         return True
 
     def close(self) -> None:
-        """Throw away what ZMQ still holds."""
+        """Discard the messages that ZMQ still holds."""
         self._context.destroy(linger=0)

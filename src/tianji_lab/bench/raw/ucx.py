@@ -1,7 +1,7 @@
-"""ucxx's synchronous core: tagged sends in a window, polling, an acknowledgement for every half window.
+"""A raw loop over ucxx's synchronous core: tagged sends in a window, polling, an ack for every half window.
 
-Messages are eager, as the engine's are: that was two to four times as fast as ucxx's own setting, a
-rendezvous from 8 KiB on.
+Messages are eager, like the engine's: that was two to four times as fast as ucxx's own setting, a rendezvous
+from 8 KiB on.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MESSAGE: Final = libucxx.UCXXTag(1)
 ACK: Final = libucxx.UCXXTag(2)
 EXACT: Final = libucxx.UCXXTagMask((1 << 64) - 1)
 CLOSE_S: Final = 0.2
-"""How long the end waits for UCX to part from the other one."""
+"""Maximum seconds in which UCX closes the endpoint to the other end."""
 DIRECT_BYTES: Final = 8192
-"""From here on UCX receives into the caller's memory; below, copying costs less than telling UCX of it."""
+"""Message size from which UCX receives into the caller's memory; below, copying costs less than wrapping."""
 
 
 class TagEnd(RawEnd):
-    """One end: a worker of its own, and an endpoint to the peer's."""
+    """One end: a UCX worker of its own, and an endpoint to the peer's worker."""
 
     def __init__(self, trial: Trial, rank: int, options: EngineOptions) -> None:
         del options
@@ -59,14 +59,14 @@ class TagEnd(RawEnd):
             self._endpoint = libucxx.UCXEndpoint.create_from_worker_address(self._worker, remote, False)
 
     def send(self, word: int) -> bool:
-        """Fill the next buffer of the ring, if there is credit for it."""
+        """Fill and send the next buffer of the ring, if there is credit for it."""
         if self._credit == 0:
             found = self._worker.tag_probe(ACK, EXACT, True)
             if not found.matched:
                 self._worker.progress_once()
                 return False
             request = self._worker.tag_recv_with_handle(self._ack, found)
-            while not request.completed:  # It is one small packet, and here.
+            while not request.completed:  # One small packet, which has arrived.
                 self._worker.progress_once()
             self._credit += self._batch
         flying, ring = self._flying, self._ring
@@ -83,7 +83,7 @@ class TagEnd(RawEnd):
         return True
 
     def receive(self, into: memoryview | None) -> memoryview | None:
-        """Match a message and have UCX receive it to where it shall be."""
+        """Match a message, and have UCX receive it into ``into`` or the end's own memory."""
         memory, array = self._ring[0]
         if self._coming is None:
             found = self._worker.tag_probe(MESSAGE, EXACT, True)
@@ -113,7 +113,7 @@ class TagEnd(RawEnd):
             flying.popleft()
 
     def flush(self) -> bool:
-        """Progress until UCX needs none of the memory any more."""
+        """Progress UCX once; returns whether it needs none of the memory any more."""
         flying = self._flying
         while flying and flying[0].completed:
             flying.popleft()
@@ -122,10 +122,10 @@ class TagEnd(RawEnd):
         return not flying
 
     def close(self) -> None:
-        """Part from the other end, and end the worker."""
+        """Close the endpoint to the other end, and end the worker."""
         if self._endpoint is not None:
             deadline = time.monotonic() + CLOSE_S
-            # ucxx waits for the peer when an endpoint that was not asked to close is deleted.
+            # Deleting an endpoint that was not closed would wait for the peer.
             parting = self._endpoint.close()
             while not parting.completed and time.monotonic() < deadline:
                 self._worker.progress_once()
@@ -133,7 +133,7 @@ class TagEnd(RawEnd):
         requests = [(request, self._ring) for request in self._flying]
         if self._coming is not None:
             requests.append(self._coming)
-        # Each of them would keep the worker alive.
+        # Each of these references would keep the worker alive.
         self._endpoint = self._worker = self._coming = None
         self._flying.clear()
         self._lane.close(requests)
