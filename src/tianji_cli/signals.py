@@ -44,7 +44,7 @@ MOST_S: Final = 1e8
 LEAVE_S: Final = 0.5
 """Maximum seconds that an ending process waits for remaining threads."""
 
-DEAF_S: Final = 60.0
+C_CALL_GRACE_S: Final = 60.0
 """Seconds that C code may go on after an alarm that it has not heard."""
 
 
@@ -116,7 +116,7 @@ def alarm(after_s: float) -> Iterator[None]:
 
 @contextmanager
 def limit(after_s: float) -> Iterator[None]:
-    """Interrupt the body like ``alarm``; ``DEAF_S`` later end the command with status 1 and a traceback.
+    """Interrupt the body like ``alarm``; end the command with a traceback ``C_CALL_GRACE_S`` later, status 1.
 
     Python handles a signal between two of its own instructions, so no exception ends C code that hangs. The
     time in which the command is suspended counts.
@@ -124,7 +124,7 @@ def limit(after_s: float) -> Iterator[None]:
     Raises:
         HangsError: the time is up.
     """
-    faulthandler.dump_traceback_later(min(after_s + DEAF_S, MOST_S), file=2, exit=True)
+    faulthandler.dump_traceback_later(min(after_s + C_CALL_GRACE_S, MOST_S), file=2, exit=True)
     try:
         with alarm(after_s):
             yield

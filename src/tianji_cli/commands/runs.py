@@ -32,7 +32,7 @@ from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.metrics import AppendOnlyFile, InUseError, read_summary, writer_here
 from tianji_cli.telemetry.progress import status
 from tianji_cli.telemetry.report import document_of, print_lines, print_result
-from tianji_cli.telemetry.run_state import RunState, in_short, is_running, read_state, root_host
+from tianji_cli.telemetry.run_state import RunState, is_running, read_state, root_host, summarise_config
 from tianji_cli.telemetry.tables import print_facts, print_table, write_json
 
 LOOK_S: Final = 0.5
@@ -163,7 +163,7 @@ def show(run: Run, *, out: Runs = None, json_to: Json = None) -> int:
         print_lines(_standing(state))
     if unreadable:
         print_lines([unreadable])
-    facts = {**in_short(config), "checkpoints": ", ".join(checkpoints) or "none yet", **files}
+    facts = {**summarise_config(config), "checkpoints": ", ".join(checkpoints) or "none yet", **files}
     facts |= {"size": memory(state.nbytes)}
     if state.begun_s is not None:
         facts |= {"begun": f"{datetime.fromtimestamp(state.begun_s):%Y-%m-%d %H:%M:%S}"}

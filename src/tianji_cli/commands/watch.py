@@ -18,7 +18,7 @@ from tianji_cli.files.regular import read_toml
 from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import INTERRUPTED
-from tianji_cli.telemetry.chart import Course
+from tianji_cli.telemetry.chart import LearningCurve
 from tianji_cli.telemetry.metrics import (
     EvaluationRow,
     MetricsFollower,
@@ -103,7 +103,7 @@ class _Screen(contextlib.AbstractContextManager["_Screen"]):
 
     def __init__(self, title: str) -> None:
         self._title = title
-        self._course = Course()
+        self._curve = LearningCurve()
         self._display = self._new_display()
         self._roles: Roles = ()
         self._is_new = False
@@ -129,7 +129,7 @@ class _Screen(contextlib.AbstractContextManager["_Screen"]):
             self._display.doing(what)
 
     def _new_display(self) -> Display:
-        return choose_display(self._title, quiet=False, stream=sys.stderr, course=lambda: self._course)
+        return choose_display(self._title, quiet=False, stream=sys.stderr, curve=lambda: self._curve)
 
     def take(self, rows: Iterable[Row | EvaluationRow]) -> bool:
         """Add new rows; returns False if there are none."""

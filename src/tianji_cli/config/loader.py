@@ -75,7 +75,7 @@ def load_config(path: str, overrides: Sequence[str] = (), cores: int | None = No
     return resolve(read(path, overrides), cores)
 
 
-LATER: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
+DEFAULTS_OF_OLD_RUNS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
     {
         "environment": {"image_layout": "legacy", "trust_wrappers": True},
         "agent": {"scale_actions": False},
@@ -99,7 +99,7 @@ def load_run_config(path: str, overrides: Sequence[str] = ()) -> JobConfig:
 def fill_in_later_keys(tree: Tree) -> None:
     """Add the keys that a run's config is too old to have, with the values that the run has trained with."""
     find_extensions(tree, of_run=True)
-    for section, later in LATER.items():
+    for section, later in DEFAULTS_OF_OLD_RUNS.items():
         table = tree.values.get(section)
         if isinstance(table, dict):
             with suppress(AlgorithmError):  # ``resolve`` reports the error.

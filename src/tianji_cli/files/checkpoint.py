@@ -144,7 +144,7 @@ class CheckpointWriter:
 
 
 class BestWriter:
-    """Keeps the policy with the best evaluation of a run; ``lead_best_to_evaluations`` links ``best`` to it.
+    """Keeps the policy with the best evaluation; ``link_best_to_best_evaluated`` links ``best`` to it.
 
     It is the only writer of ``checkpoints/evaluated``, and writes nowhere else.
 

@@ -328,7 +328,7 @@ def best_evaluation(checkpoints: Path) -> float | None:
     return mean
 
 
-def lead_best_to_evaluations(checkpoints: Path) -> None:
+def link_best_to_best_evaluated(checkpoints: Path) -> None:
     """Link ``best`` to the best evaluated policy; before there is one, that is the newest checkpoint.
 
     Call this before anything is trained: afterwards another process owns the links inside ``evaluated``.

@@ -49,7 +49,7 @@ class Announcements:
         self._plan = plan
         self._event = event
         self._said: set[object] = set()
-        self._silence = Silence(range(len(plan.processes)))
+        self._last_heard = LastHeard(range(len(plan.processes)))
         self._looked_s = time.monotonic()
         self._began = time.monotonic()
         self._suspended_servers: set[str] = set()
@@ -63,16 +63,16 @@ class Announcements:
 
     def begin(self, rank: int) -> None:
         """Note that a worker was started."""
-        self._silence.begin(rank)
+        self._last_heard.begin(rank)
 
     def is_built(self, rank: int) -> None:
         """Note that a worker is ready. Its start had a reset, so one may take twice as long as the start."""
         is_examiner = EXAMINER in self._plan.processes[rank].roles
-        self.heard_of(rank, 0.0 if is_examiner else 2 * self._silence.of(rank)[0] / SLOW)
+        self.note_alive(rank, 0.0 if is_examiner else 2 * self._last_heard.of(rank)[0] / SLOW)
 
-    def heard_of(self, rank: int, after_s: float) -> None:
+    def note_alive(self, rank: int, after_s: float) -> None:
         """Note a sign of life from a worker, ``after_s`` seconds of its own clock after the one before."""
-        if self._silence.is_broken(rank, after_s):
+        if self._last_heard.is_broken(rank, after_s):
             self._event(f"{self._title(rank)} is heard of again")
 
     def check_hanging(
@@ -93,17 +93,17 @@ class Announcements:
         self._looked_s = now
         hanging = {}
         for rank, limit_s in limits_s.items():
-            silent_s, usual_s = self._silence.of(rank)
+            silent_s, usual_s = self._last_heard.of(rank)
             if silent_s <= max(min(limit_s, LATE_S), usual_s):
                 continue
             if now - before > ASLEEP_S or is_suspended(rank):
-                self._silence.pause(rank)
+                self._last_heard.pause(rank)
                 continue
             roles = self._plan.processes[rank].roles
             if EXAMINER not in roles and ("learner" not in roles or silent_s > limit_s / SLOW):
                 self.stuck = rank  # No process waits for an examiner, and an update may take long.
             if silent_s > limit_s:
-                self._silence.begin(rank)
+                self._last_heard.begin(rank)
                 where, after = "a step, an action or a picture", f"{round(max(limit_s, usual_s), 1):g} s"
                 self._event(f"{self._title(rank)} does not come back from {where} after {after}: ending it")
                 hanging[rank] = f"hung for {after} in {where}"
@@ -114,7 +114,7 @@ class Announcements:
 
         Plain lines stop while nothing changes: a run that hangs must not look like one that has ended.
         """
-        for rank in self._silence.newly_late(ranks):
+        for rank in self._last_heard.newly_late(ranks):
             self._event(f"nothing heard of {self._title(rank)} for {LATE_S:g} s")
         done = (snapshot.learner.env_steps, snapshot.produced, snapshot.learner.updates)
         if done != self._done:
@@ -206,7 +206,7 @@ class Announcements:
         return self._plan.processes[rank].title
 
 
-class Silence:
+class LastHeard:
     """Remembers each rank's last sign of life, its longest silence, and whether it was reported as late."""
 
     def __init__(self, ranks: Iterable[int]) -> None:

@@ -64,7 +64,7 @@ RUNNING: Final = frozenset({Phase.STARTING, Phase.TRAINING})
 SHUTDOWN: Final = frozenset({Phase.WINDING_DOWN, Phase.STOPPING})
 SLOW_UPDATES: Final = 10
 """Factor on the silence limit of an actor in a learner's process, since updates may be long."""
-LAST_WORDS_S: Final = 1.0
+FINAL_MESSAGE_LIMIT_S: Final = 1.0
 """Seconds that the root waits for a message that a worker sent before it ended."""
 
 
@@ -257,7 +257,7 @@ class Root:
         view = self._overview.workers[report.rank]
         last = view.report or report
         may_be_slow = last.incarnation == report.incarnation and report.rank not in self._examiners
-        self._announcements.heard_of(report.rank, may_be_slow * (report.running_s - last.running_s))
+        self._announcements.note_alive(report.rank, may_be_slow * (report.running_s - last.running_s))
         if view.state == "starting":
             view.state = "running"  # An evaluator registers nowhere: nothing is sent to it.
         self._overview.note(report)
@@ -323,7 +323,7 @@ class Root:
             self._phase is Phase.EVALUATING and self._pool.ranks <= self._shutdown.stopped
         ):
             self._pool.end_suspended_servers()
-        deadline = time.monotonic() + LAST_WORDS_S
+        deadline = time.monotonic() + FINAL_MESSAGE_LIMIT_S
         for worker in exited:
             assert worker.exit is not None
             self._handle_exit(worker, worker.exit, deadline)
@@ -355,7 +355,7 @@ class Root:
         gone = self._pool.is_lost(rank) or (exit_.by_signal and not comes_again)
         if gone and self._may_replace(rank):
             self._replace_group(rank, cause)
-        elif gone and self._may_do_without(rank) and self._losses.lose({rank}, cause):
+        elif gone and self._can_continue_without(rank) and self._losses.lose({rank}, cause):
             self._drop_group(self._plan.processes[rank].group)
         elif not comes_again or not (exit_.by_signal or raised or left):
             self._end("failed", cause)
@@ -396,7 +396,7 @@ class Root:
         gone = self._replacing | self._replaced | self._losses.causes.keys()
         return bool(set(self._plan.groups) - gone - {self._plan.processes[rank].group})
 
-    def _may_do_without(self, rank: int) -> bool:
+    def _can_continue_without(self, rank: int) -> bool:
         """Whether the job has begun and can go on without a rank's group; a population needs one at least."""
         is_last = self._standings is not None and not self._others_live(rank)
         return self._phase is not Phase.STARTING and not is_last

@@ -30,7 +30,7 @@ from tianji_cli.files.saved import (
     begin_own_best,
     checkpoints_of,
     keep_best,
-    lead_best_to_evaluations,
+    link_best_to_best_evaluated,
     saved_progress,
 )
 from tianji_cli.launch.local import LocalLauncher
@@ -46,11 +46,11 @@ from tianji_cli.root.root import GroupLosses, Root
 from tianji_cli.root.tracing import Tracing
 from tianji_cli.root.trackers import TrackerProcesses
 from tianji_cli.signals import Interruption, StopSignals
-from tianji_cli.telemetry.chart import Course, read_course
+from tianji_cli.telemetry.chart import LearningCurve, read_learning_curve
 from tianji_cli.telemetry.machine import last_session, note_session
 from tianji_cli.telemetry.run_state import last_row
 from tianji_cli.telemetry.snapshot import Snapshot, Summary
-from tianji_cli.telemetry.telemetry import Telemetry, choose_display, unwaited
+from tianji_cli.telemetry.telemetry import Telemetry, choose_display, nonblocking
 from tianji_cli.telemetry.trackers import TENSORBOARD
 from tianji_cli.telemetry.tracking import told
 from tianji_cli.wire.address import (
@@ -242,7 +242,7 @@ def _begin(
         if differs:
             hidden.rename(run.path / f"config-{number}.toml")
         if request.resumed and job.experiment.evaluation is not None:
-            lead_best_to_evaluations(run.checkpoints)
+            link_best_to_best_evaluated(run.checkpoints)
         if request.changes:
             begin_own_best(run.checkpoints)
             telemetry.event(
@@ -256,10 +256,10 @@ def _begin(
 def _telemetry(request: RunRequest, earlier_env_steps: int, stack: ExitStack) -> Telemetry:
     """Open the display and the metrics; the process that holds the metrics holds the run and its files."""
     job, run = request.job, request.run
-    stream = stack.enter_context(unwaited(sys.stderr))
+    stream = stack.enter_context(nonblocking(sys.stderr))
     title = f"{job.experiment.name} ({run.path})"
-    course = partial(read_course, run.metrics) if request.resumed else Course
-    display = choose_display(title, quiet=request.quiet, stream=stream, course=course)
+    curve = partial(read_learning_curve, run.metrics) if request.resumed else LearningCurve
+    display = choose_display(title, quiet=request.quiet, stream=stream, curve=curve)
     stack.callback(display.close)
     tracked = TENSORBOARD in job.experiment.track
     hyperparameters = told(job.model_dump(mode="json")) if tracked else None

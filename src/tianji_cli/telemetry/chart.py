@@ -1,6 +1,6 @@
 """A chart of the return over environment steps, in characters: a line, the evaluations, and the goal.
 
-A ``Course`` keeps as many points as a chart can show, however long a run is. On a terminal with Unicode a
+A ``LearningCurve`` keeps as many points as a chart can show, however long a run is. With Unicode a
 character of the line has two dots by four (Braille); elsewhere it is one star. Evaluations and the goal
 have characters of their own, so that no meaning depends on colour alone.
 """
@@ -69,7 +69,7 @@ class Series:
         return point[0] // self._apart if self._apart else point[0]
 
 
-class Course:
+class LearningCurve:
     """Learning curve of a run: returns of training episodes, and of evaluations made during training.
 
     A run that goes back in its steps, such as one resumed from a checkpoint, forgets the points beyond.
@@ -97,20 +97,20 @@ class Course:
         self.evaluations.add(env_steps, mean)
 
 
-def read_course(path: Path) -> Course:
+def read_learning_curve(path: Path) -> LearningCurve:
     """Read the learning curve of a run so far, from a part of the snapshots if the run is long.
 
     Damaged lines, and a file that cannot be read, are skipped: the run to be continued matters more.
     """
-    course = Course()
+    curve = LearningCurve()
     with contextlib.suppress(OSError, ValueError):
         for _, line in whole_lines(path, COURSE_BYTES):
             row = parsed(line)
             if isinstance(row, EvaluationRow):
-                course.add_evaluation(row.env_steps, row.mean)
+                curve.add_evaluation(row.env_steps, row.mean)
             elif row is not None:
-                course.add(row.env_steps, row.mean_100)
-    return course
+                curve.add(row.env_steps, row.mean_100)
+    return curve
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ Canvas = dict[tuple[int, int], int]
 
 
 def draw(
-    course: Course,
+    curve: LearningCurve,
     columns: int,
     lines: int,
     *,
@@ -217,13 +217,13 @@ def draw(
     """Draw a chart; its last line has the scale of the steps.
 
     Args:
-        course: the learning curve, with one point at least.
+        curve: the learning curve, with one point at least.
         columns: width of the chart, labels included.
         lines: height of the chart, four at least; it uses as many lines as let its ticks lie evenly.
         labels: columns for the labels of the returns, if they need no more.
         goal: return that is marked once the run has come near it.
     """
-    returns, evaluations = course.returns.points, course.evaluations.points
+    returns, evaluations = curve.returns.points, curve.evaluations.points
     values = [value for _, value in (*returns, *evaluations)]
     if goal is not None and not _is_near(goal, values):
         goal = None

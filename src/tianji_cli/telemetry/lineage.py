@@ -42,21 +42,21 @@ def histories(entries: Iterable[Mapping[str, Any]]) -> dict[int, MemberHistory]:
     for entry in entries:
         scores = {one["group"]: one.get("score") for one in entry.get("members", ())}
         for one in entry["members"] if entry["kind"] != REPLACED else [entry]:
-            course = found.setdefault(one["group"], MemberHistory())
-            at = one.get("env_steps", course.env_steps[-1] if course.env_steps else 0)
+            history = found.setdefault(one["group"], MemberHistory())
+            at = one.get("env_steps", history.env_steps[-1] if history.env_steps else 0)
             if entry["kind"] == ROUND:
-                course.env_steps.append(at)
-                course.scores.append(math.nan if one["score"] is None else one["score"])
+                history.env_steps.append(at)
+                history.scores.append(math.nan if one["score"] is None else one["score"])
                 if one["from"] is not None:
-                    course.takeovers.append((at, scores[one["from"]], one["from"]))
-            course.hyperparameters.append((at, one["hyperparameters"]))
+                    history.takeovers.append((at, scores[one["from"]], one["from"]))
+            history.hyperparameters.append((at, one["hyperparameters"]))
     return found
 
 
 def draw_lineage(figure: Figure, lineage: Lineage) -> None:
     """Draw a lineage: scores in the first panel, and one panel for each numeric hyperparameter."""
     found = histories(lineage.entries)
-    last = {key: value for course in found.values() for key, value in course.hyperparameters[-1][1].items()}
+    last = {key: value for history in found.values() for key, value in history.hyperparameters[-1][1].items()}
     numbers = [key for key, value in last.items() if isinstance(value, int | float)][:MOST_PANELS]
     heights = [FIRST_HEIGHT, *[PANEL_HEIGHT] * len(numbers)]
     figure.set_size_inches(WIDTH, sum(heights))
@@ -69,11 +69,11 @@ def draw_lineage(figure: Figure, lineage: Lineage) -> None:
 
 
 def _draw_scores(axes: Axes, found: Mapping[int, MemberHistory], metric: str) -> None:
-    for group, course in sorted(found.items()):
+    for group, history in sorted(found.items()):
         color = _color(group)
-        axes.plot(course.env_steps, course.scores, color=color, marker="o", label=f"{group}")
-        scores = dict(zip(course.env_steps, course.scores, strict=True))
-        for at, score, other in course.takeovers:
+        axes.plot(history.env_steps, history.scores, color=color, marker="o", label=f"{group}")
+        scores = dict(zip(history.env_steps, history.scores, strict=True))
+        for at, score, other in history.takeovers:
             # From the better member to this one, in the colour of the better one.
             arrow = {"arrowstyle": "->", "color": _color(other), "linewidth": 0.8, "shrinkA": 0, "shrinkB": 1}
             axes.annotate("", (at, scores[at]), (at, score), arrowprops=arrow)
@@ -84,14 +84,14 @@ def _draw_scores(axes: Axes, found: Mapping[int, MemberHistory], metric: str) ->
 
 def _draw_hyperparameter(axes: Axes, found: Mapping[int, MemberHistory], key: str) -> None:
     values = [
-        value for course in found.values() for _, of in course.hyperparameters if (value := of.get(key))
+        value for history in found.values() for _, of in history.hyperparameters if (value := of.get(key))
     ]
     if values and min(values) > 0 and max(values) > WIDE * min(values):
         axes.set_yscale("log")
-    for group, course in sorted(found.items()):
-        at = [env_steps for env_steps, _ in course.hyperparameters]
-        own = [of.get(key, math.nan) for _, of in course.hyperparameters]
-        end = course.env_steps[-1] if course.env_steps else 0
+    for group, history in sorted(found.items()):
+        at = [env_steps for env_steps, _ in history.hyperparameters]
+        own = [of.get(key, math.nan) for _, of in history.hyperparameters]
+        end = history.env_steps[-1] if history.env_steps else 0
         axes.step([*at, end], [*own, own[-1]], where="post", color=_color(group))
     axes.set_ylabel(key.partition(".")[2] or key)
 

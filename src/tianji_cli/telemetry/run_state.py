@@ -146,7 +146,7 @@ def last_row(path: Path) -> Row | None:
             tail *= 4
 
 
-def in_short(config: Mapping[str, Any]) -> dict[str, str]:
+def summarise_config(config: Mapping[str, Any]) -> dict[str, str]:
     """Summarise a run's config in four lines at most; a key that the config lacks is left out."""
 
     def said(*path: str) -> Any:

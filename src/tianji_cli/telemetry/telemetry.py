@@ -31,7 +31,7 @@ from tianji_cli.config.schema import STOP_RULES
 from tianji_cli.files.regular import bound_log, open_to_append
 from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.quantities import count, duration, memory, ranges, several, share
-from tianji_cli.telemetry.chart import ASCII, UNICODE, Course, draw
+from tianji_cli.telemetry.chart import ASCII, UNICODE, LearningCurve, draw
 from tianji_cli.telemetry.metrics import MetricsWriter
 from tianji_cli.telemetry.progress import is_live
 from tianji_cli.telemetry.report import returns_of
@@ -201,17 +201,17 @@ class Display:
 
 
 def choose_display(
-    title: str, *, quiet: bool, stream: TextIO, course: Callable[[], Course] = Course
+    title: str, *, quiet: bool, stream: TextIO, curve: Callable[[], LearningCurve] = LearningCurve
 ) -> Display:
     """Choose the display of a run. Displays write to stderr, since stdout belongs to the result.
 
     Args:
-        course: returns the learning curve so far, which a chart continues.
+        curve: returns the learning curve so far, which a chart continues.
     """
     if quiet:
         return Display()
     if is_live(stream):
-        return LiveDisplay(title, stream, course())
+        return LiveDisplay(title, stream, curve())
     return PlainDisplay(stream)
 
 
@@ -222,12 +222,12 @@ class LiveDisplay(Display):
     clears the terminal after every change of its size, and writes the newest events once more.
     """
 
-    def __init__(self, title: str, stream: TextIO, course: Course | None = None) -> None:
+    def __init__(self, title: str, stream: TextIO, curve: LearningCurve | None = None) -> None:
         self._title = title
         self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
         self._live = self._new_live()
         self._size = self._console.size
-        self._course = Course() if course is None else course
+        self._curve = LearningCurve() if curve is None else curve
         self._events: deque[Text] = deque(maxlen=EVENTS_KEPT)
         self._newest: Snapshot | None = None
         self._shown_s = float("-inf")
@@ -240,15 +240,15 @@ class LiveDisplay(Display):
         self.remember(snapshot.learner.env_steps, snapshot.learner.mean_100)
         if snapshot.elapsed_s - self._shown_s >= INTERVAL_S:
             self._shown_s = snapshot.elapsed_s
-            self._draw(render(snapshot, self._title, self._course, self._console))
+            self._draw(render(snapshot, self._title, self._curve, self._console))
 
     def remember(self, env_steps: int, mean_100: float | None) -> None:
         """Add a point to the curve."""
-        self._course.add(env_steps, mean_100)
+        self._curve.add(env_steps, mean_100)
 
     def remember_evaluation(self, env_steps: int, mean: float | None) -> None:
         """Add a point beside the curve."""
-        self._course.add_evaluation(env_steps, mean)
+        self._curve.add_evaluation(env_steps, mean)
 
     def doing(self, what: str) -> None:
         """Draw a line in place of the state: the activity, and its duration once it takes a second."""
@@ -303,18 +303,18 @@ LEAST_CHART: Final = 5
 MOST_CHART: Final = 14
 """Fewest and most lines of a chart."""
 
-SPARED: Final = ("losses", "averaging", "population", "priorities", "uses", "sample age")
+HIDDEN_FIRST: Final = ("losses", "averaging", "population", "priorities", "uses", "sample age")
 """Facts left out when the chart lacks room, the last one first; ``metrics.jsonl`` has them."""
 
 LEAST_WIDTH: Final = 40
 """Fewest columns of a readable chart."""
 
 
-def render(snapshot: Snapshot, title: str, course: Course | None, console: Console) -> RenderableType:
+def render(snapshot: Snapshot, title: str, curve: LearningCurve | None, console: Console) -> RenderableType:
     """Lay out a snapshot.
 
     Args:
-        course: the returns so far; None shows no chart.
+        curve: the returns so far; None shows no chart.
         console: the console whose size the layout fits. Roles are summed up where they do not fit otherwise,
             or leave no room for the chart; some facts are left out then.
     """
@@ -329,20 +329,22 @@ def render(snapshot: Snapshot, title: str, course: Course | None, console: Conso
     # One line is the header's, and one more keeps the screen from scrolling.
     room = height - sum(lines_of) - 2
     kept = EVENTS_KEPT if height >= USUAL_HEIGHT else 0
-    if course is not None and width >= LEAST_WIDTH and not course.is_empty:
+    if curve is not None and width >= LEAST_WIDTH and not curve.is_empty:
         lacking = LEAST_CHART + 1 + kept - room
-        spared = [n for n in range(len(facts)) if facts[n][0] in SPARED]
+        spared = [n for n in range(len(facts)) if facts[n][0] in HIDDEN_FIRST]
         while lacking > 0 and spared:
             lacking -= lines_of[spared[-1]]
             room += lines_of[spared[-1]]
             del facts[spared.pop()]
         if lacking <= 0:
-            return Group(header, _table_of(facts), *_with_chart(snapshot, course, console, room - kept))
+            return Group(header, _table_of(facts), *_with_chart(snapshot, curve, console, room - kept))
         facts = list(_facts(snapshot, columns))
     return Group(header, _table_of(facts), roles_table(snapshot.roles, width, height - sum(lines_of) - 3))
 
 
-def _with_chart(snapshot: Snapshot, course: Course, console: Console, room: int) -> Iterator[RenderableType]:
+def _with_chart(
+    snapshot: Snapshot, curve: LearningCurve, console: Console, room: int
+) -> Iterator[RenderableType]:
     """Lay out chart and roles on ``room`` lines; the chart gets ``LEAST_CHART`` of them at least."""
     kinds = len({role.role for role in snapshot.roles})
     each = len(snapshot.roles) if len(snapshot.roles) <= MAX_ROLES else kinds
@@ -350,7 +352,7 @@ def _with_chart(snapshot: Snapshot, course: Course, console: Console, room: int)
     marks = ASCII if console.options.ascii_only else UNICODE
     goal = next((rule.target for rule in snapshot.stop if rule.rule in {"mean_return", "evaluation"}), None)
     lines = min(room - (rows + 1 if rows else 1), MOST_CHART)
-    yield from draw(course, console.width, lines, labels=LABEL_COLUMNS, marks=marks, goal=goal)
+    yield from draw(curve, console.width, lines, labels=LABEL_COLUMNS, marks=marks, goal=goal)
     if rows:
         yield roles_table(snapshot.roles, console.width, rows)
     else:
@@ -601,7 +603,7 @@ CLOSE_LIMIT_S: Final = 1.0
 
 
 @contextmanager
-def unwaited(stream: TextIO) -> Iterator[TextIO]:
+def nonblocking(stream: TextIO) -> Iterator[TextIO]:
     """Yield a stream that writes to the same place as another stream, and never waits.
 
     Text that the reader does not take is kept for later. A write that would exceed the limit is left out as a

@@ -27,7 +27,7 @@ from tianji_cli.files.checkpoint import BestWriter, CheckpointWriter, load_param
 from tianji_cli.files.counters import ProductionFile, ProductionPage
 from tianji_cli.files.film import remove_leftovers
 from tianji_cli.files.rundir import VIDEOS
-from tianji_cli.files.saved import checkpoints_of, lead_best_to_evaluations, saved_progress
+from tianji_cli.files.saved import checkpoints_of, link_best_to_best_evaluated, saved_progress
 from tianji_cli.plan.graph import (
     ARRIVALS,
     AVERAGE,
@@ -191,7 +191,7 @@ def _learner(builder: Builder, transport: Transport, buffer: Buffer | None, wrap
     config, section = builder.config, builder.config.experiment
     embryo = wrap.embryo(builder.trained_embryo())
     if section.evaluation is not None and builder.group == 0 and not builder.job.resumed:
-        lead_best_to_evaluations(builder.job.checkpoints)
+        link_best_to_best_evaluated(builder.job.checkpoints)
     if config.learns_from_replay:
         source, rounds = replay_source(builder, transport, buffer)
     else:

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 REPORT_EVERY_S: Final = 0.2
 REPORTS_PER_S: Final = 500
 """Most reports that all processes together send the root each second; many actors report less often."""
-MEEKLY: Final = 10
+EXAMINER_NICE: Final = 10
 """Nice value of the examiner: on shared cores it takes a tenth of an actor's time."""
 DRAIN_S: Final = 1.0
 """Seconds that a stopping worker waits until its last pushes are claimed."""
@@ -157,7 +157,7 @@ def _work(
         with contextlib.nullcontext() if "buffer" in process.roles else start_limit(config.environment):
             roles = build_roles(builder, transport, production)
         if EXAMINER in process.roles:  # Only now, since a nice start would take long while others train.
-            os.nice(MEEKLY)
+            os.nice(EXAMINER_NICE)
         # No role begins before all have registered: a failing build ends the run before its first step.
         control.send(
             Register(
@@ -313,10 +313,10 @@ class _ControlHandler:
                 self._begin_trace(message, messages)
                 goes_on = False
             else:
-                self._obey(message)
+                self._handle(message)
         return goes_on and not self._stopping
 
-    def _obey(self, message: FromRoot) -> None:
+    def _handle(self, message: FromRoot) -> None:
         match message:
             case Addresses() if self._transport is not None:
                 self._transport.connect(message.addresses)

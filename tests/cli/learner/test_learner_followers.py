@@ -66,7 +66,7 @@ def test_learners_on_shards_of_batches_learn_what_one_would_from_all(
 def test_a_learner_that_winds_down_leaves_in_the_middle_of_a_round_and_its_followers_idle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lockstep_module, "UNTOLD_LIMIT_S", 0.0)
+    monkeypatch.setattr(lockstep_module, "PEER_NOTICE_LIMIT_S", 0.0)
     crew = Crew("ppo", 3, tmp_path)
 
     def lead(crew: Crew) -> None:
@@ -107,7 +107,7 @@ def test_a_lost_follower_ends_updates_and_nothing_else_until_nobody_says_why(
             crew.learner.turn()
         assert crew.progress.updates == updates >= 2
         np.testing.assert_array_equal(crew.parameters(0), parameters)
-        monkeypatch.setattr(lockstep_module, "UNTOLD_LIMIT_S", 0.0)
+        monkeypatch.setattr(lockstep_module, "PEER_NOTICE_LIMIT_S", 0.0)
         with pytest.raises(LostPeerError, match="learner 0 of the group has lost another"):
             crew.learner.turn()
         crew.stop()

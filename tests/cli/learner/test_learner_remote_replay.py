@@ -163,7 +163,7 @@ def test_at_the_end_arrivals_are_complete_and_in_order_though_the_learner_was_no
 def test_a_learner_that_does_not_listen_is_an_error_of_the_buffer(
     line: Callable[..., Line], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay_buffer, "TELL_LIMIT_S", 0.05)
+    monkeypatch.setattr(replay_buffer, "DELIVERY_LIMIT_S", 0.05)
     one = line(arrivals_ahead=4)
     one.send(10)
     one.buffer.wind_down()

@@ -45,7 +45,7 @@ class Goal(gymnasium.Wrapper):
 """It pays enough for a run to end, in order, once a file is there; evaluations see nothing of it."""
 
 LIMITS = {
-    "deaf_s": "tianji_cli.signals:DEAF_S",
+    "deaf_s": "tianji_cli.signals:C_CALL_GRACE_S",
     "evaluator_start_s": "tianji_cli.root.shutdown:START_S",
     "late_s": "tianji_cli.root.announcements:LATE_S",
     "examiner_hangs_s": "tianji_cli.root.announcements:HANGS_S",

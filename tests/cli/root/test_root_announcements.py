@@ -69,14 +69,14 @@ def test_a_process_hangs_that_is_silent_for_ten_times_as_long_as_ever_and_for_it
     monkeypatch.setattr(announcements.time, "monotonic", lambda: now_s)
     one = open_announcements([], actors=2)
     now_s = 8.0
-    one.heard_of(1, 7.0)
+    one.note_alive(1, 7.0)
     found = {}
     while now_s < 100.0:
         now_s += 1.0
         for rank, how in one.check_hanging({1: 60.0, 2: 60.0}, lambda _rank: False).items():
             found[rank] = (now_s, how)
         assert one.stuck == (None if now_s <= 10.0 else 2 if now_s <= 78.0 else 1)
-        one.heard_of(2, 1.0) if now_s > 61.0 else None
+        one.note_alive(2, 1.0) if now_s > 61.0 else None
     words = "in a step, an action or a picture"
     assert found == {2: (61.0, f"hung for 60 s {words}"), 1: (79.0, f"hung for 70 s {words}")}
     assert one.stuck == 1

@@ -17,11 +17,11 @@ from tianji_cli.telemetry.chart import (
     ASCII,
     MOST_POINTS,
     UNICODE,
-    Course,
+    LearningCurve,
     Scale,
     draw,
     place_of,
-    read_course,
+    read_learning_curve,
     trace,
 )
 
@@ -29,17 +29,19 @@ returns = st.floats(-1e12, 1e12) | st.sampled_from([0.0, -1.0, 1e-9, 1e99, -1e99
 anything = st.none() | st.floats() | returns
 
 
-def course_of(points: list[tuple[int, float | None]], evaluations: list[tuple[int, float | None]]) -> Course:
-    course = Course()
+def curve_of(
+    points: list[tuple[int, float | None]], evaluations: list[tuple[int, float | None]]
+) -> LearningCurve:
+    curve = LearningCurve()
     for env_steps, value in points:
-        course.add(env_steps, value)
+        curve.add(env_steps, value)
     for env_steps, value in evaluations:
-        course.add_evaluation(env_steps, value)
-    return course
+        curve.add_evaluation(env_steps, value)
+    return curve
 
 
-def lines_of(course: Course, columns: int = 80, lines: int = 8, **options: Any) -> list[str]:
-    return [line.plain for line in draw(course, columns, lines, labels=10, **options)]
+def lines_of(curve: LearningCurve, columns: int = 80, lines: int = 8, **options: Any) -> list[str]:
+    return [line.plain for line in draw(curve, columns, lines, labels=10, **options)]
 
 
 def number(label: str) -> float:
@@ -90,13 +92,13 @@ def test_every_point_is_in_its_row_and_column(
 def test_whatever_is_told_the_chart_has_its_size_and_no_number_that_is_none(
     points: Any, evaluations: Any, columns: int, lines: int, goal: float | None
 ) -> None:
-    course = course_of(sorted(points, key=lambda one: one[0]), sorted(evaluations, key=lambda one: one[0]))
-    if course.is_empty:
+    curve = curve_of(sorted(points, key=lambda one: one[0]), sorted(evaluations, key=lambda one: one[0]))
+    if curve.is_empty:
         known = [value for _, value in (*points, *evaluations) if value is not None]
         assert not any(abs(value) <= chart.LARGEST for value in known)
         return
     for marks in (UNICODE, ASCII):
-        drawn = lines_of(course, columns, lines, marks=marks, goal=goal)
+        drawn = lines_of(curve, columns, lines, marks=marks, goal=goal)
         assert lines - 4 <= len(drawn) <= lines
         rows = [row for row, line in enumerate(drawn[:-1]) if f" {marks.tick}" in line]
         assert len({later - row for row, later in pairwise(rows)}) == 1, "ticks lie evenly"
@@ -111,7 +113,7 @@ def test_whatever_is_told_the_chart_has_its_size_and_no_number_that_is_none(
 
 @pytest.mark.parametrize("points", [[(1000, 5.0)], [(0, 5.0), (1000, 5.0)]])
 def test_a_single_point_and_a_constant_are_in_the_middle(points: list[tuple[int, float | None]]) -> None:
-    drawn = lines_of(course_of(points, []), 40, 6, marks=ASCII)
+    drawn = lines_of(curve_of(points, []), 40, 6, marks=ASCII)
     assert [line[:12] for line in drawn[:-1]] == [
         "       5.5 +",
         "           |",
@@ -124,41 +126,41 @@ def test_a_single_point_and_a_constant_are_in_the_middle(points: list[tuple[int,
 
 
 def test_an_evaluation_has_a_mark_of_its_own_and_the_goal_one_once_it_is_near() -> None:
-    course = course_of([(0, 0.0), (500, 40.0), (1000, 60.0)], [(500, 80.0)])
-    drawn = lines_of(course, 60, 9, marks=ASCII, goal=110.0)
+    curve = curve_of([(0, 0.0), (500, 40.0), (1000, 60.0)], [(500, 80.0)])
+    drawn = lines_of(curve, 60, 9, marks=ASCII, goal=110.0)
     assert sum(line.count("o") for line in drawn[:-1]) == 1
     assert any("-----" in line for line in drawn[:-1])
     assert drawn[-1].endswith("1.00 K env steps")
     assert "o evaluation" in drawn[-1]
-    far = lines_of(course, 60, 9, marks=ASCII, goal=500.0)
+    far = lines_of(curve, 60, 9, marks=ASCII, goal=500.0)
     assert not any("--" in line for line in far)
-    assert "stops at 110" in lines_of(course, 80, 9, marks=ASCII, goal=110.0)[-1]
+    assert "stops at 110" in lines_of(curve, 80, 9, marks=ASCII, goal=110.0)[-1]
 
 
 def test_a_long_run_keeps_so_many_points_evenly() -> None:
-    course = Course()
+    curve = LearningCurve()
     for second in range(40 * MOST_POINTS):
-        course.add(100 * second, float(second))
-        course.add_evaluation(100 * second, float(second))
-        assert len(course.returns.points) <= MOST_POINTS
-    points = course.returns.points
+        curve.add(100 * second, float(second))
+        curve.add_evaluation(100 * second, float(second))
+        assert len(curve.returns.points) <= MOST_POINTS
+    points = curve.returns.points
     assert len(points) >= MOST_POINTS / 3
     assert points[-1] == (100 * (40 * MOST_POINTS - 1), 40.0 * MOST_POINTS - 1)
     apart = [then[0] - first[0] for first, then in pairwise(points[:-1])]
     assert max(apart) <= 2 * min(apart)
-    assert len(course.evaluations.points) <= MOST_POINTS
+    assert len(curve.evaluations.points) <= MOST_POINTS
 
 
 def test_what_lies_beyond_a_checkpoint_is_forgotten_and_an_evaluation_ahead_of_the_run_is_not() -> None:
-    course = course_of([(steps, 1.0 * steps) for steps in range(0, 1000, 100)], [(300, 1.0), (950, 2.0)])
-    course.add(950, 3.0)
-    assert course.evaluations.points == [(300, 1.0), (950, 2.0)]
-    course.add(500, None)
-    assert [steps for steps, _ in course.returns.points] == [0, 100, 200, 300, 400, 500]
-    assert course.evaluations.points == [(300, 1.0)]
+    curve = curve_of([(steps, 1.0 * steps) for steps in range(0, 1000, 100)], [(300, 1.0), (950, 2.0)])
+    curve.add(950, 3.0)
+    assert curve.evaluations.points == [(300, 1.0), (950, 2.0)]
+    curve.add(500, None)
+    assert [steps for steps, _ in curve.returns.points] == [0, 100, 200, 300, 400, 500]
+    assert curve.evaluations.points == [(300, 1.0)]
 
 
-def test_the_course_of_a_run_is_read_back_whatever_else_is_in_its_metrics(
+def test_the_curve_of_a_run_is_read_back_whatever_else_is_in_its_metrics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -170,15 +172,15 @@ def test_the_course_of_a_run_is_read_back_whatever_else_is_in_its_metrics(
     lines = [json.dumps(row, separators=(",", ":")) for row in rows]
     lines.insert(100, "no row")
     path.write_text("\n".join(lines) + '\n{"elapsed_s"')
-    course = read_course(path)
-    assert [point[0] for point in course.returns.points] == [100 * n for n in range(1000)]
-    assert course.evaluations.points == [(49_000, 7.0)]
+    curve = read_learning_curve(path)
+    assert [point[0] for point in curve.returns.points] == [100 * n for n in range(1000)]
+    assert curve.evaluations.points == [(49_000, 7.0)]
     monkeypatch.setattr(chart, "COURSE_BYTES", path.stat().st_size // 10)
-    sparse = read_course(path)
+    sparse = read_learning_curve(path)
     assert 80 <= len(sparse.returns.points) <= 110
     assert sparse.evaluations.points == [(49_000, 7.0)]
-    assert read_course(tmp_path / "none").is_empty
+    assert read_learning_curve(tmp_path / "none").is_empty
 
 
 def test_nothing_that_is_no_number_is_a_point() -> None:
-    assert course_of([(1, None), (2, math.nan), (3, math.inf), (4, 1e101)], [(1, -math.inf)]).is_empty
+    assert curve_of([(1, None), (2, math.nan), (3, math.inf), (4, 1e101)], [(1, -math.inf)]).is_empty

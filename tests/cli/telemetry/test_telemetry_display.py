@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tianji_cli.telemetry import styles
 from tianji_cli.telemetry.bottleneck import TRAINING_BOUND
-from tianji_cli.telemetry.chart import Course
+from tianji_cli.telemetry.chart import LearningCurve
 from tianji_cli.telemetry.snapshot import Evaluated, RoleStatus, Snapshot, StopProgress
 from tianji_cli.telemetry.telemetry import MOST_CHART, render
 from tianji_cli.wire.reports import Evaluating
@@ -237,10 +237,10 @@ def test_the_chart_has_room_in_80_by_24_however_much_a_run_tells(
 ) -> None:
     told = with_replay | of_groups | {"win_rate": 0.75, "bottleneck": TRAINING_BOUND}
     told |= {"evaluated": Evaluated(1, 2000, 210.5, 12.1, 215.3)}
-    course = Course()
-    course.add(1000, 3.0)
+    curve = LearningCurve()
+    curve.add(1000, 3.0)
     console = Console(width=80, height=24, record=True, file=io.StringIO())
-    console.print(render(snapshot(5, actors=20, **told), "ppo", course, console))
+    console.print(render(snapshot(5, actors=20, **told), "ppo", curve, console))
     text = console.export_text()
     assert len(text.splitlines()) <= 21, "two events fit above it, and nothing scrolls"
     assert "┤" in text
@@ -258,7 +258,7 @@ def test_the_chart_has_room_in_80_by_24_however_much_a_run_tells(
     ):
         assert f"\n{label} " in text
     tiny = Console(width=80, height=14, record=True, file=io.StringIO())
-    tiny.print(render(snapshot(5, **told), "ppo", course, tiny))
+    tiny.print(render(snapshot(5, **told), "ppo", curve, tiny))
     assert "┤" not in tiny.export_text(), "there is no room at all"
 
 

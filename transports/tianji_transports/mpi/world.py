@@ -40,7 +40,7 @@ __all__ = ["MPI", "abort", "discard", "finalise", "initialise", "largest_tag", "
 
 FINALISE_S = 60.0
 """Seconds that a process that has ended waits for the others of the job."""
-LAST_WORDS_S = 0.5
+FINAL_MESSAGE_LIMIT_S = 0.5
 """Seconds for the launcher to pass on printed lines before a process aborts the job; the rest is lost."""
 ABORT_S = 5.0
 """Maximum seconds that the launcher takes to end a process that has aborted the job."""
@@ -176,7 +176,7 @@ def abort(status: int, reason: str) -> NoReturn:
     rank = MPI.COMM_WORLD.Get_rank() if MPI.Is_initialized() and not MPI.Is_finalized() else None
     print(f"rank {rank}: {reason}; the job is aborted", file=sys.stderr, flush=True)  # noqa: T201
     if rank is not None:
-        time.sleep(LAST_WORDS_S)
+        time.sleep(FINAL_MESSAGE_LIMIT_S)
         try:
             MPI.COMM_WORLD.Abort(status)
         finally:  # Abort returns before the launcher has ended this process.

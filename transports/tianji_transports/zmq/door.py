@@ -60,7 +60,7 @@ SHUT_LIMIT_S: Final = 5.0
 strangers cannot prolong it. A learner that stops saves first, and has twice as long."""
 
 KEYLESS: Final = "without the job's key"
-SPEECHLESS: Final = "that did not come as far as to show a key"
+HANDSHAKE_INCOMPLETE: Final = "that did not come as far as to show a key"
 
 ByteSocket = zmq.Socket[bytes]
 
@@ -208,7 +208,7 @@ class Door:
                 return
             event, value = struct.unpack("=hi", said)
             if event & FAILED:
-                self._rejected.append(SPEECHLESS)
+                self._rejected.append(HANDSHAKE_INCOMPLETE)
                 continue
             if event == LISTENING:
                 self._listening.append(value)

@@ -116,7 +116,7 @@ class Buffer(Role):
         )
 
 
-TELL_LIMIT_S: Final = 5.0
+DELIVERY_LIMIT_S: Final = 5.0
 """Seconds that a stopping buffer waits until the learner has received all its fragment stats."""
 
 
@@ -165,12 +165,12 @@ class ReplayBuffer(Buffer):
             RunFailed: the learner does not receive them in time.
         """
         super().stop()
-        deadline = time.monotonic() + TELL_LIMIT_S
+        deadline = time.monotonic() + DELIVERY_LIMIT_S
         while (unheard := self._unheard) and time.monotonic() < deadline:
             self._transport.wait(0.1)
             self.turn()
         if unheard:
-            raise RunFailed(f"the learner has not heard of {unheard} fragments within {TELL_LIMIT_S:g} s")
+            raise RunFailed(f"the learner has not heard of {unheard} fragments within {DELIVERY_LIMIT_S:g} s")
 
     @property
     def _unheard(self) -> int:

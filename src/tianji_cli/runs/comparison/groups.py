@@ -19,7 +19,7 @@ from pydantic_core import to_json
 
 from tianji_algos import registry as algorithms
 from tianji_algos.errors import AlgorithmError
-from tianji_cli.config.loader import KINDS, LATER, PLAIN
+from tianji_cli.config.loader import DEFAULTS_OF_OLD_RUNS, KINDS, PLAIN
 from tianji_cli.config.source import flat
 from tianji_cli.errors import printable
 from tianji_cli.files.rundir import DEFAULT_OUT
@@ -79,7 +79,7 @@ def with_defaults(config: Config) -> dict[str, Any]:
     """Add the defaults to a config; a section that this version cannot read stays as it is."""
     filled = dict(config)
     for section, model in PLAIN.items():
-        filled[section] = _filled(model, {**LATER.get(section, {}), **config.get(section, {})})
+        filled[section] = _filled(model, {**DEFAULTS_OF_OLD_RUNS.get(section, {}), **config.get(section, {})})
     for section, kind in KINDS.items():
         table = config.get(section, {})
         type_ = table.get("type") if isinstance(table, Mapping) else None
@@ -89,7 +89,11 @@ def with_defaults(config: Config) -> dict[str, Any]:
                 model = algorithms.settings_type(kind, type_)
             except AlgorithmError:
                 continue
-            older = {key: one for key, one in LATER.get(section, {}).items() if key in model.model_fields}
+            older = {
+                key: one
+                for key, one in DEFAULTS_OF_OLD_RUNS.get(section, {}).items()
+                if key in model.model_fields
+            }
             own = older | {key: value for key, value in table.items() if key != "type"}
             filled[section] = {"type": type_, **_filled(model, own)}
     return filled

@@ -38,7 +38,7 @@ from tianji_cli.runs.report.reading import ReportedRun, read_reported
 from tianji_cli.runs.report.settings import ABSENT, Setting, settings_of, written
 from tianji_cli.telemetry.plots import LOSS
 from tianji_cli.telemetry.report import facts_of, returns_of, warnings_of
-from tianji_cli.telemetry.run_state import in_short
+from tianji_cli.telemetry.run_state import summarise_config
 from tianji_cli.telemetry.snapshot import METRICS, RoleStatus, RoleSummary, lines
 
 MOST_BYTES: Final = 2_000_000
@@ -153,7 +153,7 @@ class RunPage:
     @property
     def trains(self) -> dict[str, str]:
         """Summary of its config, by label."""
-        return {label: printable(text) for label, text in in_short(self.run.config).items()}
+        return {label: printable(text) for label, text in summarise_config(self.run.config).items()}
 
     @property
     def commands(self) -> list[Command]:

@@ -74,7 +74,7 @@ def _known_mean(evaluation: Mapping[str, Any]) -> float | None:
     return None if evaluation.get("left_out") else mean
 
 
-class Course:
+class MetricCurve:
     """Follows a run, and keeps its values at the points at which trials are compared.
 
     Attributes:
@@ -122,21 +122,21 @@ class Course:
             self.passed = max(self.passed, passed)
 
 
-def means_at_points(courses: Mapping[int, Course], going: Collection[int]) -> dict[int, float]:
+def means_at_points(curves: Mapping[int, MetricCurve], going: Collection[int]) -> dict[int, float]:
     """Average the runs of a trial at the points that all unfinished ones have passed.
 
     A point at which one evaluation was cut off has no mean: the mean of the others is not the trial's.
 
     Args:
-        courses: courses by their seeds.
+        curves: curves by their seeds.
         going: seeds that are not over.
     """
     means: dict[int, float] = {}
-    for point in sorted({point for course in courses.values() for point in course.values}):
-        if any(courses[seed].passed < point for seed in going):
+    for point in sorted({point for curve in curves.values() for point in curve.values}):
+        if any(curves[seed].passed < point for seed in going):
             break
-        passed = [course for course in courses.values() if course.passed >= point]
-        known = [course.values[point] for course in passed if point in course.values]
+        passed = [curve for curve in curves.values() if curve.passed >= point]
+        known = [curve.values[point] for curve in passed if point in curve.values]
         if len(known) == len(passed):
             means[point] = sum(known) / len(known)
     return means

@@ -21,7 +21,7 @@ from tianji_cli.files.sweeps import SweepDirectory
 from tianji_cli.limits import usable_cores
 from tianji_cli.runs.side_by_side import SideBySide, training_command, why_failed
 from tianji_cli.runs.sweep.leases import Lease
-from tianji_cli.runs.sweep.metrics import Course, CutOffError, final_value, means_at_points
+from tianji_cli.runs.sweep.metrics import CutOffError, MetricCurve, final_value, means_at_points
 from tianji_cli.runs.sweep.space import Plan
 from tianji_cli.runs.sweep.study import WORKER, SweepStudy
 from tianji_cli.signals import INTERRUPTED
@@ -49,7 +49,7 @@ class Running:
     Attributes:
         waiting: seeds that have not begun.
         going: seeds that train.
-        courses: courses of all seeds that have begun, by seed.
+        curves: curves of all seeds that have begun, by seed.
         results: final values by seed; None if the run has none.
         ending: reason for which its trainings are to end; empty if they are not.
         reason: the same in words.
@@ -59,7 +59,7 @@ class Running:
     trial: optuna.Trial
     waiting: list[int]
     going: set[int] = field(default_factory=set)
-    courses: dict[int, Course] = field(default_factory=dict)
+    curves: dict[int, MetricCurve] = field(default_factory=dict)
     results: dict[int, float | None] = field(default_factory=dict)
     ending: Literal["", "pruned", "failed", "lost"] = ""
     reason: str = ""
@@ -131,7 +131,7 @@ class Sweeper:
                 if not one.waiting and not one.going:
                     self._settle(one)
                 continue
-            one.courses[seed] = Course(run, self._plan.sweep.metric, self._plan.job)
+            one.curves[seed] = MetricCurve(run, self._plan.sweep.metric, self._plan.job)
             one.going.add(seed)
             runner.start((one.trial.number, seed), command)
 
@@ -231,9 +231,9 @@ class Sweeper:
         """Report the points that all unfinished seeds have passed; returns whether to prune the trial."""
         if self._plan.sweep.pruner == "none":
             return False
-        for course in one.courses.values():
-            course.look()
-        return self._study.report(one.trial, means_at_points(one.courses, one.going))
+        for curve in one.curves.values():
+            curve.look()
+        return self._study.report(one.trial, means_at_points(one.curves, one.going))
 
     def _settle(self, one: Running) -> None:
         """Record the end of a trial."""

@@ -8,7 +8,7 @@ import pytest
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.files.rundir import RunDirectory
-from tianji_cli.runs.sweep.metrics import Course, CutOffError, final_value, means_at_points, points_of
+from tianji_cli.runs.sweep.metrics import CutOffError, MetricCurve, final_value, means_at_points, points_of
 
 EVALUATED = ("experiment.stop={env_steps=100_000}", "experiment.evaluation={every_env_steps=10_000}")
 
@@ -29,9 +29,9 @@ def evaluation(env_steps: int, mean: float | None, left_out: int = 0) -> dict[st
 def test_evaluations_that_a_resumed_run_makes_anew_replace_the_earlier_ones(tmp_path: Path) -> None:
     rows = [evaluation(100, 1.0), evaluation(200, 2.0), evaluation(300, None), evaluation(200, 5.0)]
     job = load_config("configs/ppo_cartpole.toml", EVALUATED)
-    course = Course(run_with(tmp_path, *rows), "evaluation", job)
-    course.look()
-    assert course.values == {1: 1.0, 2: 5.0}
+    curve = MetricCurve(run_with(tmp_path, *rows), "evaluation", job)
+    curve.look()
+    assert curve.values == {1: 1.0, 2: 5.0}
     assert points_of("evaluation", job) == 10
 
 
@@ -39,23 +39,23 @@ def test_seeds_are_averaged_where_no_evaluation_was_cut_off(tmp_path: Path) -> N
     job = load_config("configs/ppo_cartpole.toml", EVALUATED)
     whole = [evaluation(100, 1.0), evaluation(200, 2.0), evaluation(300, 3.0), evaluation(400, 4.0)]
     cut_off = [evaluation(100, 5.0), evaluation(200, 9.0, left_out=1), evaluation(300, 7.0)]
-    courses = {
-        seed: Course(run_with(tmp_path / str(seed), *rows), "evaluation", job)
+    curves = {
+        seed: MetricCurve(run_with(tmp_path / str(seed), *rows), "evaluation", job)
         for seed, rows in enumerate((whole, cut_off))
     }
-    for course in courses.values():
-        course.look()
-    assert means_at_points(courses, going={0, 1}) == {1: 3.0, 3: 5.0}
-    assert means_at_points(courses, going={0}) == {1: 3.0, 3: 5.0, 4: 4.0}, "the other one is over"
+    for curve in curves.values():
+        curve.look()
+    assert means_at_points(curves, going={0, 1}) == {1: 3.0, 3: 5.0}
+    assert means_at_points(curves, going={0}) == {1: 3.0, 3: 5.0, 4: 4.0}, "the other one is over"
 
 
 def test_an_evaluation_that_was_cut_off_has_its_number_and_no_value(tmp_path: Path) -> None:
     rows = [evaluation(100, 1.0), evaluation(200, 99.0, left_out=1), evaluation(300, 3.0)]
-    course = Course(
+    curve = MetricCurve(
         run_with(tmp_path, *rows), "evaluation", load_config("configs/ppo_cartpole.toml", EVALUATED)
     )
-    course.look()
-    assert (course.values, course.passed) == ({1: 1.0, 3: 3.0}, 3)
+    curve.look()
+    assert (curve.values, curve.passed) == ({1: 1.0, 3: 3.0}, 3)
 
 
 def test_a_return_is_known_at_shares_of_the_env_steps(tmp_path: Path) -> None:
@@ -67,10 +67,10 @@ def test_a_return_is_known_at_shares_of_the_env_steps(tmp_path: Path) -> None:
         {"env_steps": 110_000, "mean_100": 9.0},
     ]
     job = load_config("configs/ppo_cartpole.toml", EVALUATED)
-    course = Course(run_with(tmp_path, *rows), "mean_100", job)
-    course.look()
-    assert [course.values[point] for point in (1, 2, 3, 4, 20)] == [3.0, 3.0, 3.0, 9.0, 9.0]
-    assert max(course.values) == 20
+    curve = MetricCurve(run_with(tmp_path, *rows), "mean_100", job)
+    curve.look()
+    assert [curve.values[point] for point in (1, 2, 3, 4, 20)] == [3.0, 3.0, 3.0, 9.0, 9.0]
+    assert max(curve.values) == 20
 
 
 @pytest.mark.parametrize(

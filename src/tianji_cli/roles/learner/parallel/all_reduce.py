@@ -31,7 +31,7 @@ TAG: Final = 0
 FOR_EVER: Final = timedelta(days=365)
 """Time-out of messages: learners wait for a suspended one, and a dead one closes its connections."""
 
-UNTOLD_LIMIT_S: Final = 10.0
+PEER_NOTICE_LIMIT_S: Final = 10.0
 """Seconds that a learner without a peer waits for the root to end it."""
 
 _C10D: Any = distributed
@@ -151,7 +151,7 @@ class AllReduceGroup(AllReduce):
         Raises:
             LostPeerError: the root has not ended this learner in time.
         """
-        if self.lost is not None and time.monotonic() - self._lost_at >= UNTOLD_LIMIT_S:
+        if self.lost is not None and time.monotonic() - self._lost_at >= PEER_NOTICE_LIMIT_S:
             raise LostPeerError(str(self.lost))
 
     def close(self) -> None:

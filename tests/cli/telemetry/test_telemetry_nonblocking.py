@@ -14,7 +14,7 @@ from typing import TextIO
 
 import pytest
 
-from tianji_cli.telemetry.telemetry import MOST_KEPT_BYTES, unwaited
+from tianji_cli.telemetry.telemetry import MOST_KEPT_BYTES, nonblocking
 
 LINE = "x" * 99
 LINES = 10_000
@@ -47,7 +47,7 @@ def read_on(reader: int, ours: TextIO, holds: Callable[[bytes], bool]) -> bytes:
 
 def test_what_is_not_read_is_kept_for_later(ends: tuple[int, TextIO]) -> None:
     reader, stream = ends
-    with unwaited(stream) as ours:
+    with nonblocking(stream) as ours:
         assert ours.isatty() == stream.isatty()
         for i in range(640):
             print(f"{i:099}", file=ours, flush=True)
@@ -59,7 +59,7 @@ def test_what_is_not_read_for_long_is_left_out_in_whole_lines_and_that_is_said(
     ends: tuple[int, TextIO],
 ) -> None:
     reader, stream = ends
-    with unwaited(stream) as ours:
+    with nonblocking(stream) as ours:
         for _ in range(LINES):
             ours.write(f"{LINE}\n")
         before = read_on(reader, ours, lambda found: len(found) > MOST_KEPT_BYTES // 2)
@@ -76,7 +76,7 @@ def test_what_is_not_read_for_long_is_left_out_in_whole_lines_and_that_is_said(
 
 def test_a_reader_that_is_gone_is_an_error_of_the_write_and_none_of_the_end() -> None:
     reader, writer = os.pipe()
-    with os.fdopen(writer, "w") as stream, unwaited(stream) as ours:
+    with os.fdopen(writer, "w") as stream, nonblocking(stream) as ours:
         os.close(reader)
         with pytest.raises(BrokenPipeError):
             print("x", file=ours, flush=True)
@@ -84,5 +84,5 @@ def test_a_reader_that_is_gone_is_an_error_of_the_write_and_none_of_the_end() ->
 
 def test_a_file_and_what_is_none_are_given_as_they_are(tmp_path: Path) -> None:
     memory = io.StringIO()
-    with (tmp_path / "log").open("w") as file, unwaited(file) as ours, unwaited(memory) as same:
+    with (tmp_path / "log").open("w") as file, nonblocking(file) as ours, nonblocking(memory) as same:
         assert (ours, same) == (file, memory)

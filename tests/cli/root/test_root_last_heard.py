@@ -1,7 +1,7 @@
 import pytest
 
 from tianji_cli.root import announcements as silence
-from tianji_cli.root.announcements import LATE_S, Silence
+from tianji_cli.root.announcements import LATE_S, LastHeard
 
 
 class Clock:
@@ -20,7 +20,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_rank_is_reported_once_when_it_was_not_heard_of_for_long(clock: Clock) -> None:
-    ranks = Silence(range(3))
+    ranks = LastHeard(range(3))
     clock.now_s += LATE_S
     assert ranks.newly_late(range(3)) == []
     assert not ranks.is_broken(1, 0.0)
@@ -34,7 +34,7 @@ def test_a_rank_is_reported_once_when_it_was_not_heard_of_for_long(clock: Clock)
 def test_a_rank_that_was_late_is_told_of_when_it_is_heard_of_again_and_may_be_late_again(
     clock: Clock,
 ) -> None:
-    ranks = Silence([4])
+    ranks = LastHeard([4])
     assert not ranks.is_broken(4, 0.0)
     for _ in range(2):
         clock.now_s += LATE_S + 1
@@ -44,7 +44,7 @@ def test_a_rank_that_was_late_is_told_of_when_it_is_heard_of_again_and_may_be_la
 
 
 def test_a_rank_that_was_just_started_is_not_late(clock: Clock) -> None:
-    ranks = Silence([1, 2])
+    ranks = LastHeard([1, 2])
     clock.now_s += LATE_S + 1
     ranks.begin(1)
     assert ranks.newly_late([1, 2]) == [2]
@@ -55,7 +55,7 @@ def test_a_rank_that_was_just_started_is_not_late(clock: Clock) -> None:
 
 
 def test_a_rank_is_silent_for_longest_when_both_clocks_say_so(clock: Clock) -> None:
-    ranks = Silence([1])
+    ranks = LastHeard([1])
     clock.now_s += 3
     assert ranks.of(1) == (3, 0)
     assert not ranks.is_broken(1, 2.0), "the root was suspended for a second"
@@ -68,7 +68,7 @@ def test_a_rank_is_silent_for_longest_when_both_clocks_say_so(clock: Clock) -> N
 
 
 def test_no_time_counts_against_a_rank_that_is_suspended(clock: Clock) -> None:
-    ranks = Silence([1, 2])
+    ranks = LastHeard([1, 2])
     clock.now_s += LATE_S + 1
     ranks.pause(1)
     assert ranks.of(1)[0] == 0
@@ -80,7 +80,7 @@ def test_no_time_counts_against_a_rank_that_is_suspended(clock: Clock) -> None:
 
 
 def test_only_those_that_are_asked_for_are_reported(clock: Clock) -> None:
-    ranks = Silence([1, 2])
+    ranks = LastHeard([1, 2])
     clock.now_s += LATE_S + 1
     assert ranks.newly_late([]) == []
     assert ranks.newly_late([2]) == [2]
