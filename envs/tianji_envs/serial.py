@@ -288,7 +288,7 @@ def measure(name: str, wanted: Sequence[str], info: Mapping[str, Any]) -> list[f
     for key, value in zip(wanted, found, strict=True):
         if value is None:
             given = f"{key!r} is {info[key]!r}" if key in info else f"there is no {key!r}"
-            numbers = [repr(other) for other, said in info.items() if _number(said) is not None]
+            numbers = [repr(other) for other, entry in info.items() if _number(entry) is not None]
             raise BrokenEnvironmentError(
                 f"{name}: environment.metrics: {given} in the info of an episode's last step, and a finite "
                 f"number or a bool is wanted; such are: {', '.join(numbers) or 'none'}"
@@ -356,8 +356,8 @@ class GymnasiumEnv(BaseEnv):
             raise missing(f"drawing {self._env}", cause) from cause
         except Exception as cause:
             way_out = _WITHOUT_SCREEN if "mujoco" in sys.modules else ""
-            said = f"{type(cause).__name__}: {cause}"
-            raise BrokenEnvironmentError(f"{self._env} cannot be drawn: {said}{way_out}") from cause
+            reason = f"{type(cause).__name__}: {cause}"
+            raise BrokenEnvironmentError(f"{self._env} cannot be drawn: {reason}{way_out}") from cause
         return as_picture(str(self._env), frame)
 
     def close(self) -> None:
@@ -436,9 +436,9 @@ class UserFactory(EnvironmentFactory):
         except Exception as cause:
             is_mode = isinstance(cause, TypeError) and "render_mode" in keywords
             way_out = "; to be drawn, it has to take render_mode in its constructor" if is_mode else ""
-            said = f"{type(cause).__name__}: {cause}{way_out}"
+            reason = f"{type(cause).__name__}: {cause}{way_out}"
             raise BrokenEnvironmentError(
-                f"{self._name} cannot be built with options {keywords}: {said}"
+                f"{self._name} cannot be built with options {keywords}: {reason}"
             ) from cause
 
     def _draws_if_asked(self) -> bool:

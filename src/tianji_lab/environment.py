@@ -87,10 +87,10 @@ def warnings_of_noise(spreads: Iterable[tuple[float, str]], unit: str) -> list[s
         spreads: of each figure, the spread of its repeats as a share of their median, and a sentence for it.
     """
     noisy = sorted((found for found in spreads if found[0] > NOISY), key=lambda found: -found[0])
-    said = [f"too noisy: {words}" for _, words in noisy[:MAX_NAMED]]
+    lines = [f"too noisy: {words}" for _, words in noisy[:MAX_NAMED]]
     if (more := len(noisy) - MAX_NAMED) > 0:
-        said.append(f"too noisy: {several(more, f'more {unit}')}, each above {share(NOISY)}")
-    return said
+        lines.append(f"too noisy: {several(more, f'more {unit}')}, each above {share(NOISY)}")
+    return lines
 
 
 def _settings() -> str:

@@ -223,9 +223,9 @@ class _Member:
                 )
             there = np.asarray(mask) != 0
             if where == "info" and self.is_masked and (there != choices).any():
-                shown, told = masks.values()
+                shown, in_info = masks.values()
                 raise BrokenEnvironmentError(
-                    f"{self.name}: its observation has {MASK} {shown}, its info {told}; one would be right"
+                    f"{self.name}: its observation has {MASK} {shown}, its info {in_info}; one would be right"
                 )
             choices[...] = there
         if not choices.any():
@@ -368,11 +368,11 @@ class PettingZooTeam(BaseEnv):
 
     def _not_by_agents(self, call: str, called: str, given: Any) -> BrokenEnvironmentError:
         """Build the error of a part that is no dict by the agents' names."""
-        said = f"{self._name}: {call}() gave {called}"
+        words = f"{self._name}: {call}() gave {called}"
         if not isinstance(given, Mapping):
-            return BrokenEnvironmentError(f"{said} {describe(given)}; a dict by the agents' names is wanted")
+            return BrokenEnvironmentError(f"{words} {describe(given)}; a dict by the agents' names is wanted")
         unknown = min(given.keys() - self._members.keys(), key=str)
-        return BrokenEnvironmentError(f"{said} of {unknown!r}; possible_agents are {self.agents}")
+        return BrokenEnvironmentError(f"{words} of {unknown!r}; possible_agents are {self.agents}")
 
     def actions_of(self, action: npt.NDArray[Any], names: Collection[str]) -> dict[str, Any]:
         """Return the actions of the named agents, out of the team's ``[M]`` or ``[M, A]``."""
@@ -387,13 +387,13 @@ class PettingZooTeam(BaseEnv):
         """
         if unknown := seen.keys() - self._members.keys():
             raise ValueError(f"there is no agent {min(unknown)!r}; they are {', '.join(self.agents)}")
-        told = {name: one for name, one in seen.items() if self._members[name].tells_mask}
-        for name, one in told.items():
+        infos = {name: one for name, one in seen.items() if self._members[name].tells_mask}
+        for name, one in infos.items():
             if not (isinstance(one, Mapping) and one.keys() >= {"observation", MASK}):
                 raise ValueError(f"{name} has a mask of its actions: {{'observation': ..., '{MASK}': ...}}")
             if not self._members[name].is_masked:
                 seen = {**seen, name: one["observation"]}
-        self._show_agents(seen, told, list(seen))
+        self._show_agents(seen, infos, list(seen))
         return self._record
 
     def _show(self, seen: ByAgent, infos: Any, alive: Sequence[str], cut: Sequence[str] = ()) -> None:

@@ -62,7 +62,7 @@ class Board(AbstractContextManager["Board"]):
         self._columns, self._right = columns, right
         self._quiet = quiet
         self._live = None if quiet or not is_live(sys.stderr) else _live()
-        self._told = {member.number: member.status for member in known}
+        self._written_status = {member.number: member.status for member in known}
         self._rows: dict[int, Sequence[str]] = {}
         self._began_s = time.monotonic()
 
@@ -87,20 +87,20 @@ class Board(AbstractContextManager["Board"]):
             if self._live is not None:
                 self._draw(self._live, members, row, so_far)
             elif not self._quiet:
-                self._tell(members)
+                self._write_changes(members)
         except OSError:  # The terminal or pipe has gone; the trainings go on unseen.
             self.__exit__()
             self._quiet, self._live = True, None
 
-    def _tell(self, members: Sequence[Member]) -> None:
+    def _write_changes(self, members: Sequence[Member]) -> None:
         over = sum(member.is_over for member in members)
         for member in members:
-            if self._told.get(member.number, WAITING) == member.status:
+            if self._written_status.get(member.number, WAITING) == member.status:
                 continue
-            self._told[member.number] = member.status
+            self._written_status[member.number] = member.status
             why = f": {one_line(member.why)}" if member.why else ""
-            said = f"{self._what} {member.number} {member.status}{why} ({over}/{len(members)} done)"
-            sys.stderr.write(printable(f"{duration(time.monotonic() - self._began_s)}  {said}") + "\n")
+            line = f"{self._what} {member.number} {member.status}{why} ({over}/{len(members)} done)"
+            sys.stderr.write(printable(f"{duration(time.monotonic() - self._began_s)}  {line}") + "\n")
             sys.stderr.flush()
 
     def _draw(

@@ -133,7 +133,7 @@ def _examine(
         with _patient(patience_s):
             environment = build_environment(section, COPIES)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's environment may raise anything
-        yield Finding("built", _said(error), "problem", "mend its constructor, or what it is given")
+        yield Finding("built", _describe(error), "problem", "mend its constructor, or what it is given")
         return
     observation, action = environment.observation_space, environment.action_space
     yield Finding("built", f"{COPIES} copies: observations {observation}, actions {action}")
@@ -144,7 +144,7 @@ def _examine(
             with _patient(LOOK_S + patience_s):
                 yield from list(look(section, environment))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - likewise
-            yield Finding(subject, _said(error), "problem", "mend what is named there, and check again")
+            yield Finding(subject, _describe(error), "problem", "mend what is named there, and check again")
             return
     # The copies above are still open: files, ports and devices for one process at a time show now.
     progress.done()
@@ -158,7 +158,7 @@ def _examine(
             environment.close()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - likewise
         yield Finding(
-            "closing", _said(error), "problem", "mend close(), which every process calls at its end"
+            "closing", _describe(error), "problem", "mend close(), which every process calls at its end"
         )
 
 
@@ -192,7 +192,7 @@ def _environment(target: str, overrides: Sequence[str]) -> Environment:
         ) from error
 
 
-def _said(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     """Describe an exception, and its line in the user's own code."""
     frames = traceback.extract_tb((error.__cause__ or error).__traceback__)
     libraries = (
@@ -223,7 +223,7 @@ def _gymnasium(section: Environment, _environment: VectorEnvironment) -> Iterato
             check_env(single, skip_render_check=True)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it asserts, and a user's environment may raise anything
             yield Finding(
-                subject, _said(error), "problem", "https://gymnasium.farama.org/api/env has the contract"
+                subject, _describe(error), "problem", "https://gymnasium.farama.org/api/env has the contract"
             )
         for one in warned:
             text = one_line(re.sub(r"\x1b\[\d*m|^WARN: ", "", re.sub(r"\x1b\[\d*m", "", str(one.message))))

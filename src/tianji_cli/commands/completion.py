@@ -30,7 +30,7 @@ _ID: Final = re.compile(r'\bid="([^"]+)"')
 P = ParamSpec("P")
 
 
-def _that_begin(complete: Callable[P, Iterable[str]]) -> Callable[P, list[str]]:
+def _matching(complete: Callable[P, Iterable[str]]) -> Callable[P, list[str]]:
     """Keep the words that begin with the incomplete one; any exception ends the list."""
 
     @wraps(complete)
@@ -44,7 +44,7 @@ def _that_begin(complete: Callable[P, Iterable[str]]) -> Callable[P, list[str]]:
     return completed
 
 
-@_that_begin
+@_matching
 def configs(incomplete: str) -> Iterator[str]:
     """Name shipped configs, TOML files, and directories on the way to these."""
     yield from shipped(incomplete=incomplete)
@@ -57,7 +57,7 @@ def configs(incomplete: str) -> Iterator[str]:
                 yield f"{folder}{entry.name}/"
 
 
-@_that_begin
+@_matching
 def shipped(incomplete: str) -> Iterator[str]:
     """Name the configs that come with tianji."""
     from tianji_cli.config.source import shipped_configs  # noqa: PLC0415
@@ -66,13 +66,13 @@ def shipped(incomplete: str) -> Iterator[str]:
         yield name if incomplete.startswith("configs/") else Path(name).stem
 
 
-@_that_begin
+@_matching
 def runs(ctx: typer.Context, incomplete: str) -> Iterator[str]:
     """Name the experiments below `--out`, and the runs of the one that the word begins."""
     yield from _runs(_place(ctx), incomplete)
 
 
-@_that_begin
+@_matching
 def compared(incomplete: str) -> Iterator[str]:
     """Name experiments, their runs and directories of seeds, in the default place: `--out` is for figures."""
     from tianji_cli.files.rundir import DEFAULT_OUT  # noqa: PLC0415
@@ -83,26 +83,26 @@ def compared(incomplete: str) -> Iterator[str]:
         yield from (str(path.relative_to(DEFAULT_OUT)) for path in found)
 
 
-@_that_begin
+@_matching
 def configs_and_runs(ctx: typer.Context, incomplete: str) -> Iterator[str]:
     """Name the configs and runs that a config can be read from."""
     yield from configs(incomplete=incomplete)
     yield from _runs(_place(ctx), incomplete)
 
 
-@_that_begin
+@_matching
 def kinds(incomplete: str) -> Iterable[str]:  # noqa: ARG001 - the shell's, as in the next ones
     """Name the kinds that `tianji list` lists."""
     return KINDS
 
 
-@_that_begin
+@_matching
 def agents(incomplete: str) -> Iterable[str]:  # noqa: ARG001
     """Name agents that train without a file."""
     return AGENTS
 
 
-@_that_begin
+@_matching
 def transports(incomplete: str) -> Iterable[str]:  # noqa: ARG001
     """Name the transport engines."""
     from tianji_transports.registry import ENGINES  # noqa: PLC0415
@@ -110,7 +110,7 @@ def transports(incomplete: str) -> Iterable[str]:  # noqa: ARG001
     return ENGINES.names()
 
 
-@_that_begin
+@_matching
 def environments(incomplete: str) -> Iterator[str]:  # noqa: ARG001
     """Name gymnasium's environments, read from its source, and the games of Atari."""
     from tianji_envs.atari.games import GAMES, title  # noqa: PLC0415
@@ -121,32 +121,32 @@ def environments(incomplete: str) -> Iterator[str]:  # noqa: ARG001
     yield from map(title, GAMES)
 
 
-@_that_begin
+@_matching
 def processes(ctx: typer.Context, incomplete: str) -> Iterator[str]:  # noqa: ARG001
     """Name the processes of a run that have logs."""
     return (path.stem for path in sorted((_run(ctx).path / "logs").glob("*.log")))
 
 
-@_that_begin
+@_matching
 def checkpoints(ctx: typer.Context, incomplete: str) -> Iterable[str]:  # noqa: ARG001
     """Name the checkpoints of a run."""
     names: tuple[str, ...] = _run(ctx).checkpoint_names
     return names
 
 
-@_that_begin
+@_matching
 def keys(ctx: typer.Context, incomplete: str) -> Iterator[str]:
     """Name the keys of a config, also those of its agent, model and update rule; and those of a sweep."""
     from tianji_cli.config.sweep import Sweep  # noqa: PLC0415
 
-    yield from (f"{key}=" for key in _keys(_said(ctx)))
+    yield from (f"{key}=" for key in _keys(_config_values(ctx)))
     if ctx.info_name == "sweep":
         yield from (f"sweep.{key}=" for key in Sweep.model_fields)
         if incomplete.startswith("sweep.parameters."):
-            yield from (f"sweep.parameters.{key}=" for key in _keys(_said(ctx)))
+            yield from (f"sweep.parameters.{key}=" for key in _keys(_config_values(ctx)))
 
 
-def _keys(said: Mapping[str, Any]) -> Iterator[str]:
+def _keys(values: Mapping[str, Any]) -> Iterator[str]:
     """Name the keys of a config with these values."""
     from tianji_algos import registry  # noqa: PLC0415
     from tianji_cli.config.loader import KINDS as SECTIONS  # noqa: PLC0415
@@ -154,16 +154,16 @@ def _keys(said: Mapping[str, Any]) -> Iterator[str]:
     from tianji_cli.config.schema import JobConfig  # noqa: PLC0415
 
     yield from (".".join(path) for path in all_paths(JobConfig) if path[0] not in {*SECTIONS, "roles"})
-    agent = said.get("agent", {}).get("type", "ppo")
+    agent = values.get("agent", {}).get("type", "ppo")
     usual = registry.agent_defaults(agent)
     types = {"agent": agent, "model": usual.model, "training": usual.embryo}
     for section, kind in SECTIONS.items():
-        name = said.get(section, {}).get("type", types[section])
+        name = values.get(section, {}).get("type", types[section])
         fields = registry.settings_type(kind, name).model_fields
         yield from (f"{section}.{key}" for key in ("type", *fields))
 
 
-def _said(ctx: typer.Context) -> dict[str, Any]:
+def _config_values(ctx: typer.Context) -> dict[str, Any]:
     """Read the values of the config on the command line, or of the options in its place."""
     from tianji_cli.config.source import read  # noqa: PLC0415
 

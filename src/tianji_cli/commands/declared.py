@@ -12,7 +12,7 @@ import typer
 
 from tianji_cli.commands import completion, options
 
-_TOLD: Final = {"metavar", "help", "autocompletion"}
+_KEYWORDS: Final = {"metavar", "help", "autocompletion"}
 """Keywords of typer that matter to a shell."""
 
 
@@ -39,7 +39,7 @@ def declared(function: str) -> Callable[..., None]:
     pairs = [*zip(positional, defaults, strict=True)]
     pairs += zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True)
 
-    def command(**_said: object) -> None:
+    def command(**_options: object) -> None:
         """Do nothing."""
 
     command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -67,7 +67,7 @@ def _annotation(node: ast.expr | None, named: Mapping[str, ast.expr]) -> Any:
             value=ast.Name(id="Annotated"),
             slice=ast.Tuple(elts=[of, ast.Call(func=ast.Attribute(attr=kind)) as call]),
         ):
-            keywords = {one.arg: _literal(one.value) for one in call.keywords if one.arg in _TOLD}
+            keywords = {one.arg: _literal(one.value) for one in call.keywords if one.arg in _KEYWORDS}
             return Annotated[
                 _annotation(of, named), getattr(typer, kind)(*map(_literal, call.args), **keywords)
             ]

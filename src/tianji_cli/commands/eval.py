@@ -292,7 +292,7 @@ def _show(
     if film is not None:
         part = "" if evaluator.moment.over else ", the last one as far as it was played"
         natural = evaluator.environment.render_fps is not None
-        said = "" if natural else ", since the environment has no render_fps in its metadata"
-        pictures = f"{several(film.pictures, 'picture')}, {film.fps:g} a second{said}"
+        reason = "" if natural else ", since the environment has no render_fps in its metadata"
+        pictures = f"{several(film.pictures, 'picture')}, {film.fps:g} a second{reason}"
         lines.append(f"{film.path}: {several(evaluator.moment.episode, 'episode')}{part}; {pictures}")
     print_lines(lines)

@@ -35,6 +35,6 @@ def report(runs: ReportedRuns, *, out: Page) -> int:
     with status("reading and drawing"):
         from tianji_cli.runs.report.page import write_report  # noqa: PLC0415 - imports matplotlib, a second
 
-        said = write_report(runs, out)
-    print_lines([said])
+        line = write_report(runs, out)
+    print_lines([line])
     return 0

@@ -154,8 +154,8 @@ def show(run: Run, *, out: Runs = None, json_to: Json = None) -> int:
     checkpoints = directory.checkpoint_names
     files = _files_of(directory)
     whole = None if summary is None else document_of(summary, directory)
-    said = {"config": config, "summary": whole, "checkpoints": list(checkpoints), "files": files}
-    if not write_json(_document(state, place) | said, json_to):
+    details = {"config": config, "summary": whole, "checkpoints": list(checkpoints), "files": files}
+    if not write_json(_document(state, place) | details, json_to):
         return 0
     if summary is not None:
         print_result(summary, directory)
@@ -369,12 +369,12 @@ def _root_process(run: RunDirectory) -> tuple[int, int] | None:
 
 
 def _goes_on(run: RunDirectory, pid: int, limit_s: float) -> str:
-    said = f"{run.path} was asked to stop, and has not ended within {limit_s:g} s"
+    message = f"{run.path} was asked to stop, and has not ended within {limit_s:g} s"
     if process_state(pid) == "T":
-        return f"{said}: process {pid} is stopped; kill -CONT {pid} lets it go on"
+        return f"{message}: process {pid} is stopped; kill -CONT {pid} lets it go on"
     path = shlex.quote(str(run.path))
     again = f"asked again it does not wait for its processes: tianji stop {path}"
-    return f"{said}\nit may still be saving: tianji watch {path}\n{again}"
+    return f"{message}\nit may still be saving: tianji watch {path}\n{again}"
 
 
 def rm(runs: SeveralRuns, *, yes: Yes = False, out: Runs = None) -> int:

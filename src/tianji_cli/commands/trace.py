@@ -53,8 +53,8 @@ def trace(run: Run, *, seconds: Seconds = 5.0, out: TraceOut = None) -> int:
     _check_place(where)
     state = read_state(directory)
     if state.status != "running":
-        said = f"{directory.path} does not run: {state.status}{state.reason and f', {state.reason}'}"
-        raise UsageError(f"{said}\na run is traced while it trains: tianji train ... --trace {seconds:g}")
+        message = f"{directory.path} does not run: {state.status}{state.reason and f', {state.reason}'}"
+        raise UsageError(f"{message}\na run is traced while it trains: tianji train ... --trace {seconds:g}")
     _check_user(directory)
     with requested(directory, seconds) as place:
         with status(f"tracing {directory.path} for {seconds:g} s"):
@@ -70,8 +70,8 @@ def check_seconds(option: str, seconds: float) -> None:
         UsageError: names the times that are right.
     """
     if not 0 < seconds <= MOST_S:  # NaN is neither.
-        said = f"{seconds:g}" if math.isfinite(seconds) else str(seconds)
-        raise UsageError(f"{option} {said} is no time to trace: more than 0, and {MOST_S:g} at most")
+        shown = f"{seconds:g}" if math.isfinite(seconds) else str(seconds)
+        raise UsageError(f"{option} {shown} is no time to trace: more than 0, and {MOST_S:g} at most")
 
 
 def _check_place(where: Path) -> None:
@@ -162,7 +162,7 @@ def _no_answer(run: RunDirectory, *, is_taken: bool) -> str:
     if is_taken:
         return f"{run.path} has not said what came of the trace: its root does not answer any more"
     host = root_host(run)
-    said = f"nothing has come from {run.path} for {QUIET_S:g} s, so that it was not traced"
+    message = f"nothing has come from {run.path} for {QUIET_S:g} s, so that it was not traced"
     if host in {None, this_host().name}:
-        return f"{said}: it still waits for hosts, or its root is suspended"
-    return f"{said}: its root is on {host}; trace it there, unless that host is to see this directory"
+        return f"{message}: it still waits for hosts, or its root is suspended"
+    return f"{message}: its root is on {host}; trace it there, unless that host is to see this directory"

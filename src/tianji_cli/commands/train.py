@@ -232,7 +232,7 @@ def _settings(
         "experiment.name": name,
         "experiment.init_from": init_from,
     }
-    options = [f"{key}={json.dumps(said)}" for key, said in keys.items() if said is not None]
+    options = [f"{key}={json.dumps(value)}" for key, value in keys.items() if value is not None]
     return [*(overrides or ()), *options]
 
 
@@ -328,7 +328,7 @@ def _with_source(job: JobConfig, out: Path) -> tuple[JobConfig, Source | None]:
     if job.experiment.init_from is None:
         return job, None
     source = Source.find(job, out)
-    begun = job.experiment.model_copy(update={"init_from": source.said})
+    begun = job.experiment.model_copy(update={"init_from": source.init_from})
     return job.model_copy(update={"experiment": begun}), source
 
 
@@ -473,12 +473,12 @@ def _is_at_its_goal(job: JobConfig, run: RunDirectory, json_to: str | None, chan
     if json_to == "-":
         return True
     goals = job.experiment.stop.model_dump()
-    said = "; ".join(
+    text = "; ".join(
         f"{where}, and experiment.stop.{rule} is {goals[rule]}" for rule, where in reached.items()
     )
     path = shlex.quote(str(run.path))
     moved = "".join(f" --set experiment.stop.{rule}=..." for rule in reached)
-    print_lines([f"{run.path} has reached its goal, and nothing was changed: {said}"])
+    print_lines([f"{run.path} has reached its goal, and nothing was changed: {text}"])
     print_lines(
         [
             f"move the goal to go on: tianji train --resume {path}{moved}",

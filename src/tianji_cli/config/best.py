@@ -19,8 +19,8 @@ def differences(before: JobConfig, now: JobConfig) -> tuple[str, ...]:
     among them: returns are sums of the environment's own rewards.
     """
     apart = differing(_judged_by(before), _judged_by(now))
-    said = {key: ["not set" if one is None else shown_value(one) for one in apart[key]] for key in apart}
-    return tuple(f"{key} was {was} and is {now_is}" for key, (was, now_is) in said.items())
+    shown = {key: ["not set" if one is None else shown_value(one) for one in apart[key]] for key in apart}
+    return tuple(f"{key} was {was} and is {now_is}" for key, (was, now_is) in shown.items())
 
 
 def _judged_by(job: JobConfig) -> dict[str, Any]:

@@ -171,9 +171,9 @@ class Stop(Section):
         for rule, value in values.items():
             target: float | None = getattr(self, rule)
             if target is not None and value is not None and value >= target:
-                said = STOP_RULES[rule]
-                text = said.saved if saved else said.reached
-                held[rule] = text.format(target=target, value=value, written=said.written(value))
+                stop_rule = STOP_RULES[rule]
+                text = stop_rule.saved if saved else stop_rule.reached
+                held[rule] = text.format(target=target, value=value, written=stop_rule.written(value))
         return held
 
 

@@ -168,8 +168,8 @@ class Tree:
         target = self._table(at)
         typed = is_role(at) or (len(at) == 1 and at[0] in COMPONENTS)
         if target and typed and table.get("type", target.get("type")) != target.get("type"):
-            said = {key: (value, self.origin((*at, key))) for key, value in target.items()}
-            self.former.setdefault(at, []).append(said)
+            settings = {key: (value, self.origin((*at, key))) for key, value in target.items()}
+            self.former.setdefault(at, []).append(settings)
             target.clear()
             self._forget(at)
         for key, value in table.items():

@@ -60,13 +60,13 @@ def check_trusted(path: Path, remedy: str = REMEDY) -> list[str]:
         owner, mode = status.st_uid, status.st_mode
         what = f"{path} is not safe: {place}" if place != path else str(path)
         if owner not in trusted:
-            said = f"{what} is owned by {_user(owner)}, who could put other files in its place"
-            warnings.append(_refused(said, remedy))
+            text = f"{what} is owned by {_user(owner)}, who could put other files in its place"
+            warnings.append(_refused(text, remedy))
         if stat.S_ISLNK(mode) or (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
             continue
         if mode & stat.S_IWOTH:
-            said = f"{what} may be written to by all (mode {stat.S_IMODE(mode):o}): anybody could put other "
-            warnings.append(_refused(f"{said}files in its place", remedy))
+            text = f"{what} may be written to by all (mode {stat.S_IMODE(mode):o}): anybody could put other "
+            warnings.append(_refused(f"{text}files in its place", remedy))
         if mode & stat.S_IWGRP and not _is_own_group(status.st_gid):
             warnings.append(
                 f"{place} may be written to by the group {_group(status.st_gid)}, whose members could put "
@@ -100,8 +100,8 @@ def check_sent(config: Path, directories: Iterable[str]) -> None:
     run = config.resolve().parent
     for directory in directories:
         if not os.path.isabs(directory) or Path(directory).resolve().is_relative_to(run):
-            said = f"{config} names modules that came with the run, in {run / directory}"
-            _refused(said, "its sender would have them executed: read them first; --trust executes them")
+            message = f"{config} names modules that came with the run, in {run / directory}"
+            _refused(message, "its sender would have them executed: read them first; --trust executes them")
 
 
 def _refused(what: str, remedy: str) -> str:

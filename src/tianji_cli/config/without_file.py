@@ -40,7 +40,7 @@ LONGEST_S: Final = 1.0
 
 _MASK: Final = Wrapper(type="ActionMask")
 
-_SAID_BEFORE: Final[dict[KeyPath, str]] = {
+_OPTION_OF_KEY: Final[dict[KeyPath, str]] = {
     ("environment", "type"): "--env",
     ("environment", "id"): "--env",
     ("agent", "type"): "--agent",
@@ -67,8 +67,8 @@ def config_without_file(
     environment = find_environment(env, overrides)
     named: dict[str, Any] = _named(environment)
     own: dict[str, Any] = {"environment": named, "experiment": {"name": _run_name(env, agent)}}
-    said = lay_over([own], ORIGIN, overrides)
-    may_wrap = said.origin(("environment", "wrappers")) != "--set"
+    given = lay_over([own], ORIGIN, overrides)
+    may_wrap = given.origin(("environment", "wrappers")) != "--set"
     with start_limit(environment):
         seen, wants_mask = _look(env, agent, environment, cores, may_wrap=may_wrap)
     if wants_mask:
@@ -79,7 +79,7 @@ def config_without_file(
     def tree_for(env_steps: int | None) -> Tree:
         chosen = defaults(agent, seen, cores, env_steps)
         for section in ("model", "training"):
-            if _type_of(said, section) not in (None, chosen[section]["type"]):
+            if _type_of(given, section) not in (None, chosen[section]["type"]):
                 chosen[section] = {}  # Its keys are those of another type.
         return lay_over([chosen, own], ORIGIN, overrides)
 
@@ -112,7 +112,7 @@ def find_environment(env: str, overrides: Sequence[str]) -> Environment:
     table = tree.values["environment"]
     environment = None
     if isinstance(table, dict):
-        for path, option in _SAID_BEFORE.items():
+        for path, option in _OPTION_OF_KEY.items():
             if tree.origin(path) == "--set":
                 tree.problem(path, f"{option} says it", "leave one of them out")
         environment = validated(tree, ("environment",), Environment, table)
@@ -235,8 +235,8 @@ def _work_per_s() -> float:
 
 def _failed(env: str, error: EnvironmentFailure) -> str:
     """Write an error of the environment for the user; names the environment once."""
-    said = str(error)
-    return f"--env {said}" if said.startswith(env) else f"--env {env}: {said}"
+    text = str(error)
+    return f"--env {text}" if text.startswith(env) else f"--env {env}: {text}"
 
 
 def _named(environment: Environment) -> dict[str, str]:

@@ -168,11 +168,11 @@ class BestWriter:
             CheckpointError: the disk does not take it; the best so far is untouched.
         """
         name = steps_name(env_steps)
-        said = {"mean": mean, "env_steps": env_steps, "version": version}
+        evaluation = {"mean": mean, "env_steps": env_steps, "version": version}
         try:
             with self._places.fill(BEST, name) as place:
                 save_file(named_tensors(self._model, parameters), place / MODEL)
-                _write_state(place, {"schema": SCHEMA, "evaluation": said})
+                _write_state(place, {"schema": SCHEMA, "evaluation": evaluation})
                 seal(place, (MODEL, STATE))
             for path in self._directory.iterdir():
                 if path.name != BEST and path.name not in self._places.targets():

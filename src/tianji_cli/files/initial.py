@@ -31,12 +31,12 @@ class Source:
 
     Attributes:
         place: directory of a checkpoint, or a file of safetensors.
-        said: value of ``experiment.init_from`` that names them from any directory.
+        init_from: value of ``experiment.init_from`` that names them from any directory.
         warning: reason why real actions of its policy differ in the new run; empty if none is known.
     """
 
     place: Path
-    said: str
+    init_from: str
     warning: str = ""
 
     @classmethod
@@ -46,33 +46,33 @@ class Source:
         Raises:
             UsageError: there is no such run or checkpoint; the message lists those that exist.
         """
-        said, name = job.experiment.init_from or "", BEST
-        if os.path.isfile(said):
-            return cls(Path(said).absolute(), os.path.abspath(said))
+        init_from, name = job.experiment.init_from or "", BEST
+        if os.path.isfile(init_from):
+            return cls(Path(init_from).absolute(), os.path.abspath(init_from))
         try:
-            run = RunDirectory.find(said, out)
+            run = RunDirectory.find(init_from, out)
         except NoSuchRunError:
-            before, colon, name = said.rpartition(":")
+            before, colon, name = init_from.rpartition(":")
             if not colon:
                 raise
             run = RunDirectory.find(before, out)
         place = (run.checkpoints / run.checkpoint(name)).resolve()  # A link may change later.
-        said = f"{run.path.absolute()}:{os.path.relpath(place, run.checkpoints.resolve())}"
+        init_from = f"{run.path.absolute()}:{os.path.relpath(place, run.checkpoints.resolve())}"
         scales, scaled = getattr(job.agent.settings, "scale_actions", None), None
         # A damaged config does not prevent the copy.
         with suppress(OSError, ValueError, KeyError, AttributeError):
             agent = read_toml(run.config)["agent"]
             scaled = agent.get("scale_actions", False)
         if None in (scales, scaled) or scales == scaled:
-            return cls(place, said)
+            return cls(place, init_from)
         other = f"it acted with agent.scale_actions = {scaled}, and here its numbers mean other actions"
-        return cls(place, said, other)
+        return cls(place, init_from, other)
 
     def document(self, taken: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the document on the tensors ``taken`` from this source."""
         assert taken is not None, "it was built with this source"
         warns = self.warning and any("log_std" in name for name in taken["taken"])
-        return {"from": self.said, **taken} | ({"warning": self.warning} if warns else {})
+        return {"from": self.init_from, **taken} | ({"warning": self.warning} if warns else {})
 
     def keep(self, run: RunDirectory, document: Mapping[str, Any]) -> None:
         """Copy the source into the directory of a new run, with the document on the tensors taken.

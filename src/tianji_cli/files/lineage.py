@@ -77,12 +77,12 @@ class Lineage:
                 if one["from"] is not None:
                     yield kind, int(one["group"]), int(one["from"])
 
-    def add(self, kind: str, **said: Any) -> None:
+    def add(self, kind: str, **facts: Any) -> None:
         """Add an entry, and write all entries.
 
         Raises:
             OSError: the file cannot be written; the older file is still there.
         """
-        self.entries.append(finite({"kind": kind, **said}))
+        self.entries.append(finite({"kind": kind, **facts}))
         document = {"schema": SCHEMA, "entries": self.entries}
         write_whole(self._path, (json.dumps(document, indent=1) + "\n").encode())

@@ -319,12 +319,12 @@ def best_evaluation(checkpoints: Path) -> float | None:
     place = checkpoints / EVALUATED / BEST
     if not place.exists():
         return None
-    said = load_document(place).get("evaluation")  # Before the first, the link leads to ``last``.
-    if said is None:
+    evaluation = load_document(place).get("evaluation")  # Before the first, the link leads to ``last``.
+    if evaluation is None:
         return None
-    mean = said.get("mean") if isinstance(said, dict) else None
+    mean = evaluation.get("mean") if isinstance(evaluation, dict) else None
     if not isinstance(mean, float) or not math.isfinite(mean):
-        raise CheckpointError(f"{place / STATE} has what cannot be: evaluation is {said!r}")
+        raise CheckpointError(f"{place / STATE} has what cannot be: evaluation is {evaluation!r}")
     return mean
 
 

@@ -202,8 +202,8 @@ def _held(run: RunDirectory, mailbox: Path) -> Iterator[None]:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                said = f"{run.path} is being traced by another process: wait until that is done"
-                raise UsageError(said) from None
+                message = f"{run.path} is being traced by another process: wait until that is done"
+                raise UsageError(message) from None
             except OSError:  # Some network file systems have no locks; then no process can be kept out.
                 pass
             if mailbox.is_dir():  # The holder before this one may have removed it.
@@ -223,11 +223,11 @@ def take_request(run: RunDirectory) -> tuple[TracePlace, TraceRequest] | None:
         found = next((run.path / TRACE).glob(f"*/{_REQUEST}"), None)
         if found is None:
             return None
-        said = read_regular(found, MOST_DOCUMENT_BYTES)
+        document = read_regular(found, MOST_DOCUMENT_BYTES)
         found.unlink()
     except FileNotFoundError:  # The request was withdrawn just now.
         return None
     try:
-        return TracePlace(found.parent), TraceRequest.model_validate_json(said)
+        return TracePlace(found.parent), TraceRequest.model_validate_json(document)
     except ValidationError as cause:
         raise ValueError(f"{found} is no request for a trace") from cause

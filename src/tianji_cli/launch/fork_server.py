@@ -230,13 +230,13 @@ class ForkServer:
             _close(gate)
             self._send(Exited(number=number, exit=ProcessExit(error=cause.strerror or str(cause))))
             return None
-        told, tell = gate
+        reader, writer = gate
         if not pid:
-            os.close(tell)
+            os.close(writer)
             begin: Work = partial(turn_into_worker, job, own) if job.fresh else partial(run_worker, job, own)
-            return partial(_once_told, told, begin)
+            return partial(_once_known, reader, begin)
         if self._send(Started(number=number, pid=pid)):
-            os.write(tell, b"!")
+            os.write(writer, b"!")
         _close(gate)
         return None
 
@@ -281,14 +281,14 @@ class ForkServer:
         return True
 
 
-def _once_told(told: int, work: Work, root_pipe: int) -> None:
+def _once_known(gate: int, work: Work, root_pipe: int) -> None:
     """Begin once the root knows of this process, which the root may have to end or to wait for.
 
     A server that is killed while it forks leaves a process that the root does not know; it does no work.
-    Once the root knows, there is a byte in the pipe ``told``.
+    Once the root knows, there is a byte in the pipe ``gate``.
     """
-    is_known = bool(os.read(told, 1))
-    os.close(told)
+    is_known = bool(os.read(gate, 1))
+    os.close(gate)
     if is_known:
         work(root_pipe)
 

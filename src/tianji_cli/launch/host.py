@@ -76,7 +76,7 @@ class JoinedHost:
         self._signals = signals
         self._say = say
         self._node = f"host-{os.urandom(8).hex()}"
-        self._heard_s = self._told_s = time.monotonic()
+        self._last_seen_s = self._last_present_s = time.monotonic()
         self._interruptions = 0
         self._job: JobSpec | None = None
         self._workers: dict[int, WorkerProcess] = {}
@@ -131,17 +131,17 @@ class JoinedHost:
                 raise UsageError(f"whoever listens at {self._root.address} does not know this key")
             if self._signals.count:
                 raise Interruption
-            heard = self._receive(control)
-            for i, message in enumerate(heard):
+            messages = self._receive(control)
+            for i, message in enumerate(messages):
                 if isinstance(message, Welcome):
-                    self._unhandled = heard[i + 1 :]
+                    self._unhandled = messages[i + 1 :]
                     return message
                 if isinstance(message, Refuse):
                     raise UsageError(f"{self._root.address} refuses this host: {one_line(message.reason)}")
         raise RunFailed(f"nobody answered at {self._root.address} for {ARRIVE_LIMIT_S:g} s")
 
     def _serve(self, control: ControlClient, launcher: LocalLauncher, production: ProductionFile) -> None:
-        self._heard_s = time.monotonic()
+        self._last_seen_s = time.monotonic()
         deadline = float("inf")
         while True:
             if not self._unhandled:
@@ -154,12 +154,12 @@ class JoinedHost:
             self._announce(control, production)
             self._pass_on_signals(control)
             now = time.monotonic()
-            if now - self._told_s > PRESENT_EVERY_S:
-                self._told_s = now
+            if now - self._last_present_s > PRESENT_EVERY_S:
+                self._last_present_s = now
                 control.send(self._present(launcher))
                 for number, worker in self._workers.items():
                     self._pass_on(control, number, self._log_of(worker).piece())
-            if (severed and not self._over) or now - self._heard_s > SILENT_S:
+            if (severed and not self._over) or now - self._last_seen_s > SILENT_S:
                 raise RunFailed(f"the root at {self._root.address} is gone; its workers here have been ended")
             if launcher.lost and not launcher.dismissed and not self._over:
                 raise RunFailed(launcher.cause_of_loss())
@@ -173,14 +173,14 @@ class JoinedHost:
         self._signals.clear()
 
     def _receive(self, control: ControlClient) -> list[FromRoot]:
-        heard = control.receive()
+        messages = control.receive()
         if control.malformed:
             makes_no_sense = f"what {self._root.address} says makes no sense to this version of tianji"
             raise RunFailed(f"{makes_no_sense}: {control.malformed}")
-        return heard
+        return messages
 
     def _handle(self, message: FromRoot, launcher: LocalLauncher, production: ProductionFile) -> None:
-        self._heard_s = time.monotonic()
+        self._last_seen_s = time.monotonic()
         match message:
             case Prepare():
                 with self._naming_root("a job"):

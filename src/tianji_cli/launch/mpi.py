@@ -77,13 +77,13 @@ def run_under_mpiexec(
         if _identity(run.summary) == before:  # An earlier session's.
             raise FileNotFoundError
         summary = read_json(run.summary)
-        said, reason = summary["status"], summary["reason"]
+        run_status, reason = summary["status"], summary["reason"]
     except (OSError, ValueError, KeyError):
         raise RunFailed(_cause(status, run)) from None
-    if said == "failed" and status != EXIT_STATUS["failed"]:
+    if run_status == "failed" and status != EXIT_STATUS["failed"]:
         # A rank has died, and its launcher passes on no more of the root's stderr.
         raise RunFailed(reason)
-    return EXIT_STATUS[said]
+    return EXIT_STATUS[run_status]
 
 
 def code_of_job(run: RunDirectory) -> dict[str, str]:
@@ -252,20 +252,20 @@ class World(contextlib.AbstractContextManager["World"]):
         everybody = bytearray(PLACE_BYTES * self.size)
         with held_back():  # An interruption would free memory that MPI goes on writing to.
             self._mpi.sleep_until(self._comm.Iallgather(mine, everybody))
-        said = [
+        places = [
             json.loads(everybody[i * PLACE_BYTES : (i + 1) * PLACE_BYTES].decode()) for i in range(self.size)
         ]
         cores: dict[str, set[tuple[int, ...]]] = {}
-        for name, usable in said:
+        for name, usable in places:
             cores.setdefault(name, set()).add(tuple(usable))
         # Where the launcher has bound the ranks already, each to cores of its own, nothing is left to pin.
         hosts = {name: Host(name, next(iter(sets)) if len(sets) == 1 else ()) for name, sets in cores.items()}
-        return [hosts[name] for name, _ in said]
+        return [hosts[name] for name, _ in places]
 
     def brief(self, root: RootAddress | None) -> RootAddress | None:
         """Send the address of rank 0's control channel to all ranks; None if there is nothing to do."""
-        said = b"" if root is None else json.dumps(asdict(root)).encode()
-        message = bytearray(said.ljust(PLACE_BYTES))
+        payload = b"" if root is None else json.dumps(asdict(root)).encode()
+        message = bytearray(payload.ljust(PLACE_BYTES))
         # The root builds an environment and a model before it sends: seconds, on cores that it needs.
         with held_back():
             self._mpi.sleep_until(self._comm.Ibcast(message, root=0))
@@ -318,7 +318,7 @@ def serve(launch: Launch) -> int:
 
 def _serve(control: ControlClient, node: str) -> bool:
     """Handle the root's messages until the job is over; returns True if the root was lost."""
-    told = time.monotonic()
+    last_sent = time.monotonic()
     severed = False
     job: JobSpec | None = None
     while not severed:
@@ -337,8 +337,8 @@ def _serve(control: ControlClient, node: str) -> bool:
                     return False
                 case _:
                     pass
-        if time.monotonic() - told > PRESENT_EVERY_S:
-            told = time.monotonic()
+        if time.monotonic() - last_sent > PRESENT_EVERY_S:
+            last_sent = time.monotonic()
             control.send(Present(node=node))
     return True
 

@@ -237,7 +237,7 @@ class NodeLauncher:
         self._can_kill = can_kill
         self._workers: list[WorkerProcess] = []
         self._suspended: tuple[int, ...] = ()
-        self._heard = self._reached = time.monotonic()
+        self._last_seen = self._reached = time.monotonic()
         self._next_ping = 0.0
 
     def begin(self, job: JobSpec) -> None:
@@ -286,7 +286,7 @@ class NodeLauncher:
 
     def handle(self, message: FromNode) -> WorkerProcess | None:
         """Handle a message of the node; returns the worker that has written or ended."""
-        self._heard = time.monotonic()
+        self._last_seen = time.monotonic()
         match message:
             case Began(number=number, pid=pid) if number < len(self._workers):
                 self._workers[number].pid = pid
@@ -310,7 +310,7 @@ class NodeLauncher:
         self._next_ping = now + PING_EVERY_S
         if self._control.send(self.node.name, Ping()):
             self._reached = now
-        silent = self._can_kill and now - self._heard > SILENT_S  # A rank at work sends as a worker only.
+        silent = self._can_kill and now - self._last_seen > SILENT_S  # A rank at work sends as a worker only.
         if now - self._reached > UNREACHABLE_S or silent:
             self._lose()
 

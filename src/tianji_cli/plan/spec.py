@@ -86,14 +86,14 @@ class JobSpec:
         return _JOB.dump_json(self).decode()
 
     @classmethod
-    def from_json(cls, said: str) -> JobSpec:
+    def from_json(cls, text: str) -> JobSpec:
         """Read a spec that ``to_json`` wrote.
 
         Raises:
             ValueError: the text is no job spec.
         """
         try:
-            job = _JOB.validate_json(said)
+            job = _JOB.validate_json(text)
         except ValidationError as cause:
             raise ValueError(first_mistake(cause)) from cause
         if job.root is None:

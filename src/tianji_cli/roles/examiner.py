@@ -180,9 +180,9 @@ class Examiner(Role):
         self._next_steps = env_steps + (self._pace.every_env_steps or 0)
         self._next_s = now + (self._pace.every_s or 0.0)
 
-    def _note(self, said: EvaluatorReport) -> None:
+    def _note(self, report: EvaluatorReport) -> None:
         """Record an evaluation; one that a limit has cut off is neither the best nor ends the run."""
-        evaluation = Evaluation.of(said, self._pace.episodes)
+        evaluation = Evaluation.of(report, self._pace.episodes)
         mean, is_whole = evaluation.mean, evaluation.cut_off is None
         is_best = is_whole and math.isfinite(mean) and (self._best.mean is None or mean > self._best.mean)
         version = self._versions[self._group]

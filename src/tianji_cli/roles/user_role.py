@@ -188,18 +188,18 @@ class UserRole(Role, HasSettings):
         Raises:
             RunFailed: names the part that cannot be sent.
         """
-        said, own = self.report(), self.own_report()
-        if not isinstance(said, dict):
-            raise RunFailed(f"{self.name}.report() returned {said!r}, and a dict is wanted")
-        nbytes = sum(_nbytes_as_json(self.name, key, value) for key, value in said.items())
+        facts, own = self.report(), self.own_report()
+        if not isinstance(facts, dict):
+            raise RunFailed(f"{self.name}.report() returned {facts!r}, and a dict is wanted")
+        nbytes = sum(_nbytes_as_json(self.name, key, value) for key, value in facts.items())
         # Compared as JSON: a role that builds its own report may have lists for tuples.
-        if "rejected" in said and from_json(to_json(said["rejected"])) != from_json(to_json(own.rejected)):
+        if "rejected" in facts and from_json(to_json(facts["rejected"])) != from_json(to_json(own.rejected)):
             raise RunFailed(
                 f'{self.name}.report() says "rejected", as the base class does: call it otherwise'
             )
         if nbytes > MOST_REPORTED:
             raise RunFailed(f"{self.name}.report() says {nbytes} bytes, and {MOST_REPORTED} are the most")
-        return replace(own, values={key: value for key, value in said.items() if key != "rejected"})
+        return replace(own, values={key: value for key, value in facts.items() if key != "rejected"})
 
     def own_report(self) -> UserReport:
         """Report the rejected messages alone."""

@@ -88,39 +88,39 @@ def reconcile(
     return Account(produced, received, in_flight, lost, dropped)
 
 
-def of_learners(said: Sequence[LearnerReport]) -> LearnerReport:
+def of_learners(reports: Sequence[LearnerReport]) -> LearnerReport:
     """Merge the reports of several groups' learners, each field by the rule that it declares.
 
     Counts are sums; version, seconds and the best mean return are the largest; the mean return, the win rate
     and the losses are means over groups; a threshold was reached when the first group reached it; means of
     policy lag and sample age are weighted by uses, their percentiles and maxima the largest of a group.
     """
-    if len(said) < 2:
-        return said[0] if said else LearnerReport()
-    uses = [float(one.session_consumed) for one in said]
+    if len(reports) < 2:
+        return reports[0] if reports else LearnerReport()
+    uses = [float(one.session_consumed) for one in reports]
     return LearnerReport(
-        **{name: RULES[rule]([getattr(one, name) for one in said], uses) for name, rule in RULE_OF.items()}
+        **{name: RULES[rule]([getattr(one, name) for one in reports], uses) for name, rule in RULE_OF.items()}
     )
 
 
-def of_buffers(said: Sequence[BufferReport], uses: Sequence[float]) -> BufferReport:
+def of_buffers(reports: Sequence[BufferReport], uses: Sequence[float]) -> BufferReport:
     """Merge the reports of several groups' buffers, except for their receptions by source.
 
     Sizes and counts are sums. The ratio is all uses over all samples; the mean number of uses is weighted by
     the samples that a buffer received.
 
     Args:
-        said: reports, one for each buffer that has sent one.
+        reports: one report for each buffer that has sent one.
         uses: uses of samples in updates, in the group of each buffer.
     """
-    if len(said) < 2:
-        return said[0] if said else BufferReport()
-    given_up = [one.steps_given_up for one in said if one.steps_given_up is not None]
+    if len(reports) < 2:
+        return reports[0] if reports else BufferReport()
+    given_up = [one.steps_given_up for one in reports if one.steps_given_up is not None]
     return BufferReport(
-        ratio=_ratio([one.ratio for one in said], uses),
-        uses=_spread([one.uses for one in said], [float(one.received) for one in said]),
-        replay=_added([one.replay for one in said if one.replay is not None]),
-        stale_priorities=sum(one.stale_priorities for one in said),
+        ratio=_ratio([one.ratio for one in reports], uses),
+        uses=_spread([one.uses for one in reports], [float(one.received) for one in reports]),
+        replay=_added([one.replay for one in reports if one.replay is not None]),
+        stale_priorities=sum(one.stale_priorities for one in reports),
         steps_given_up=sum(given_up) if given_up else None,
     )
 
@@ -162,18 +162,18 @@ def _added(fills: Sequence[ReplayFill]) -> ReplayFill | None:
     return ReplayFill(*(sum(counts) for counts in zip(*map(astuple, fills), strict=True)))
 
 
-def _earliest(said: Sequence[Mapping[float, float | None]]) -> dict[float, float | None]:
+def _earliest(values: Sequence[Mapping[float, float | None]]) -> dict[float, float | None]:
     """Return when the first group reached each threshold."""
-    thresholds = dict.fromkeys(threshold for of_group in said for threshold in of_group)
+    thresholds = dict.fromkeys(threshold for of_group in values for threshold in of_group)
     return {
-        threshold: min(_known(of_group.get(threshold) for of_group in said), default=None)
+        threshold: min(_known(of_group.get(threshold) for of_group in values), default=None)
         for threshold in thresholds
     }
 
 
-def _means(said: Sequence[Mapping[str, float] | None]) -> dict[str, float | None] | None:
+def _means(values: Sequence[Mapping[str, float] | None]) -> dict[str, float | None] | None:
     """Return the mean of each number over the groups that have it; a value that is not finite shows."""
-    known = [of_group for of_group in said if of_group is not None]
+    known = [of_group for of_group in values if of_group is not None]
     names = dict.fromkeys(name for of_group in known for name in of_group)
     means = {name: _mean(of_group[name] for of_group in known if name in of_group) for name in names}
     return means if known else None

@@ -48,7 +48,7 @@ class Announcements:
     def __init__(self, plan: Plan, event: Callable[[str], None]) -> None:
         self._plan = plan
         self._event = event
-        self._said: set[object] = set()
+        self._announced: set[object] = set()
         self._last_heard = LastHeard(range(len(plan.processes)))
         self._looked_s = time.monotonic()
         self._began = time.monotonic()
@@ -198,8 +198,8 @@ class Announcements:
 
     def _once(self, of: object, text: str) -> None:
         """Announce a text, unless there was one on the same subject before."""
-        if of not in self._said:
-            self._said.add(of)
+        if of not in self._announced:
+            self._announced.add(of)
             self._event(text)
 
     def _title(self, rank: int) -> str:
@@ -210,14 +210,14 @@ class LastHeard:
     """Remembers each rank's last sign of life, its longest silence, and whether it was reported as late."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
-        self._heard = dict.fromkeys(ranks, time.monotonic())
-        self._counted_from = dict(self._heard)
-        self._longest_s = dict.fromkeys(self._heard, 0.0)
+        self._last_seen = dict.fromkeys(ranks, time.monotonic())
+        self._counted_from = dict(self._last_seen)
+        self._longest_s = dict.fromkeys(self._last_seen, 0.0)
         self._late: set[int] = set()
 
     def begin(self, rank: int) -> None:
         """Restart the silence of a rank at 0."""
-        self._heard[rank] = self._counted_from[rank] = time.monotonic()
+        self._last_seen[rank] = self._counted_from[rank] = time.monotonic()
         self._late.discard(rank)
 
     def is_broken(self, rank: int, after_s: float) -> bool:
@@ -238,7 +238,7 @@ class LastHeard:
     def newly_late(self, ranks: Iterable[int]) -> list[int]:
         """Find the ranks that are late now and were not reported before."""
         now = time.monotonic()
-        late = [rank for rank in ranks if rank not in self._late and now - self._heard[rank] > LATE_S]
+        late = [rank for rank in ranks if rank not in self._late and now - self._last_seen[rank] > LATE_S]
         self._late.update(late)
         return late
 
@@ -255,12 +255,12 @@ class Rejections:
         overview: Overview,
         control: ControlServer,
         endpoint: RootEndpoint,
-        say: Callable[[str], None],
+        event: Callable[[str], None],
     ) -> None:
         self._overview = overview
         self._control = control
         self._endpoint = endpoint
-        self._say = say
+        self._event = event
         self._reported: set[str] = set()
 
     @property
@@ -273,7 +273,7 @@ class Rejections:
         for whom, count, why in self._all():
             if whom not in self._reported:
                 self._reported.add(whom)
-                self._say(f"{whom} refused {count} frame{'s' if count > 1 else ''} (such as: {why})")
+                self._event(f"{whom} refused {count} frame{'s' if count > 1 else ''} (such as: {why})")
 
     def _all(self) -> list[tuple[str, int, str]]:
         rejections = self._overview.rejections()

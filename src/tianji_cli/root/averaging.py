@@ -68,7 +68,7 @@ class ParameterAveraging:
         self._living = set(groups.values())
         self._taken = [0] * number
         self.missed = [0] * number
-        self._said = [float("-inf")] * number
+        self._announced_s = [float("-inf")] * number
         self._contributors = 0
         self.rounds = 0
         self._version = 0
@@ -152,8 +152,8 @@ class ParameterAveraging:
             self._late.add(group)
             self.missed[group] += 1
             now = time.monotonic()
-            if now - self._said[group] >= SAY_EVERY_S:
-                self._said[group] = now
+            if now - self._announced_s[group] >= SAY_EVERY_S:
+                self._announced_s[group] = now
                 self._event(
                     f"group {group} is late for average {self.rounds + 1} by {self._wait_s:g} s, "
                     f"distribution.sync_wait_s ({self.missed[group]} so far)"

@@ -252,10 +252,10 @@ class WorkLog:
             known.incarnation, known.before = report.incarnation, known.before + known.now
         known.now = _done(process, report, produced)
         self._held_back.note(process, report)
-        for said in report.roles:
-            if isinstance(said, LearnerReport):
+        for role_report in report.roles:
+            if isinstance(role_report, LearnerReport):
                 # Groups publish independently; the one that is ahead shows the progress of the job.
-                self._rho, self._version = said.rho, max(self._version, said.version)
+                self._rho, self._version = role_report.rho, max(self._version, role_report.version)
                 if self._first_version is None:
                     self._first_version = self._version
 
@@ -364,16 +364,18 @@ def _done(process: PlannedProcess, report: Report, produced: Mapping[int, int]) 
     done = Observation()
     # A buffer or a user role in a learner's process takes the learner's time.
     turns_s = sum(
-        busy_s for said, busy_s in zip(report.roles, report.busy_s, strict=True) if said.role != "actor"
+        busy_s
+        for role_report, busy_s in zip(report.roles, report.busy_s, strict=True)
+        if role_report.role != "actor"
     )
-    for said, busy_s in zip(report.roles, report.busy_s, strict=True):
-        match said:
+    for role_report, busy_s in zip(report.roles, report.busy_s, strict=True):
+        match role_report:
             case ActorReport():
                 done += Observation(actors=Work(0, busy_s, report.running_s))
             case BufferReport():
-                done += Observation(buffers=Work(said.received, busy_s, report.running_s))
+                done += Observation(buffers=Work(role_report.received, busy_s, report.running_s))
             case LearnerReport():
-                done += Observation(learners=Work(said.session_consumed, turns_s, report.running_s))
+                done += Observation(learners=Work(role_report.session_consumed, turns_s, report.running_s))
             case FollowerReport():
                 # The learner of the group counts the uses of its followers.
                 done += Observation(learners=Work(0, busy_s, report.running_s))
@@ -404,11 +406,11 @@ class BackPressure:
 
     def note(self, process: PlannedProcess, report: Report) -> None:
         """Record the waiting times of a process's actors in this incarnation."""
-        for index, said in enumerate(report.roles):
-            if isinstance(said, ActorReport) and process.group is not None:
+        for index, role_report in enumerate(report.roles):
+            if isinstance(role_report, ActorReport) and process.group is not None:
                 self._running_s[process.rank, index] = report.running_s
                 self._waited_s[process.rank, index] = {
-                    Receiver(name, process.group): seconds for name, seconds in said.waited_s.items()
+                    Receiver(name, process.group): seconds for name, seconds in role_report.waited_s.items()
                 }
 
     def current(self, now_s: float) -> Receiver | None:

@@ -33,7 +33,7 @@ class StopRules:
         if not self._several:
             return None
         # Each learner counts its own steps, over all sessions.
-        env_steps = sum(said.env_steps for said in self._overview.learners().values())
+        env_steps = sum(report.env_steps for report in self._overview.learners().values())
         return self._stop.reached({"env_steps": env_steps}).get("env_steps")
 
     def time_reached(self) -> str | None:

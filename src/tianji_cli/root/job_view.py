@@ -77,7 +77,7 @@ class Overview:
         self._plan = plan
         self._production = production
         self.earlier_env_steps = sum(progress.env_steps for progress in earlier)
-        self._earlier = {group: _not_heard_of(progress) for group, progress in enumerate(earlier)}
+        self._earlier = {group: _first_report(progress) for group, progress in enumerate(earlier)}
         self._began = time.monotonic()
         self._counted: deque[tuple[float, int, int, int]] = deque()
         self._local_actors = [
@@ -145,8 +145,8 @@ class Overview:
         """Return the buffers' receptions, as of their last reports."""
         last = {
             source: reception
-            for _, said in self._reports(BufferReport)
-            for source, reception in said.by_source.items()
+            for _, report in self._reports(BufferReport)
+            for source, reception in report.by_source.items()
         }
         return self._received_before | last
 
@@ -158,12 +158,12 @@ class Overview:
             for actor in process.actors:
                 page = self._production.read(actor)
                 self.ended[actor, page.incarnation] = page
-        for said in view.report.roles if view.report is not None else ():
-            if isinstance(said, BufferReport):
-                self._received_before |= said.by_source
-            elif isinstance(said, LearnerReport):
+        for role_report in view.report.roles if view.report is not None else ():
+            if isinstance(role_report, BufferReport):
+                self._received_before |= role_report.by_source
+            elif isinstance(role_report, LearnerReport):
                 assert view.report is not None
-                self._consumed_before[rank, view.report.incarnation] = said.session_consumed
+                self._consumed_before[rank, view.report.incarnation] = role_report.session_consumed
 
     @property
     def received(self) -> int:
@@ -175,14 +175,20 @@ class Overview:
         found = {}
         for process in self._plan.carrying("learner"):
             report = self.workers[process.rank].report
-            for said in report.roles if report is not None else ():
-                if isinstance(said, LearnerReport) and report is not None and process.group is not None:
+            for role_report in report.roles if report is not None else ():
+                if (
+                    isinstance(role_report, LearnerReport)
+                    and report is not None
+                    and process.group is not None
+                ):
                     before = sum(
                         consumed
                         for (rank, incarnation), consumed in self._consumed_before.items()
                         if rank == process.rank and incarnation < report.incarnation
                     )
-                    found[process.group] = replace(said, session_consumed=said.session_consumed + before)
+                    found[process.group] = replace(
+                        role_report, session_consumed=role_report.session_consumed + before
+                    )
         return found
 
     def note_averaging(self, rounds: int, missed: Sequence[int]) -> None:
@@ -197,16 +203,16 @@ class Overview:
 
     def note_evaluation(self, ended_by: str | None) -> None:
         """Record the result of the greedy evaluation, and the reason if the root has ended it."""
-        said = next((said for _, said in self._reports(EvaluatorReport)), EvaluatorReport())
-        wanted = said.progress.wanted if said.progress else self._config.experiment.last_episodes
-        self.evaluation = Evaluation.of(said, wanted, ended_by)
+        report = next((report for _, report in self._reports(EvaluatorReport)), EvaluatorReport())
+        wanted = report.progress.wanted if report.progress else self._config.experiment.last_episodes
+        self.evaluation = Evaluation.of(report, wanted, ended_by)
 
     def new_evaluations(self, report: Report) -> Iterator[dict[str, Any]]:
         """Yield a row of the metrics for each evaluation of a report that no earlier report had."""
-        for said in report.roles:
-            if isinstance(said, ExaminerReport):
-                self._best_evaluation = said.best_mean
-                for one in said.newest:
+        for role_report in report.roles:
+            if isinstance(role_report, ExaminerReport):
+                self._best_evaluation = role_report.best_mean
+                for one in role_report.newest:
                     if (report.incarnation, one.number) > self._examined:
                         self._examined = (report.incarnation, one.number)
                         self._newest_evaluation = one
@@ -215,7 +221,7 @@ class Overview:
 
     def _evaluation_row(self, one: Examined) -> dict[str, Any]:
         of_it = asdict(one.evaluation).items()
-        known = {name: said for name, said in of_it if said is not None or name not in OF_SOME}
+        known = {name: value for name, value in of_it if value is not None or name not in OF_SOME}
         times = {"elapsed_s": self.elapsed_s, "train_s": self._learner().train_s}
         whose = {"env_steps": one.env_steps, "version": one.version, "group": one.group}
         row = {"kind": EVALUATION, **times, **whose, **known, "is_best": one.is_best}
@@ -225,13 +231,13 @@ class Overview:
         """Sum up the evaluations so far; None if the config asks for none."""
         if self._config.experiment.evaluation is None:
             return None
-        progress = next((said.progress for _, said in self._reports(ExaminerReport)), None)
+        progress = next((report.progress for _, report in self._reports(ExaminerReport)), None)
         return Evaluated.of(self._evaluations, self._newest_evaluation, self._best_evaluation, progress)
 
     @property
     def evaluating(self) -> Evaluating | None:
         """Progress of the final evaluation; None before the evaluator has reported it."""
-        return next((said.progress for _, said in self._reports(EvaluatorReport)), None)
+        return next((report.progress for _, report in self._reports(EvaluatorReport)), None)
 
     @property
     def elapsed_s(self) -> float:
@@ -271,7 +277,9 @@ class Overview:
     @property
     def remarks(self) -> Mapping[str, str]:
         """Remarks about the environments that the user should see once, a sentence for each subject."""
-        return {key: words for _, said in self._reports(ActorReport) for key, words in said.remarks.items()}
+        return {
+            key: words for _, report in self._reports(ActorReport) for key, words in report.remarks.items()
+        }
 
     def snapshot(self) -> Snapshot:
         """Describe the job now; rates are over the last ``RATES_S``."""
@@ -345,7 +353,7 @@ class Overview:
         """Gather the values that snapshots and the summary share; ``per_s`` are the three rates in order."""
         learner, buffer = self._learner(), self._buffer()
         produced_per_s, received_per_s, consumed_per_s = per_s
-        frames = [said.frames_per_step for _, said in self._reports(ActorReport)]
+        frames = [report.frames_per_step for _, report in self._reports(ActorReport)]
         of_groups = self.learners() if self._config.distribution.groups > 1 else {}
         return JobState(
             elapsed_s=elapsed_s,
@@ -360,7 +368,7 @@ class Overview:
             bottleneck=bottleneck,
             averaging=self.averaging,
             population=self.population,
-            by_group=tuple(GroupStanding.of(group, said) for group, said in of_groups.items()),
+            by_group=tuple(GroupStanding.of(group, report) for group, report in of_groups.items()),
             extra=extra_reports(self._plan, self.workers),
             frames_per_step=max((known for known in frames if known is not None), default=None),
             evaluated=self._evaluated(),
@@ -376,26 +384,26 @@ class Overview:
         """Yield the last reports of all roles of a kind, with the group of each."""
         for process in self._plan.processes:
             report = self.workers[process.rank].report
-            for said in report.roles if report is not None else ():
-                if isinstance(said, kind):
-                    yield process.group, said
+            for role_report in report.roles if report is not None else ():
+                if isinstance(role_report, kind):
+                    yield process.group, role_report
 
     def _learner(self) -> LearnerReport:
         """Merge the learners' reports; a learner without a report counts with its saved progress."""
-        said = of_learners(list((self._earlier | self.learners()).values()))
+        report = of_learners(list((self._earlier | self.learners()).values()))
         thresholds = dict.fromkeys(self._config.experiment.thresholds)
-        return replace(said, time_to=said.time_to or thresholds)
+        return replace(report, time_to=report.time_to or thresholds)
 
     def _buffer(self) -> BufferReport:
         learners = self.learners()
-        buffers = {group: said for group, said in self._reports(BufferReport) if group is not None}
+        buffers = {group: report for group, report in self._reports(BufferReport) if group is not None}
         uses = [float(learners[group].session_consumed) if group in learners else 0.0 for group in buffers]
         return of_buffers(list(buffers.values()), uses)
 
     def _nearest(self, name: str) -> float | None:
         """Return the largest value over groups, the nearest to a goal: the first group there ends the job."""
-        said = [getattr(learner, name) for learner in self.learners().values()]
-        return max((value for value in said if value is not None), default=None)
+        values = [getattr(learner, name) for learner in self.learners().values()]
+        return max((value for value in values if value is not None), default=None)
 
     def _staleness_p(self, buffer: BufferReport) -> float | None:
         """Return P of Equation 2 for one group: a group draws batches from its own replay."""
@@ -405,7 +413,7 @@ class Overview:
         return self._config.batch_steps * buffers / buffer.replay.capacity
 
 
-def _not_heard_of(progress: Progress) -> LearnerReport:
+def _first_report(progress: Progress) -> LearnerReport:
     """Build the report of a learner that goes on from saved progress and has not reported yet."""
     return LearnerReport(**{name: value for name, value in vars(progress).items() if name != "sessions"})
 
@@ -486,11 +494,11 @@ def role_summaries(plan: Plan, views: Mapping[int, WorkerView]) -> tuple[RoleSum
 def extra_reports(plan: Plan, views: Mapping[int, WorkerView]) -> dict[str, Mapping[str, Any]]:
     """Return the last reports of user roles, by name and rank."""
     return {
-        f"{name}-{process.rank}": said.values
+        f"{name}-{process.rank}": role_report.values
         for process in plan.trainers
         if (report := views[process.rank].report) is not None
-        for name, said in zip(process.roles, report.roles, strict=True)
-        if isinstance(said, UserReport)
+        for name, role_report in zip(process.roles, report.roles, strict=True)
+        if isinstance(role_report, UserReport)
     }
 
 
@@ -502,9 +510,9 @@ def choose_best(
 ) -> int:
     """Link ``best`` to the best policy that any group has saved, and return that group."""
     means = {
-        group: said.best_mean_100
-        for group, said in sorted(learners.items())
-        if said.best_mean_100 is not None and group not in lost
+        group: report.best_mean_100
+        for group, report in sorted(learners.items())
+        if report.best_mean_100 is not None and group not in lost
     }
     best = max(means, key=lambda group: means[group], default=0)
     try:

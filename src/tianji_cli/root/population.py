@@ -187,14 +187,14 @@ class Standings:
             chosen: the member that each one takes over.
             found: hyperparameters that members with a takeover go on with.
         """
-        said = []
+        members = []
         for group, score in scores.items():
             other = chosen.get(group)
             self._scores[group] = score
             if other is not None:
                 self.change(group, found[group])
                 self._note_origin(ROUND, group, other)
-            said.append(
+            members.append(
                 {
                     "group": group,
                     "env_steps": shown[group].env_steps,
@@ -203,7 +203,7 @@ class Standings:
                     "hyperparameters": self.hyperparameters[group],
                 }
             )
-        self._write(ROUND, round=self.rounds + 1, members=said)
+        self._write(ROUND, round=self.rounds + 1, members=members)
         for group, other in chosen.items():
             own, better = scores[group], scores[other]
             assert own is not None
@@ -229,9 +229,9 @@ class Standings:
         self._takeovers[group] += kind == ROUND
         self._parents[group] = other
 
-    def _write(self, kind: str, **said: Any) -> None:
+    def _write(self, kind: str, **facts: Any) -> None:
         try:
-            self._lineage.add(kind, **said)
+            self._lineage.add(kind, **facts)
         except OSError as cause:
             self._event(f"the lineage cannot be written: {cause}")
 

@@ -251,7 +251,7 @@ class Root:
         kinds = ["user" if name in self._config.roles else name for name in names]
         if not self._members.is_current(report.rank, report.incarnation):
             return
-        if [said.role for said in report.roles] != kinds or len(report.busy_s) != len(kinds):
+        if [role_report.role for role_report in report.roles] != kinds or len(report.busy_s) != len(kinds):
             self._control.reject(f"a report of {self._title(report.rank)} is not of its roles")
             return
         view = self._overview.workers[report.rank]
@@ -266,9 +266,9 @@ class Root:
             if self._standings is not None:
                 self._standings.note_evaluation(row["group"], row["version"], row["mean"])
             self._announcements.check_evaluation(row["cut_off"])
-        for said in report.roles:
-            if isinstance(said, ExaminerReport):
-                self._announcements.check_film(said.film_failure)
+        for role_report in report.roles:
+            if isinstance(role_report, ExaminerReport):
+                self._announcements.check_film(role_report.film_failure)
         if report.rank in self._learner_ranks:
             self._finish_if(self._rules.steps_reached())
 
@@ -335,7 +335,7 @@ class Root:
         if self._pool.is_lost(rank):
             self._overview.unsure.add(rank)
         elif worker.pid is not None and not worker.killed and not exit_.by_signal:
-            self._await_last_words(rank, deadline)
+            self._await_final_messages(rank, deadline)
         # A process has done all its work by its last report, however it ends afterwards.
         has_stopped = rank in self._shutdown.stopped
         in_order = has_stopped and (exit_.status is None or exit_.status <= 0)
@@ -344,8 +344,8 @@ class Root:
         if in_order and self._phase not in RUNNING:
             return
         self._losses.note(worker.spec, in_order=has_stopped)
-        is_told = worker.killed or (worker.hung and self._phase is Phase.EVALUATING)
-        if is_told or self._is_given_up(rank):
+        is_announced = worker.killed or (worker.hung and self._phase is Phase.EVALUATING)
+        if is_announced or self._is_given_up(rank):
             self._start_replaced()
             return  # The root told the user why when it decided that.
         raised = self._raised.pop(rank, "")
@@ -427,13 +427,13 @@ class Root:
                 self._replacing.discard(group)
                 self._replaced.add(group)
                 self._losses.forget_orphans(group)
-                said = self._overview.learners().get(group)
-                reached = 0 if said is None else said.env_steps
+                learner_report = self._overview.learners().get(group)
+                reached = 0 if learner_report is None else learner_report.env_steps
                 for rank in sorted(ranks):
                     self._overview.keep(rank)
                     self._start(rank, self._members.incarnation(rank) + 1, reached)
 
-    def _await_last_words(self, rank: int, deadline: float) -> None:
+    def _await_final_messages(self, rank: int, deadline: float) -> None:
         """Receive the last messages of a worker, which may come after the news of its end."""
         while True:
             for message in self._control.receive():

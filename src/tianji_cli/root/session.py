@@ -52,7 +52,7 @@ from tianji_cli.telemetry.run_state import last_row
 from tianji_cli.telemetry.snapshot import Snapshot, Summary
 from tianji_cli.telemetry.telemetry import Telemetry, choose_display, nonblocking
 from tianji_cli.telemetry.trackers import TENSORBOARD
-from tianji_cli.telemetry.tracking import told
+from tianji_cli.telemetry.tracking import flat_values
 from tianji_cli.wire.address import (
     LOOPBACK,
     JobKey,
@@ -262,7 +262,7 @@ def _telemetry(request: RunRequest, earlier_env_steps: int, stack: ExitStack) ->
     display = choose_display(title, quiet=request.quiet, stream=stream, curve=curve)
     stack.callback(display.close)
     tracked = TENSORBOARD in job.experiment.track
-    hyperparameters = told(job.model_dump(mode="json")) if tracked else None
+    hyperparameters = flat_values(job.model_dump(mode="json")) if tracked else None
     return Telemetry(run, display, earlier_env_steps if request.resumed else None, hyperparameters)
 
 
@@ -437,7 +437,7 @@ class Rendezvous:
     def __init__(self, control: ControlServer, signals: StopSignals, telemetry: Telemetry) -> None:
         self._control = control
         self._signals = signals
-        self._say = telemetry.event
+        self._event = telemetry.event
         self._show = telemetry.doing
         self._launchers: dict[str, NodeLauncher] = {}
 
@@ -456,12 +456,12 @@ class Rendezvous:
                 if isinstance(message, Arrive) and len(self._launchers) < wanted:
                     self._admit(message, here, welcome)
                 elif isinstance(message, Arrive):
-                    self._say(refuse_late(self._control, message))
+                    self._event(refuse_late(self._control, message))
             for name, launcher in list(self._launchers.items()):
                 launcher.check()
                 if launcher.lost:
                     del self._launchers[name]
-                    self._say(f"{launcher.node.host.name} has left again")
+                    self._event(f"{launcher.node.host.name} has left again")
         return list(self._launchers.values())
 
     def ranks(self, hosts: Sequence[Host]) -> list[NodeLauncher]:
@@ -500,7 +500,7 @@ class Rendezvous:
         ours = version("tianji")
         if arrival.version != ours:
             reason = f"{arrival.host} has tianji {arrival.version} and the root has {ours}: install the same"
-            self._say(f"refused a host: {reason}")
+            self._event(f"refused a host: {reason}")
             self._control.send(arrival.node, Refuse(reason=reason))
             return
         taken = {here.name, *(launcher.node.host.name for launcher in self._launchers.values())}
@@ -511,4 +511,4 @@ class Rendezvous:
         self._launchers[arrival.node] = NodeLauncher(self._control, node)
         self._control.send(arrival.node, welcome.model_copy(update={"host": node.host.name}))
         cores = len(node.host.cores)
-        self._say(f"{node.host.name} ({node.interface}, {cores} cores) has joined")
+        self._event(f"{node.host.name} ({node.interface}, {cores} cores) has joined")

@@ -65,13 +65,13 @@ class StoppingOrder:
         for group in dict.fromkeys(process.group for process in plan.trainers):
             ranks = {process.rank for process in plan.trainers if process.group == group} - actors
             self._stages.append((ranks & buffers, ranks - buffers))
-        self._told: set[int] = set()
+        self._permitted: set[int] = set()
 
     def next(self, running: AbstractSet[int], stopped: AbstractSet[int]) -> set[int]:
         """Return the ranks that may newly stop now; the ranks in ``stopped`` have sent their last report."""
         waiting = running - stopped
-        named = {rank for stages in self._stages for rank in _now(stages, waiting)} - self._told
-        self._told |= named
+        named = {rank for stages in self._stages for rank in _now(stages, waiting)} - self._permitted
+        self._permitted |= named
         return named
 
 

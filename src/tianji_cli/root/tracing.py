@@ -38,7 +38,7 @@ class _Trace:
 
     Attributes:
         waiting: ranks that have not sent all their spans yet.
-        said: descriptions of the processes that have, and of those that never will, by rank.
+        processes: descriptions of the processes that have, and of those that never will, by rank.
     """
 
     number: int
@@ -46,7 +46,7 @@ class _Trace:
     began_s: float
     ended_s: float
     waiting: set[int]
-    said: dict[int, TracedProcess] = field(default_factory=dict)
+    processes: dict[int, TracedProcess] = field(default_factory=dict)
 
 
 class Tracing:
@@ -138,9 +138,9 @@ class Tracing:
             cores=process.cores,
         )
 
-    def _note(self, trace: _Trace, said: TracedProcess) -> None:
-        trace.waiting.discard(said.rank)
-        trace.said[said.rank] = said
+    def _note(self, trace: _Trace, process: TracedProcess) -> None:
+        trace.waiting.discard(process.rank)
+        trace.processes[process.rank] = process
         if not trace.waiting:
             self._finish("")
 
@@ -149,8 +149,8 @@ class Tracing:
         trace, self._trace = self._trace, None
         assert trace is not None
         for rank in trace.waiting:
-            trace.said[rank] = self._described(rank).model_copy(update={"missing": missing})
-        processes = tuple(said for _, said in sorted(trace.said.items()))
+            trace.processes[rank] = self._described(rank).model_copy(update={"missing": missing})
+        processes = tuple(process for _, process in sorted(trace.processes.items()))
         try:
             trace.place.answer(TraceResult(began_s=trace.began_s, ended_s=trace.ended_s, processes=processes))
         except OSError as cause:

@@ -57,8 +57,8 @@ class TrackerProcesses:
             if name in waiting:
                 self._event(f"tracker {name!r} did not finish in time and was killed")
             elif (ended_so := child.wait()).status != 0:
-                said = str(ended_so) if ended_so.by_signal else ended_so.last_words.rpartition("\n")[2]
-                self._event(f"tracker {name!r} failed, and the run went on without it: {one_line(said)}")
+                reason = str(ended_so) if ended_so.by_signal else ended_so.last_words.rpartition("\n")[2]
+                self._event(f"tracker {name!r} failed, and the run went on without it: {one_line(reason)}")
 
     def close(self) -> None:
         """Kill the remaining trackers."""

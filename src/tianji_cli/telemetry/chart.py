@@ -30,7 +30,7 @@ LARGEST: Final = 1e100
 ALIKE: Final = 1e-9
 """Two values count as one if their distance is a smaller share of their size."""
 
-COURSE_BYTES: Final = 8 << 20
+CURVE_BYTES: Final = 8 << 20
 """Bytes of the metrics that are read for a chart, in a tenth of a second, however many there are."""
 
 Point = tuple[float, float]
@@ -104,7 +104,7 @@ def read_learning_curve(path: Path) -> LearningCurve:
     """
     curve = LearningCurve()
     with contextlib.suppress(OSError, ValueError):
-        for _, line in whole_lines(path, COURSE_BYTES):
+        for _, line in whole_lines(path, CURVE_BYTES):
             row = parsed(line)
             if isinstance(row, EvaluationRow):
                 curve.add_evaluation(row.env_steps, row.mean)

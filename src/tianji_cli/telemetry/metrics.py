@@ -373,8 +373,8 @@ def _parsed_lines(path: Path) -> Iterator[dict[str, Any]]:
             of_evaluation = isinstance(row, dict) and row.get("kind") == EVALUATION
             (EvaluationRow if of_evaluation else Row).model_validate(row)
         except ValueError as cause:
-            said = first_problem(cause) if isinstance(cause, ValidationError) else cause
-            raise ValueError(f"{path}, line {number}: not a JSON object of a run's ({said})") from cause
+            problem = first_problem(cause) if isinstance(cause, ValidationError) else cause
+            raise ValueError(f"{path}, line {number}: not a JSON object of a run's ({problem})") from cause
         yield row
 
 

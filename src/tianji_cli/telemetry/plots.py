@@ -104,8 +104,10 @@ def drawings(
         names = dict.fromkeys(name for row in started for name in row.get("losses") or ())
         for name in list(names)[:MOST_LOSSES]:
             key = f"{LOSS}{name}"
-            told = [{**row, key: row["losses"][name]} for row in started if name in (row.get("losses") or ())]
-            found[key] = partial(_draw_one, told, key, _plain(name.replace("_", " ")))
+            with_loss = [
+                {**row, key: row["losses"][name]} for row in started if name in (row.get("losses") or ())
+            ]
+            found[key] = partial(_draw_one, with_loss, key, _plain(name.replace("_", " ")))
     if more and (kinds := _kinds_of_roles(trained)):
         found["busy"] = partial(_draw_busy, trained, kinds)
     return found
@@ -214,8 +216,8 @@ def _draw_ratio(rows: Rows, axes: Axes) -> None:
 
 def _kinds_of_roles(rows: Rows) -> list[str]:
     """List the kinds of roles for which some row has a busy share."""
-    said = ((name, share) for row in rows for name, share in row.get("busy", {}).items())
-    return list(dict.fromkeys(name.rpartition("-")[0] for name, share in said if share is not None))
+    shares = ((name, share) for row in rows for name, share in row.get("busy", {}).items())
+    return list(dict.fromkeys(name.rpartition("-")[0] for name, share in shares if share is not None))
 
 
 def _draw_busy(rows: Rows, kinds: Sequence[str], axes: Axes) -> None:

@@ -88,8 +88,8 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, Text]]:
         yield "began with", Text(f"{several(len(summary.init['taken']), 'tensor')} of {summary.init['from']}")
     yield from _lines(summary, OF_EPISODES)
     if summary.evaluation is not None:
-        said = summary.evaluation.described("greedy episodes", "experiment.eval_max_s, eval_max_steps")
-        yield "evaluation", Text(said, style=WARNING if summary.evaluation.left_out else "")
+        text = summary.evaluation.described("greedy episodes", "experiment.eval_max_s, eval_max_steps")
+        yield "evaluation", Text(text, style=WARNING if summary.evaluation.left_out else "")
         if summary.evaluation.agents is not None:
             yield "of each agent", Text(of_names(summary.evaluation.agents))
         if summary.evaluation.metrics is not None:

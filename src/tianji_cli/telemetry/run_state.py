@@ -73,8 +73,8 @@ def read_state(run: RunDirectory) -> RunState:
     try:
         state = _standing(run)
     except (OSError, ValueError) as cause:
-        said = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
-        state = RunState(run, "damaged", one_line(said))
+        reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
+        state = RunState(run, "damaged", one_line(reason))
     files = dict(_files(run.path))
     return replace(state, begun_s=_begun_s(run, files), nbytes=sum(files.values()))
 
@@ -149,31 +149,33 @@ def last_row(path: Path) -> Row | None:
 def summarise_config(config: Mapping[str, Any]) -> dict[str, str]:
     """Summarise a run's config in four lines at most; a key that the config lacks is left out."""
 
-    def said(*path: str) -> Any:
+    def setting(*path: str) -> Any:
         value: Any = config
         for key in path:
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
 
     def group(*path: str) -> str:
-        return str(said("distribution", *path))
+        return str(setting("distribution", *path))
 
     def members(role: str) -> str:
         return f"{group(role, 'num')} {role}{'' if group(role, 'num') == '1' else 's'}"
 
-    stop = said("experiment", "stop")
+    stop = setting("experiment", "stop")
     rules = stop.items() if isinstance(stop, Mapping) else ()
     stops = [f"{rule} {exact(value)}" for rule, value in rules if isinstance(value, int | float)]
     environment = " ".join(
-        str(said("environment", key)) for key in ("type", "id") if said("environment", key)
+        str(setting("environment", key)) for key in ("type", "id") if setting("environment", key)
     )
     found = {
-        "environment": environment and f"{environment}, {said('environment', 'num_envs')} in each actor",
-        "agent": f"{said('agent', 'type')}, {said('model', 'type')}" if said("agent", "type") else "",
-        "stops at": ", ".join(stops) and f"{', '.join(stops)}; seed {said('experiment', 'seed')}",
+        "environment": environment and f"{environment}, {setting('environment', 'num_envs')} in each actor",
+        "agent": f"{setting('agent', 'type')}, {setting('model', 'type')}"
+        if setting("agent", "type")
+        else "",
+        "stops at": ", ".join(stops) and f"{', '.join(stops)}; seed {setting('experiment', 'seed')}",
         "job": f"{group('groups')} x ({members('learner')}, {members('actor')}), "
         f"{group('mode')}, on {group('device')}"
-        if said("distribution")
+        if setting("distribution")
         else "",
     }
     return {label: text for label, text in found.items() if text}

@@ -109,10 +109,10 @@ class Averaging:
 
     def __str__(self) -> str:
         """Return the text for displays: ``12 rounds; group 1 missed 3; group 2 is lost``."""
-        said = [f"{self.rounds} round{'' if self.rounds == 1 else 's'}"]
+        words = [f"{self.rounds} round{'' if self.rounds == 1 else 's'}"]
         late = (f"group {group} missed {rounds}" for group, rounds in enumerate(self.missed) if rounds)
         gone = (f"group {group} is lost" for group in self.lost)
-        return "; ".join([*said, *late, *gone])
+        return "; ".join([*words, *late, *gone])
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,9 @@ class GroupStanding:
     consumed: int
 
     @classmethod
-    def of(cls, group: int, said: LearnerReport) -> Self:
+    def of(cls, group: int, report: LearnerReport) -> Self:
         """Build the progress of a group from its learner's last report."""
-        return cls(group, *(getattr(said, one.name) for one in fields(cls)[1:]))
+        return cls(group, *(getattr(report, one.name) for one in fields(cls)[1:]))
 
 
 @dataclass(frozen=True)
@@ -186,11 +186,11 @@ class PopulationStanding:
 
         For example ``12 rounds, 5 takeovers; best is member 2 (180.20): training.gamma 0.99``.
         """
-        said = f"{several(self.rounds, 'round')}, {several(self.takeovers, 'takeover')}"
+        text = f"{several(self.rounds, 'round')}, {several(self.takeovers, 'takeover')}"
         best = next((one for one in self.members if one.group == self.best), None)
         if best is None or best.score is None:
-            return said
-        return f"{said}; best is member {best.group} ({number(best.score)}): {written(best.hyperparameters)}"
+            return text
+        return f"{text}; best is member {best.group} ({number(best.score)}): {written(best.hyperparameters)}"
 
 
 @dataclass(frozen=True)
@@ -229,15 +229,15 @@ class Evaluated:
 
         For example ``210.5 +- 12.1 after 81,920 env steps, best 215.3; now 3 of 20 episodes, 2 s``.
         """
-        said = "none yet"
+        newest = "none yet"
         if self.env_steps is not None:
             mean = (
                 "no episode ended" if self.mean is None else f"{number(self.mean)} +- {number(self.std or 0)}"
             )
-            said = f"{mean} after {count(self.env_steps)} env steps"
+            newest = f"{mean} after {count(self.env_steps)} env steps"
         best = "" if self.best_mean is None else f", best {number(self.best_mean)}"
         now = "" if self.evaluating is None else f"; now {self.evaluating}"
-        return f"{said}{best}{now}"
+        return f"{newest}{best}{now}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -549,12 +549,12 @@ def _ratio(summary: Summary) -> str | None:
 
 
 def _fill_and_ratio(state: JobState) -> str | None:
-    said, replay = [], state.buffer.replay
+    parts, replay = [], state.buffer.replay
     if replay is not None:
-        said.append(f"{count(replay.size)} of {count(replay.capacity)} env steps ({memory(replay.nbytes)})")
+        parts.append(f"{count(replay.size)} of {count(replay.capacity)} env steps ({memory(replay.nbytes)})")
     if state.replay_ratio is not None:
-        said.append(f"ratio {state.replay_ratio:.2f}, target {state.learner.rho:.2f}")
-    return ", ".join(said) or None
+        parts.append(f"ratio {state.replay_ratio:.2f}, target {state.learner.rho:.2f}")
+    return ", ".join(parts) or None
 
 
 def _fill_and_p(state: JobState) -> str:

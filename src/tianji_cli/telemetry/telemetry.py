@@ -511,7 +511,7 @@ def _cells(alike: Sequence[RoleStatus]) -> dict[str, str | Text]:
 
 def _in_a_line(roles: Sequence[RoleStatus], columns: int) -> str:
     """Write the busy share of each kind of roles in one line, with restarts and unusual states."""
-    said = []
+    parts = []
     for alike in _rows(roles, 0):
         cells = _cells(alike)
         notes = [f"{cells['restarts']} restarts"] if any(role.restarts for role in alike) else []
@@ -519,8 +519,8 @@ def _in_a_line(roles: Sequence[RoleStatus], columns: int) -> str:
         if notes == ["planned"] or (cells["busy"] == "-" and not notes):
             continue
         busy = str(cells["busy"]).partition(",")[0]
-        said.append(f"{cells['role']} {busy}" + (f" ({', '.join(notes)})" if notes else ""))
-    return _in_one_line(said, columns)
+        parts.append(f"{cells['role']} {busy}" + (f" ({', '.join(notes)})" if notes else ""))
+    return _in_one_line(parts, columns)
 
 
 def _busy(shares: Sequence[float]) -> str:
@@ -617,7 +617,7 @@ def nonblocking(stream: TextIO) -> Iterator[TextIO]:
         yield stream
         return
     # Unbuffered between the two: each printed text is kept or left out as a whole.
-    taker = cast(IO[bytes], _Unwaited(descriptor))
+    taker = cast(IO[bytes], _Nonblocking(descriptor))
     with io.TextIOWrapper(taker, stream.encoding, stream.errors, newline="", write_through=True) as ours:
         yield ours
 
@@ -634,7 +634,7 @@ def _opened_anew(stream: TextIO) -> int | None:
         return None
 
 
-class _Unwaited(io.RawIOBase):
+class _Nonblocking(io.RawIOBase):
     """Owns a descriptor that does not block, and the bytes that its reader has not taken yet.
 
     A write is passed on, kept, or left out as a whole and counted; closing waits for the reader.

@@ -129,9 +129,9 @@ class MlflowTracker(Tracker):
 
     def finish(self, summary: Mapping[str, Any], files: Sequence[Path]) -> None:
         """Log the numbers of the summary as metrics, its texts as tags, and files as artifacts."""
-        numbers = {name: said for name, said in summary.items() if isinstance(said, int | float)}
-        self._mlflow.log_metrics({f"summary/{name}": float(said) for name, said in numbers.items()})
-        self._mlflow.set_tags({name: said for name, said in summary.items() if isinstance(said, str)})
+        numbers = {name: value for name, value in summary.items() if isinstance(value, int | float)}
+        self._mlflow.log_metrics({f"summary/{name}": float(value) for name, value in numbers.items()})
+        self._mlflow.set_tags({name: value for name, value in summary.items() if isinstance(value, str)})
         for path in files:
             self._mlflow.log_artifact(str(path))
         ends = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}

@@ -42,7 +42,7 @@ def follow(name: str, run: RunDirectory, position: int) -> None:
     noted = run.path / "trackers" / f"{name.replace(':', '.')}.json"
     earlier = json.loads(noted.read_text())["id"] if noted.exists() else None
     config = tomllib.loads(run.config.read_text(encoding="utf-8"))
-    tracked = TrackedRun("/".join(run.path.absolute().parts[-2:]), run.path, told(config), earlier)
+    tracked = TrackedRun("/".join(run.path.absolute().parts[-2:]), run.path, flat_values(config), earlier)
     tracker_type = find_tracker(name)
     if tracker_type.library:
         import_module(tracker_type.library)
@@ -56,7 +56,7 @@ def follow(name: str, run: RunDirectory, position: int) -> None:
     rows.pass_on(tracker)
     summary = json.loads(run.summary.read_text(encoding="utf-8"))
     files = [*sorted(run.plots.glob("*.png")), *run.videos]
-    tracker.finish(told(summary), files)
+    tracker.finish(flat_values(summary), files)
 
 
 class _Rows:
@@ -73,8 +73,8 @@ class _Rows:
             self._roles = row.roles or self._roles
             snapshot = row.snapshot(self._roles)
             tracker.log(snapshot.learner.env_steps, dict(scalars(snapshot)))
-        for said in self._evaluations.rows():
-            tracker.log(said["env_steps"], evaluation_scalars(said))
+        for evaluation in self._evaluations.rows():
+            tracker.log(evaluation["env_steps"], evaluation_scalars(evaluation))
 
 
 def _evaluation(line: bytes) -> dict[str, Any] | None:
@@ -86,11 +86,11 @@ def _evaluation(line: bytes) -> dict[str, Any] | None:
     return row if isinstance(row, dict) and row.get("kind") == EVALUATION else None
 
 
-def told(table: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+def flat_values(table: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
     """Return the values of a document by dotted name; values that are no number or text become JSON text."""
     return {
-        name: said if isinstance(said, bool | int | float | str) else json.dumps(said)
-        for name, said in flat(table)
+        name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
+        for name, value in flat(table)
     }
 
 

@@ -104,13 +104,13 @@ class Member(Record):
         Raises:
             ValueError: the hyperparameters are too long.
         """
-        said = json.dumps(hyperparameters).encode()
-        if len(said) > _TEXT_BYTES:
-            raise ValueError(f"hyperparameters of {len(said)} bytes are more than {_TEXT_BYTES}")
-        self.arrays["text"][: len(said)] = np.frombuffer(said, np.uint8)
+        text = json.dumps(hyperparameters).encode()
+        if len(text) > _TEXT_BYTES:
+            raise ValueError(f"hyperparameters of {len(text)} bytes are more than {_TEXT_BYTES}")
+        self.arrays["text"][: len(text)] = np.frombuffer(text, np.uint8)
         self.arrays["returns"][: len(returns)] = returns
         known = math.nan if score is None else score
-        self.stamp(job, group, number, env_steps, since, known, len(returns), len(said))
+        self.stamp(job, group, number, env_steps, since, known, len(returns), len(text))
 
     @property
     def returns(self) -> npt.NDArray[np.float64]:

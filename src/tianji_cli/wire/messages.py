@@ -409,9 +409,9 @@ class MalformedMessageError(Exception):
     """Bytes on the control channel are no message of its protocol."""
 
 
-def text(said: str) -> str:
+def text(raw: str) -> str:
     """Make foreign text, such as an exception's, fit for a message: of bounded length, and Unicode."""
-    return said.encode("utf-8", "backslashreplace").decode()[-MOST_TEXT:]
+    return raw.encode("utf-8", "backslashreplace").decode()[-MOST_TEXT:]
 
 
 def encode(message: ToRoot | FromRoot) -> bytes:
@@ -525,9 +525,9 @@ class BuildOutput:
         """Read the report of a process that has ended, or describe its failure; frees the memory."""
         with open(self.report, "rb") as report, open(self.printed, "rb") as printed:
             report.seek(0)
-            said = report.read()
-            if said:
-                return BuildReport.model_validate_json(said)
+            content = report.read()
+            if content:
+                return BuildReport.model_validate_json(content)
             printed.seek(max(0, printed.seek(0, os.SEEK_END) - LAST_BYTES))
             *_, last = printed.read().decode(errors="replace").strip().splitlines() or [""]
         how = f"the process that built environment and model {exit_}"

@@ -106,8 +106,8 @@ class Contribution(Record):
         """Returns an error string if this is no contribution of a group of this job, else None."""
         if (found := self.rejection(job)) is not None:
             return found
-        if (said := int(self.header["group"])) != group:
-            return f"it is in the name of group {said}, not of group {group}"
+        if (sender := int(self.header["group"])) != group:
+            return f"it is in the name of group {sender}, not of group {group}"
         if not (math.isfinite(self.weight) and self.weight > 0):
             return f"its weight is {self.weight}"
         for start, number, rests in self.statistics.tolist():

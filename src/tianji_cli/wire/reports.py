@@ -395,20 +395,20 @@ class Evaluation:
     length: float | None = None
 
     @classmethod
-    def of(cls, said: EvaluatorReport, wanted: int, ended_by: str | None = None) -> Evaluation:
+    def of(cls, report: EvaluatorReport, wanted: int, ended_by: str | None = None) -> Evaluation:
         """Evaluate the episodes that have ended.
 
         Args:
             wanted: episodes that were to be played.
             ended_by: cause of the end, where it was no limit of the evaluation's own.
         """
-        returns = said.returns
+        returns = report.returns
         mean = statistics.fmean(returns) if returns else math.nan
         std = statistics.pstdev(returns) if math.isfinite(mean) else math.nan
         left_out = wanted - len(returns)
-        cut_off = said.cut_off or ended_by if left_out else None
-        other = _apart(returns, said.sampled)
-        means = said.win_rate, said.agents, left_out, cut_off, said.metrics, other, said.length
+        cut_off = report.cut_off or ended_by if left_out else None
+        other = _apart(returns, report.sampled)
+        means = report.win_rate, report.agents, left_out, cut_off, report.metrics, other, report.length
         return cls(len(returns), mean, std, *means)
 
     def described(self, kind: str, limits: str) -> str:

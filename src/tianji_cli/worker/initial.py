@@ -90,9 +90,9 @@ class Initial:
                 tensors[f"model.{name}"] = self.saved[name]
         try:
             if self.report["optimizer"]:
-                moments, said = load_training(self.place)
+                moments, state = load_training(self.place)
                 tensors |= {name: one for name, one in moments.items() if not name.startswith(NETWORKS)}
-                rest |= {key: value for key, value in said["embryo"].items() if key != "rng"}
+                rest |= {key: value for key, value in state["embryo"].items() if key != "rng"}
             embryo.load_state(tensors, rest)
         except (TianjiError, AlgorithmError, KeyError) as cause:
             raise UsageError(

@@ -94,16 +94,16 @@ class Tracer:
         self._clock = SAME_CLOCK
         self._replaced: list[tuple[dict[str, Any], str, Any]] = []
 
-    def begin(self, asked: Trace, roles: Sequence[Role], sleeper: object, unheard: list[FromRoot]) -> None:
+    def begin(self, asked: Trace, roles: Sequence[Role], sleeper: object, unhandled: list[FromRoot]) -> None:
         """Begin to measure; this drops the spans of an earlier trace.
 
         Args:
             sleeper: object whose ``sleep`` the process sleeps by.
-            unheard: receives the root's other messages during the comparison of clocks.
+            unhandled: receives the root's other messages during the comparison of clocks.
         """
         self._restore()
         self._ring = None
-        clock = SAME_CLOCK if self._shares_clock else self._compare_clocks(unheard)
+        clock = SAME_CLOCK if self._shares_clock else self._compare_clocks(unhandled)
         if clock is None:
             return  # The root does not answer, and would not receive the spans either.
         self._clock, self._number = clock, asked.trace
@@ -153,26 +153,26 @@ class Tracer:
             else:
                 own[name] = before
 
-    def _compare_clocks(self, unheard: list[FromRoot]) -> ClockOffset | None:
+    def _compare_clocks(self, unhandled: list[FromRoot]) -> ClockOffset | None:
         """Ask the root for its time repeatedly; None if the root does not answer."""
         found: list[ClockOffset] = []
         deadline_s = time.monotonic() + ANSWER_S
         while len(found) < ROUND_TRIPS and time.monotonic() < deadline_s:
             asked_s = time.monotonic()
             self._control.send(AskClock(rank=self._rank, asked_s=asked_s))
-            answer = self._await_clock(asked_s, deadline_s, unheard)
+            answer = self._await_clock(asked_s, deadline_s, unhandled)
             if answer is not None:
                 half_s = (time.monotonic() - asked_s) / 2
                 found.append(ClockOffset(answer.root_s - asked_s - half_s, half_s))
         return min(found, key=lambda clock: clock.uncertainty_s, default=None)
 
-    def _await_clock(self, asked_s: float, deadline_s: float, unheard: list[FromRoot]) -> Clock | None:
+    def _await_clock(self, asked_s: float, deadline_s: float, unhandled: list[FromRoot]) -> Clock | None:
         answer = None
         while answer is None and (left_s := deadline_s - time.monotonic()) > 0:
             self._control.wait(left_s)
             for message in self._control.receive():
                 if not isinstance(message, Clock):
-                    unheard.append(message)
+                    unhandled.append(message)
                 elif message.asked_s == asked_s:
                     answer = message
         return answer

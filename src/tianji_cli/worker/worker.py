@@ -253,7 +253,7 @@ class _ControlHandler:
         self._peers_known = False
         self._finish_announced = False
         self._roles: Sequence[Role] = ()
-        self._speechless: Role | None = None
+        self._failed_role: Role | None = None
         self._transport: Transport | None = None
         self._production: ProductionFile | None = None
         alone = process.roles == ("actor",)
@@ -346,13 +346,13 @@ class _ControlHandler:
         self._announce_finish()
         self._control.send(Stopped(report=self._report()))
 
-    def _begin_trace(self, asked: Trace, unheard: list[FromRoot]) -> None:
+    def _begin_trace(self, asked: Trace, unhandled: list[FromRoot]) -> None:
         # Imported here, after the roles, because it imports torch.
         from tianji_cli.worker.tracer import Tracer  # noqa: PLC0415
 
         if self._tracer is None:
             self._tracer = Tracer(self._control, self._rank, shares_clock=self._shares_clock)
-        self._tracer.begin(asked, self._roles, self, unheard)
+        self._tracer.begin(asked, self._roles, self, unhandled)
 
     def _end_trace(self) -> bool:
         """End a trace and send its spans; return False without a trace."""
@@ -371,20 +371,20 @@ class _ControlHandler:
         return Report(
             rank=self._rank,
             incarnation=self._incarnation,
-            roles=[self._said_by(role) for role in self._roles],
+            roles=[self._report_of(role) for role in self._roles],
             busy_s=[role.busy_s for role in self._roles],
             running_s=time.perf_counter() - self._began,
             memory=own_memory(),
             pages=report_pages(self._production, self._reported_actors) if self._production else [],
         )
 
-    def _said_by(self, role: Role) -> AnyReport:
-        if role is self._speechless:
+    def _report_of(self, role: Role) -> AnyReport:
+        if role is self._failed_role:
             return cast("AnyReport", role.own_report())
         try:
             return cast("AnyReport", role.checked_report())
         except Exception as error:
-            self._speechless = role
+            self._failed_role = role
             raise RoleError(role, error) from error
 
     def _on_sigterm(self, _number: int, _frame: object) -> None:

@@ -131,7 +131,7 @@ def _receive_the_rest(buffer: Buffer, session: Leading, patience_s: float) -> Ma
         while buffer.receive():
             deadline.renew()
         if sent is not None:
-            missing = {rank: said.messages - buffer.received[rank] for rank, said in sent.items()}
+            missing = {rank: report.messages - buffer.received[rank] for rank, report in sent.items()}
             if not any(missing.values()):
                 return sent
         try:

@@ -135,10 +135,10 @@ def _draw_actors(figure: Figure, records: Sequence[Record], _link: float | None)
 
 def _title_of(axes: Axes, records: Sequence[Record]) -> None:
     first, hosts = records[0], max(record.hosts for record in records)
-    said = [f"Sample time {first.sample_time_s:g} s", size(first.msg_kb * KB)]
+    parts = [f"Sample time {first.sample_time_s:g} s", size(first.msg_kb * KB)]
     if hosts > 1:
-        said.append(f"{hosts} hosts")
-    axes.set_title(", ".join(said), fontsize=8, loc="right", pad=3)
+        parts.append(f"{hosts} hosts")
+    axes.set_title(", ".join(parts), fontsize=8, loc="right", pad=3)
 
 
 def _draw_comm(figure: Figure, records: Sequence[Record], link: float | None) -> None:
@@ -163,9 +163,9 @@ def _draw_engines(figure: Figure, records: Sequence[Record]) -> None:
         axes.errorbar(
             place, record.collection_s, [[low], [high]], color=BLACK, capsize=2, elinewidth=0.8, capthick=0.8
         )
-        said = "" if record.mb_per_s is None else f"{record.mb_per_s:,.0f} MB/s".replace(",", "\u2009")
+        label = "" if record.mb_per_s is None else f"{record.mb_per_s:,.0f} MB/s".replace(",", "\u2009")
         axes.annotate(
-            said,
+            label,
             (place, record.collection_s + high),
             xytext=(0, 2),
             textcoords="offset points",

@@ -71,12 +71,12 @@ def _apart(record: Record) -> str:
 
 def print_crossings(records: Sequence[Record]) -> None:
     """Print the numbers of actors at which the buffer becomes the critical path, by Equation 1."""
-    said = set()
+    printed = set()
     for record in records:
         where = (record.backend, record.msg_kb, record.sample_time_s)
-        if record.crossing_actors is None or not record.sample_time_s or where in said:
+        if record.crossing_actors is None or not record.sample_time_s or where in printed:
             continue
-        said.add(where)
+        printed.add(where)
         assert record.term_sample_s is not None
         assert record.term_send_s is not None
         assert record.term_receive_s is not None

@@ -161,8 +161,8 @@ class Sweep:
                 made = self._several(case, max(10, min(most, round(TERM_S / case.sample_time_s))))
             sent = [outcome.sent[1] for outcome in made]
             self._terms[case] = Terms(
-                median(said.make_s for said in sent),
-                median(said.send_s for said in sent),
+                median(report.make_s for report in sent),
+                median(report.send_s for report in sent),
                 median(_reception_s(outcome) for outcome in stored),
             )
         return self._terms[case]
@@ -211,7 +211,7 @@ class Sweep:
         comparable = case.actors == 1 and case.sample_time_s == 0
         copies = case.actors if case.experiment == "weights" else 1
         percentiles = _percentiles_us(outcomes)
-        sends = [said.send_s for outcome in outcomes for said in outcome.sent.values()]
+        sends = [report.send_s for outcome in outcomes for report in outcome.sent.values()]
         return Record(
             experiment=case.experiment,
             backend=case.backend,
@@ -240,7 +240,7 @@ class Sweep:
             cpu_s=median(outcome.cpu_s + _cpu_of_workers(outcome) for outcome in outcomes),
             receiver_cpu_s=median(outcome.cpu_s for outcome in outcomes),
             senders_cpu_s=median(_cpu_of_workers(outcome) for outcome in outcomes),
-            refused=round(median(sum(said.refused for said in o.sent.values()) for o in outcomes)),
+            refused=round(median(sum(report.refused for report in o.sent.values()) for o in outcomes)),
             verified=True,
             term_sample_s=None if terms is None else terms.sample_s,
             term_send_s=None if terms is None else terms.send_s,
@@ -278,4 +278,4 @@ def _percentiles_us(outcomes: Sequence[Outcome]) -> list[float | None]:
 
 
 def _cpu_of_workers(outcome: Outcome) -> float:
-    return sum(said.cpu_s for said in outcome.sent.values())
+    return sum(report.cpu_s for report in outcome.sent.values())

@@ -217,8 +217,8 @@ def main() -> None:
     end_with_parent(signal.SIGKILL)
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # The leading process acts on them.
-    said = json.loads(sys.stdin.read())
-    sys.exit(0 if take_part(RootAddress(said["address"], JobKey(**said["key"])), sys.argv[1]) else 1)
+    facts = json.loads(sys.stdin.read())
+    sys.exit(0 if take_part(RootAddress(facts["address"], JobKey(**facts["key"])), sys.argv[1]) else 1)
 
 
 if __name__ == "__main__":

@@ -276,10 +276,10 @@ class BenchWorkers:
         fastest, offset = None, 0
         for _ in range(CLOCK_LOOKS):
             asked = time.monotonic_ns()
-            said = self.ask({member: ReadClock()})[member]["now_ns"]
+            clock_ns = self.ask({member: ReadClock()})[member]["now_ns"]
             answered = time.monotonic_ns()
             if fastest is None or answered - asked < fastest:
-                fastest, offset = answered - asked, int(said) - (asked + answered) // 2
+                fastest, offset = answered - asked, int(clock_ns) - (asked + answered) // 2
         assert fastest is not None
         self.clock_error_us = max(self.clock_error_us or 0.0, fastest / 2e3)
         return offset
@@ -310,7 +310,7 @@ def local_workers(number: int) -> Iterator[BenchWorkers]:
             member = BenchWorker(name, workers.host, child)
             members.append(member)  # From now on ``dismiss`` ends it, whatever is raised.
             try:
-                _tell_root(child, server.address)
+                _send_address(child, server.address)
             except BrokenPipeError:
                 workers.fail_without(member)
         workers.gather(members)
@@ -320,7 +320,7 @@ def local_workers(number: int) -> Iterator[BenchWorkers]:
         server.close()
 
 
-def _tell_root(child: Child, root: RootAddress) -> None:
+def _send_address(child: Child, root: RootAddress) -> None:
     """Send a worker this process's address and key, on standard input: any user may read arguments."""
     assert child.process.stdin is not None
     with child.process.stdin as stdin:

@@ -201,8 +201,8 @@ def _print_verified(console: Console, verified: Sequence[Contender]) -> None:
             console, f"The first is {share(behind)} behind {_roles(best.candidate.split)}: as good.", GOOD
         )
     else:
-        said = f"The first is {share(behind)} behind {_roles(best.candidate.split)}: that one is recommended."
-        _print_wrapped(console, said, WARNING)
+        text = f"The first is {share(behind)} behind {_roles(best.candidate.split)}: that one is recommended."
+        _print_wrapped(console, text, WARNING)
 
 
 def _split_cells(split: Split) -> tuple[str, str]:
@@ -354,8 +354,8 @@ def _print_facts(console: Console, facts: Iterable[tuple[str, str | Text]]) -> N
         # Soft wrapping leaves commands whole in a pipe, where rich assumes a width of 80 columns.
         lines: list[str | Text] = [fact] if isinstance(fact, Text) else [*_lines(fact, WIDTH - width - 2)]
         for place, line in enumerate(lines):
-            said = Text.assemble(((label if place == 0 else "").ljust(width), LABEL), "  ", line)
-            console.print(said, soft_wrap=True)
+            text = Text.assemble(((label if place == 0 else "").ljust(width), LABEL), "  ", line)
+            console.print(text, soft_wrap=True)
 
 
 def _print_wrapped(console: Console, words: str, style: str = "", indent: str = "") -> None:

@@ -61,11 +61,11 @@ def rewritten(config: str, overrides: Sequence[str], settings: Sequence[str], to
         changes |= _of_place(before, after, meant, to.parent)
         content = _changed(before, changes)
         if _means(content, to.parent) != _nameless(meant):
-            raise UsageError(_cannot_be_said(before, changes))
+            raise UsageError(_not_expressible(before, changes))
     except OSError as cause:
         raise _unwritten(to, cause) from cause
     except (TOMLKitError, ConfigError, TypeError) as cause:
-        raise UsageError(_cannot_be_said(before, changes)) from cause
+        raise UsageError(_not_expressible(before, changes)) from cause
     return content
 
 
@@ -146,7 +146,7 @@ def _nameless(job: JobConfig) -> JobConfig:
     return job.model_copy(update={"experiment": job.experiment.model_copy(update={"name": ""})})
 
 
-def _cannot_be_said(before: Tree, changes: Mapping[KeyPath, object]) -> str:
+def _not_expressible(before: Tree, changes: Mapping[KeyPath, object]) -> str:
     keys = ", ".join(".".join(key) for key in changes)
     return (
         f"{shown(before.files[0])} with another {keys} cannot be written so that it means what was asked; "

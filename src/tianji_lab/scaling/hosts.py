@@ -211,7 +211,7 @@ def _nodes(nodelist: str) -> list[str]:
     """
     command = ["scontrol", "show", "hostnames", nodelist]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIST_S)
+        completed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIST_S)
     except (OSError, subprocess.SubprocessError) as cause:
         raise UsageError(f"scontrol does not list the nodes of {nodelist}; --hosts names them") from cause
-    return said.stdout.split()
+    return completed.stdout.split()

@@ -173,13 +173,13 @@ def _draw_times(axes: Axes, study: Study, rows: Sequence[Row]) -> None:
 def _note_missing(axes: Axes, x: float, row: Row, seconds: float) -> None:
     """Write how many trainings of a setting did not reach the threshold: above an open bar, or at the top."""
     style: dict[str, Any] = {"fontsize": 6, "color": GREY, "ha": "center"}
-    said = f"{row.repeats - row.reached} of {row.repeats}"
+    label = f"{row.repeats - row.reached} of {row.repeats}"
     if _is_open(row):
-        axes.annotate(said, (x, seconds), (0, 2), textcoords="offset points", va="bottom", **style)
+        axes.annotate(label, (x, seconds), (0, 2), textcoords="offset points", va="bottom", **style)
         return
-    said = f"{said}\n" if row.reached else ""
+    label = f"{label}\n" if row.reached else ""
     where: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "va": "top"}
-    axes.annotate(f"{said}not in\n{seconds:g} s", (x, 0.98), **where, **style)
+    axes.annotate(f"{label}not in\n{seconds:g} s", (x, 0.98), **where, **style)
 
 
 # -- curves --------------------------------------------------------------------------------------------

@@ -41,32 +41,32 @@ COLUMNS: Final = (
 
 def cautions(study: Study, rows: Sequence[Row]) -> list[str]:
     """List reasons to trust the figures less."""
-    said = []
+    reasons = []
     if oversubscribed := [row.setting for row in rows if row.setting.oversubscribed]:
         names = ", ".join(setting.name for setting in oversubscribed)
         verb = "asks" if len(oversubscribed) == 1 else "ask"
         hosts = 1 if study.others is None else 1 + len(study.others.names)
         where, them = ("", "them") if hosts == 1 else (f" on {hosts} hosts", "those of one of these")
-        said.append(
+        reasons.append(
             f"there are {several(study.cores, 'core')}{where}, and {names} {verb} for up to "
             f"{max(setting.cores for setting in oversubscribed)}: roles take turns on {them} "
             "(marked *), which says nothing of a machine with a core for each"
         )
     if study.others is not None:
-        said.append("other hosts are taken to have as many cores as this one")
-    said += [f"{refused.split.name} was not trained: {refused.why}" for refused in study.refused]
+        reasons.append("other hosts are taken to have as many cores as this one")
+    reasons += [f"{refused.split.name} was not trained: {refused.why}" for refused in study.refused]
     if alone := [row.setting.name for row in rows if _never_averaged(row)]:
-        said.append(
+        reasons.append(
             f"the groups of {', '.join(alone)} were never averaged in some trainings, and learned each for "
             "itself: a higher --seconds or a shorter distribution.sync_interval would have them averaged"
         )
     for row in rows:
         if row.failed:
             of_all = row.repeats + len(row.failed)
-            said.append(
+            reasons.append(
                 f"{len(row.failed)} of {several(of_all, 'training')} of {row.setting.name} gave no figures"
             )
-    return said
+    return reasons
 
 
 def _never_averaged(row: Row) -> bool:
@@ -267,8 +267,8 @@ def _print_predicted(predictions: Predictions) -> None:
 
 def _reckoned(points: Sequence[Predicted]) -> list[str]:
     """List the reckoned costs of all points, each once; where only numbers differ, the last point's."""
-    said = {NUMBERS.sub("", what): what for point in points for what in point.extrapolated}
-    return list(said.values())
+    costs = {NUMBERS.sub("", what): what for point in points for what in point.extrapolated}
+    return list(costs.values())
 
 
 def _print_beside(rows: Sequence[Row], predictions: Predictions) -> None:
@@ -339,10 +339,10 @@ def compare(
     transport = study.job.distribution.transport
     engines = [transport.local, *([transport.remote] if others else [])]
     environment = describe(engines, ["here", *others], None, busy)
-    said = [*warnings(busy), *cautions(study, rows), *predictions.warnings]
-    result_of(study, environment, said, rows, predictions).hand_over(out=out, json_to=json_to)
+    all_warnings = [*warnings(busy), *cautions(study, rows), *predictions.warnings]
+    result_of(study, environment, all_warnings, rows, predictions).hand_over(out=out, json_to=json_to)
     if json_to != "-":
-        print_header(environment, said)
+        print_header(environment, all_warnings)
         print_all(study, rows, predictions)
     if missing := [f"{row.setting.name}, seed {one.seed}: {one.why}" for row in rows for one in row.failed]:
         raise RunFailed(f"no figures of {several(len(missing), 'training')}:\n" + "\n".join(missing))

@@ -416,7 +416,7 @@ def measure(study: Study, place: Path, *, quiet: bool) -> dict[Setting, Outcome]
                     progress.done("failed")
                 else:
                     outcome.trainings.append(training)
-                    progress.done(_said(training, study.threshold))
+                    progress.done(_summary(training, study.threshold))
     return found
 
 
@@ -487,7 +487,7 @@ def settled_rates(rows: Sequence[Mapping[str, Any]], run: RunDirectory) -> tuple
     return grown["produced"] / seconds, grown["env_steps"] / grown["train_s"], grown["consumed"] / seconds
 
 
-def _said(training: Trained, threshold: float | None) -> str:
+def _summary(training: Trained, threshold: float | None) -> str:
     used = f"{rate(training.consumed_per_s)} used"
     if threshold is None:
         return used

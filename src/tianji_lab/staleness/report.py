@@ -130,9 +130,9 @@ def compare(comparison: Comparison, *, out: Path | None, json_to: str | None, qu
         found = measure(comparison, temporary if out is None else out / "runs", quiet=quiet)
     rows = rows_of(found)
     environment = describe([comparison.job.distribution.transport.local], ["here"], None, busy)
-    said = [*warnings(busy), *cautions(rows, comparison.threshold)]
-    rows = judged(rows, said)
-    result_of(comparison, environment, said, rows, found).hand_over(out=out, json_to=json_to)
+    all_warnings = [*warnings(busy), *cautions(rows, comparison.threshold)]
+    rows = judged(rows, all_warnings)
+    result_of(comparison, environment, all_warnings, rows, found).hand_over(out=out, json_to=json_to)
     if json_to != "-":
-        print_header(environment, said)
+        print_header(environment, all_warnings)
         print_rows(rows, comparison)

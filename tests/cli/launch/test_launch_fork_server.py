@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tianji_cli.launch.fork_server import _once_told
+from tianji_cli.launch.fork_server import _once_known
 
 
 @pytest.mark.parametrize("said", [b"!", b""])
@@ -15,7 +15,7 @@ def test_a_process_that_the_root_was_not_told_of_does_nothing(said: bytes) -> No
     os.write(tell, said)
     os.close(tell)
     begun: list[int] = []
-    _once_told(told, begun.append, 7)
+    _once_known(told, begun.append, 7)
     assert begun == ([7] if said else [])
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(told)

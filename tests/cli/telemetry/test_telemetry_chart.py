@@ -175,7 +175,7 @@ def test_the_curve_of_a_run_is_read_back_whatever_else_is_in_its_metrics(
     curve = read_learning_curve(path)
     assert [point[0] for point in curve.returns.points] == [100 * n for n in range(1000)]
     assert curve.evaluations.points == [(49_000, 7.0)]
-    monkeypatch.setattr(chart, "COURSE_BYTES", path.stat().st_size // 10)
+    monkeypatch.setattr(chart, "CURVE_BYTES", path.stat().st_size // 10)
     sparse = read_learning_curve(path)
     assert 80 <= len(sparse.returns.points) <= 110
     assert sparse.evaluations.points == [(49_000, 7.0)]

@@ -203,10 +203,10 @@ class Door:
     def _read_events(self, monitor: ByteSocket) -> None:
         for _ in range(MOST_AT_ONCE):
             try:
-                said, endpoint = monitor.recv_multipart(NOBLOCK)
+                packed, endpoint = monitor.recv_multipart(NOBLOCK)
             except zmq.Again:
                 return
-            event, value = struct.unpack("=hi", said)
+            event, value = struct.unpack("=hi", packed)
             if event & FAILED:
                 self._rejected.append(HANDSHAKE_INCOMPLETE)
                 continue

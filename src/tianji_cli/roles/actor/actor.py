@@ -112,8 +112,8 @@ class Actor(Role):
         self._remarks = dict(environment.remarks)
         frames = environment.new_observations()
         environment.reset(seed, frames)
-        told = {*environment.info_keys} - {*(frames.dtype.names or ())}
-        if ACTION_MASK in told and isinstance(environment.action_space, Discrete):
+        info_keys = {*environment.info_keys} - {*(frames.dtype.names or ())}
+        if ACTION_MASK in info_keys and isinstance(environment.action_space, Discrete):
             self._remarks["mask"] = MASK_UNSEEN
         self._stack.push(frames)
         self._stack.keep()

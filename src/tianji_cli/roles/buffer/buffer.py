@@ -147,7 +147,7 @@ class ReplayBuffer(Buffer):
         self._batches = batches
         self._in_step = in_step
         self._awaits_priorities = False
-        self._untold: deque[FragmentStats] = deque()
+        self._unsent: deque[FragmentStats] = deque()
         self._stats = stats_layout(store.fragment_steps, metrics)
         self._priorities = priorities_layout(batches.size)
 
@@ -155,7 +155,7 @@ class ReplayBuffer(Buffer):
         """Claim fragments, take priorities, send stats of arrivals, and assemble a batch if there is room."""
         worked = super().turn()
         worked |= self._take_priorities()
-        worked |= self._tell_arrivals()
+        worked |= self._send_arrivals()
         return self._assemble() or worked
 
     def stop(self) -> None:
@@ -166,15 +166,15 @@ class ReplayBuffer(Buffer):
         """
         super().stop()
         deadline = time.monotonic() + DELIVERY_LIMIT_S
-        while (unheard := self._unheard) and time.monotonic() < deadline:
+        while (missing := self._unconfirmed) and time.monotonic() < deadline:
             self._transport.wait(0.1)
             self.turn()
-        if unheard:
-            raise RunFailed(f"the learner has not heard of {unheard} fragments within {DELIVERY_LIMIT_S:g} s")
+        if missing:
+            raise RunFailed(f"the learner has not heard of {missing} fragments within {DELIVERY_LIMIT_S:g} s")
 
     @property
-    def _unheard(self) -> int:
-        return len(self._untold) + self._transport.unconfirmed(self._learner, ARRIVALS)
+    def _unconfirmed(self) -> int:
+        return len(self._unsent) + self._transport.unconfirmed(self._learner, ARRIVALS)
 
     def _take_priorities(self) -> bool:
         store, taken = self._replay_store, False
@@ -189,17 +189,17 @@ class ReplayBuffer(Buffer):
             taken = True
         return taken
 
-    def _tell_arrivals(self) -> bool:
-        self._untold.extend(self._replay_store.arrivals())
-        told = False
-        while self._untold:
+    def _send_arrivals(self) -> bool:
+        self._unsent.extend(self._replay_store.arrivals())
+        sent = False
+        while self._unsent:
             loan = self._transport.loan(self._learner, ARRIVALS, self._stats.nbytes)
             if isinstance(loan, Full):
                 break
-            self._untold.popleft().write(self._stats, loan.memory, self._replay_store.job)
+            self._unsent.popleft().write(self._stats, loan.memory, self._replay_store.job)
             self._transport.push(loan)
-            told = True
-        return told
+            sent = True
+        return sent
 
     def _assemble(self) -> bool:
         """Draw a batch; the learner's window limits the number of batches ahead of it."""

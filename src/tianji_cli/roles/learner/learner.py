@@ -369,9 +369,9 @@ def _losses(embryo: Embryo) -> dict[str, float]:
     Raises:
         AlgorithmError: a metric is no number.
     """
-    said: Mapping[str, object] = embryo.metrics()
+    metrics: Mapping[str, object] = embryo.metrics()
     losses = {}
-    for name, value in said.items():
+    for name, value in metrics.items():
         if not isinstance(value, Real | None):
             raise AlgorithmError(
                 f"{type(embryo).__name__}.metrics() says {name!r} as {type(value).__name__}, and a number is "

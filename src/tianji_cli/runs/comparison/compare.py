@@ -204,7 +204,7 @@ def compare(runs: Sequence[ComparedRun], over: Over, warnings: Sequence[str] = (
         )
         for place, group in enumerate(groups)
     ]
-    said = [*warnings, *_warnings(groups, final_of), *_of_stretch(runs, curve, over, between)]
+    sentences = [*warnings, *_warnings(groups, final_of), *_of_stretch(runs, curve, over, between)]
     return Comparison(
         environment=runs[0].environment,
         over=over,
@@ -213,7 +213,7 @@ def compare(runs: Sequence[ComparedRun], over: Over, warnings: Sequence[str] = (
         between=between,
         taus=taus,
         rows=tuple(rows),
-        warnings=tuple(said),
+        warnings=tuple(sentences),
     )
 
 
@@ -324,14 +324,14 @@ def _times(group: Group, seconds: Mapping[ComparedRun, float], *, in_steps: bool
 
 def _warnings(groups: Sequence[Group], final_of: ReturnsOf) -> Iterator[str]:
     runs = [one for group in groups for one in group.runs]
-    for status, said in (
+    for status, words in (
         ("running", "still running, counted by what there is so far"),
         ("killed", "ended without a result, counted by what was written"),
         ("stopped", "stopped before the end"),
         ("failed", "failed before the end"),
     ):
         if those := [one for one in runs if one.status == status]:
-            yield f"{several(len(those), 'run')} {said}: {listed(those)}"
+            yield f"{several(len(those), 'run')} {words}: {listed(those)}"
     if final_of == "mean_100" and (cut_off := [one for one in runs if one.was_cut_off]):
         yield (
             f"evaluations of {listed(cut_off)} were cut off, so final returns are those of training: "

@@ -131,10 +131,10 @@ def _names(differs: Sequence[Mapping[str, Any]], groups: Sequence[Sequence[Compa
     for experiment in dict.fromkeys(experiments):
         places = [place for place, name in enumerate(experiments) if name == experiment]
         if len(places) > 1:
-            told = _by_keys([differs[place] for place in places], shortly=True)
-            if not told:
+            suffixes = _by_keys([differs[place] for place in places], shortly=True)
+            if not suffixes:
                 return _places(groups)
-            for place, keys in zip(places, told, strict=True):
+            for place, keys in zip(places, suffixes, strict=True):
                 found[place] = f"{experiment}, {keys}"
     return found
 

@@ -100,9 +100,9 @@ def _short(value: float) -> str:
 
 
 def _time_cell(of: Times) -> str:
-    said = _cell(of)
+    cell = _cell(of)
     reached = "" if of.reached == of.of else f" ({of.reached}/{of.of})"
-    return f"{said or 'not reached'}{reached}"
+    return f"{cell or 'not reached'}{reached}"
 
 
 def _better_cell(row: Row, measure: Any) -> str:

@@ -125,13 +125,13 @@ def _pictures_of(run: ReportedRun) -> dict[str, Picture]:
     pictures = {}
     for name, (title, note, column) in _OF_A_RUN.items():
         if name in found:
-            svg = _svg(found[name], name, title, _told(note, rows, column))
+            svg = _svg(found[name], name, title, _describe_curve(note, rows, column))
             pictures[name] = Picture(title, " ".join([note, *_more(name, run)]), svg)
     for place, (name, draw) in enumerate((of for of in found.items() if of[0].startswith(LOSS)), 1):
         column = name.removeprefix(LOSS)
         title = printable(column.replace("_", " ").capitalize())
         note = "As the update rule reports it, mean since the report before."
-        svg = _svg(draw, f"loss_{place}", title, _told(note, rows, f"losses.{column}"))
+        svg = _svg(draw, f"loss_{place}", title, _describe_curve(note, rows, f"losses.{column}"))
         pictures[name] = Picture(title, note, svg)
     if len(rows) < len(began) and "throughput" in pictures:
         of = pictures["throughput"]
@@ -187,7 +187,7 @@ def _spread(rows: Rows, most: int) -> Rows:
     return [rows[place] for place in np.linspace(0, len(rows) - 1, most).round().astype(int)]
 
 
-def _told(note: str, rows: Rows, column: str) -> str:
+def _describe_curve(note: str, rows: Rows, column: str) -> str:
     """Describe a curve in words."""
     values = [value for row in rows if (value := _value(row, column)) is not None]
     if not values:
@@ -212,8 +212,8 @@ def pictures_of_comparison(found: Comparison) -> list[Picture]:
     drawn, left_out = _best(found)
     pictures = []
     for name, (title, note) in _OF_A_COMPARISON.items():
-        told = f"{note} {'; '.join(_final(row.name, row.final.iqm) for row in drawn.rows)}."
-        svg = _inline(render_figure(*drawing(name, drawn), "svg"), name, title, told)
+        description = f"{note} {'; '.join(_final(row.name, row.final.iqm) for row in drawn.rows)}."
+        svg = _inline(render_figure(*drawing(name, drawn), "svg"), name, title, description)
         pictures.append(Picture(title, f"{note} {left_out}".rstrip(), svg))
     return pictures
 
@@ -224,8 +224,8 @@ def _best(found: Comparison) -> tuple[Comparison, str]:
         return found, ""
     others = sorted(found.rows[1:], key=_height, reverse=True)[: MOST_CURVES - 1]
     kept = [row for row in found.rows if row is found.rows[0] or any(row is other for other in others)]
-    said = f"Of {len(found.rows)} groups the first and the {len(others)} with the highest final returns."
-    return replace(found, rows=tuple(kept)), said
+    sentence = f"Of {len(found.rows)} groups the first and the {len(others)} with the highest final returns."
+    return replace(found, rows=tuple(kept)), sentence
 
 
 def _height(row: Row) -> float:
@@ -246,12 +246,12 @@ def pictures_in_plots(run: RunDirectory) -> list[Picture]:
         except FileNotFoundError:
             continue
         except (OSError, NoPictureError) as cause:
-            said = one_line((cause.strerror if isinstance(cause, OSError) else None) or str(cause))
-            found.append(Picture(title, f"{printable(str(path))} is left out: {said}.", None))
+            reason = one_line((cause.strerror if isinstance(cause, OSError) else None) or str(cause))
+            found.append(Picture(title, f"{printable(str(path))} is left out: {reason}.", None))
             continue
         if len(svg) > MOST_INLINE_BYTES:
-            said = f"it has {memory(len(svg))}, and a page takes {memory(MOST_INLINE_BYTES)}"
-            found.append(Picture(title, f"{printable(str(path))} is left out: {said}.", None))
+            reason = f"it has {memory(len(svg))}, and a page takes {memory(MOST_INLINE_BYTES)}"
+            found.append(Picture(title, f"{printable(str(path))} is left out: {reason}.", None))
         else:
             found.append(Picture(title, note, svg, is_wide=name == "timeline"))
     return found
@@ -308,6 +308,6 @@ def account(steps: Sequence[int]) -> list[Part]:
     return parts
 
 
-def account_told(parts: Sequence[Part], produced: int) -> str:
+def describe_account(parts: Sequence[Part], produced: int) -> str:
     """Describe the account in words."""
     return f"{several(produced, 'env step')}: {', '.join(f'{part.steps} {part.name}' for part in parts)}"

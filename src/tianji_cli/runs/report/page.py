@@ -29,7 +29,7 @@ from tianji_cli.runs.report.drawing import (
     Part,
     Picture,
     account,
-    account_told,
+    describe_account,
     pictures_in_plots,
     pictures_of,
     pictures_of_comparison,
@@ -65,7 +65,7 @@ class Busy:
 
     Attributes:
         share: busy share, 0 to 1; None if unknown.
-        said: the share in words.
+        words: the share in words.
     """
 
     role: str
@@ -74,7 +74,7 @@ class Busy:
     cores: str
     restarts: int
     share: float | None
-    said: str
+    words: str
 
 
 @dataclass(frozen=True)
@@ -192,10 +192,10 @@ class RunPage:
         return [] if of is None else account([of.received, of.in_flight, of.lost, of.dropped])
 
     @property
-    def account_told(self) -> str:
+    def account_text(self) -> str:
         """Account of its samples in words."""
         summary = self.run.summary
-        return "" if summary is None else account_told(self.account, summary.produced)
+        return "" if summary is None else describe_account(self.account, summary.produced)
 
     @property
     def roles(self) -> list[Busy]:
@@ -340,9 +340,9 @@ def _commands(run: ReportedRun) -> Iterator[Command]:
 def _line(alike: Sequence[RoleSummary | RoleStatus]) -> Busy:
     shares = [role.busy for role in alike if role.busy is not None]
     middle = statistics.median(shares) if shares else None
-    said = "not known" if middle is None else share(middle)
+    words = "not known" if middle is None else share(middle)
     if len(shares) > 1:
-        said = f"{said}, from {share(min(shares))} to {share(max(shares))}"
+        words = f"{words}, from {share(min(shares))} to {share(max(shares))}"
     first = alike[0]
     hosts = dict.fromkeys(role.host for role in alike)
     cores = sorted({core for role in alike for core in getattr(role, "cores", ())})
@@ -354,7 +354,7 @@ def _line(alike: Sequence[RoleSummary | RoleStatus]) -> Busy:
         cores=ranges(cores),
         restarts=sum(role.restarts for role in alike),
         share=middle,
-        said=said,
+        words=words,
     )
 
 

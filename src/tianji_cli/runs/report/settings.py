@@ -50,14 +50,14 @@ def settings_of(config: Mapping[str, Any]) -> list[Setting]:
 
 
 def _setting(key: str, value: Any, defaults: Mapping[str, Any]) -> Setting:
-    said = written(value)
+    text = written(value)
     if key in OF_THE_MACHINE:
-        return Setting(key, said, "by the number of cores", differs=False)
+        return Setting(key, text, "by the number of cores", differs=False)
     if key not in defaults:
         is_known = key.partition(".")[0] in PLAIN or key.endswith(".type")
-        return Setting(key, said, ABSENT if is_known else "not known", differs=is_known)
+        return Setting(key, text, ABSENT if is_known else "not known", differs=is_known)
     default = ABSENT if defaults[key] is None else written(defaults[key])
-    return Setting(key, said, default, differs=said != default)
+    return Setting(key, text, default, differs=text != default)
 
 
 def written(value: Any) -> str:

@@ -112,9 +112,9 @@ def inline(content: bytes, prefix: str, title: str, description: str) -> str:
         picture.attrib.pop(side, None)
     picture.attrib |= {"role": "img", "aria-labelledby": f"{prefix}-title {prefix}-desc"}
     for place, (name, text) in enumerate((("title", title), ("desc", description))):
-        told = ET.Element(name, {"id": f"{prefix}-{name}"})
-        told.text = text
-        picture.insert(place, told)
+        element = ET.Element(name, {"id": f"{prefix}-{name}"})
+        element.text = text
+        picture.insert(place, element)
     return ET.tostring(picture, "unicode")
 
 

@@ -125,8 +125,8 @@ class SharedLock:
         # A full disk may cut the signature short; the file is a lock all the same.
         with contextlib.suppress(OSError), os.fdopen(descriptor, "wb", buffering=0) as file:
             file.write(signature.encode())
-        said = self._signed()[0]
-        return said if signature.startswith(said) else None
+        contents = self._signed()[0]
+        return contents if signature.startswith(contents) else None
 
     def _take_over(self, signature: str, dead: tuple[str, int]) -> bool:
         """Take the lock from a dead owner; False if another process did, or may have done so."""

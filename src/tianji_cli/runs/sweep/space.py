@@ -186,13 +186,13 @@ def _dimension(tree: Tree, sweep: Sweep, key: str) -> Dimension:
     for value in parameter.ends:
         wrong = _objection(tree, {**others, key: value})
         if wrong is not None:
-            tree.problem((SWEEP, "parameters", *key.split(".")), *_said(key, value, wrong))
+            tree.problem((SWEEP, "parameters", *key.split(".")), *_out_of_range(key, value, wrong))
             return Dimension(key, parameter, whole=False)
     if parameter.choices is not None:
         return Dimension(key, parameter, whole=False)
     wrong = _objection(tree, {**others, key: parameter.inside})
     if wrong is not None and not parameter.is_whole:
-        tree.problem((SWEEP, "parameters", *key.split(".")), *_said(key, parameter.inside, wrong))
+        tree.problem((SWEEP, "parameters", *key.split(".")), *_out_of_range(key, parameter.inside, wrong))
     return Dimension(key, parameter, parameter.is_whole and (wrong is not None or parameter.step is not None))
 
 
@@ -216,7 +216,7 @@ def _objection(tree: Tree, values: Values) -> Problem | None:
     return None
 
 
-def _said(key: str, value: Any, wrong: Problem) -> tuple[str, str]:
+def _out_of_range(key: str, value: Any, wrong: Problem) -> tuple[str, str]:
     of = "" if wrong.key == key else f"{wrong.key}: "
     shown = exact(value) if isinstance(value, float) else repr(value)
     return f"{shown} is out of its range: {of}{wrong.what}", wrong.remedy

@@ -62,8 +62,8 @@ def _events(timeline: Timeline) -> Iterator[str]:
             yield f'{{"name": "{WHAT[what]}", {times}, {shared}}}'
 
 
-def _named(process: TracedProcess, what: str, thread: int = 0, **said: Any) -> str:
-    return json.dumps({"name": what, "ph": "M", "pid": process.rank, "tid": thread, "args": said})
+def _named(process: TracedProcess, what: str, thread: int = 0, **args: Any) -> str:
+    return json.dumps({"name": what, "ph": "M", "pid": process.rank, "tid": thread, "args": args})
 
 
 def _cores(process: TracedProcess) -> str:

@@ -65,8 +65,8 @@ def draw_timelines(figure: Figure, timelines: Mapping[str, Timeline]) -> None:
     for axes, (title, timeline), lanes in zip(panels, timelines.items(), shown, strict=True):
         names |= _draw(axes, timeline, lanes, _first_s(timeline, span_s), span_s)
         more = len(timeline.lanes) - len(lanes)
-        told = title + (f" ({more} more roles are in the file)" if more else "")
-        axes.set_title(told, loc="left", fontsize=8, parse_math=False)
+        heading = title + (f" ({more} more roles are in the file)" if more else "")
+        axes.set_title(heading, loc="left", fontsize=8, parse_math=False)
     panels[-1].set_xlabel("Milliseconds")
     patches = [Patch(color=color, label=label) for label, (color, _) in LEGEND.items() if label in names]
     figure.legend(handles=patches, loc="outside lower center", ncols=5)

@@ -77,17 +77,17 @@ class StateMemory:
             octets = tensors[name].detach().contiguous().reshape(-1).view(torch.uint8)
             torch.from_numpy(into[start : start + len(octets)]).copy_(octets)
             start += len(octets)
-        said = json.dumps(rest).encode()
-        if len(said) > _REST_BYTES:
+        encoded = json.dumps(rest).encode()
+        if len(encoded) > _REST_BYTES:
             raise TakeoverError(
-                f"{type(self._embryo).__name__}.state() says {len(said)} bytes beside its tensors, and "
+                f"{type(self._embryo).__name__}.state() says {len(encoded)} bytes beside its tensors, and "
                 f"{_REST_BYTES} can be copied; large things are tensors"
             )
         into[start : start + _LENGTH_BYTES] = np.frombuffer(
-            len(said).to_bytes(_LENGTH_BYTES, "little"), np.uint8
+            len(encoded).to_bytes(_LENGTH_BYTES, "little"), np.uint8
         )
         start += _LENGTH_BYTES
-        into[start : start + len(said)] = np.frombuffer(said, np.uint8)
+        into[start : start + len(encoded)] = np.frombuffer(encoded, np.uint8)
 
     def read(self, state: Octets) -> None:
         """Load another member's state into the update rule."""

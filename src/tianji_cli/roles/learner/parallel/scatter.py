@@ -67,9 +67,9 @@ class RoundHeader:
         record = LAYOUT.read(memory, job)
         if isinstance(record, str):
             return record
-        said = record.header
-        env_steps, version, shards = (int(said[name]) for name in ("env_steps", "version", "shards"))
-        return cls(env_steps, version, shards, bool(said["synchronise"]), bool(said["publishes"]))
+        header = record.header
+        env_steps, version, shards = (int(header[name]) for name in ("env_steps", "version", "shards"))
+        return cls(env_steps, version, shards, bool(header["synchronise"]), bool(header["publishes"]))
 
 
 class Scatter:
