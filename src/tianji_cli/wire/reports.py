@@ -274,7 +274,9 @@ Count = Annotated[int, "sum"]
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerReport(RoleReport):
-    """Report of a learner, or of the learners of several groups together; counts are over all sessions.
+    """Report of a learner, or of the learners of several groups together.
+
+    Counts are over all sessions unless their line says otherwise.
 
     Attributes:
         env_steps: environment steps of experience that it has received.
@@ -288,7 +290,7 @@ class LearnerReport(RoleReport):
         rho: target replay ratio: sample uses for each environment step.
         lag: policy lag of the samples used, in versions; None before the first update.
         age: env steps received between a sample and its use; None without a replay or before the first use.
-        episodes: episodes ended so far.
+        episodes: episodes that have ended in this session.
         episodes_in_mean: episodes behind ``mean_100``, ``win_rate`` and ``metrics``; at most 100 of each
             group.
         mean_100: mean return of the last 100 episodes; None before any has ended.
