@@ -1,4 +1,4 @@
-"""Sessions of the project. `nox` runs what a change has to pass; the rest is run by name.
+"""Sessions of the project. `nox` runs those that a change has to pass; run the others by name.
 
 Versions of tools come from constraints.txt, dependencies from pyproject.toml.
 """
@@ -18,7 +18,7 @@ nox.needs_version = ">=2025.2.9"
 nox.options.sessions = ["tests", "lint", "types", "build", "docs"]
 nox.options.error_on_missing_interpreters = True
 
-# Many containers set it; then each of the hundreds of commands that tests start would compile every module.
+# Many containers set this variable; then each of the tests' hundreds of commands would compile every module.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 ROOT = Path(__file__).parent
@@ -26,7 +26,7 @@ CONSTRAINTS = "--constraint=constraints.txt"
 WITH_ENGINES = ".[dev,mpi,ucx]"
 PEERS = ROOT / "benchmarks" / "peers"
 SIDE_BY_SIDE = ("-n", str(min(2 * len(os.sched_getaffinity(0)), 16)), "--dist=worksteal")
-"""Two tests for each core, since most of them wait; each worker may take a gigabyte."""
+"""pytest's options for two tests on each core, since most tests wait; each worker may take a gigabyte."""
 QUICK = (
     *("tests/contract/test_inproc.py", "tests/contract/test_shm.py", "tests/transports/test_shm.py"),
     *("tests/algos/test_ppo_loss.py", "tests/algos/test_dqn_loss.py", "tests/algos/test_impala_loss.py"),
@@ -47,7 +47,7 @@ PACKAGES = {
 
 
 def install(session: nox.Session, *what: str) -> None:
-    # Python compiles what it imports; pip would compile all, on one core, most of which is never imported.
+    # Python compiles modules when it imports them; pip would compile all on one core, most for nothing.
     session.install("--no-compile", CONSTRAINTS, *what)
 
 
@@ -55,8 +55,8 @@ def install(session: nox.Session, *what: str) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests that need the machine to themselves, then others side by side; arguments go to pytest."""
     install(session, "-e", WITH_ENGINES)
-    some = (0, 5) if session.posargs else (0,)  # What was asked for may be all of one kind.
-    # Those that are alone come first: one process compiles all tests for them, and not each worker anew.
+    some = (0, 5) if session.posargs else (0,)  # The chosen tests may all be of one kind.
+    # Tests that run alone come first: so one process compiles all test modules, and not each worker anew.
     alone = ("pytest", "-m", "alone and not soak")
     session.run(*alone, *session.posargs, success_codes=some)
     command = ("pytest", *SIDE_BY_SIDE, "-m", "not alone and not soak")
@@ -65,7 +65,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(reuse_venv=True)
 def quick(session: nox.Session) -> None:
-    """Run what is over in a minute, once the environment is there: two engines, a training of each kind."""
+    """Run tests of one minute (once the environment exists): two engines, a training of each kind."""
     if not (Path(session.bin) / "tianji").exists():
         install(session, "-e", WITH_ENGINES)
     command = ("pytest", *SIDE_BY_SIDE, "-m", "not soak and not alone", *QUICK)
@@ -74,9 +74,9 @@ def quick(session: nox.Session) -> None:
 
 @nox.session(reuse_venv=True)
 def lowest(session: nox.Session) -> None:
-    """Ask for help, train, bench and export with the lowest versions that pyproject.toml allows.
+    """Show help, train, bench and export with the lowest versions that pyproject.toml allows.
 
-    On x86-64 the lowest torch brings CUDA, several gigabytes of it.
+    On x86-64 the lowest torch brings several gigabytes of CUDA.
     """
     extras = ("mpi", "export", "sweep")
     project = nox.project.load_toml(ROOT / "pyproject.toml")["project"]
@@ -93,7 +93,7 @@ def lowest(session: nox.Session) -> None:
 
 @nox.session(python=["3.11", "3.13"], reuse_venv=True)
 def pythons(session: nox.Session) -> None:
-    """Do the same with the pinned versions and another Python, where it can be had."""
+    """Show help, train, bench and export with the pinned versions and another Python."""
     install(session, "-e", ".[mpi,export]")
     try_out(session, Path(session.create_tmp()))
 
@@ -124,7 +124,7 @@ def soak(session: nox.Session) -> None:
 def gpu(session: nox.Session) -> None:
     """Test and measure on a machine with a GPU, in parts of at most nine minutes; arguments go to gpu.py.
 
-    torch is the one of the machine's Python, or the newest where it has none: a pinned one is without CUDA.
+    Takes torch from the machine's Python, or the newest if it has none: the pinned torch is without CUDA.
     """
     session.install("--no-compile", "-e", ".[dev]")
     session.run("python", "benchmarks/gpu.py", *session.posargs)
@@ -132,7 +132,7 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session
 def times(session: nox.Session) -> None:
-    """Run the tests one after another, and say where the time goes and how much of it is work."""
+    """Run the tests one after another, and print the time of each part and how much of it is work."""
     install(session, "-e", WITH_ENGINES)
     rows = Path(session.create_tmp()) / "times.jsonl"
     rows.unlink(missing_ok=True)
@@ -143,9 +143,9 @@ def times(session: nox.Session) -> None:
 
 @nox.session
 def mutants(session: nox.Session) -> None:
-    """Put the mistakes of benchmarks/mutants into a copy of what is committed, and see if tests find them.
+    """Put the mistakes of benchmarks/mutants into a copy of the last commit, and check if tests find them.
 
-    A hunt of all of them belongs in last_hunt.jsonl: what found a mutant is tried first next time.
+    Keep the results of a hunt of all mutants in last_hunt.jsonl: the next hunt tries the tests in it first.
     """
     copy = Path(session.create_tmp()) / "copy"
     shutil.rmtree(copy, ignore_errors=True)
@@ -159,7 +159,7 @@ def mutants(session: nox.Session) -> None:
 
 @nox.session(name="mutants-draw")
 def mutants_draw(session: nox.Session) -> None:
-    """Draw mistakes anew, as when the code has moved; arguments go to draw.py."""
+    """Draw mistakes anew, for example when the code has moved; arguments go to draw.py."""
     install(session, "cosmic-ray")
     session.run("python", "benchmarks/mutants/draw.py", *session.posargs)
 
@@ -174,24 +174,24 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def types(session: nox.Session) -> None:
-    """Check types, strictly, in the environment of the tests: another one would take a minute to make."""
+    """Check types strictly, in the tests' environment: another environment would take a minute to make."""
     mypy = ROOT / ".nox" / "tests" / "bin" / "mypy"
     if not mypy.exists():
         session.error("first: nox --install-only -s tests")
-    # In one process: its workers give up where they do not start within 3 s, as beside other work.
+    # mypy runs in one process, since its workers give up if a busy machine does not start them within 3 s.
     session.run(str(mypy), external=True)
 
 
 @nox.session(venv_backend="none")
 def docs(session: nox.Session) -> None:
-    """Build the site, strictly, and test what its pages show; arguments are pages to test.
+    """Build the site strictly, and test the contents of its pages; arguments are pages to test.
 
-    It takes the environment of the tests, which has what the pages' commands need.
+    Takes the tests' environment, which has the packages for the pages' commands.
     """
     python = ROOT / ".nox" / "tests" / "bin" / "python"
     if not python.exists():
         session.error("first: nox --install-only -s tests")
-    # With --quiet mkdocs counts no warnings, and nothing is strict; silent shows all of it if it fails.
+    # With --quiet mkdocs counts no warnings, so nothing is strict; silent shows the output on failure.
     site = ("-m", "mkdocs", "build", "--strict")
     session.run(str(python), *site, external=True, silent=True, env={"NO_MKDOCS_2_WARNING": "1"})
     session.run(str(python), "docs/site/check.py", *session.posargs, external=True)
@@ -199,7 +199,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def build(session: nox.Session) -> None:
-    """Build the sdist, the wheel from it, and look at what the wheel holds."""
+    """Build the sdist and from it the wheel, and check the wheel's contents."""
     install(session, "build")
     dist = Path(session.create_tmp()) / "dist"
     shutil.rmtree(dist, ignore_errors=True)
@@ -228,7 +228,7 @@ def build(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure the transports beside raw loops, an actor alone, and how long the command line takes."""
+    """Measure the transports and raw loops, an actor alone, and the time of the command line."""
     install(session, "-e", WITH_ENGINES)
     session.run("tianji", "bench", "comm", "--raw")
     for script in ("actor.py", "startup.py"):
@@ -237,38 +237,38 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def learning(session: nox.Session) -> None:
-    """Train the shipped configs over seeds and hold their evaluations against the targets."""
+    """Train the shipped configs over seeds, and compare their evaluations with the targets."""
     install(session, "-e", ".[dev]")
     session.run("python", "benchmarks/learning.py", *session.posargs)
 
 
 @nox.session(name="peers-sb3", python="3.11", reuse_venv=True)
 def peers_sb3(session: nox.Session) -> None:
-    """Train CartPole with Stable-Baselines3, in an environment of its own."""
+    """Train CartPole with Stable-Baselines3, in its own environment."""
     train_peer(session, "requirements-sb3.txt", "sb3.py")
 
 
 @nox.session(name="peers-sbx", python="3.11", reuse_venv=True)
 def peers_sbx(session: nox.Session) -> None:
-    """Train CartPole with SBX, in an environment of its own."""
+    """Train CartPole with SBX, in its own environment."""
     train_peer(session, "requirements-sbx.txt", "sbx_peer.py")
 
 
 @nox.session(name="peers-rllib", python="3.11", reuse_venv=True)
 def peers_rllib(session: nox.Session) -> None:
-    """Train CartPole with RLlib, in an environment of its own."""
+    """Train CartPole with RLlib, in its own environment."""
     train_peer(session, "requirements-rllib.txt", "rllib.py")
 
 
 @nox.session(name="peers-sample-factory", python="3.11", reuse_venv=True)
 def peers_sample_factory(session: nox.Session) -> None:
-    """Train CartPole with Sample Factory, in an environment of its own."""
+    """Train CartPole with Sample Factory, in its own environment."""
     train_peer(session, "requirements-sample-factory.txt", "sample_factory_peer.py")
 
 
 @nox.session(name="peers-cleanrl", python="3.11", reuse_venv=True)
 def peers_cleanrl(session: nox.Session) -> None:
-    """Train CartPole with CleanRL, in an environment of its own; `-- --script PATH` names its ppo.py."""
+    """Train CartPole with CleanRL, in its own environment; `-- --script PATH` names its ppo.py."""
     train_peer(session, "requirements-cleanrl.txt", "cleanrl_peer.py")
 
 
@@ -279,7 +279,7 @@ def train_peer(session: nox.Session, requirements: str, script: str) -> None:
 
 @nox.session(name="peers-compare", python="3.11", reuse_venv=True)
 def peers_compare(session: nox.Session) -> None:
-    """Time tianji beside its peers, seed by seed; `nox --install-only -s peers-...` comes first."""
+    """Time tianji and its peers, seed by seed; run `nox --install-only -s peers-...` first."""
     install(session, "-e", ".")
     environments = Path(session.virtualenv.location).parent
     command = ["python", str(PEERS / "compare.py"), "--tianji", f"{session.bin}/tianji"]

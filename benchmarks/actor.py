@@ -1,9 +1,9 @@
-"""How many environment steps a second one actor makes on one core, policy inference included.
+"""Measures the environment steps a second of one actor on one core, policy inference included.
 
-The actor is the one of `tianji train`: the role, the agent, fragments in loaned memory. Whoever claims
-its fragments gives them back at once. Beside it stand the environment alone and the policy alone, in turns.
-For Atari these are not tianji's: ale_py's own vector environment, which stacks frames and clips rewards as
-the config says, and a plain pass of the same network in torch with actions drawn from what it says.
+The actor is the one of `tianji train`: the role, the agent, fragments in loaned memory. The benchmark claims
+each fragment and releases it at once. The environment alone and the policy alone take turns with the actor.
+For Atari these two are not tianji's: ale_py's own vector environment, which stacks frames and clips rewards
+by the config, and a plain pass of the same network in torch with actions drawn from its outputs.
 
     python benchmarks/actor.py --num-envs 64 256
     python benchmarks/actor.py --config configs/ppo_pong.toml --num-envs 8 16
@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-# Before numpy and torch read them: one core is one thread.
+# numpy and torch read these variables when they are imported; one core gets one thread.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 
@@ -44,17 +44,17 @@ from tianji_envs.atari.games import find_game, read_options
 from tianji_transports.core import EngineOptions
 
 Loop = Callable[[int], None]
-"""Makes so many steps of each environment."""
+"""Function that makes so many steps of each environment."""
 
 FRAGMENT_STEPS: Final = 64
 WARM: Final = 30
-"""Turns before the clock runs, and as many to see how long one takes."""
+"""Turns to warm up, and then as many to estimate the time of one turn."""
 
 
 def steps_per_s(
     loops: Mapping[str, Loop], num_envs: int, repeats: int, seconds: float
 ) -> dict[str, list[float]]:
-    """Rates of the loops, which take turns `repeats` times, about `seconds` each."""
+    """Measure the rates of loops, which take turns `repeats` times, for about `seconds` each."""
     turns = {}
     for name, run in loops.items():
         run(WARM)
@@ -72,7 +72,7 @@ def steps_per_s(
 
 @contextmanager
 def acting_alone(builder: Builder) -> Iterator[Loop]:
-    """Build the actor and whoever claims its fragments; give its turns."""
+    """Build an actor without other processes; yields a loop of its turns that also claims its fragments."""
     production = ProductionFile(None, 1)
     production.begin(0, 0)
     with open_transport(builder, EngineOptions()) as transport:
@@ -101,7 +101,7 @@ def acting_alone(builder: Builder) -> Iterator[Loop]:
 
 
 def environment_alone(config: JobConfig, builder: Builder) -> Loop:
-    """Build the environments as an actor has them; give their steps."""
+    """Build the environments of an actor; returns a loop of their steps."""
     num_envs = config.environment.num_envs
     environment = builder.environment(num_envs)
     shape = environment.observation_space.shape or ()
@@ -118,7 +118,7 @@ def environment_alone(config: JobConfig, builder: Builder) -> Loop:
 
 
 def policy_alone(config: JobConfig, builder: Builder) -> Loop:
-    """Build the agent as an actor has it; give its choices."""
+    """Build the agent of an actor; returns a loop that chooses actions."""
     num_envs, space = config.environment.num_envs, builder.spaces.observation
     model = builder.model()
     agent = builder.agent(model, num_envs, 1)
@@ -133,7 +133,7 @@ def policy_alone(config: JobConfig, builder: Builder) -> Loop:
 
 
 def ale_alone(config: JobConfig, builder: Builder) -> Loop:
-    """Build ale_py's vector environment with the config's settings; give its steps."""
+    """Build ale_py's vector environment with the config's settings; returns a loop of its steps."""
     from ale_py.vector_env import AtariVectorEnv  # noqa: PLC0415 - an extra
 
     num_envs, options = config.environment.num_envs, read_options(config.environment.options)
@@ -162,7 +162,7 @@ def ale_alone(config: JobConfig, builder: Builder) -> Loop:
 
 
 def network_alone(config: JobConfig, builder: Builder) -> Loop:
-    """Build the network; give its passes over frames like those of a game, and draws of actions."""
+    """Build the network; returns a loop of passes over random frames, each with a draw of actions."""
     num_envs, space = config.environment.num_envs, builder.spaces.observation
     model = builder.model().eval()
     frames = np.random.default_rng(1).integers(256, size=(num_envs, *(space.shape or ())), dtype=np.uint8)
@@ -180,7 +180,7 @@ def network_alone(config: JobConfig, builder: Builder) -> Loop:
 
 
 def measure(config_name: str, num_envs: int, repeats: int, seconds: float) -> dict[str, Any]:
-    """Measure the actor and its two parts with so many environments."""
+    """Measure the actor and its two parts with ``num_envs`` environments."""
     overrides = [f"environment.num_envs={num_envs}", 'distribution.transport="inproc"']
     overrides.append(f"distribution.actor.send_size={FRAGMENT_STEPS}")
     if not load_config(config_name).learns_from_replay:
@@ -200,7 +200,7 @@ def measure(config_name: str, num_envs: int, repeats: int, seconds: float) -> di
             }
             rates = steps_per_s(loops, num_envs, repeats, seconds)
     medians = {name: statistics.median(values) for name, values in rates.items()}
-    # Of each repeat: what disturbs one loop for a while mostly disturbs its neighbours, too.
+    # A share of each repeat, since a disturbance of one loop mostly disturbs its neighbours, too.
     shares = [
         actor * (1.0 / env + 1.0 / net)
         for actor, env, net in zip(rates["actor"], rates["environment"], rates["policy"], strict=True)

@@ -1,8 +1,8 @@
-"""Figures 4(a) and 4(b) of the paper from one program: TianJi's replay beside Ape-X's.
+"""Draws figures 4(a) and 4(b) of the paper: TianJi's replay beside Ape-X's.
 
-Ape-X draws from a prioritised replay in a process of its own. As the paper has it, the next batch waits for
-the last one's priorities; with asynchronous updates it does not. All explore alike, so that their training
-returns can be compared, and train for the same time.
+Ape-X draws from a prioritised replay in another process. In the paper, the next batch waits for the last
+batch's priorities; with asynchronous updates it does not wait. All systems explore alike, so that their
+training returns can be compared, and train for the same time.
 
     python benchmarks/apex.py [--game cartpole|pong|pong_gpu] [--seeds N] [--seconds S] [--out DIR] ...
 """
@@ -36,14 +36,14 @@ ALIKE: Final = (
 
 @dataclass(frozen=True)
 class Game:
-    """What the systems are compared with.
+    """A game on which the systems are compared.
 
     Attributes:
-        balanced: config of TianJi's replay beside the learner.
-        apex: config of Ape-X's.
-        threshold: mean return whose first time is reported.
-        seconds: of each training.
-        figure: name of the file.
+        balanced: config of TianJi's replay, in the learner's process.
+        apex: config of Ape-X's replay.
+        threshold: mean return; the time to reach it is reported.
+        seconds: length of each training.
+        figure: file name of the figure.
     """
 
     balanced: str
@@ -54,7 +54,7 @@ class Game:
 
     @property
     def systems(self) -> dict[str, tuple[str, tuple[str, ...]]]:
-        """Configs of the systems, and what is set beside, by their names."""
+        """Config and further settings of each system, by its name."""
         return {
             "TianJi": (self.balanced, ()),
             "Ape-X, asynchronous": (self.apex, ('distribution.buffer.priority_updates="async"',)),
@@ -94,7 +94,7 @@ def measure(game: Game, seeds: int, seconds: float, place: Path) -> dict[str, li
 
 
 def draw(found: dict[str, list[Training]], seconds: float, path: Path) -> None:
-    """Returns over time (4a), and throughputs (4b)."""
+    """Draw returns over time (4a), and throughputs (4b)."""
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     returns, rates = figure.subplots(1, 2, width_ratios=(2, 1))
     for number, (name, trainings) in enumerate(found.items()):

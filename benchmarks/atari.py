@@ -1,7 +1,7 @@
-"""Figure 9 of the paper from one program: PPO on several Atari games, each trained for the same time.
+"""Draws figure 9 of the paper: PPO on several Atari games, each trained for the same time.
 
-Returns are those of whole games with the game's own score, averaged over the last 100 of training. Every
-config given is trained on every game with every seed, in turns; two of them can so be compared.
+Returns are those of whole games with the game's own score, averaged over the last 100 games of training.
+Every config trains on every game with every seed, in turns, so that two configs can be compared.
 
     python benchmarks/atari.py [--games Pong Breakout ...] [--seeds N] [--minutes M] [--out DIR] ...
     python benchmarks/atari.py --config configs/ppo_pong_gpu.toml configs/impala_pong_gpu.toml --minutes 30
@@ -41,17 +41,17 @@ PANEL: Final = 1.7
 
 @dataclass(frozen=True)
 class Played:
-    """What one training came to.
+    """Result of one training.
 
     Attributes:
         system: stem of the config's name.
-        game: that it played.
-        seed: of the experiment.
+        game: name of the game.
+        seed: seed of the experiment.
         train_s: seconds from the first environment step to the end.
-        frames: of the game that were played.
-        episodes: games that ended.
-        mean_100: mean return of the last 100.
-        best_mean_100: the highest that this mean came to; None with fewer games.
+        frames: number of the game's frames.
+        episodes: number of games that ended.
+        mean_100: mean return of the last 100 games.
+        best_mean_100: highest value of this mean; None with fewer than 100 games.
         evaluation: mean return of the greedy games at the end; None if there were none.
         produced_per_s: environment steps a second.
         consumed_per_s: sample uses a second.
@@ -73,7 +73,7 @@ class Played:
 
 
 def play(config: str, game: str, seed: int, options: argparse.Namespace, place: Path) -> Played:
-    """Make one training."""
+    """Train a config on a game with one seed."""
     budget = f"env_steps={options.env_steps}" if options.env_steps else f"wall_s={options.minutes * 60!r}"
     settings = [
         f'environment.id="{game}"',
@@ -129,7 +129,7 @@ def measure(options: argparse.Namespace, place: Path) -> Found:
 
 
 def row_of(trainings: Sequence[Played]) -> dict[str, Any]:
-    """Sum up the seeds of one game and system."""
+    """Make the table's row of one game and system, over seeds."""
     last = estimate(np.array([one.mean_100 for one in trainings]))
     best = [one.best_mean_100 for one in trainings if one.best_mean_100 is not None]
     evaluations = [one.evaluation for one in trainings if one.evaluation is not None]

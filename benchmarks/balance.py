@@ -1,12 +1,12 @@
 """Is the replay ratio held? Trains with an actor 1, 4 and 0.25 times as fast as the learner, and suspends it.
 
-A first run, with the environment as it is, says how many environment steps a second the learner asks for
+A first run, with the environment as it is, measures how many environment steps a second the learner asks for
 (the actor must be the faster one there). The others slow the environment down: an actor that is k times as
 fast as the learner makes k times as many steps a second when nothing holds it back. In one more run, 1 to 1,
-the process of buffer and learner is stopped for 5 s (SIGSTOP) and goes on.
+the process of buffer and learner is stopped for 5 s (SIGSTOP) and then continues.
 
-What counts is consumed / received over every window of 10 s after the warm-up: how far it is from the ratio
-of the config at worst. The last two columns are the shares of time in which each side worked.
+The measure is consumed / received over every window of 10 s after the warm-up, and its greatest distance from
+the config's ratio. The last two columns are the shares of time in which each side worked.
 
     python benchmarks/balance.py [--cases 1 4 0.25 suspended] [--seconds 30] [--set KEY=VALUE ...]
 """
@@ -30,12 +30,12 @@ from tianji_cli.config.loader import load_config
 HERE = Path(__file__).resolve().parent
 WINDOW_S = 10.0
 MOST = 0.03
-"""Of the target that any window may be off."""
+"""Maximum relative distance of any window's ratio from the target."""
 SUSPENDED_S = 5.0
 
 
 def windows(rows: Sequence[Row]) -> list[float]:
-    """Consumed / received over every stretch of 10 s that begins and ends with a row."""
+    """Consumed / received over every window of 10 s that begins and ends with a row."""
     ratios = []
     last = 0
     for first in rows:
@@ -49,12 +49,12 @@ def windows(rows: Sequence[Row]) -> list[float]:
 
 
 def rate(rows: Sequence[Row], key: str) -> float:
-    """Mean growth a second over the rows."""
+    """Mean growth of a value a second over the rows."""
     return float((rows[-1][key] - rows[0][key]) / (rows[-1]["elapsed_s"] - rows[0]["elapsed_s"]))
 
 
 def busy(rows: Sequence[Row], *roles: str) -> float:
-    """Median share of time in which roles of one process worked, together."""
+    """Median share of time in which the roles of one process worked, summed over these roles."""
     shares = []
     for row in rows:
         shown = [value for name, value in row["busy"].items() if name.partition("-")[0] in roles]
@@ -64,7 +64,7 @@ def busy(rows: Sequence[Row], *roles: str) -> float:
 
 
 def describe(case: str, rows: Sequence[Row]) -> Row:
-    """One row of the table."""
+    """Make a row of the table; exits if the run is shorter than a window."""
     ratios, target = windows(rows), rows[-1]["replay_ratio_target"]
     if not ratios:
         raise SystemExit(f"{case}: too short for a window of {WINDOW_S:g} s; --seconds would help")
@@ -83,7 +83,7 @@ def describe(case: str, rows: Sequence[Row]) -> Row:
 
 
 def train(options: argparse.Namespace, case: str, *slowing: str) -> list[Row]:
-    """Make one run, in which the learner is suspended if the case says so; its rows."""
+    """Train once, and suspend the learner in the case "suspended"; returns the run's rows."""
     with tempfile.TemporaryDirectory() as directory:
         training = Training(
             options.tianji, options.config, [*options.set, *slowing], options.seconds, Path(directory)
@@ -97,7 +97,7 @@ def train(options: argparse.Namespace, case: str, *slowing: str) -> list[Row]:
 
 
 def slowing(speed: float, asked_per_s: float, num_envs: int) -> list[str]:
-    """Settings of an actor that makes ``speed`` times what is asked for."""
+    """Settings of an actor that makes ``speed`` times the asked steps a second."""
     return [
         'environment.type="slowed_gym:SlowedGym"',
         f'experiment.extensions=["{HERE}"]',

@@ -1,8 +1,8 @@
-"""How often a second an update rule updates when batches lie ready and nothing else is to be done.
+"""Measures the updates a second of an update rule with ready batches and no other work.
 
     python benchmarks/bare_update.py [--config PATH] [--seconds S] [--cores N ...] [--set KEY=VALUE ...]
 
-With ``--busy`` it steps the environments instead, as an actor that waits for nothing, until it is killed.
+With ``--busy`` it steps the environments instead, like an actor that never waits, until it is killed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import sys
 import time
 
-# Before numpy and torch read them; who has more cores to give sets them.
+# numpy and torch read these variables when they are imported; a caller with more cores sets them.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
@@ -29,14 +29,14 @@ from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.worker.builder import Builder
 
 READY = 64
-"""Batches, taken in turn: more than the nearest caches hold."""
+"""Number of batches, used in turn: more than the nearest caches hold."""
 CAPACITY = 20_000
 ROUND = 50
-"""Updates between two looks at the clock, and before the first."""
+"""Updates between two looks at the clock, and to warm up."""
 
 
 def updates_per_s(builder: Builder, config: JobConfig, seconds: float) -> float:
-    """Update for so long."""
+    """Update for ``seconds``; returns updates a second."""
     training, fields = config.replay_settings, fields_of(builder)
     settings = ReplaySettings(CAPACITY, "uniform", training.n_step, training.gamma, memory="ram")
     replay = Replay(builder.layout, settings, agent_fields=fields, seed=1)
@@ -44,7 +44,7 @@ def updates_per_s(builder: Builder, config: JobConfig, seconds: float) -> float:
     ready = [BatchArrays(BatchLayout.of(builder.layout, training.batch_size, fields)) for _ in range(READY)]
     for arrays in ready:
         replay.sample(arrays)
-    embryo = builder.trained_embryo()  # Where the config has it compute.
+    embryo = builder.trained_embryo()  # It computes on the config's device.
     assert isinstance(embryo, ReplayEmbryo)
     batches = itertools.cycle([arrays.batch for arrays in ready])
     for batch in itertools.islice(batches, ROUND):
@@ -61,7 +61,7 @@ def updates_per_s(builder: Builder, config: JobConfig, seconds: float) -> float:
 
 
 def step_environments(builder: Builder, config: JobConfig) -> None:
-    """Choose actions and step, for ever."""
+    """Choose actions and step the environments, for ever."""
     number = config.environment.num_envs
     agent, environment = builder.agent(builder.model(), number, 1), builder.environment(number)
     row = {spec.name: np.zeros((number, *spec.shape), spec.dtype) for spec in builder.layout.fields}

@@ -1,8 +1,8 @@
 """Do the defaults learn? Trains `tianji train --env ID --agent NAME` without any other setting, and plays.
 
-The agent of each environment was named before anything was measured. What is judged is the last policy,
-greedily, in episodes that begin as none of the training's did. A training ends where the defaults end it, or
-when --minutes are over.
+The agent of each environment was named before anything was measured. The last policy (or --checkpoint) plays
+greedily in episodes whose seeds the training did not have. A training ends where the defaults end it, or
+after --minutes.
 
     python benchmarks/defaults.py --json defaults.json           # all rows, three seeds, five minutes each
     python benchmarks/defaults.py --only CartPole-v1 --seeds 1 --minutes 0.3
@@ -10,15 +10,15 @@ when --minutes are over.
     python benchmarks/defaults.py --mujoco ppo --out runs/mujoco # eight tasks, 400,000 steps, five seeds
     python benchmarks/defaults.py --mujoco sac --out runs/mujoco # likewise, 100,000 steps
 
-With --mujoco the other side is data that is kept: benchmarks/peers/sb3_mujoco.py fills
-benchmarks/data/sb3_mujoco.jsonl, and tasks that are not there yet are left out. Returns are compared by how
-far they are above those of random actions, since some are negative: a task's ratio is (ours - random) /
-(theirs - random), of means over seeds, and that of all tasks the geometric mean of these, in which one below
-0.01 counts as 0.01. Intervals are bootstrap ones of 95 %: seeds of both sides are drawn anew.
+With --mujoco the peer's results are stored data: benchmarks/peers/sb3_mujoco.py fills
+benchmarks/data/sb3_mujoco.jsonl, and tasks that are not there yet have no ratio. Some returns are negative,
+so all are taken above those of random actions: a task's ratio is (ours - random) / (theirs - random), of
+means over seeds, and the ratio of all tasks is the geometric mean of these, in which a ratio below 0.01
+counts as 0.01. Intervals are bootstrap intervals of 95 %, which draw the seeds of both sides anew.
 
-The table is Markdown. A row whose package is missing, or that is refused, says so. Each training stays in
---out and is not repeated: what was interrupted goes on. The two sides take turns; the peer's torch has one
-thread.
+The table is Markdown. A row says if its package is missing or the training is refused. Each result stays in
+--out and is not measured again, so an interrupted benchmark continues. The two sides take turns; the peer's
+torch has one thread.
 """
 
 from __future__ import annotations
@@ -45,22 +45,23 @@ import numpy as np
 
 HERE: Final = Path(__file__).resolve().parent
 EVAL_SEED: Final = 1_000_003
-"""Of the environments in which policies play; trainings have the small ones."""
+"""Seed of the environments in which policies play; trainings have small seeds."""
 EVAL_S: Final = 1200.0
-"""Longest that an evaluation may take."""
+"""Maximum seconds of an evaluation."""
 ENV_STEPS: Final = 1_000_000
-"""After which the defaults end a training without images, and the peer's, too."""
+"""Environment steps of the peer's trainings, and of trainings by the defaults without images."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is trained where, and what it should reach.
+    """An environment and the agent to train there, with its target.
 
     Attributes:
-        target: mean return, at least; None: more than the peer's.
-        episodes: of an evaluation; fewer where they are slow.
-        package: that registers the environment, and the module to look for; empty if gymnasium does.
-        env_steps: after which a training ends; None: where the defaults end it.
+        target: least mean return; None to reach the median of the peer's.
+        episodes: episodes of an evaluation; fewer where they are slow.
+        package: package that the environment needs; empty if gymnasium is enough.
+        module: module by which to find the package.
+        env_steps: end of a training; None where the defaults end it.
     """
 
     env: str
@@ -73,7 +74,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The id without the module that registers it."""
+        """Id of the environment without the module that registers it."""
         return self.env.rpartition(":")[2]
 
 
@@ -110,13 +111,14 @@ DRAWS: Final = 10_000
 
 @dataclass
 class Outcome:
-    """What came of a row.
+    """Results of a row.
 
     Attributes:
-        env: as it was trained: of an id whose version is not installed the newest.
-        runs: a training each: ``seed``, ``mean``, ``episodes``, ``env_steps``, ``train_s``.
-        peer: likewise, of Stable-Baselines3.
-        missing: why there are none; empty if there are.
+        env: id of the trained environment: the newest version if the row's is not installed.
+        runs: a dict for each training, with ``seed``, ``mean``, ``episodes``, ``env_steps``, ``train_s``,
+            ``updates`` and ``reason``.
+        peer: trainings of Stable-Baselines3, without ``updates`` and ``reason``.
+        missing: reason why there are no trainings; empty if there are.
     """
 
     row: Row
@@ -127,7 +129,7 @@ class Outcome:
 
     @property
     def reached(self) -> int | None:
-        """How many seeds have reached the target; None where there is nothing to compare with."""
+        """Number of seeds that reached the target; None without a target or a peer."""
         target = self.row.target
         if target is None:
             target = statistics.median(run["mean"] for run in self.peer) if self.peer else None
@@ -135,7 +137,7 @@ class Outcome:
 
 
 def installed(env: str) -> str:
-    """Find the newest version of an id if gymnasium does not have this one."""
+    """Return the newest version of an id if gymnasium does not have this version; otherwise the id itself."""
     stem, _, version = env.rpartition("-v")
     pattern = re.compile(rf"{re.escape(stem)}-v(\d+)")
     versions = [int(found[1]) for known in gymnasium.registry if (found := pattern.fullmatch(known))]
@@ -143,7 +145,7 @@ def installed(env: str) -> str:
 
 
 def execute(command: Sequence[str], log: Path) -> str:
-    """Run a command with its output in ``log``; returns its last line if it failed."""
+    """Run a command with its output in ``log``; returns the last line if the command failed, or ""."""
     with log.open("w") as output:
         done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
     lines = log.read_text(errors="replace").split("\n")
@@ -158,7 +160,7 @@ class Bench:
         self._directory = directory
 
     def run(self, row: Row) -> Outcome:
-        """Train a row with all seeds, here and with the peer in turns."""
+        """Train a row with all seeds, with tianji and the peer in turns."""
         outcome = Outcome(row, installed(row.env))
         if row.module and find_spec(row.module) is None:
             outcome.missing = f"missing: pip install {row.package}"
@@ -217,7 +219,7 @@ class Bench:
 
     @staticmethod
     def _succeed(command: Sequence[str], log: Path, report: Path) -> None:
-        """Run a command that writes a report, unless it did before."""
+        """Run a command that writes a report, unless the report exists; exits if the command fails."""
         failed = "" if report.exists() else execute(command, log)
         if failed:
             sys.exit(f"{' '.join(command)}\nfailed: {failed}\nits output: {log}")
@@ -232,7 +234,7 @@ class Bench:
 
 
 def kept_returns(path: Path = KEPT) -> dict[tuple[str, str, int], list[dict[str, Any]]]:
-    """Read the peer's kept trainings by environment, agent and env steps; random actions are an agent."""
+    """Read the peer's stored trainings by environment, agent and env steps; "random" is an agent, too."""
     found: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         run = json.loads(line)
@@ -242,14 +244,18 @@ def kept_returns(path: Path = KEPT) -> dict[tuple[str, str, int], list[dict[str,
 
 @dataclass(frozen=True)
 class Scores:
-    """A task's returns above those of random actions, a number for each seed."""
+    """A task's returns above those of random actions, one for each seed."""
 
     task: str
     ours: np.ndarray
     theirs: np.ndarray
 
     def ratio(self, generator: np.random.Generator | None = None, draws: int = 1) -> np.ndarray:
-        """Ratio of means, ``draws`` times; with a generator of seeds that are drawn anew."""
+        """Ratio of means over seeds, at least ``WORST_RATIO``; a generator draws the seeds anew each time.
+
+        Returns:
+            Ratios, ``[draws]``.
+        """
         means = []
         for scores in (self.ours, self.theirs):
             drawn = np.tile(scores, (draws, 1)) if generator is None else generator.choice(
@@ -260,7 +266,7 @@ class Scores:
 
 
 def compare(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Write the ratios to the kept data as Markdown, by task and of all tasks of an agent."""
+    """Write the ratios to the stored data as Markdown, of each task and of all tasks of an agent."""
     kept = kept_returns()
     for agent in MUJOCO_STEPS:
         scores = []

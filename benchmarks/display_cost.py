@@ -1,10 +1,10 @@
-"""What the live display costs a training: env steps a second on a terminal with it, and with `--quiet`.
+"""Measures the cost of the live display: env steps a second on a terminal with it, and with `--quiet`.
 
     python benchmarks/display_cost.py [--config PATH] [--set KEY=VALUE] [--pairs 8] [--seconds 6]
                                       [--json PATH]
 
-Both run on a pseudo-terminal of 100 columns that is read, in turns. The figure is a median over pairs, each
-of which is compared within itself, with its standard error. Leave the machine alone meanwhile.
+Both run in turns on a pseudo-terminal of 100 columns whose output is read. The result is the median over
+pairs of the ratio within a pair, with its standard error. Leave the machine alone meanwhile.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ def rate(options: argparse.Namespace, *, quiet: bool) -> float:
 
 
 def read_to_the_end(terminal: int) -> bytes:
-    """Take what is written to a terminal until the last program has closed it."""
+    """Read a terminal's output until the last program has closed it."""
     shown = bytearray()
     try:
         while piece := os.read(terminal, READ_BYTES):
             shown += piece
-    except OSError:  # Linux says so at the end, in place of an empty piece.
+    except OSError:  # Linux raises this at the end, in place of an empty read.
         pass
     os.close(terminal)
     return bytes(shown)
 
 
 def pairs_of_trainings(options: argparse.Namespace) -> Iterator[tuple[float, float]]:
-    """Env steps a second without and with the display; which comes first changes each time."""
+    """Yield env steps a second without and with the display; the order of the two trainings alternates."""
     for number in range(options.pairs):
         first = rate(options, quiet=number % 2 == 0)
         second = rate(options, quiet=number % 2 == 1)

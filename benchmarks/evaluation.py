@@ -1,7 +1,8 @@
-"""What evaluations while training cost: env steps a second with and without them, in turns.
+"""Measures the cost of evaluations while training: env steps a second with and without them, in turns.
 
-Learner and actor share one core in all cases. There is no examiner (``without``), or one that evaluates
-without a pause, on a core of its own (``own``) or on that same core (``shared``), as the meekest of them.
+Learner and actor share one core in all cases. There is no examiner (``without``), or an examiner that
+evaluates without a pause, on a core of its own (``own``) or on the shared core (``shared``), with the lowest
+priority.
 
     python benchmarks/evaluation.py [--config PATH] [--seconds 10] [--rounds 7] [--json PATH]
 """
@@ -22,15 +23,15 @@ from tianji_cli.telemetry.machine import cpu_model
 from tianji_lab.environment import busy_share
 
 LEAST = 0.97
-"""Of the throughput without, where the examiner has a core of its own."""
+"""Least share of the throughput without evaluations if the examiner has a core of its own."""
 STARTS_S, SETTLES_S = 5.0, 2.0
-"""What a run takes until its processes are put on their cores, about; and of training before it counts."""
+"""Approximate seconds from a run's start to the placement of its processes, and from there to the count."""
 CASES = ("without", "own", "shared")
 ENDLESSLY = "experiment.evaluation={ every_s = 0.001, episodes = 20 }"
 
 
 def steps_per_s(case: str, options: argparse.Namespace, cores: list[int]) -> float:
-    """Train once; env steps a second after processes were put on their cores."""
+    """Train once; returns env steps a second after the placement of the processes."""
     settings = [*options.set, "distribution.actor.num=1", "distribution.pin_cores=false"]
     settings += [] if case == "without" else [ENDLESSLY]
     with tempfile.TemporaryDirectory() as place:

@@ -1,12 +1,12 @@
-"""What there is to measure on a machine with a GPU and 16 cores, in parts of at most nine minutes each.
+"""Runs tests and measurements for a machine with a GPU and 16 cores, in parts of at most nine minutes each.
 
     python benchmarks/gpu.py --out gpu                # all parts, one after another
     python benchmarks/gpu.py --out gpu --parts tests updates
     python benchmarks/gpu.py --list
 
-A part is a command; what it prints goes to OUT/PART.log, and its figures beside that. OUT/gpu.md is a table
-of all parts that were run so far, with their figures beside what they should be; OUT/gpu.json is the same. A
-part that fails or takes too long does not keep the next from being run; the exit status says how many did.
+A part is a command; its output goes to OUT/PART.log, and its report to a file in OUT. OUT/gpu.md is a table
+of all parts so far, with results and targets; OUT/gpu.json has the same contents. The next part runs also
+after a part that fails or takes too long; the exit status is the number of such parts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, Final
 
 LIMIT_S: Final = 540.0
 ENDS_S: Final = 20.0
-"""For a part that is told to end; then it is killed."""
+"""Seconds from SIGTERM to SIGKILL for a part that takes too long."""
 ROOT: Final = Path(__file__).parents[1]
 PONG: Final = str(ROOT / "configs" / "ppo_pong_gpu.toml")
 REPLAYED: Final = str(ROOT / "configs" / "dqn_pong_gpu.toml")
@@ -37,13 +37,13 @@ PPO_UPDATE: Final = str(ROOT / "benchmarks" / "ppo_update.py")
 
 @dataclass(frozen=True)
 class Part:
-    """A command that is run by itself.
+    """A command that tests or measures.
 
     Attributes:
-        words: its words after the interpreter.
-        what: that it measures, and what it should come to.
-        report: where it leaves its figures, as JSON; None: what it prints last says them.
-        figures: says them in a few words.
+        words: words of the command after the interpreter.
+        what: quantity that it measures, and its target.
+        report: JSON file with the results; None if the last line of the output has them.
+        figures: sums up the report in a few words.
     """
 
     words: tuple[str, ...]
@@ -54,11 +54,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a part went.
+    """Result of a part.
 
     Attributes:
-        status: exit status; None: it took too long and was killed.
-        came_to: its figures; what it printed last, where it has left none.
+        status: exit status; None if the part took too long and was killed.
+        came_to: summary of the report; without a report, the last line of the output.
     """
 
     part: str
@@ -69,7 +69,7 @@ class Outcome:
 
 
 def of_updates(report: Any) -> str:
-    """Say what `updates.py` has measured."""
+    """Sum up the report of `updates.py`."""
     flowing, bare, share = (
         median(row[name] for row in report["rows"]) for name in ("flowing", "bare_idle", "of_idle")
     )
@@ -77,25 +77,25 @@ def of_updates(report: Any) -> str:
 
 
 def of_ppo(report: Any) -> str:
-    """Say what `ppo_update.py` has measured."""
+    """Sum up the report of `ppo_update.py`."""
     return ", ".join(f"{name} {row['median']:.1f}" for name, row in report["rows"].items())
 
 
 def of_pong(summary: Any) -> str:
-    """Say when a training was at 18, or how far it came."""
+    """Time at which a training reached 18, or its best mean return."""
     at, returns = summary["time_to"]["18"], summary["returns"]
     how_far = f"best mean return {returns['best_mean_100']} after {summary['train_s']:.0f} s: missed"
     return how_far if at is None else f"18 after {at:.1f} s"
 
 
 def of_scaling(report: Any) -> str:
-    """Say how many env steps each setting makes a second."""
+    """Env steps a second of each setting."""
     rows = ((row["setting"], row["produced_per_s"]["median"]) for row in report["rows"])
     return ", ".join(f"{setting} {steps:,.0f}" for setting, steps in rows)
 
 
 def of_profile(report: Any) -> str:
-    """Say which split is recommended, and what came of those that were trained."""
+    """Sum up the recommended split, and predicted and measured rates of the splits that were trained."""
     split = report["recommended"]
     chosen = f"{split['learners']} learners of {split['learner_cores']} cores, {split['actors']} actors"
     checks = ", ".join(f"{one['predicted']:,.0f}/{one['measured']:,.0f}" for one in report["verify"])
@@ -103,7 +103,7 @@ def of_profile(report: Any) -> str:
 
 
 def parts(out: Path) -> dict[str, Part]:
-    """Name all parts; their figures go to ``out``."""
+    """Make all parts, with reports in ``out``."""
     tianji = ("-m", "tianji_cli")
 
     def scaling(figure: str, *more: str) -> Part:
@@ -114,7 +114,7 @@ def parts(out: Path) -> dict[str, Part]:
 
     updates, ppo, pong, profile = (out / f"{name}.json" for name in ("updates", "ppo", "pong", "profile"))
     run_of_pong = ("--out", str(out / "runs"), "--json", str(pong), "--quiet")
-    # Training and evaluation fit the limit together; 18 is a mean over 100 games already.
+    # Training and evaluation together fit the limit. Ten games are enough: 18 is a mean over 100 games.
     limits = ("stop.wall_s=420", "eval_episodes=10", "eval_max_s=60", "plots=false")
     in_time = tuple(word for limit in limits for word in ("--set", f"experiment.{limit}"))
     return {
@@ -164,7 +164,7 @@ def run(name: str, part: Part, out: Path) -> Outcome:
             os.killpg(child.pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(ENDS_S)
-            with contextlib.suppress(ProcessLookupError):  # Whatever is left of it would keep the GPU busy.
+            with contextlib.suppress(ProcessLookupError):  # Remaining processes would keep the GPU busy.
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
             status = None
@@ -176,7 +176,7 @@ def run(name: str, part: Part, out: Path) -> Outcome:
 
 
 def write(outcomes: Sequence[Outcome], out: Path) -> None:
-    """Write what is known of all parts, as JSON and as a table."""
+    """Write the results of all parts, as JSON and as a table."""
     (out / "gpu.json").write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=2))
     rows = []
     for one in outcomes:
@@ -188,7 +188,7 @@ def write(outcomes: Sequence[Outcome], out: Path) -> None:
 
 
 def earlier(out: Path) -> dict[str, Outcome]:
-    """Read what parts came to that were run before."""
+    """Read the results of earlier parts."""
     try:
         found = json.loads((out / "gpu.json").read_text())
     except FileNotFoundError:
@@ -197,7 +197,7 @@ def earlier(out: Path) -> dict[str, Outcome]:
 
 
 def main() -> None:
-    """Run what was asked for."""
+    """Run the named parts, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("gpu"))
     parser.add_argument("--parts", nargs="+", help="names, as --list has them (default: all)")
@@ -209,7 +209,7 @@ def main() -> None:
         return
     if unknown := set(options.parts or ()) - known.keys():
         parser.error(f"no part is called {', '.join(sorted(unknown))}; they are {', '.join(known)}")
-    import torch  # noqa: PLC0415 - --list and --help do without
+    import torch  # noqa: PLC0415 - --list and --help do not need it
 
     if not torch.cuda.is_available():
         parser.error("torch finds no CUDA device on this machine")

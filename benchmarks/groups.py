@@ -1,15 +1,15 @@
-"""What does grouping cost? Two groups with half the actors each against one group, on the same cores.
+"""Does grouping cost throughput? Two groups with half the actors each against one group, on the same cores.
 
 Both train the same config on all usable cores: one group with 2 actors and a learner, and two groups with an
-actor and a learner each. Every learner has the same rollout and minibatches, and every actor as many
-environments, so that a sample costs the same work in either; what differs is that there are two learners,
-whose parameters the root averages every ``sync_interval`` updates, and one process more to take turns with.
-Processes are not pinned: three or four of them on two cores are the scheduler's to place. Trainings take
-turns, so that what disturbs the machine disturbs both.
+actor and a learner each. Every learner has the same rollout and minibatches, and every actor the same number
+of environments, so that a sample costs the same work in both. The difference: two groups have two learners,
+whose parameters the root averages every ``sync_interval`` updates, and one process more. Processes are not
+pinned: the scheduler places three or four of them on two cores. Trainings take turns, so that a disturbance
+of the machine disturbs both.
 
     python benchmarks/groups.py [--repeats 5] [--seconds 8] [--actors 2] [--set KEY=VALUE ...]
 
-Whether two groups learn is `benchmarks/learning.py --config ppo_cartpole_groups --seeds 1 2 3 4 5`.
+Do two groups learn? See `benchmarks/learning.py --config ppo_cartpole_groups --seeds 1 2 3 4 5`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tianji_lab.scaling.study import settled_rates
 from tianji_lab.training import read_summary, train_once
 
 MOST = 0.10
-"""Of the throughput of one group that two of them may cost."""
+"""Maximum share of one group's throughput that two groups may lose."""
 QUANTITIES = ("produced", "received", "consumed")
 
 
@@ -49,7 +49,7 @@ def settings(groups: int, options: argparse.Namespace, seed: int) -> list[str]:
 
 
 def train(groups: int, options: argparse.Namespace, seed: int, place: Path) -> dict[str, Any]:
-    """Make one training; its rates a second, and how often the root averaged."""
+    """Train once; returns the rates a second, and how often the root averaged."""
     run = train_once(options.config, settings(groups, options, seed), name=f"groups-{groups}", place=place)
     summary = read_summary(run)
     rates = settled_rates(read_metrics(run.metrics), run)
@@ -85,7 +85,7 @@ def main() -> int:
 
 
 def train_in_turns(options: argparse.Namespace) -> dict[int, list[dict[str, Any]]]:
-    """Train one group and two with each seed; the trainings by number of groups."""
+    """Train one group and two groups with each seed; returns the trainings by number of groups."""
     found: dict[int, list[dict[str, Any]]] = {1: [], 2: []}
     with tempfile.TemporaryDirectory() as place:
         for seed in range(1, options.repeats + 1):
@@ -95,12 +95,12 @@ def train_in_turns(options: argparse.Namespace) -> dict[int, list[dict[str, Any]
 
 
 def rounds_of(trainings: list[dict[str, Any]]) -> list[int]:
-    """How often the root averaged in each training."""
+    """Number of the root's averages in each training."""
     return [one["averaging"]["rounds"] for one in trainings]
 
 
 def report(found: dict[int, list[dict[str, Any]]]) -> dict[str, float]:
-    """Print the rates, and what two groups cost; give that, as shares."""
+    """Print the rates, and the cost of two groups; returns the cost as a share of each rate."""
     print(f"{'groups':>6} " + " ".join(f"{name + '/s':>31}" for name in QUANTITIES) + "  averages, each")
     for groups, trainings in found.items():
         cells = [spread([one[name] for one in trainings]) for name in QUANTITIES]
@@ -114,7 +114,7 @@ def report(found: dict[int, list[dict[str, Any]]]) -> dict[str, float]:
 
 
 def judge(consumed: float, rounds: list[int]) -> bool:
-    """Say whether grouping costs little; groups that were never averaged are none, whatever they cost."""
+    """Whether grouping costs at most ``MOST``; False if the root never averaged in some training."""
     if not all(rounds):
         print(
             f"# the two groups were never averaged in {rounds.count(0)} of {len(rounds)} trainings: ", end=""
@@ -127,13 +127,13 @@ def judge(consumed: float, rounds: list[int]) -> bool:
 
 
 def cost(found: dict[int, list[dict[str, Any]]], name: str) -> float:
-    """Share of the median with one group that two groups lose."""
+    """Share of one group's median rate that two groups lose."""
     one, two = (statistics.median(training[name] for training in found[groups]) for groups in (1, 2))
     return float(1 - two / one)
 
 
 def spread(rates: list[float]) -> str:
-    """Write the median, the least and the most."""
+    """Format the median, the least and the most."""
     return f"{statistics.median(rates):,.0f} [{min(rates):,.0f}, {max(rates):,.0f}]"
 
 

@@ -1,7 +1,7 @@
-"""Hartmann's function of six numbers as an environment: episodes of one step that pay minus its value.
+"""Hartmann's function of six numbers as an environment: an episode is one step, its reward minus the value.
 
-The best return is 3.322 (Dixon and Szegö, 1978). ``[sweep.parameters]`` searches the point, an option of the
-environment.
+The best return is 3.322 (Dixon and Szegö, 1978). ``[sweep.parameters]`` searches for the best point, which is
+an option of the environment.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ P = 1e-4 * np.array(
 
 
 def minus_hartmann6(x: Any) -> float:
-    """Return what is to be made large, at a point of the cube from 0 to 1: float [6]."""
+    """Return minus the function, which the sweep maximises, at a point of the cube from 0 to 1: float [6]."""
     return float(ALPHA @ np.exp(-(A * (np.asarray(x) - P) ** 2).sum(axis=1)))
 
 
 class Hartmann6(gymnasium.Env):
-    """Pays minus the function's value at a point that is fixed, whatever is done."""
+    """Environment whose reward is minus the function's value at a fixed point, for every action."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
     action_space = gymnasium.spaces.Discrete(2)

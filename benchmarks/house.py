@@ -1,7 +1,7 @@
-"""Counts what a reader of the sources has to hold in mind: files, lines, code, classes, prose.
+"""Counts the things that a reader of the sources has to hold in mind: files, lines, code, classes, prose.
 
-Code is what is left of a file without blank lines, comments and docstrings. A riddle is a docstring that
-begins like an answer to a question that nobody asked ("What ...", "Of ..."), and asks none itself.
+Code is a file without blank lines, comments and docstrings. A riddle is a docstring that begins like an
+answer to a question that nobody asked ("What ...", "Of ..."), and asks none itself.
 
     python benchmarks/house.py [ROOT]
 """

@@ -1,10 +1,10 @@
 """Do two learners learn what one would? The learning curves of both at equal total batch, actors in step.
 
-Each seed is trained with one learner and with two that divide every rollout and minibatch, with
-``mode = "sync"``. Environments are slowed down to so many steps a second, because a learner reports by the
-clock: faster ones would be over before their curve has points enough. What counts is the interquartile mean
-of the return over seeds, on a grid of env steps, with its 95 % bootstrap interval: whether that of two
-learners lies inside the interval of one at every point.
+Each seed trains with one learner, and with two that divide every rollout and minibatch, with
+``mode = "sync"``. Environments are slowed down to --steps-per-s steps a second, because a learner reports by
+the clock: a faster training would end before its curve has enough points. The measure is the interquartile
+mean of the return over seeds, on a grid of env steps, with its 95 % bootstrap interval: the mean of two
+learners should lie inside the interval of one at every point.
 
     python benchmarks/learners.py [--seeds 10] [--first-seed 1] [--env-steps 200000] [--steps-per-s 25000] ...
 """
@@ -34,12 +34,12 @@ from tianji_lab.training import read_summary, train_once
 HERE = Path(__file__).resolve().parent
 RESAMPLES = 10_000
 LEAST_SEEDS = 5
-"""With fewer, the interquartile mean leaves hardly any out, and an interval is that of a few values."""
+"""Least number of seeds: with fewer, the interquartile mean leaves out hardly any value."""
 Array = npt.NDArray[np.float64]
 
 
 def train(learners: int, seed: int, options: argparse.Namespace, num_envs: int, place: Path) -> Curve:
-    """Make one training; its learning curve."""
+    """Train once; returns the learning curve."""
     settings = [
         'environment.type="slowed_gym:SlowedGym"',
         f'experiment.extensions=["{HERE}"]',
@@ -57,14 +57,14 @@ def train(learners: int, seed: int, options: argparse.Namespace, num_envs: int, 
 
 
 def band(curves: list[Curve], grid: Array) -> Estimate:
-    """Interquartile means over seeds and their intervals at each point of a grid."""
+    """Estimate interquartile means over seeds and their intervals at each point of a grid."""
     values = np.stack([values_on(grid, curve, "env_steps", held=False) for curve in curves])
     return estimate(values, resamples=RESAMPLES)
 
 
 def draw(grid: Array, bands: dict[int, Estimate], path: Path) -> None:
     """Draw both curves and their intervals into a PNG file."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - a second
+    from matplotlib.figure import Figure  # noqa: PLC0415 - the import takes a second
     from matplotlib.ticker import EngFormatter  # noqa: PLC0415
 
     from tianji_cli.runs.comparison.figures import draw_band  # noqa: PLC0415
@@ -109,7 +109,7 @@ def main() -> int:
             for learners, of in curves.items():
                 of.append(train(learners, seed, options, num_envs, Path(place)))
     every = [curve for of in curves.values() for curve in of]
-    # Where all of them have a return; none is carried on beyond its end.
+    # The grid covers the env steps at which all curves have a return; no curve continues beyond its end.
     grid = np.linspace(*stretch(every, "env_steps", [False] * len(every)), options.points)
     bands = {learners: band(of, grid) for learners, of in curves.items()}
     inside = report(grid, bands)
@@ -125,7 +125,7 @@ def main() -> int:
 
 
 def report(grid: Array, bands: dict[int, Estimate]) -> list[bool]:
-    """Print a row for each point; say at which the mean of two learners lies inside the interval of one."""
+    """Print a row for each point; returns where the mean of two learners lies in the interval of one."""
     one, two = bands[1], bands[2]
     inside = [bool(low <= iqm <= high) for iqm, low, high in zip(two.iqm, one.low, one.high, strict=True)]
     print(f"{'env steps':>10} {'one learner':>26} {'two learners':>26}")
@@ -138,7 +138,7 @@ def report(grid: Array, bands: dict[int, Estimate]) -> list[bool]:
 def document(
     options: argparse.Namespace, busy: float, grid: Array, bands: dict[int, Estimate]
 ) -> dict[str, Any]:
-    """Everything, for a JSON file."""
+    """Make the contents of the JSON file."""
     return {
         "config": options.config,
         "seeds": [options.first_seed, options.first_seed + options.seeds - 1],

@@ -1,4 +1,4 @@
-"""Does it learn? Trains shipped configs over seeds and holds the evaluation against its target.
+"""Does it learn? Trains shipped configs over seeds and compares the evaluation with its target.
 
 python benchmarks/learning.py                                    # all, three seeds each
 python benchmarks/learning.py --config impala_cartpole --seeds 1000-1029
@@ -32,17 +32,17 @@ TARGETS = {
     "dqn_cartpole": 475.0,
     "dqn_lunarlander": 200.0,
 }
-"""Mean return of 100 greedy episodes after training, at least."""
+"""Least mean return of 100 greedy episodes after training, by config."""
 
 
 def seeds(text: str) -> list[int]:
-    """Seeds from ``7`` or ``1000-1029``, both ends included."""
+    """Parse seeds from ``7`` or ``1000-1029``, both ends included."""
     first, _, last = text.partition("-")
     return list(range(int(first), int(last or first) + 1))
 
 
 def train(tianji: str, config: str, overrides: Sequence[str], seed: int, out: Path) -> dict[str, Any]:
-    """The summary of one run."""
+    """Train once; returns the run's summary."""
     summary = out / f"{config}-{seed}.json"
     settings = [word for setting in (*overrides, f"experiment.seed={seed}") for word in ("--set", setting)]
     command = [tianji, "train", f"configs/{config}.toml", *settings]

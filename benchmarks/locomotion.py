@@ -1,19 +1,19 @@
-"""MuJoCo tasks: what so many env steps come to, and how long they take, beside Stable-Baselines3.
+"""Compares tianji and Stable-Baselines3 on MuJoCo tasks: returns after equal env steps, and time.
 
     python benchmarks/locomotion.py --config configs/ppo_hopper.toml --seeds 5 --out runs/locomotion
     python benchmarks/locomotion.py --config CONFIG --env-steps N --sb3 ENV/bin/python --out DIR --json PATH
     python benchmarks/locomotion.py --config CONFIG --recipe ours --sb3 ENV/bin/python --out DIR
 
-For each seed tianji trains the config to so many env steps, and Stable-Baselines3 the same task with the
-same algorithm: with its own settings (``peers/sb3_locomotion.py`` says which), or PPO with the config's, as
-``--recipe ours`` asks. Greedy episodes are played with both last policies. Results are interquartile means
-over seeds with 95 % bootstrap intervals. Each training stays in ``--out`` and is not repeated: what was
-interrupted goes on. Leave the machine alone meanwhile.
+For each seed tianji trains the config for --env-steps, and Stable-Baselines3 the same task with the same
+algorithm: with its own settings (see ``peers/sb3_locomotion.py``), or with ``--recipe ours`` PPO with the
+config's settings. Both last policies play greedy episodes. Results are interquartile means over seeds with
+95 % bootstrap intervals. Each training stays in ``--out`` and is not repeated, so an interrupted benchmark
+continues. Leave the machine alone meanwhile.
 
-How near does production come to what the cores can make? `tianji profile` measures the parts: seconds
-to step, to choose an action and to learn, each for one env step. M cores that are never idle make
-``M / (t_step + t_act + t_learn)`` env steps a second; the last lines have this bound, and what the trainings
-made of it.
+How near does production come to the limit of the cores? `tianji profile` measures the parts: seconds to step,
+to choose an action and to learn, each for one env step. M cores that are never idle make
+``M / (t_step + t_act + t_learn)`` env steps a second; the last lines have this bound, and the trainings'
+share of it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tianji_lab.training import read_summary, train_once
 
 PEER = Path(__file__).parent / "peers" / "sb3_locomotion.py"
 ALGORITHMS = ("ppo", "sac")
-"""That the peer has."""
+"""Algorithms of the peer's script."""
 COSTS = ("t_step", "t_act", "t_learn")
 COLUMNS = {"return": "mean", "train s": "train_s", "wall s": "wall_s", "env steps": "env_steps"}
 
@@ -51,7 +51,7 @@ Run = dict[str, Any]
 
 
 def train_tianji(options: argparse.Namespace, seed: int) -> Run:
-    """Train the config."""
+    """Train the config with tianji."""
     settings = [
         *options.set,
         f"experiment.seed={seed}",
@@ -79,7 +79,7 @@ def train_peer(options: argparse.Namespace, seed: int) -> Run:
     }
     words = [str(word) for pair in told.items() for word in pair]
     with tempfile.TemporaryDirectory() as place:
-        result = Path(place) / "result.json"  # MuJoCo may have something to say on standard output
+        result = Path(place) / "result.json"  # MuJoCo may print on standard output.
         command = [options.sb3, str(PEER), *words, "--json", str(result)]
         if options.recipe == "ours":
             recipe = Path(place) / "recipe.json"
@@ -92,7 +92,7 @@ def train_peer(options: argparse.Namespace, seed: int) -> Run:
 
 
 def once(options: argparse.Namespace, contender: str, seed: int) -> Run:
-    """Train, unless that was done before."""
+    """Train, unless a result with these options exists; exits if its options are others."""
     asked = {name: getattr(options, name) for name in ("config", "set", "env_steps", "episodes")}
     if contender == "sb3":
         asked |= {"sb3_threads": options.sb3_threads}
@@ -117,7 +117,7 @@ def once(options: argparse.Namespace, contender: str, seed: int) -> Run:
 
 
 def measure_bound(options: argparse.Namespace) -> dict[str, float]:
-    """Env steps a second of cores that are never idle, from what stepping, acting and learning cost alone."""
+    """Compute the env steps a second of cores that are never idle, from the costs of the parts alone."""
     path: Path = options.out / f"{Path(options.config).stem}-profile.json"
     if not path.exists():
         settings = [word for setting in options.set for word in ("--set", setting)]
@@ -135,13 +135,13 @@ def measure_bound(options: argparse.Namespace) -> dict[str, float]:
 
 
 def interval(values: Sequence[float]) -> dict[str, float]:
-    """Interquartile mean over seeds, and its interval."""
+    """Estimate the interquartile mean over seeds, and its interval."""
     of = estimate(np.asarray(values, np.float64))
     return {"iqm": float(of.iqm), "low": float(of.low), "high": float(of.high)}
 
 
 def summarise(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, float]]]:
-    """Figures by contender; ``over tianji`` has the ratios of the same seeds' times."""
+    """Make the table's rows by contender; ``sb3 over tianji`` has the ratios of the same seeds' times."""
     by_contender: dict[str, list[Run]] = {}
     for run in runs:
         by_contender.setdefault(run["contender"], []).append(run)

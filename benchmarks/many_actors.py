@@ -1,13 +1,13 @@
-"""How a job on one host bears many actors: DQN on a CartPole whose step sleeps half a second.
+"""Measures a job with many actors on one host: DQN on a CartPole whose step sleeps half a second.
 
 python benchmarks/many_actors.py [--actors 8 64 250 1000] [--seconds 60] [--json PATH]
 
-Of each number of actors it trains once and interrupts a second job while it starts, and says
+With each number of actors it trains once, interrupts a second job during its start, and prints
 - start: seconds from the command to the first environment step;
-- private: memory that an actor has for itself, and all processes together have in RAM (MB, of 1e6 bytes);
+- private, all: private memory of an actor, and RAM of all processes together (MB, of 1e6 bytes);
 - root: share of a core that the root takes while the job trains;
-- end: seconds from the end of training to that of the command;
-- Ctrl-C: seconds that a command takes to end that is interrupted when half of its actors have started.
+- end: seconds from the end of training to the end of the command;
+- Ctrl-C: seconds from an interrupt, when half of the actors have started, to the end of the command.
 It fails if an account is not exact, a role was restarted, or a command ends too late.
 """
 
@@ -33,11 +33,11 @@ STEP_S = 0.5
 TIANJI = Path(sys.executable).with_name("tianji")
 MB = 1e6
 LATE_S = {True: 3.0, False: 10.0}
-"""How long Ctrl-C may take during a start: of fewer than 1,000 actors, and of so many."""
+"""Maximum seconds of Ctrl-C during a start: with fewer than 1,000 actors (True), and with more (False)."""
 
 
 class Sleeping(gymnasium.Env):
-    """A CartPole whose step sleeps, as that of a remote simulator does: it takes time, and no core."""
+    """CartPole whose step sleeps, as with a remote simulator: a step takes time, but no core."""
 
     def __init__(self) -> None:
         self._inner = gymnasium.make("CartPole-v1")
@@ -52,7 +52,7 @@ class Sleeping(gymnasium.Env):
 
 
 def start(actors: int, seconds: float, out: str) -> subprocess.Popen[bytes]:
-    """Start a job in a session of its own."""
+    """Start a job in a new session, so that a signal reaches only its processes."""
     settings = {
         "experiment.extensions": json.dumps([str(Path(__file__).resolve().parent)]),
         "experiment.stop": f"{{ wall_s = {seconds:g} }}",
@@ -73,10 +73,10 @@ def start(actors: int, seconds: float, out: str) -> subprocess.Popen[bytes]:
 
 
 def until(job: subprocess.Popen[bytes], holds: Callable[[], bool], limit_s: float, what: str) -> None:
-    """Wait for something that a job does.
+    """Wait until a condition of a job holds.
 
     Raises:
-        SystemExit: the job has ended, or took too long.
+        SystemExit: the job has ended, or takes too long.
     """
     deadline = time.monotonic() + limit_s
     while not holds():
@@ -86,7 +86,7 @@ def until(job: subprocess.Popen[bytes], holds: Callable[[], bool], limit_s: floa
 
 
 def actors_of(job: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """Find the actors' processes of a job."""
+    """Find the processes of a job's actors."""
     found = []
     for process in psutil.Process(job.pid).children(recursive=True):
         try:
@@ -98,7 +98,7 @@ def actors_of(job: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 
 def memory_mb(pid: int) -> tuple[float, float]:
-    """Memory that a process has for itself, and its part of what it shares besides."""
+    """Private memory of a process, and its proportional set size (private and its part of shared memory)."""
     with open(f"/proc/{pid}/smaps_rollup") as file:
         fields = {line.split(":")[0]: int(line.split()[1]) for line in file.readlines()[1:]}
     private = fields["Private_Clean"] + fields["Private_Dirty"]
@@ -106,7 +106,7 @@ def memory_mb(pid: int) -> tuple[float, float]:
 
 
 def train(actors: int, seconds: float, out: str) -> dict[str, Any]:
-    """Train once; says what it took."""
+    """Train once; returns times, memory and counts, and exits if an account is wrong."""
     began = time.monotonic()
     job = start(actors, seconds, out)
     run = Path(out, f"actors-{actors}", "1")
@@ -147,7 +147,7 @@ def train(actors: int, seconds: float, out: str) -> dict[str, Any]:
 
 
 def interrupt(actors: int, out: str) -> float:
-    """Interrupt a job when half of its actors have started; gives the seconds that it takes to end."""
+    """Interrupt a job when half of its actors have started; returns the seconds until it ends."""
     job = start(actors, 60, out)
     until(job, lambda: len(actors_of(job)) >= actors // 2, 600, "half of the actors")
     began = time.monotonic()
@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of each training")
     parser.add_argument("--json", metavar="PATH")
     options = parser.parse_args()
-    # Commands in a shell's background ignore SIGINT, and so do their children; a handler ends with exec.
+    # Commands in a shell's background ignore SIGINT, and so do their children; exec resets a handler.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     print(
         f"# load {os.getloadavg()[0]:.1f}, {len(os.sched_getaffinity(0))} cores, {options.seconds:g} s each"

@@ -1,8 +1,8 @@
-"""What teams learn: beside VDN, beside baselines, and on SMAX beside JaxMARL's own QMIX.
+"""Trains teams and compares them: QMIX beside VDN, beside baselines, and on SMAX beside JaxMARL's own QMIX.
 
-Every system is trained by `tianji train` with every seed, in turns, and evaluated greedily at its end.
-Baselines play the same environment behind the same wrapper (`tianji eval RUN --policy`). The share of the gap
-is how far an evaluation is on the way from random actions to the heuristic.
+`tianji train` trains every system with every seed, in turns, and `tianji eval` plays each final policy
+greedily. Baselines play the same environment behind the same wrapper (`tianji eval RUN --policy`). The share
+of the gap is 0 for random actions and 1 for the heuristic.
 
     python benchmarks/multiagent.py two-step                          # 5 seeds, to the configs' own stop rule
     python benchmarks/multiagent.py spread --minutes 10 --out DIR     # QMIX, VDN, MAPPO, MADDPG
@@ -42,9 +42,9 @@ from tianji_lab.environment import busy_share
 from tianji_lab.training import END_S, read_summary, refuse_cut_off, train_once
 
 HEIGHT: Final = 2.6
-"""Of the figure, in inches."""
+"""Height of the figure in inches."""
 EVAL_SEED: Final = 10_000
-"""Of the environments in which policies and baselines play."""
+"""Seed of the environments in which policies and baselines play."""
 DASHES: Final = {"random": ":", "heuristic": "--"}
 PEER_DASHES: Final = ("-", "--", ":", "-.")
 Row = dict[str, Any]
@@ -52,7 +52,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class System:
-    """What is trained: a config and what is set in place of its own.
+    """A config to train, with settings that override its own.
 
     Attributes:
         name: in tables and plots.
@@ -67,13 +67,13 @@ class System:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is compared.
+    """A comparison of systems.
 
     Attributes:
-        systems: what is trained.
-        seeds: how many, unless the user says.
-        minutes: of each training, unless the user says; None: the config's own stop rule.
-        baselines: what `tianji eval --policy` plays beside it.
+        systems: systems to train.
+        seeds: default number of seeds.
+        minutes: default length of each training; None for the config's own stop rule.
+        baselines: policies that `tianji eval --policy` plays for comparison.
     """
 
     systems: tuple[System, ...]
@@ -83,7 +83,7 @@ class Experiment:
 
 
 def shipped(*names: str) -> tuple[System, ...]:
-    """Systems that are configs as they are shipped."""
+    """Make systems of shipped configs without other settings."""
     return tuple(System(name, f"configs/{name}.toml") for name in names)
 
 
@@ -102,15 +102,15 @@ EXPERIMENTS: Final = {
 
 @dataclass(frozen=True)
 class Trained:
-    """What one training came to.
+    """Result of one training.
 
     Attributes:
-        system: that was trained.
-        seed: of the experiment.
-        run: its directory.
-        evaluation: of the greedy policy, as ``tianji eval --json`` has it.
-        summary: the rest of it that is of interest here.
-        curve: mean return, or share of episodes won, of the last 100 over time and steps.
+        system: name of the system.
+        seed: seed of the experiment.
+        run: path of the run directory.
+        evaluation: result of the greedy policy, as ``tianji eval --json`` writes it, without ``returns``.
+        summary: the ``KEPT`` values of the run's summary.
+        curve: mean return, or share won, of the last 100 episodes over time and steps.
     """
 
     system: str
@@ -135,7 +135,7 @@ KEPT: Final = (
 
 
 def train(system: System, seed: int, options: argparse.Namespace, place: Path) -> Trained:
-    """Make one training."""
+    """Train a system with one seed, and evaluate it."""
     settings = [*system.settings, f"experiment.seed={seed}", "experiment.eval_episodes=0"]
     if options.minutes is not None:
         settings.append(f"experiment.stop={{ wall_s = {60 * options.minutes!r} }}")
@@ -156,7 +156,7 @@ def train(system: System, seed: int, options: argparse.Namespace, place: Path) -
 
 
 def read_progress(run: RunDirectory, summary: Row) -> Curve:
-    """Take the share of episodes won from the reports, or the mean return where nothing is won."""
+    """Read the share of episodes won from the reports, or the mean return if episodes cannot be won."""
     won = "win_rate" in summary["returns"]
     return read_curve(read_metrics(run.metrics), summary, "win_rate" if won else "mean_100")
 
@@ -175,11 +175,11 @@ def play(run: Path, episodes: int, *who: str) -> Row:
 
 @dataclass(frozen=True)
 class Found:
-    """What an experiment came to.
+    """Results of an experiment.
 
     Attributes:
-        trainings: of each system, by name.
-        baselines: of each system's environment, by policy.
+        trainings: trainings of each system, by its name.
+        baselines: results of baselines in each system's environment, by the system's name and policy.
         peers: reports of JaxMARL's own QMIX.
     """
 
@@ -189,7 +189,7 @@ class Found:
 
 
 def measure(systems: Sequence[System], options: argparse.Namespace, place: Path) -> Found:
-    """Train every system with every seed, in turns, and let baselines play where each was trained."""
+    """Train every system with every seed, in turns, then play the baselines in each system's environment."""
     trainings: dict[str, list[Trained]] = {system.name: [] for system in systems}
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         for system in systems:
@@ -209,7 +209,7 @@ def measure(systems: Sequence[System], options: argparse.Namespace, place: Path)
 
 
 def rows_of(found: Found) -> list[Row]:
-    """Sum up each system's seeds, after the baselines of its environment, if others do not have the same."""
+    """Make the table's rows: each system, after its environment's baselines if they are new."""
     rows: list[Row] = []
     shown: dict[str, Mapping[str, Row]] = {}
     for name, own in found.trainings.items():
@@ -223,12 +223,12 @@ def rows_of(found: Found) -> list[Row]:
 
 
 def name_of_peer(report: Row) -> str:
-    """Say which training of JaxMARL's own it was."""
+    """Name a training of JaxMARL's QMIX by its map and width."""
     return f"JaxMARL's QMIX, {report['map']}, width {report['settings']['HIDDEN_SIZE']}"
 
 
 def row_of_peer(report: Row) -> Row:
-    """Take what a peer's training came to."""
+    """Make the table's row of a peer's training."""
     return {
         "policy": name_of_peer(report),
         "seeds": 1,
@@ -241,7 +241,7 @@ def row_of_peer(report: Row) -> Row:
 
 
 def figures(played: Row) -> Row:
-    """Take what episodes say of whoever played them."""
+    """Take the mean return, win rate and agents' returns of an evaluation."""
     return {
         "mean": played["mean"],
         "win rate": played.get("win_rate"),
@@ -250,7 +250,7 @@ def figures(played: Row) -> Row:
 
 
 def row_of(name: str, own: Sequence[Trained], beside: Mapping[str, Row]) -> Row:
-    """Sum up the seeds of one system."""
+    """Make the table's row of one system, over its seeds."""
     means = np.array([one.evaluation["mean"] for one in own])
     over_seeds = estimate(means)
     mean = float(over_seeds.iqm)
@@ -287,7 +287,7 @@ def row_of(name: str, own: Sequence[Trained], beside: Mapping[str, Row]) -> Row:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Make a table of what there is, one row for each policy."""
+    """Make a table with a line for each row, without columns that are empty."""
     columns = [key for key in dict.fromkeys(key for row in rows for key in row) if any_of(rows, key)]
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     lines += ["| " + " | ".join(cell(row.get(key), key) for key in columns) + " |" for row in rows]
@@ -295,12 +295,12 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def any_of(rows: Sequence[Row], key: str) -> bool:
-    """Say whether any row knows of it."""
+    """Whether any row has a value for the key."""
     return any(row.get(key) is not None for row in rows)
 
 
 def cell(value: float | str | None, key: str) -> str:
-    """Show a value: shares as such, large numbers without fractions."""
+    """Format a value: shares in percent, large numbers without fractions."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -311,7 +311,7 @@ def cell(value: float | str | None, key: str) -> str:
 
 
 def draw(found: Found, figure: Figure) -> None:
-    """Draw every system over time and over steps, baselines and the peer beside them."""
+    """Draw every system over time and over steps, with baselines and peers."""
     panels = figure.subplots(1, 2, sharey=True)
     won = any("win_rate" in one.evaluation for own in found.trainings.values() for one in own)
     for axes, over in zip(panels, ("train_s", "env_steps"), strict=True):
@@ -336,7 +336,7 @@ def draw(found: Found, figure: Figure) -> None:
 
 
 def write(found: Found, rows: Sequence[Row], options: argparse.Namespace, machine: Row) -> None:
-    """Write the figures as JSON, as a table and as a plot."""
+    """Write the results as JSON, as a table and as a plot."""
     options.out.mkdir(parents=True, exist_ok=True)
     stem = f"teams-{options.experiment}"
     write_figure(partial(draw, found), HEIGHT, options.out / f"{stem}.png")

@@ -1,9 +1,9 @@
 """Do a CPU alone, a GPU alone, and both together learn the same? (Figure 11)
 
-One config is trained with several seeds on each platform that this machine has: "cpu" computes everything on
-CPU cores, "mixed" has its learners on a GPU and its actors on CPU cores, "gpu" has both on the GPU. What
-counts is the interquartile mean of the return over seeds, on a grid of env steps, with its 95 % bootstrap
-interval: whether those of two platforms overlap at every point. Platforms that are not there are named.
+One config trains with several seeds on each platform that this machine has: "cpu" computes everything on CPU
+cores, "mixed" has its learners on a GPU and its actors on CPU cores, "gpu" has both on the GPU. The measure
+is the interquartile mean of the return over seeds, on a grid of env steps, with its 95 % bootstrap interval:
+the intervals of two platforms should overlap at every point. The script names the platforms that are missing.
 
     python benchmarks/platforms.py [--config ppo_cartpole] [--seeds 5] [--env-steps 200000] [--out DIR] ...
 """
@@ -36,16 +36,16 @@ from tianji_lab.environment import busy_share
 from tianji_lab.training import read_summary, train_once
 
 PLATFORMS: Final = {"cpu": ("cpu", "cpu"), "mixed": ("cuda", "cpu"), "gpu": ("cuda", "cuda")}
-"""Where learners compute, and actors."""
+"""Devices of learners and actors, by platform."""
 LEAST_SEEDS: Final = 3
-"""With fewer, an interval is that of one or two values."""
+"""Least number of seeds: with fewer, an interval is that of one or two values."""
 Array = npt.NDArray[np.float64]
 Curves = Mapping[str, Sequence[Curve]]
 
 
 def missing() -> dict[str, str]:
-    """Say of each platform that this machine lacks why it does."""
-    import torch  # noqa: PLC0415 - seconds
+    """Name the platforms that this machine lacks, with reasons."""
+    import torch  # noqa: PLC0415 - the import takes seconds
 
     if torch.cuda.is_available():
         return {}
@@ -55,7 +55,7 @@ def missing() -> dict[str, str]:
 
 
 def train(name: str, seed: int, options: argparse.Namespace, place: Path) -> tuple[Curve, float]:
-    """Make one training; its learning curve, and env steps a second."""
+    """Train once; returns the learning curve, and env steps a second."""
     of_learner, of_actor = PLATFORMS[name]
     settings = [
         f'distribution.device="{of_learner}"',
@@ -73,7 +73,7 @@ def train(name: str, seed: int, options: argparse.Namespace, place: Path) -> tup
 
 
 def bands_of(curves: Curves, points: int) -> tuple[Array, dict[str, Estimate]]:
-    """Interquartile means over seeds on a grid of env steps on which every curve has a return."""
+    """Estimate interquartile means over seeds, on a grid of env steps at which every curve has a return."""
     every = [curve for of in curves.values() for curve in of]
     grid = np.linspace(*stretch(every, "env_steps", [False] * len(every)), points)
     return grid, {
@@ -83,7 +83,7 @@ def bands_of(curves: Curves, points: int) -> tuple[Array, dict[str, Estimate]]:
 
 
 def overlaps(one: Estimate, other: Estimate) -> npt.NDArray[np.bool_]:
-    """Say at which points two intervals have something in common."""
+    """Whether two intervals overlap, at each point."""
     return np.asarray((one.low <= other.high) & (other.low <= one.high))
 
 
@@ -104,7 +104,7 @@ def draw(curves: Curves, path: Path) -> None:
 
 
 def report(grid: Array, bands: Mapping[str, Estimate], steps_per_s: Mapping[str, Sequence[float]]) -> bool:
-    """Print a row for each point; say whether the intervals of all platforms overlap everywhere."""
+    """Print a row for each point; returns whether the intervals of all platforms overlap everywhere."""
     print(f"{'env steps':>10}" + "".join(f"{name:>26}" for name in bands))
     for i, steps in enumerate(grid):
         cells = [f"{of.iqm[i]:.1f} [{of.low[i]:.1f}, {of.high[i]:.1f}]" for of in bands.values()]
@@ -174,7 +174,7 @@ def document(
     bands: Mapping[str, Estimate],
     steps_per_s: Mapping[str, Sequence[float]],
 ) -> dict[str, Any]:
-    """Everything, for a JSON file."""
+    """Make the contents of the JSON file."""
     return {
         "config": options.config,
         "seeds": [options.first_seed, options.first_seed + options.seeds - 1],

@@ -1,19 +1,19 @@
 """Does V-trace hold where samples are old? CartPole with a policy lag that is forced up, actors in step.
 
-A buffer that holds k rollouts hands out samples of which one in k is new, and the others were made by up to
-k - 1 earlier policies (`distribution.buffer.rollouts = k`). Compared are
+A buffer that holds k rollouts hands out samples of which one in k is new, and up to k - 1 earlier policies
+made the others (`distribution.buffer.rollouts = k`). The benchmark compares
 
 - IMPALA, with V-trace, as in Espeholt et al. (2018);
 - the same actor-critic without a correction: samples count as if the current policy had made them;
-- PPO, plain, as Schulman et al. (2017) have it: clipped, four epochs, advantages and values from when the
-  samples were made;
+- plain PPO, as in Schulman et al. (2017): clipped, four epochs, advantages and values from when the samples
+  were made;
 - PPO whose ratios are not clipped.
 
 All have the same network, environments, rollouts, minibatches, optimizer and env steps; PPO makes four times
-the updates. First the learning rate of each method at each lag is chosen from the same ones, by the
-interquartile mean of the last return, with seeds that are not used again. What counts is the mean return of
-the last 100 episodes when the env steps are over, and the highest it ever came to: interquartile means over
-seeds with 95 % bootstrap intervals.
+the updates. First the script chooses the learning rate of each method at each lag from the same rates, by the
+interquartile mean of the last return, with seeds that it does not use again. The measures are the mean return
+of the last 100 episodes at the end, and the highest value of this mean: interquartile means over seeds with
+95 % bootstrap intervals.
 
     python benchmarks/policy_lag.py [--lags 1 16 64] [--seeds 10] [--rates 1e-3 2e-3 4e-3] [--png PATH] ...
 """
@@ -68,13 +68,13 @@ METHODS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "PPO, not clipped": (PPO, (*PLAIN, "training.clip_range=1e6")),
 }
 TUNING_SEED: Final = 1001
-"""The first of those with which learning rates are chosen."""
+"""First of the seeds for the choice of learning rates."""
 SOLVED: Final = 475.0
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One training to be made."""
+    """Settings of one training."""
 
     method: str
     lag: int
@@ -84,12 +84,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one.
+    """Result of a trial.
 
     Attributes:
         staleness: mean policy lag of the samples used, in versions.
         last: mean return of the last 100 episodes.
-        best: the highest that this mean came to.
+        best: highest value of this mean.
     """
 
     trial: Trial
@@ -99,7 +99,11 @@ class Outcome:
 
 
 def train(trial: Trial, env_steps: int, place: Path) -> Outcome:
-    """Make one training."""
+    """Train a trial.
+
+    Raises:
+        RunFailed: the training ended before 100 episodes or one update.
+    """
     config, overrides = METHODS[trial.method]
     settings = [
         *ALIKE,
@@ -120,13 +124,13 @@ def train(trial: Trial, env_steps: int, place: Path) -> Outcome:
 
 
 def train_all(trials: Sequence[Trial], options: argparse.Namespace) -> list[Outcome]:
-    """Make trainings, so many at a time."""
+    """Train all trials, ``at_once`` at a time."""
     with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(options.at_once) as threads:
         return list(threads.map(partial(train, env_steps=options.env_steps, place=Path(place)), trials))
 
 
 def of_last(outcomes: Sequence[Outcome]) -> Estimate:
-    """Estimate the last return."""
+    """Estimate the interquartile mean of the last return."""
     return estimate(np.array([outcome.last for outcome in outcomes]))
 
 
@@ -182,7 +186,7 @@ def report(found: Mapping[tuple[str, int], Sequence[Outcome]]) -> None:
 
 
 def draw(found: Mapping[tuple[str, int], Sequence[Outcome]], lags: Sequence[int], path: Path) -> None:
-    """Draw the last return over the lag, a line and its interval for each method."""
+    """Draw the last return over the policy lag, a line and its interval for each method."""
 
     def draw_into(figure: Figure) -> None:
         axes = figure.subplots()

@@ -1,16 +1,17 @@
-"""What a population learns beside members that keep their hyperparameters, at equal env steps.
+"""Compares a population with members that keep their hyperparameters, at equal env steps.
 
     python benchmarks/population.py toy --out DIR [--seeds 1,2,3,4,5] [--json PATH]
     python benchmarks/population.py lunarlander --out DIR [--seeds 1,2,3,4,5] [--env-steps 400_000]
 
-``toy``: figure 2 of Jaderberg et al. (2017), which is `docs/examples/coefficients.toml`. The best mean return
-of the population, and of each of its two members by itself with the coefficients that it began with. 1.2 is
-the most there is.
+``toy``: figure 2 of Jaderberg et al. (2017), which is `docs/examples/coefficients.toml`. Measures the best
+mean return of the population, and of each of its two members alone with its first coefficients. The maximum
+is 1.2.
 
-``lunarlander``: `configs/ppo_lunarlander_population.toml` with four bad learning rates at the start. Beside
-it each of the four is trained by itself, with a quarter of the env steps, so that both sides have as many.
-The best of the four counts. There are two measures: the best mean return of 100 training episodes, and that
-of 100 episodes which the best policy by that plays greedily, a noisy one as long as little is learnt.
+``lunarlander``: `configs/ppo_lunarlander_population.toml` with four bad learning rates at the start. Each of
+the four members also trains alone, with a quarter of the env steps, so that both sides have equally many. The
+best of the four counts. There are two measures: the best mean return of 100 training episodes, and the mean
+return of 100 greedy episodes with the best policy by the first measure, which is noisy while a policy has
+learnt little.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ RATES = """\
 initial = [1e-6, 1e-5, 3e-2, 1e-1] }, \
 "training.entropy_coef" = { low = 1e-3, high = 1e-1, log = true, initial = [0.01, 0.01, 0.01, 0.01] }\
 """
-"""Of which none learns much."""
+"""Bounds of the perturbed hyperparameters; a member alone learns little with any of the initial rates."""
 
 
 def population_config(path: str, seed: int, *settings: str) -> JobConfig:
@@ -45,7 +46,7 @@ def population_config(path: str, seed: int, *settings: str) -> JobConfig:
 
 
 def alone(config: JobConfig, member: int) -> JobConfig:
-    """Return the config of a member by itself: its first hyperparameters, its share of the env steps."""
+    """Make the config of a member alone: its first hyperparameters, its share of the env steps."""
     own = config_with(config, first_members(config)[member])
     stop, groups = own.experiment.stop, own.distribution.groups
     assert stop.env_steps is not None
@@ -60,16 +61,14 @@ def alone(config: JobConfig, member: int) -> JobConfig:
 
 
 def trained(config: JobConfig, out: Path) -> dict[str, Any]:
-    """Train, and return the summary."""
+    """Train, unless a summary exists; returns the summary."""
     out.mkdir(parents=True, exist_ok=True)
     file, summary = out / "config.toml", out / "summary.json"
     if not summary.exists():
         file.write_text(dump_config(config))
         command = python_command("tianji_cli", "train", str(file), "--quiet", "--out", str(out))
         ended = subprocess.run([*command, "--json", str(summary)], stdin=subprocess.DEVNULL, check=False)
-        if (
-            ended.returncode
-        ):  # A gradient of one that is by itself may become infinite: it has learnt nothing.
+        if ended.returncode:  # The gradient of a member alone may become infinite; it has learnt nothing.
             document = {"status": "failed", "env_steps": 0, "returns": {"best_mean_100": None}}
             summary.write_text(json.dumps(document | {"evaluation": None}))
     found: dict[str, Any] = json.loads(summary.read_text())
@@ -87,7 +86,7 @@ def result(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def compared(config: JobConfig, out: Path) -> dict[str, Any]:
-    """Train a population and its members by themselves; what each has reached."""
+    """Train a population, and each of its members alone; returns the results."""
     together = trained(config, out / "population")
     members = [
         result(trained(alone(config, one), out / f"member-{one}"))
@@ -111,7 +110,7 @@ def compared(config: JobConfig, out: Path) -> dict[str, Any]:
 
 
 def is_better(row: dict[str, Any], measure: str) -> bool:
-    """Whether a population has reached more than each of its members by itself."""
+    """Whether a population has reached more than each of its members alone."""
     fixed = [member[measure] for member in row["fixed"] if member[measure] is not None]
     reached = row["population"][measure]
     return reached is not None and all(reached > one for one in fixed)

@@ -1,17 +1,17 @@
-"""PPO's updates a second on one device, as tianji makes them and as one plain loop does.
+"""Measures PPO's updates a second on one device, in tianji and in plain loops.
 
 Five loops take turns with the same network, rollout and minibatches:
 
 tianji     tianji's update rule: a rollout goes to the device once, with its advantages
-plain      a loop as one-file implementations have it (CleanRL's, say): gather, loss, autograd, clip, Adam
+plain      a loop as in one-file implementations such as CleanRL's: gather, loss, autograd, clip, Adam
 compiled   the same, with gather, network and loss through ``torch.compile``
 graph      ``plain``, captured once as a CUDA graph and replayed (as LeanRL does); with a GPU only
 both       ``compiled``, captured; with a GPU only
 
     python benchmarks/ppo_update.py [--config configs/ppo_pong_gpu.toml] [--device cuda] [--json PATH]
 
-All but ``tianji`` find a rollout of noise on the device, copied there anew for each rollout, with advantages:
-these they do not have to estimate. None of the peers' code is here; their ideas are.
+All loops but ``tianji`` copy a rollout of noise to the device for each rollout. It has advantages, so these
+loops do not estimate them. The loops use the peers' ideas, and none of their code.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from tianji_lab.environment import busy_share
 
 Tensors = tuple[torch.Tensor, ...]
 Update = Callable[[torch.Tensor], None]
-"""One update on the samples that have those numbers, ``[B]``."""
+"""Function that makes one update with the samples of these indices, ``[B]``."""
 Loss = Callable[[torch.Tensor], torch.Tensor]
-"""The loss on these."""
+"""Function that computes the loss of the samples of these indices, ``[B]``."""
 
 CAPTURE_AFTER: Final = 5
-"""Updates before a graph is captured: libraries choose their algorithms, and Adam allocates its moments."""
+"""Updates before a graph's capture, in which libraries choose algorithms and Adam allocates its moments."""
 
 
 def model_of(builder: Builder, device: str) -> ActorCritic:
-    """Build the network where it is to compute."""
+    """Build the network on a device."""
     model = builder.model().to(device)
     assert isinstance(model, ActorCritic)
     return model
 
 
 def tianji(builder: Builder, device: str) -> Iterator[None]:
-    """Make an update for each item, for ever."""
+    """Make an update of tianji's rule for each item, for ever."""
     embryo, rng = builder.embryo(model_of(builder, device)), np.random.default_rng(1)
     assert isinstance(embryo, RolloutEmbryo)
     settings, layout = embryo.settings, builder.layout
@@ -79,11 +79,11 @@ def tianji(builder: Builder, device: str) -> Iterator[None]:
 
 
 class PlainLoop:
-    """Rollouts of noise, and PPO's update as one function of the numbers of a minibatch's samples.
+    """Makes PPO's updates on rollouts of noise, in a plain loop.
 
     Args:
-        is_compiled: what the loss is computed by.
-        capture: replay the update as a CUDA graph.
+        is_compiled: whether to compute the loss through ``torch.compile``.
+        capture: whether to replay the update as a CUDA graph.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class PlainLoop:
         self._optimizer.step()
 
     def _captured(self, device: torch.device) -> Update:
-        """Record an update's kernels, to be launched together."""
+        """Capture an update as a CUDA graph; returns a function that replays it."""
         rows = torch.arange(self._settings.minibatch_size, device=device)
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
@@ -167,7 +167,7 @@ class PlainLoop:
 
 
 def loop(updates: Iterator[None], device: str) -> Loop:
-    """Make so many updates, and wait for the last."""
+    """Return a loop that makes so many updates, and waits for the last."""
 
     def run(number: int) -> None:
         for _ in itertools.islice(updates, number):
@@ -179,7 +179,7 @@ def loop(updates: Iterator[None], device: str) -> Loop:
 
 
 def contenders(builder: Builder, device: str) -> dict[str, Loop]:
-    """Build all loops that this device has."""
+    """Build all loops that run on the device."""
 
     def peer(*, is_compiled: bool = False, capture: bool = False) -> Loop:
         return loop(PlainLoop(builder, device, is_compiled=is_compiled, capture=capture).updates(), device)
@@ -195,7 +195,7 @@ def contenders(builder: Builder, device: str) -> dict[str, Loop]:
 
 
 def report(rates: Mapping[str, list[float]]) -> dict[str, Any]:
-    """Print and return medians and the ratios of rounds."""
+    """Print and return the loops' rates, their medians, and the median ratio to tianji's rate."""
     rows: dict[str, Any] = {}
     for name, values in rates.items():
         over = median(ours / theirs for ours, theirs in zip(rates["tianji"], values, strict=True))

@@ -1,8 +1,9 @@
-"""What a full replay costs: time to draw a batch and to give its samples new priorities, and memory.
+"""Measures the cost of a full replay: time to draw a batch and to update its priorities, and memory.
 
 Fragments are those of the config, with contents like CartPole's. ``sample`` is a whole batch: drawing, then
-gathering observations, n-step rewards and all else. ``both`` is that and the priorities' update. Memory is
-all that a replay keeps, beside what observations (stored once), actions, rewards and two flags would take.
+gathering observations, n-step rewards and all else. ``both`` is a sample and the update of its priorities.
+Memory is all that a replay keeps, compared with the size of its observations (stored once), actions, rewards
+and two flags.
 
     python benchmarks/replay.py [--capacity STEPS] [--batch SAMPLES ...] [--samplers NAME ...] [--json PATH]
 """
@@ -22,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
-# Before numpy reads them: one core is one thread.
+# numpy reads these variables when it is imported; one core gets one thread.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 
@@ -38,7 +39,7 @@ from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
 from tianji_cli.worker.builder import Builder
 
 MOST_US = 1000.0
-"""Prioritised sampling and update of 512 out of a million."""
+"""Maximum microseconds of prioritised sampling and update of 512 out of a million."""
 MOST_BYTES = 1.3
 STORED = ("observation", "reward", "terminated", "truncated")
 EPISODE_STEPS = 200
@@ -59,7 +60,7 @@ def fragment_of_noise(layout: FragmentLayout, rng: np.random.Generator) -> np.nd
 
 
 def fill(replay: Replay, rng: np.random.Generator) -> None:
-    """Accept fragments of one actor until the oldest ones make room."""
+    """Accept fragments of one actor until the replay is full and drops the oldest."""
     contents = [fragment_of_noise(replay.layout, rng) for _ in range(16)]
     before = 0
     for sequence in range(replay.ring.live + 2):
@@ -73,7 +74,7 @@ def fill(replay: Replay, rng: np.random.Generator) -> None:
 
 
 def microseconds(run: Callable[[], None], number: int) -> list[float]:
-    """Time each of ``number`` calls."""
+    """Time each of ``number`` calls, in microseconds."""
     taken = []
     for _ in range(number):
         began = time.perf_counter_ns()
@@ -83,7 +84,7 @@ def microseconds(run: Callable[[], None], number: int) -> list[float]:
 
 
 def timings(replay: Replay, arrays: BatchArrays, rng: np.random.Generator, number: int) -> dict[str, Any]:
-    """Time each part, all in turns; medians in microseconds."""
+    """Time the parts in turns; returns medians in microseconds."""
     size = arrays.layout.size
     errors = rng.exponential(size=(64, size)).astype(np.float32)
 
@@ -123,7 +124,7 @@ def stored_bytes(layout: FragmentLayout, fields: tuple[str, ...]) -> int:
 
 
 def builder_of(config: JobConfig) -> Builder:
-    """What the process of the learner is made of."""
+    """Make the builder of the learner's process."""
     plan = make_plan(config)
     nowhere = Path(tempfile.gettempdir()) / "no-run"
     return Builder(JobSpec("alone", "", plan, nowhere, nowhere), config, plan.processes[1], 0)

@@ -1,9 +1,9 @@
-"""How much of what BLAS allows one core makes of SAC's update, and of TD3's: updates a second.
+"""Measures SAC's and TD3's updates a second on one core, and their share of the rate that BLAS allows.
 
 Hopper's sizes (11 observations, 3 actions), two layers of 256, batches of 256, one thread; in turns:
 
 numpy   tianji's update with derivatives by hand, batches ready
-drawn   the same, each batch drawn from a replay first
+drawn   as numpy, but draws each batch from a replay first
 torch   tianji's update through autograd, batches ready
 bare    the matrix products that one update needs, and nothing else
 sb3     Stable-Baselines3's ``train``, which draws its batches, in another interpreter (``--sb3``)
@@ -26,7 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-# Before numpy and torch read them: one core is one thread.
+# numpy and torch read these variables when they are imported; one core gets one thread.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 
@@ -52,14 +52,14 @@ OBSERVATIONS, ACTIONS = 11, 3
 HIDDEN: Final = (256, 256)
 BATCH: Final = 256
 READY: Final = 64
-"""Batches, taken in turn: more than the nearest caches hold."""
+"""Number of batches, used in turn: more than the nearest caches hold."""
 CAPACITY: Final = 20_000
 SPACES: Final = Spaces(
     gym.spaces.Box(-np.inf, np.inf, (OBSERVATIONS,), np.float32),
     gym.spaces.Box(-1.0, 1.0, (ACTIONS,), np.float32),
 )
 OUTPUTS: Final = {"sac": 2 * ACTIONS, "td3": ACTIONS}
-"""Of the actor."""
+"""Number of the actor's outputs."""
 TARGETS: Final = {("sac", "numpy", "bare"): 0.8, ("sac", "drawn", "sb3"): 1.6}
 
 
@@ -75,7 +75,7 @@ def embryo_of(algorithm: str, backend: str) -> ReplayEmbryo:
 
 
 def ready_batches(rng: np.random.Generator) -> Iterator[Batch]:
-    """Give batches of noise, for ever."""
+    """Yield batches of noise, for ever."""
 
     def noise(*shape: int) -> Floats:
         return rng.standard_normal((BATCH, *shape), dtype=np.float32)
@@ -106,7 +106,7 @@ def drawn_batches(algorithm: str, rng: np.random.Generator) -> Iterator[Batch]:
 
 
 def updating(embryo: ReplayEmbryo, batches: Iterator[Batch]) -> Loop:
-    """Make so many updates."""
+    """Return a loop that makes so many updates."""
 
     def run(updates: int) -> None:
         for batch in itertools.islice(batches, updates):
@@ -116,18 +116,18 @@ def updating(embryo: ReplayEmbryo, batches: Iterator[Batch]) -> Loop:
 
 
 Product = tuple[Callable[..., Any], Floats, Floats, Floats]
-"""What multiplies, two factors, and where the product goes."""
+"""Function that multiplies, its two factors, and the array for the product."""
 
 
 def product(left: Floats, right: Floats, out: Floats) -> Product:
-    """Choose what multiplies fastest: of a column and a row that is not BLAS."""
+    """Choose the fastest function: NumPy's multiply for a column and a row, otherwise BLAS."""
     return (np.multiply if left.shape[1] == 1 else np.matmul), left, right, out
 
 
 class Pass:
-    """The products of a pass through a fully connected network, in memory of its own.
+    """Matrix products of a pass through a fully connected network, with the arrays for them.
 
-    Activations are ``[width, B]`` and weights ``[out, in]``, as the learner has them.
+    Activations are ``[width, B]`` and weights ``[out, in]``, as in the learner.
     """
 
     def __init__(self, widths: Sequence[int]) -> None:
@@ -138,17 +138,17 @@ class Pass:
         self._d_weights = [np.empty_like(weight) for weight in self._weights]
 
     def forward(self) -> list[Product]:
-        """From the input to the outputs."""
+        """Products from the input to the outputs."""
         layers = zip(self._weights, self._outputs, self._outputs[1:], strict=False)
         return [product(weight, below, above) for weight, below, above in layers]
 
     def to_weights(self) -> list[Product]:
-        """Derivatives by all weights, and what they need."""
+        """Products for the derivatives by all weights."""
         layers = zip(self._derivatives[1:], self._outputs, self._d_weights, strict=False)
         return self._back(first=1) + [product(above, below.T, d) for above, below, d in layers]
 
     def to_input(self) -> list[Product]:
-        """Derivatives by the input, and what they need."""
+        """Products for the derivatives by the input."""
         return self._back(first=0)
 
     def _back(self, first: int) -> list[Product]:
@@ -157,18 +157,18 @@ class Pass:
 
 
 def bare_updates(algorithm: str) -> list[list[Product]]:
-    """Write down the products of an update; of several in turn, where they differ."""
+    """List the products of an update; for TD3 of two updates, since only every second improves the actor."""
     actor = (OBSERVATIONS, *HIDDEN, OUTPUTS[algorithm])
     critic = (OBSERVATIONS + ACTIONS, *HIDDEN, 1)
     fit = Pass(actor).forward()
     for _ in range(2):
-        fit += Pass(critic).forward()  # the target of the next observation
+        fit += Pass(critic).forward()  # Target critics at the next observation.
     for _ in range(2):
         critics = Pass(critic)
         fit += critics.forward() + critics.to_weights()
     policy = Pass(actor)
     improve = policy.forward()
-    for _ in range(2 if algorithm == "sac" else 1):  # TD3's actor pleases the first alone.
+    for _ in range(2 if algorithm == "sac" else 1):  # TD3's actor follows only the first critic.
         judge = Pass(critic)
         improve += judge.forward() + judge.to_input()
     improve += policy.to_weights()
@@ -176,14 +176,14 @@ def bare_updates(algorithm: str) -> list[list[Product]]:
 
 
 def multiplications(algorithm: str) -> float:
-    """Count multiply-adds of an update, on average."""
+    """Mean number of multiply-adds of an update."""
     updates = bare_updates(algorithm)
     counts = [out.size * left.shape[1] for _, left, _, out in itertools.chain(*updates)]
     return sum(counts) / len(updates)
 
 
 def multiplying(algorithm: str) -> Loop:
-    """Make the products of so many updates."""
+    """Return a loop that makes the products of so many updates."""
     updates = itertools.cycle(bare_updates(algorithm))
 
     def run(number: int) -> None:
@@ -196,7 +196,7 @@ def multiplying(algorithm: str) -> Loop:
 
 @contextmanager
 def peer(python: str, algorithm: str) -> Iterator[Loop]:
-    """Let Stable-Baselines3 make so many updates, in a process that sleeps meanwhile."""
+    """Yield a loop of Stable-Baselines3's updates, in another process, which sleeps between the calls."""
     script = str(Path(__file__).parent / "peers" / "sb3_updates.py")
     sizes = ["--observations", OBSERVATIONS, "--actions", ACTIONS, "--batch", BATCH, "--hidden", *HIDDEN]
     command = [python, script, "--algorithm", algorithm, *map(str, sizes)]
@@ -217,7 +217,7 @@ def peer(python: str, algorithm: str) -> Iterator[Loop]:
 
 
 def measure(algorithm: str, options: argparse.Namespace) -> dict[str, list[float]]:
-    """Updates a second in each round, all in turns."""
+    """Measure updates a second in each round, all loops in turns."""
     rng = np.random.default_rng(1)
     numpy, drawn, autograd = (embryo_of(algorithm, name) for name in ("numpy", "numpy", "torch"))
     loops = {
@@ -231,13 +231,13 @@ def measure(algorithm: str, options: argparse.Namespace) -> dict[str, list[float
 
 
 def quartiles(values: Sequence[float]) -> dict[str, float]:
-    """Median, and what the middle half lies between."""
+    """Median and quartiles."""
     low, median, high = np.percentile(values, (25, 50, 75)).tolist()
     return {"q1": low, "median": median, "q3": high}
 
 
 def ratios(algorithm: str, rates: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
-    """Ratios of rounds, whose two sides were measured beside one another."""
+    """Compute ratios of rates within each round, so that both sides share its disturbances."""
     pairs = [("numpy", "bare"), ("numpy", "torch"), ("numpy", "sb3"), ("drawn", "sb3")]
     return [
         {"algorithm": algorithm, "of": of, "over": over, "target": TARGETS.get((algorithm, of, over))}
@@ -291,7 +291,7 @@ def main() -> int:
 
 
 def verdict(row: Mapping[str, Any]) -> str:
-    """Hold a ratio against its target, if it has one."""
+    """Compare a ratio with its target; empty if there is none."""
     if row["target"] is None:
         return ""
     return f", at least {row['target']:g}: {'yes' if row['median'] >= row['target'] else 'NO'}"

@@ -14,11 +14,11 @@ from tianji_envs.gym import GymFactory
 
 
 class SlowedEnvironment(VectorEnvironment):
-    """Begins a step no sooner than ``step_s`` after the last one began, however long the actor took between.
+    """Begins a step at the earliest ``step_s`` after the begin of the last step; the actor's time counts too.
 
     Args:
-        environment: what is slowed down.
-        step_s: of a step of all copies together.
+        environment: environment to slow down.
+        step_s: least seconds from one step of all copies together to the next.
     """
 
     def __init__(self, environment: VectorEnvironment, step_s: float) -> None:
@@ -52,7 +52,7 @@ class SlowedEnvironment(VectorEnvironment):
 
 
 class SlowedGym(EnvironmentFactory):
-    """Makes them."""
+    """Builds slowed copies of gymnasium's environments."""
 
     def check_id(self, id: str) -> None:  # noqa: A002 - the interface's word for it
         """See ``EnvironmentFactory.check_id``."""
@@ -69,7 +69,7 @@ class SlowedGym(EnvironmentFactory):
         evaluation: bool = False,
         threads: int = 1,
     ) -> VectorEnvironment:
-        """See ``EnvironmentFactory.make``; ``options.step_s`` is not passed on."""
+        """See ``EnvironmentFactory.make``; takes ``options.step_s``, and passes other options on."""
         passed = dict(options or {})
         step_s = float(passed.pop("step_s"))
         environment = GymFactory().make(

@@ -1,9 +1,9 @@
-"""Environment steps a second of SMAX on one core: tianji's environment beside bare loops over JaxMARL's.
+"""Measures environment steps a second of SMAX on one core: tianji's environment, and loops over JaxMARL's.
 
-All play the same scenario with the same random actions, N battles at once, and take turns. `scan` is the loop
-that JAX compiles as a whole, so nothing leaves it; `calls` has one compiled call a step, as whoever acts from
-outside JAX must. Both use JaxMARL's own `step`, which begins ended battles anew, and its own
-limit, which ends them after 101 steps; tianji's end after 100.
+All play the same scenario with the same random actions, N battles at once, and take turns. JAX compiles the
+loop `scan` as a whole, so nothing leaves it; `calls` has one compiled call a step, as a program that acts
+from outside JAX must. Both use JaxMARL's own `step`, which begins ended battles anew, and its own limit,
+which ends battles after 101 steps; tianji's battles end after 100.
 
     python benchmarks/smax.py [--scenario 3m] [--num-envs 32 64] [--repeats 5] [--seconds 2] [--json OUT]
 """
@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-# Before JAX and numpy read them: one core is one thread.
+# JAX and numpy read these variables when they are imported; one core gets one thread.
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -35,15 +35,15 @@ from tianji_envs.teams.smax import SMAXFactory
 ROUND: Final = 200
 """Steps of each battle between two looks at the clock."""
 Loop = Callable[[], int]
-"""Makes ROUND steps of each battle; answers how many steps of experience these were, all battles together."""
+"""Function that makes ROUND steps of each battle; returns the steps of experience, all battles together."""
 finished: Any = jax.block_until_ready
 
 
 def bare(scenario: str, draws: jax.Array) -> tuple[Loop, Loop]:
-    """Build JaxMARL's environment; give the loop that is compiled and that of compiled calls.
+    """Build JaxMARL's environment; returns the compiled loop, and the loop of compiled calls.
 
     Args:
-        scenario: its name.
+        scenario: name of the scenario.
         draws: actions, ``[ROUND, N, M]``.
     """
     env: Any = HeuristicEnemySMAX(scenario=map_name_to_scenario(scenario))  # type: ignore[no-untyped-call]
@@ -57,7 +57,7 @@ def bare(scenario: str, draws: jax.Array) -> tuple[Loop, Loop]:
         return (key, states), (seen, rewards, ended)
 
     def sum_up(carry: Any, chosen: jax.Array) -> Any:
-        # What a policy would look at must be made: else the compiler leaves it out.
+        # The sum uses the outputs that a policy would need; otherwise the compiler would not compute them.
         carry, shown = step(carry, chosen)
         return carry, sum(leaf.astype(jnp.float32).sum() for leaf in jax.tree.leaves(shown))
 
@@ -83,7 +83,7 @@ def bare(scenario: str, draws: jax.Array) -> tuple[Loop, Loop]:
 
 
 def ours(scenario: str, draws: np.ndarray[Any, Any]) -> Loop:
-    """Build tianji's environment; give its steps, written into records as an actor has them."""
+    """Build tianji's environment; returns a loop of steps that writes records, as in an actor."""
     num_envs = draws.shape[1]
     environment = SMAXFactory().make(scenario, num_envs)
     observation = np.zeros(num_envs, environment.observation_space.dtype)
@@ -93,7 +93,7 @@ def ours(scenario: str, draws: np.ndarray[Any, Any]) -> Loop:
     def steps() -> int:
         made: int = ROUND * num_envs
         for actions in draws:
-            made -= int(np.count_nonzero(ended | cut))  # These only begin anew.
+            made -= int(np.count_nonzero(ended | cut))  # These steps only begin new battles.
             environment.step(actions, observation, reward, ended, cut)
         return made
 
@@ -101,7 +101,7 @@ def ours(scenario: str, draws: np.ndarray[Any, Any]) -> Loop:
 
 
 def rates_of(loops: Mapping[str, Loop], repeats: int, seconds: float) -> dict[str, list[float]]:
-    """Steps a second of the loops, which take turns, after one round each to compile."""
+    """Measure steps a second of the loops, which take turns, after one round of each to compile."""
     rates: dict[str, list[float]] = {name: [] for name in loops}
     for loop in loops.values():
         loop()
@@ -115,7 +115,7 @@ def rates_of(loops: Mapping[str, Loop], repeats: int, seconds: float) -> dict[st
 
 
 def measure(scenario: str, num_envs: int, repeats: int, seconds: float) -> dict[str, Any]:
-    """Measure all three with so many battles at once."""
+    """Measure the three loops with ``num_envs`` battles at once."""
     env: Any = HeuristicEnemySMAX(scenario=map_name_to_scenario(scenario))  # type: ignore[no-untyped-call]
     actions = env.action_space(env.agents[0]).n
     draws = np.random.default_rng(1).integers(actions, size=(ROUND, num_envs, len(env.agents)))
@@ -127,7 +127,7 @@ def measure(scenario: str, num_envs: int, repeats: int, seconds: float) -> dict[
         "num_envs": num_envs,
         **{f"{name}_steps_per_s": statistics.median(values) for name, values in rates.items()},
         **{
-            # Of each repeat: what disturbs one loop for a while mostly disturbs its neighbours, too.
+            # A ratio of each repeat, since a disturbance of one loop mostly disturbs its neighbours, too.
             f"of_{name}": statistics.median(np.divide(rates["tianji"], rates[name]).tolist())
             for name in ("scan", "calls")
         },

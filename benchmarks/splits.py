@@ -3,9 +3,9 @@
 python benchmarks/splits.py --out profiles                         # about five minutes a config
 python benchmarks/splits.py --out profiles --config ppo_hopper ppo_lunarlander
 
-Each config's findings stay in --out as JSON, and a config that has some is not measured again: what was
-interrupted goes on. Leave the machine alone meanwhile. Not among the usual ones: configs for a GPU, Breakout
-(the same networks and emulator as Pong), SMAX (each of the trainings compiles for half a minute).
+Each config's results stay in --out as JSON, and a config with results is not measured again, so an
+interrupted benchmark continues. Leave the machine alone meanwhile. The default leaves out configs for a GPU,
+Breakout (the same networks and emulator as Pong), and SMAX (each training compiles for half a minute).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ USUAL = [
     *("ppo_pong", "impala_pong", "dqn_pong", "apex_pong"),
 ]
 BEHIND = 0.05
-"""The first choice is the best of all that were trained, or no further behind it than this."""
+"""Maximum share by which the first choice may be slower than the best split that was trained."""
 OFF = 0.10
-"""Of the first choice, predicted beside measured."""
+"""Maximum relative error of the first choice's predicted rate."""
 CANDIDATES = 5
 LIMIT_S = 3600.0
 
@@ -42,7 +42,7 @@ Row = dict[str, Any]
 
 
 def profile(tianji: str, config: str, out: Path) -> None:
-    """Profile and verify one config, unless that was done before."""
+    """Profile and verify one config, unless it has results."""
     path = out / f"{config}.json"
     if path.exists():
         return
@@ -65,7 +65,7 @@ def profile(tianji: str, config: str, out: Path) -> None:
 
 
 def words(split: Row) -> str:
-    """Name a split in a few characters: L1A2 x 16, and ~ where it is not pinned."""
+    """Name a split in a few characters, such as L1A2 x 16, with ~ before it if it is not pinned."""
     groups = f"{split['groups']} x " if split["groups"] > 1 else ""
     cores = f"({split['learner_cores']})" if split["learner_cores"] > 1 else ""
     pins = "" if split["pinned"] else "~"
@@ -73,7 +73,7 @@ def words(split: Row) -> str:
 
 
 def judged(config: str, found: Row) -> Row:
-    """Hold one config's findings against the targets."""
+    """Compare one config's results with the targets."""
     checks = found["verify"]
     first, best = checks[0], max(checks, key=lambda check: check["measured"])
     as_it_is = next((check for check in checks if words(check) == words(found["as_it_is"])), None)
@@ -102,7 +102,7 @@ def judged(config: str, found: Row) -> Row:
 
 
 def lines(rows: list[Row]) -> Iterator[str]:
-    """Write the table: env steps a second, and shares."""
+    """Yield the lines of the table: env steps a second, and shares."""
     yield (
         f"{'config':<22} {'as it is':<14} {'first choice':<14} {'predicted':>9} {'measured':>9} {'off':>6} "
         f"{'behind best':>11} {'gain':>6} {'of (shared)':>11} {'worst off':>9} {'apart':>6} {'took':>6}  "

@@ -1,4 +1,4 @@
-"""How long the command line takes: help, config errors, `tianji train` up to its first environment step.
+"""Times the command line: help, config errors, `tianji train` up to its first environment step.
 
 python benchmarks/startup.py
 """
@@ -21,7 +21,7 @@ FIRST_STEP = re.compile(r"first environment step ([0-9.]+) s after the command b
 
 
 def seconds(command: list[str], expected_status: int) -> float:
-    """Wall-clock time of one run of a command, which has to exit as expected."""
+    """Wall-clock time of one run of a command, which must exit with the expected status."""
     began = time.perf_counter()
     finished = subprocess.run(command, capture_output=True, check=False)
     took = time.perf_counter() - began
@@ -31,7 +31,7 @@ def seconds(command: list[str], expected_status: int) -> float:
 
 
 def seconds_to_first_step(tianji: str, out: str) -> float:
-    """From the start of the command (less that of the interpreter) to the first step, by the root's log."""
+    """Seconds from the command's start (without the interpreter's) to the first step, by the root's log."""
     command = [
         tianji,
         "train",

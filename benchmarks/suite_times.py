@@ -1,10 +1,10 @@
-"""Where the time of a test run goes: seconds of each test, and how many of them a core was at work.
+"""Measures the time of each test in a test run: wall seconds, and seconds of work of a core.
 
     PYTHONPATH=benchmarks pytest -p suite_times --times times.jsonl
     python benchmarks/suite_times.py times.jsonl
 
-Work of a child process counts, and that of its own children once it has waited for them. What a test's
-fixtures do is the test's.
+Work of a child process counts, and work of its own children once it has waited for them. The time of a test's
+fixtures counts as the test's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 DEPTH: Final = 3
-"""Parts of a path that make a line of the table."""
+"""Number of a path's parts that name a line of the table."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,13 +44,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def _worked_s() -> float:
-    """Of this process, of its children, and of those that either has waited for."""
+    """CPU seconds of this process, of its children, and of processes that these have waited for."""
     children = psutil.Process().children()
     return sum(sum(of.cpu_times()[:4]) for of in (psutil.Process(), *children) if of.is_running())
 
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Sum up by directory, or by file where there is none below."""
+    """Sum up the times by directory, or by file if its path is short."""
     parts = defaultdict(list)
     for row in rows:
         parts["/".join(Path(row["test"].partition("::")[0]).parts[:DEPTH])].append(row)

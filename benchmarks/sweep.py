@@ -1,17 +1,17 @@
-"""What `tianji sweep` finds: settings with which CartPole is learnt, and the least value of a function.
+"""Tests the results of `tianji sweep`: settings that learn CartPole, and the minimum of a function.
 
     python benchmarks/sweep.py cartpole --out DIR [--json PATH]
     python benchmarks/sweep.py hartmann --out DIR [--studies 10] [--trials 60] [--checked 8] [--json PATH]
 
-``cartpole``: `configs/ppo_cartpole.toml` with four keys that make it learn nothing, and these searched in
-wide ranges, the learning rate from 1e-6 to 1e-1, one trial on each core: 40 trials. The best one's config is
-then trained with five seeds that no trial had; each is solved whose last 100 episodes have a mean of 475.
+``cartpole``: takes `configs/ppo_cartpole.toml` with four keys that make it learn nothing, and searches these
+keys in wide ranges, the learning rate from 1e-6 to 1e-1, one trial on each core: 40 trials. Then it trains
+the best trial's config with five new seeds; a seed is solved if its last 100 episodes have a mean of 475.
 
-``hartmann``: studies of 60 trials with TPE and with random search, and how often TPE ends with the better
-best value. Draws, journal and everything else of the search are those of the command, but no process trains:
-a training takes seconds of a core, the function microseconds. That this is the same search is looked at: the
-command runs ``--checked`` trials of random search in which the function is an environment of one step, and
-each has to draw the same point, and come to the same value.
+``hartmann``: runs studies of 60 trials with TPE and with random search, and counts how often TPE ends with
+the better best value. Draws, journal and everything else of the search are those of the command, but no
+process trains: a training takes seconds of a core, the function microseconds. A check shows that the search
+is the same: the command runs ``--checked`` trials of random search in which the function is an environment of
+one step, and each trial must draw the same point and have the same value.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def hartmann(out: Path, studies: int, trials: int, checked: int) -> dict[str, An
 
 
 def searched(config: Path, sampler: str, seed: int, trials: int) -> list[tuple[list[float], float]]:
-    """Do a study without trainings; returns points and values."""
+    """Run a study without trainings; returns points and values."""
     settings = [f"sweep.sampler={sampler}", f"sweep.seed={seed}", f"sweep.trials={trials}"]
     plan = plan_sweep(read(str(config), settings), None)
     found = []
@@ -173,7 +173,7 @@ def searched(config: Path, sampler: str, seed: int, trials: int) -> list[tuple[l
 
 
 def check(out: Path, config: Path, trials: int) -> dict[str, Any]:
-    """Let the command train the trials of a study, and compare them with those without trainings."""
+    """Run a study with trainings by the command, and compare its trials with those without trainings."""
     settings = ("--set", "sweep.sampler=random", "--trials", str(trials))
     tianji("sweep", str(config), *settings, "--out", str(out / "trained"))
     with (out / "trained/trials.csv").open() as file:

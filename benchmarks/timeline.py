@@ -1,10 +1,10 @@
-"""What relaxing the dependencies does: one config, trained serially, in step and asynchronously.
+"""Draws the effect of relaxed dependencies: timelines of a config trained serially, in step, asynchronously.
 
 Serially all roles take turns in one process; in step actors wait for each new policy, and the learner for
 them; asynchronously no role waits for another as long as nothing gets too far ahead. Each training is traced
-for a while once it has settled, and the timelines are drawn one below the other on one scale, as in
-Figure 1 of the paper. Of several rounds each way has the training that was the fastest: the one that other
-programs here have disturbed least.
+for a while once it has settled, and the figure has the timelines one below the other on one scale, as in
+Figure 1 of the paper. Of several rounds it shows the fastest training of each way, which other programs have
+disturbed least.
 
     python benchmarks/timeline.py [--config PATH] [--set KEY=VALUE] [--seconds 5] [--rounds 3] [--out DIR]
 """
@@ -35,12 +35,12 @@ WAYS: Final = {
     "asynchronous": ('distribution.transport="shm"', 'distribution.mode="async"'),
 }
 STARTS_S: Final = 3.0
-"""Of training beside what is traced."""
+"""Seconds of training that are not traced."""
 END_S: Final = 60.0
 
 
 def train(options: argparse.Namespace, settings: tuple[str, ...], name: str, place: Path) -> RunDirectory:
-    """Train in one way, and trace it."""
+    """Train in one way with a trace; returns the run."""
     more = [f"experiment.stop={{ wall_s = {options.seconds + STARTS_S:g} }}", "experiment.eval_episodes=0"]
     words = ("--name", name, "--out", str(place), "--quiet", "--trace", f"{options.seconds:g}")
     command = training_command([*settings, *more, *options.set], options.config, *words)

@@ -1,12 +1,12 @@
-"""What a trace costs: CPU time and throughput while it is on, and what the room for it costs while it is off.
+"""Measures the cost of a trace: CPU time and throughput while it is on, and CPU time of its code while off.
 
 - `cpu`: all roles of a config take turns in one process, for some rounds with a trace and for as many without
-  one. CPU time for each env step; nothing else of a training is in it, so that little is lost in noise.
-- `throughput`: one training as it is, in which windows with a trace and windows without one take turns.
+  one. Measures CPU time for each env step without the rest of a training, so that there is little noise.
+- `throughput`: one ordinary training, in which windows with a trace and windows without one take turns.
 - `off`: as `cpu`, untraced, in processes of this tree and of another one, such as the commit before there
-  were traces. They begin together and work at the same time, each on a core of its own, which they swap.
+  were traces. Both begin together and work at the same time, each on a core of its own, which they swap.
 
-Every figure is a median over pairs, each of which is compared within itself, with its standard error.
+Every result is the median over pairs of the ratio within a pair, with its standard error.
 
     python benchmarks/trace_cost.py cpu|throughput|off [--config PATH] [--set KEY=VALUE] [--pairs 60]
                                                        [--against TREE] [--json PATH]
@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
 
-for library in ("OMP", "OPENBLAS", "MKL"):  # As in every process of a job, and before NumPy is imported.
+for library in ("OMP", "OPENBLAS", "MKL"):  # As in a job's processes; before NumPy is imported.
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 from training import POLL_S, Training, tianji_beside_python
@@ -38,23 +38,23 @@ from tianji_cli.plan.spec import JobSpec
 from tianji_lab.environment import busy_share, cpu_model
 
 ROUNDS: Final = 20
-"""Published versions of which each measurement in one process consists. The interpreter takes some hundred
-turns until what has changed under it is fast again, which a trace of seconds does not notice."""
+"""Published versions in each measurement in one process. After a change the interpreter takes some hundred
+turns until code is fast again, which a trace of seconds does not notice."""
 WINDOW_S: Final = 3.0
 SETTLES_S: Final = 3.0
-"""Of training before anything is counted."""
+"""Seconds of training before the first window."""
 HEARD_S: Final = 0.3
-"""After the root has taken a request, until all workers measure."""
+"""Seconds from the root's receipt of a request until all workers measure."""
 SENT_S: Final = 1.0
-"""After a trace, until all workers have sent what they measured."""
+"""Seconds from the end of a trace until all workers have sent their measurements."""
 SEGMENTS: Final = 8
-"""Measurements of one process where trees are compared; the first is not counted."""
+"""Measurements of one process in the comparison of trees; the first does not count."""
 
 Pairs = Iterator[tuple[float, float]]
 
 
 class Turns:
-    """All roles of a job in this process; ends their loop when so many versions are published."""
+    """Runs all roles of a job in this process; ends their loop after ``ROUNDS`` published versions."""
 
     def __init__(self, options: argparse.Namespace, place: Path) -> None:
         import torch  # noqa: PLC0415
@@ -65,10 +65,10 @@ class Turns:
         from tianji_transports.core import EngineOptions  # noqa: PLC0415
 
         torch.set_num_threads(1)
-        role.CHECK_EVERY_S = 0.0  # type: ignore[misc] - a round is over when it is over.
+        role.CHECK_EVERY_S = 0.0  # type: ignore[misc] - checks for the end in every turn.
         together = ['distribution.transport="inproc"', "distribution.actor.num=1"]
         if not load_config(options.config, options.set).learns_from_replay:
-            together += ['distribution.mode="sync"']  # Each round has as many steps.
+            together += ['distribution.mode="sync"']  # All rounds have equally many steps.
         endless = ("experiment.stop={ wall_s = 1e9 }", "experiment.checkpoint_every_s=1e9")
         job = load_config(options.config, [*together, *endless, *options.set])
         plan = make_plan(job)
@@ -92,7 +92,7 @@ class Turns:
         return int(said.version)
 
     def cpu_per_step(self) -> float:
-        """Go on for some rounds; seconds of CPU time for each env step."""
+        """Run until ``ROUNDS`` more versions are published; returns seconds of CPU time for each env step."""
         self._goal = self._version + ROUNDS
         steps, began_s = self.production.produced, time.thread_time()
         self._run(self.roles, self, self.sleep)
@@ -100,14 +100,14 @@ class Turns:
 
 
 class Nowhere:
-    """Takes what a tracer sends."""
+    """Drops the messages of a tracer."""
 
     def send(self, message: object) -> None:
         pass
 
 
 def pairs_in_process(options: argparse.Namespace) -> Pairs:
-    """CPU time without and within a trace, in turns."""
+    """Yield CPU time of an env step without and with a trace, in alternating order."""
     from tianji_cli.wire.messages import MOST_SPANS, Trace  # noqa: PLC0415
     from tianji_cli.worker.tracer import Tracer  # noqa: PLC0415
 
@@ -121,7 +121,7 @@ def pairs_in_process(options: argparse.Namespace) -> Pairs:
             found = {}
             for is_on in (True, False) if number % 2 else (False, True):
                 tracer.begin(asked, turns.roles, turns, [])
-                if not is_on:  # It finds the same caches as if it were.
+                if not is_on:  # Both cases find the same state of the caches.
                     tracer.end()
                 found[is_on] = turns.cpu_per_step()
                 if is_on:
@@ -130,7 +130,7 @@ def pairs_in_process(options: argparse.Namespace) -> Pairs:
 
 
 def pairs_of_windows(options: argparse.Namespace) -> Pairs:
-    """Env steps a second of a training without and within a trace, in turns."""
+    """Yield env steps a second of a training without and with a trace, in alternating order."""
     from tianji_cli.files.rundir import RunDirectory  # noqa: PLC0415
     from tianji_cli.files.traces import asked_for  # noqa: PLC0415
 
@@ -168,7 +168,7 @@ def pairs_of_windows(options: argparse.Namespace) -> Pairs:
 
 
 def pairs_of_trees(options: argparse.Namespace) -> Pairs:
-    """CPU time of another tree and of this one."""
+    """Yield CPU time of an env step in another tree and in this one."""
     trees = options.against.absolute(), Path(__file__).absolute().parents[1]
     cores = sorted(os.sched_getaffinity(0))[:2]
     for number in range(options.pairs // SEGMENTS + 1):
@@ -199,14 +199,14 @@ def _begin(options: argparse.Namespace, tree: Path, core: int) -> subprocess.Pop
 
 
 def measure_once(options: argparse.Namespace) -> None:
-    """Print the CPU time of each env step of this tree, of several rounds each."""
+    """Print CPU times of an env step in the imported tree, as a list in JSON."""
     with tempfile.TemporaryDirectory() as place:
         turns = Turns(options, Path(place))
         print(json.dumps([turns.cpu_per_step() for _ in range(SEGMENTS)][1:]))
 
 
 def compare(what: str, pairs: Iterable[tuple[float, float]]) -> dict[str, object]:
-    """Print how much more the second of each pair is than the first."""
+    """Print and return by how much the second value of a pair exceeds the first, over all pairs."""
     found = list(pairs)
     more: Sequence[float] = [after / before - 1 for before, after in found]
     low, middle, high = quantiles(more, n=4, method="inclusive")

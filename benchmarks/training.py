@@ -1,4 +1,4 @@
-"""One `tianji train` that a benchmark starts, watches and disturbs."""
+"""Runs a `tianji train` for a benchmark, which can watch and disturb it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Row = dict[str, Any]
 
 
 def tianji_beside_python() -> str:
-    """The command that was installed with this interpreter, or whatever is called that."""
+    """Find the command that was installed with this interpreter, or else "tianji" on PATH."""
     return shutil.which("tianji", path=str(Path(sys.executable).parent)) or "tianji"
 
 
 class Training:
-    """One `tianji train`, in a session of its own.
+    """A `tianji train` in its own session of processes.
 
     Args:
-        tianji: the command.
-        config: what it trains.
-        options: more ``--set``.
-        seconds: of wall time.
-        out: where its run directory goes.
+        tianji: path of the command.
+        config: path or name of the config.
+        options: further settings, each as for ``--set``.
+        seconds: wall time at which the training ends.
+        out: directory for the run directory.
     """
 
     def __init__(self, tianji: str, config: str, options: Sequence[str], seconds: float, out: Path) -> None:
@@ -45,20 +45,20 @@ class Training:
 
     @property
     def summary(self) -> Row:
-        """What it leaves when it is over."""
+        """Summary of the run, after its end."""
         (summary,) = self._out.glob("*/*/summary.json")
         found: Row = json.loads(summary.read_text())
         return found
 
     @property
     def rows(self) -> list[Row]:
-        """Whole rows of its metrics so far."""
+        """Complete rows of the run's metrics so far."""
         for metrics in self._out.glob("*/*/metrics.jsonl"):
             return [json.loads(line) for line in metrics.read_bytes().split(b"\n")[:-1]]
         return []
 
     def pids(self) -> dict[int, str]:
-        """Find its processes that carry roles, with their titles."""
+        """Find the training's processes by their titles, which begin with "tianji: "."""
         found = {}
         for place in Path("/proc").iterdir():
             if not place.name.isdecimal():
@@ -73,14 +73,14 @@ class Training:
         return found
 
     def learner(self) -> int:
-        """Find the process of its learner."""
+        """Find the process of the learner."""
         for pid, title in self.pids().items():
             if "learner" in title:
                 return pid
         raise SystemExit("no learner")
 
     def train_until(self, seconds: float) -> None:
-        """Wait until it has trained so long."""
+        """Wait until the run has trained for ``seconds``; exits if it ends, or does not get there in time."""
         deadline = time.monotonic() + PATIENCE_S
         while not (rows := self.rows) or rows[-1]["train_s"] < seconds:
             if time.monotonic() > deadline or self._process.poll() is not None:
@@ -88,7 +88,7 @@ class Training:
             time.sleep(POLL_S)
 
     def suspend_learner(self, after_s: float, for_s: float) -> None:
-        """Wait until it has trained so long, and stop the process of its learner for a while."""
+        """Wait until the run has trained for ``after_s``, and suspend the learner's process for ``for_s``."""
         self.train_until(after_s)
         learner = self.learner()
         os.kill(learner, signal.SIGSTOP)
@@ -96,13 +96,13 @@ class Training:
         os.kill(learner, signal.SIGCONT)
 
     def end(self) -> list[Row]:
-        """Wait until it is over; its rows since the first update."""
+        """Wait for the training's end; returns the rows since the first update."""
         if self._process.wait() != 0:
             raise SystemExit(f"training failed: {self._process.returncode}")
         return [row for row in self.rows if row.get("updates", 0) > 0]
 
     def kill(self) -> None:
-        """End it if it has not ended."""
+        """End the training, unless it has ended."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGTERM)
             self._process.wait()

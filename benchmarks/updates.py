@@ -1,8 +1,8 @@
-"""Learner updates a second while data flows, beside the same update in a bare loop on ready batches.
+"""Measures learner updates a second while data flows, and in a bare loop on ready batches.
 
 In a real run the learner receives, samples, updates and publishes while an actor steps environments on
-another core. Before and after, on the learner's cores, ``bare_update.py`` does nothing but update: with the
-other core idle, and with environments stepped there as fast as they go (a real actor waits now and then).
+another core. Before and after, on the learner's cores, ``bare_update.py`` only updates: with the other core
+idle, and with a loop there that steps environments without a pause (a real actor waits now and then).
 
     python benchmarks/updates.py [--config PATH] [--seconds S] [--rounds R] [--set KEY=VALUE ...]
 """
@@ -25,19 +25,19 @@ from pathlib import Path
 from training import Row, Training, tianji_beside_python
 
 LEAST = 0.85
-"""Of the bare loop's rate."""
+"""Least share of the bare loop's rate."""
 STARTS_S = 4.0
-"""What a run takes until it trains, about."""
+"""Approximate seconds until a run trains."""
 SETTLES_S = 2.0
-"""Of training, and of a process on the other core, before it counts."""
+"""Seconds of training, or of a process on the other core, before the measurement."""
 
 
 class BareLoop:
-    """Starts ``bare_update.py``.
+    """Runs ``bare_update.py``.
 
     Args:
-        options: of the command line.
-        cores: the learner's.
+        options: options of the command line.
+        cores: cores of the learner.
     """
 
     def __init__(self, options: argparse.Namespace, cores: Sequence[int]) -> None:
@@ -48,7 +48,7 @@ class BareLoop:
         self._others = sorted(os.sched_getaffinity(0) - set(cores))
 
     def rate(self) -> float:
-        """Updates a second."""
+        """Measure the bare loop's updates a second."""
         process = self._start(self._cores, "--seconds", str(self._seconds))
         said, _ = process.communicate()
         if process.returncode != 0:
@@ -57,7 +57,7 @@ class BareLoop:
 
     @contextmanager
     def busy_neighbour(self) -> Iterator[None]:
-        """Let environments be stepped on another core."""
+        """Step environments on another core during the body."""
         process = self._start(self._others[:1], "--busy")
         try:
             time.sleep(SETTLES_S)
@@ -74,7 +74,7 @@ class BareLoop:
 
 
 def while_data_flows(options: argparse.Namespace) -> tuple[float, Row]:
-    """Train for a while; updates a second once it has settled, and the summary."""
+    """Train for a while; returns updates a second once the run has settled, and the summary."""
     with tempfile.TemporaryDirectory() as directory:
         seconds = STARTS_S + SETTLES_S + options.seconds
         training = Training(options.tianji, options.config, options.set, seconds, Path(directory))
@@ -83,7 +83,7 @@ def while_data_flows(options: argparse.Namespace) -> tuple[float, Row]:
             summary = training.summary
         finally:
             training.kill()
-    # Both counts are the learner's own and of one moment. The last rows are of after its end.
+    # Updates and time of a row are the learner's, of one moment. The last rows come after the learner's end.
     first, last = rows[0], next(row for row in reversed(rows) if row["updates"] < rows[-1]["updates"])
     return (last["updates"] - first["updates"]) / (last["train_s"] - first["train_s"]), summary
 
@@ -113,9 +113,9 @@ def measure(options: argparse.Namespace, cores: Sequence[int]) -> Row:
 
 
 def learner_cores(options: argparse.Namespace) -> list[int]:
-    """Cores that the plan gives the learner; all, if it pins none. Learners of rollouts are refused."""
+    """Cores that the plan gives the learner, or all if it pins none; exits if it learns from rollouts."""
     from tianji_cli.config.loader import load_config  # noqa: PLC0415
-    from tianji_cli.plan.plan import make_plan  # noqa: PLC0415 - not for --help
+    from tianji_cli.plan.plan import make_plan  # noqa: PLC0415 - --help does not need it
 
     job = load_config(options.config, options.set)
     if not job.learns_from_replay:

@@ -2,27 +2,27 @@
 
 python benchmarks/walks.py [--tree PATH] [--walk sample|key|death]... [--json PATH]
 
-Works on any checkout, an old one, too: no module of the project is named here but `tianji_cli` and
-`tianji_cli.config`. The training runs as always, `tianji train` with one of the checkout's configs, except
-that each of its Python processes is this script first, which begins to trace and then runs what was asked
-for. A file counts if it lies in `src`, `transports`, `algos` or `envs` and a function or a line of it is on
-the walk:
+Works on any checkout, also an old one: the script names only the project's modules `tianji_cli` and
+`tianji_cli.config`. The training is an ordinary `tianji train` with one of the checkout's configs, except
+that each of its Python processes runs this script first, which begins to trace and then runs the requested
+module. A file counts if it lies in `src`, `transports`, `algos` or `envs` and a function or a line of it is
+on the walk:
 
 - **sample**: `env.step` to the gradient and back as parameters (`ppo_cartpole`, shm, in `sync` mode, in
-  which all cycles are alike). The functions that run in *each* of 20 cycles of the actor, from one newer
-  policy to the next, and in *each* of 20 of the learner, from one publication to the next. What is built
-  once or done now and then (reports, checkpoints) is not among them; what a role does between two fragments
-  or rollouts for other reasons, such as a look at the control channel, is.
-- **key**: `distribution.buffer.priority_updates` to the line that obeys it (`dqn_cartpole_apex`). The
-  functions that hold the key or its value (as text, as a document, as a record of the config, or as what it
-  was compared to; in a variable or in an attribute of `self`) and are on the call stack when it is parsed,
-  checked, put into a record, sent to another process, received there, read, compared or tested: in the
-  root, the fork server and the process that obeys; and the file that declares it.
-- **death**: a killed actor to the line that the user reads (`ppo_cartpole`). Of the root and its fork
-  server, the functions with a line that ran for the first time between the SIGKILL and the line on stderr,
-  and those that were given its text.
+  which all cycles are alike). Counts the functions that run in *each* of 20 cycles of the actor, from one
+  newer policy to the next, and in *each* of 20 cycles of the learner, from one publication to the next.
+  Leaves out functions that run once or now and then (building, reports, checkpoints); includes other work of
+  a role between two fragments or rollouts, such as a look at the control channel.
+- **key**: `distribution.buffer.priority_updates` to the line that obeys it (`dqn_cartpole_apex`). Counts the
+  functions that hold the key or its value (as text, as a document, as a record of the config, or as the
+  result of a comparison; in a variable or in an attribute of `self`) and are on the call stack when the key
+  is parsed, checked, put into a record, sent to another process, received there, read, compared or tested:
+  in the root, the fork server and the process that obeys. The file that declares the key counts, too.
+- **death**: a killed actor to the line that the user reads (`ppo_cartpole`). Counts the functions of the root
+  and its fork server with a line that ran for the first time between the SIGKILL and the line on stderr, and
+  the functions that received its text.
 
-For each file the functions that were on the walk are printed, each with its line and with the reason.
+For each file the script prints the functions on the walk, each with its line and the reason.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ SOURCES: Final = ("src", "transports", "algos", "envs")
 WARM_UP: Final = 5
 CYCLES: Final = 20
 WARM_UP_S: Final = 3.0
-"""After the first line of a training: by then all that is done now and then has been done once."""
+"""Seconds after a training's first line until all code that runs now and then has run once."""
 KEY: Final = "priority_updates"
 DEAD: Final = "SIGKILL"
-"""In the text of what the user reads."""
+"""Word in the line that tells the user of the death."""
 TREE, WALK, OUT, PYTHON = "WALKS_TREE", "WALKS_WALK", "WALKS_OUT", "WALKS_PYTHON"
-"""Environment variables by which the traced processes know what to do."""
+"""Environment variables that configure the traced processes."""
 LIMIT_S: Final = 300.0
 
 PASSING: Final = {
@@ -67,7 +67,7 @@ PASSING: Final = {
     "model_dump_json": "sent",
     "validate_json": "received",
 }
-"""Functions of tomllib and pydantic, and what they do with the key."""
+"""Functions of tomllib and pydantic, with the word for the key's step through each."""
 
 Record = dict[str, Any]
 
@@ -76,7 +76,7 @@ Record = dict[str, Any]
 
 
 class Recorder:
-    """Appends records of this process, each a line of JSON, to a file of its own."""
+    """Appends records of this process, each a line of JSON, to a file named by the process id."""
 
     def __init__(self) -> None:
         tree = Path(os.environ[TREE])
@@ -85,16 +85,16 @@ class Recorder:
         self._skip = len(f"{tree}{os.sep}")
 
     def is_project(self, code: CodeType) -> bool:
-        """Whether a function is the project's."""
+        """Whether a function belongs to the project."""
         return code.co_filename.startswith(self._roots)
 
     def write(self, records: Iterable[Record]) -> None:
-        """Append records: at once, for processes of a job may be killed."""
+        """Append records at once, since a process may be killed at any time."""
         with (self.out / f"{os.getpid()}.jsonl").open("a") as file:
             file.writelines(f"{json.dumps(record)}\n" for record in records)
 
     def place(self, how: str, code: CodeType, line: int = 0) -> Record:
-        """A function, or a line of it, as a record."""
+        """Make a record of a function, or of a line of it."""
         return {
             "file": code.co_filename[self._skip :],
             "function": code.co_qualname,
@@ -107,14 +107,14 @@ class Recorder:
 
 
 def record_cycles(recorder: Recorder) -> None:
-    """Record what runs in each cycle of an actor, and of a learner.
+    """Record the functions that run in each cycle of an actor or a learner.
 
-    A cycle ends where the endpoint has given its owner a newer policy, or has published one.
+    A cycle ends when the endpoint returns a newer policy, or has published one.
     """
     cycles: list[list[CodeType]] = []
     begun: dict[CodeType, None] = {}
     stepped: dict[CodeType, None] = {}
-    "From the first function of an environment on."
+    "Functions of the cycle since the first one of an environment."
     past = 0
 
     def trace(frame: FrameType, event: str, value: object) -> None:
@@ -148,7 +148,7 @@ def record_cycles(recorder: Recorder) -> None:
 
 
 class Compared:
-    """What a value was compared to: True or False, and tells who asks."""
+    """Result of a comparison, True or False, that reports the code that tests it."""
 
     def __init__(self, truth: bool, tell: Callable[[str, FrameType | None], None]) -> None:
         self._truth, self._tell = truth, tell
@@ -159,7 +159,7 @@ class Compared:
 
 
 class Followed(str):
-    """The key's value, which tells who compares it."""
+    """The key's value, which reports the code that compares it."""
 
     __slots__ = ("tell",)
     __hash__ = str.__hash__
@@ -175,8 +175,8 @@ class Followed(str):
 
 
 def record_key(recorder: Recorder) -> None:
-    """Record who holds the key on the call stack when it is read, checked, compared and tested."""
-    import pydantic  # noqa: PLC0415 - not in the process that counts, which needs no package
+    """Record the functions that hold the key on the call stack when it is read, checked or compared."""
+    import pydantic  # noqa: PLC0415 - only in traced processes; the process that counts needs no package
 
     package = importlib.import_module("tianji_cli.config")
     modules = [
@@ -248,7 +248,7 @@ def record_key(recorder: Recorder) -> None:
 
 
 def attributes(value: object) -> list[object]:
-    """Values of an object's attributes, without asking the object."""
+    """Values of an object's attributes, read without calling the object's code."""
     try:
         return list(object.__getattribute__(value, "__dict__").values())
     except AttributeError:
@@ -256,7 +256,7 @@ def attributes(value: object) -> list[object]:
 
 
 def record_lines(recorder: Recorder) -> None:
-    """Record when each line of root and fork server ran first, and who was given the text of a death."""
+    """Record the first run of each line of root and fork server, and functions that get a death's text."""
     seen = set[tuple[CodeType, int]]()
     given = set[CodeType]()
 
@@ -274,7 +274,7 @@ def record_lines(recorder: Recorder) -> None:
                 recorder.write([recorder.place("text", code)])
         return trace
 
-    os.register_at_fork(after_in_child=lambda: sys.settrace(None))  # Workers have other walks.
+    os.register_at_fork(after_in_child=lambda: sys.settrace(None))  # Workers are not on this walk.
     threading.settrace(trace)
     sys.settrace(trace)
 
@@ -295,14 +295,14 @@ def become(arguments: list[str]) -> None:
 
 
 class Training:
-    """A traced training of a checkout, and what it recorded.
+    """A traced training of a checkout, and its records.
 
     Args:
         tree: root of the checkout.
-        walk: what is recorded.
-        config: name of one of its configs.
+        walk: key of ``RECORDS``.
+        config: name of one of the checkout's configs.
         env_steps: end of training.
-        settings: what else differs from the config, each as for ``--set``.
+        settings: other changes to the config, each as for ``--set``.
     """
 
     def __init__(self, tree: Path, walk: str, config: str, env_steps: int, *settings: str) -> None:
@@ -334,16 +334,16 @@ class Training:
 
     @property
     def pid(self) -> int:
-        """Of the root."""
+        """Process id of the root."""
         return self._process.pid
 
     def lines(self) -> Iterator[str]:
-        """What it writes for its user, line by line, until it ends."""
+        """Yield the lines that the training writes to stderr, until it ends."""
         assert self._process.stderr is not None
         yield from iter(self._process.stderr.readline, "")
 
     def kill_actor(self) -> None:
-        """Kill an actor, of those that train."""
+        """Kill the first actor that is found."""
         for pid in descendants(self.pid):
             if b"actor" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)
@@ -351,7 +351,7 @@ class Training:
         raise SystemExit("no actor was found")
 
     def records(self) -> list[Record]:
-        """Wait for its end, and return what its processes recorded, by the time of their start."""
+        """Wait for the training's end, and return the records of its processes, in the order of their ids."""
         said = list(self.lines())
         if self._process.wait() != 0:
             raise SystemExit("".join(said) or "the training failed")
@@ -362,7 +362,7 @@ class Training:
 
 
 def describe_package(tree: Path, directory: Path) -> Path:
-    """Write what an installed package says of itself, so that the entry points are those of this checkout."""
+    """Write metadata of an installed package, so that the entry points are those of this checkout."""
     project = tomllib.loads((tree / "pyproject.toml").read_text())["project"]
     info = directory / "package" / f"{project['name']}-0.dist-info"
     info.mkdir(parents=True)
@@ -377,7 +377,7 @@ def describe_package(tree: Path, directory: Path) -> Path:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Processes that a process has started, and those that they have."""
+    """Yield a process's children, and their descendants."""
     for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
         yield child
         yield from descendants(child)
@@ -431,7 +431,7 @@ WALKS: Final = {"sample": walk_sample, "key": walk_key, "death": walk_death}
 
 
 def main() -> None:
-    """Print the files of each walk with their functions, in the order in which they were passed."""
+    """Print the files of each walk with their functions, in the order of the walk."""
     if sys.argv[1:2] == ["--become"]:
         become(sys.argv[2:])
         return

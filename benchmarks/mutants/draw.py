@@ -1,7 +1,7 @@
-"""Draws mistakes to put into the code: a fixed seed, as many for each area, at most one for a line.
+"""Draws mistakes to put into the code: a fixed seed, equally many for each area, at most one for a line.
 
-The operators are cosmic-ray's. Left out is what no test can tell by what the code does: annotations, which
-are not evaluated, and the numbers of module constants, since three seconds of patience are as right as four.
+The operators are cosmic-ray's. The draw leaves out mistakes that no test can find: in annotations, which are
+not evaluated, and in numbers of module constants, since three seconds of patience are as right as four.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT: Final = HERE.parents[1]
 
 
 class Mutation(NamedTuple):
-    """One way to get one place wrong; ``occurrence`` is cosmic-ray's number of the place."""
+    """A mistake at one place of the code; ``occurrence`` is cosmic-ray's number of the place."""
 
     line: int
     operator: str
@@ -32,7 +32,7 @@ class Mutation(NamedTuple):
 
 
 def main() -> None:
-    """Draw, and write the list beside this file."""
+    """Draw mutants of all areas, and write the list."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--each", type=int, default=20, help="mutants of each area")
     parser.add_argument("--seed", type=int, default=2025)
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def draw(modules: list[str], number: int, chance: random.Random) -> list[dict[str, Any]]:
-    """Draw so many mutants from a few modules, all lines with the same chance."""
+    """Draw ``number`` mutants from some modules, all lines with the same probability."""
     lines: dict[tuple[str, int], list[Mutation]] = {}
     for module in modules:
         for mutation in mutations((ROOT / module).read_text()):
@@ -69,7 +69,7 @@ def draw(modules: list[str], number: int, chance: random.Random) -> list[dict[st
 
 
 def mutations(code: str) -> Iterator[Mutation]:
-    """List all that can be drawn from a module."""
+    """Yield all mutations of a module that the draw may choose."""
     tree = get_ast(code)
     for name in operator_names():
         operator = get_operator(name)
@@ -111,7 +111,7 @@ def _compiles(code: str) -> bool:
 
 
 def _changed(code: str, mutated: str) -> dict[str, Any]:
-    """Say which lines become which, by their numbers."""
+    """Return the changed lines: number of the first one, old text and new text."""
     was, becomes = code.splitlines(), mutated.splitlines()
     matcher = difflib.SequenceMatcher(None, was, becomes, autojunk=False)
     changes = [change for change in matcher.get_opcodes() if change[0] != "equal"]

@@ -1,7 +1,8 @@
-"""Puts the drawn mistakes into the code, one after another, and sees whether the tests find them.
+"""Puts the drawn mistakes into the code, one after another, and checks whether the tests find them.
 
-It changes the files beside it and puts them back: run it on a copy, as ``nox -s mutants`` does. The test that
-found a mutant in the last hunt (``last_hunt.jsonl``) is tried first, and the tests of its area if it passes.
+The script changes the files of its own checkout and puts them back: run it on a copy, as ``nox -s mutants``
+does. It first runs the test that found a mutant in the last hunt (``last_hunt.jsonl``), and the tests of the
+mutant's area if that test passes.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ import psutil
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[1]
 MARK: Final = "TIANJI_MUTANT"
-"""An environment variable by which processes are found that a mutant left behind."""
+"""Environment variable by which the script finds processes that a mutant has left behind."""
 MOST_MOVED: Final = 30
-"""Lines by which a drawn one may have moved."""
+"""Maximum number of lines by which a drawn line may have moved."""
 LIMIT_S: Final = 900.0
-"""Tests that take longer hang: found."""
+"""Seconds after which tests hang; then the mutant is found."""
 
 Mutant = dict[str, Any]
 
 
 def main() -> int:
-    """Try each mutant, write down what came of it, and list those that no test found."""
+    """Try each mutant, write the result, and list the mutants that no test found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", type=int, nargs="*", help="numbers of mutants; all if left out")
     parser.add_argument("--whole", action="store_true", help="try all tests, not only those of the area")
@@ -70,19 +71,26 @@ def main() -> int:
 
 
 def results_in(path: Path) -> list[dict[str, Any]]:
-    """Read what a hunt has written; nothing if there is no such file."""
+    """Read the results of a hunt; empty if there is no such file."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def test_of(found_by: str | None) -> str | None:
-    """Take the test out of pytest's line on it; None if no single test failed."""
+    """Take the test's name from pytest's line; None if no single test failed."""
     if found_by is None or not found_by.startswith("FAILED "):
         return None
     return found_by.removeprefix("FAILED ").partition(" - ")[0]
 
 
 def hunt(mutant: Mutant, tests: Sequence[str], passing: set[str]) -> str | None:
-    """Try all tests of an area; say which found the mutant, or None. ``passing``: areas that pass without."""
+    """Run all tests of an area with a mutant.
+
+    Args:
+        passing: areas whose tests pass without a mutant.
+
+    Returns:
+        The line of the test that found the mutant, or None.
+    """
     area = mutant["area"]
     if area not in passing and (failed := run_tests(tests, "none")) is not None:
         sys.exit(f"{area}: without any mutant there is {failed}")
@@ -97,11 +105,11 @@ def _is_wanted(mutant: Mutant, only: Sequence[int] | None) -> bool:
 
 @contextmanager
 def changed(mutant: Mutant) -> Iterator[None]:
-    """Put a mistake into the code for a while."""
+    """Put a mistake into the code during the body; exits if the code has changed."""
     path = ROOT / mutant["module"]
     code = path.read_text()
     lines, was = code.splitlines(), mutant["was"]
-    # Other lines may have come or gone above since it was drawn; one far away is another one.
+    # The line may have moved since the draw; an equal line far away is another one.
     near = range(max(0, mutant["line"] - 1 - MOST_MOVED), min(len(lines), mutant["line"] + MOST_MOVED))
     places = [i for i in near if lines[i : i + len(was)] == was]
     if not places:
@@ -115,9 +123,9 @@ def changed(mutant: Mutant) -> Iterator[None]:
 
 
 def run_tests(tests: Sequence[str], mark: str) -> str | None:
-    """Run tests until one fails; say which did, or None."""
+    """Run tests until one fails; returns pytest's line on it, or None if all pass."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
-    mark = f"{mark} of {os.getpid()}"  # Another hunt has mutants of the same numbers.
+    mark = f"{mark} of {os.getpid()}"  # Another hunt may try a mutant of the same number.
     environment = {**os.environ, MARK: mark}
     with subprocess.Popen(
         [*command, *tests],
@@ -147,7 +155,7 @@ def _kill_all(mark: str) -> None:
 
 
 def _report(drawn: Sequence[Mutant], known: Sequence[Mutant]) -> int:
-    """Print how many were found in each area, and those that were not; returns how many of these matter."""
+    """Print the found mutants of each area, and those not found; returns how many of the latter matter."""
     found = {result["number"] for result in known if result["found_by"]}
     tried = {result["number"] for result in known}
     of_area = Counter(mutant["area"] for mutant in drawn if mutant["number"] in tried)

@@ -3,8 +3,8 @@
     git clone https://github.com/vwxyzjn/cleanrl
     python benchmarks/peers/cleanrl_peer.py --script cleanrl/cleanrl/ppo.py
 
-The script runs as it is, from top to bottom; its episodes are counted in the environments that it makes.
-Its networks cannot be set.
+The script runs unchanged, from top to bottom; a wrapper of its environments counts the episodes. The script
+has no options for its networks.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ HIDDEN: Final = (64, 64)
 ACTIVATION: Final = "tanh"
 POLICY_GAIN: Final = 0.01
 ADAM_EPS: Final = 1e-5
-"""What stands in the script and is no option of it."""
+"""Constants of the script for which it has no options."""
 
 
-class Reached(Exception):  # noqa: N818 - it is none
+class Reached(Exception):  # noqa: N818 - it is no error
     """The last 100 episodes average 475."""
 
 
@@ -51,18 +51,18 @@ class Watch:
         """Note an episode.
 
         Raises:
-            Reached: it is the one that reaches the mean return.
+            Reached: the mean return has been reached.
         """
         if self.window.add(Episode(time.monotonic(), total, steps)):
             raise Reached
 
 
 def options_of(recipe: Recipe) -> dict[str, Any]:
-    """Say a recipe in the script's options."""
+    """Translate a recipe into the script's options."""
     falls = recipe.learning_rate_schedule == "linear"
     steps = recipe.schedule_steps if falls and recipe.schedule_steps is not None else recipe.env_steps
     return {
-        "total-timesteps": steps,  # What falls is at 0 there.
+        "total-timesteps": steps,  # Falling schedules are at 0 there.
         "learning-rate": recipe.learning_rate,
         "anneal-lr": falls,
         "num-envs": recipe.num_envs,
@@ -75,13 +75,13 @@ def options_of(recipe: Recipe) -> dict[str, Any]:
         "clip-coef": recipe.clip_range,
         "clip-vloss": recipe.clip_value,
         "ent-coef": recipe.entropy_coef,
-        "vf-coef": recipe.value_coef,  # Of half the squared error, as here.
+        "vf-coef": recipe.value_coef,  # It weights half the squared error, as here.
         "max-grad-norm": recipe.max_grad_norm,
     }
 
 
 def differences(recipe: Recipe) -> list[str]:
-    """Say what the script does otherwise."""
+    """List the differences between the script's training and the recipe."""
     differs = ["acts and learns in turn", "nothing follows where an episode was cut off"]
     if recipe.shared or (recipe.hidden, recipe.activation) != (HIDDEN, ACTIVATION):
         differs.append(f"two networks of {' and '.join(map(str, HIDDEN))} with {ACTIVATION}")
@@ -97,7 +97,7 @@ def differences(recipe: Recipe) -> list[str]:
 
 
 def command_line(options: dict[str, Any]) -> list[str]:
-    """Write options as the script takes them: a switch that is off begins with "no"."""
+    """Write options as words of the script's command line; a switch that is off begins with "no"."""
     words = []
     for name, value in options.items():
         if isinstance(value, bool):
@@ -108,18 +108,18 @@ def command_line(options: dict[str, Any]) -> list[str]:
 
 
 def run(script: Path, options: dict[str, Any], watch: Watch, reward_scale: float) -> None:
-    """Run the script to its end, or until the mean return is reached."""
+    """Run the script to its end, or until it reaches the mean return."""
     make = gymnasium.make
 
     def watched(*args: Any, **keywords: Any) -> Watched:
         watch.environments.append(Watched(make(*args, **keywords), watch, reward_scale))
         return watch.environments[-1]
 
-    gymnasium.make = watched  # type: ignore[assignment] # The script asks gymnasium itself.
+    gymnasium.make = watched  # type: ignore[assignment] # The script calls gymnasium.make.
     sys.argv = [str(script), *command_line(options)]
     with (
         tempfile.TemporaryDirectory() as directory,
-        contextlib.chdir(directory),  # It leaves its logs where it stands.
+        contextlib.chdir(directory),  # It writes its logs to the working directory.
         contextlib.redirect_stdout(sys.stderr),
         contextlib.suppress(Reached),
     ):

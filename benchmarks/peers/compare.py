@@ -1,7 +1,7 @@
-"""tianji beside its peers on CartPole-v1: seconds from the first environment step until the mean
+"""Times tianji and its peers on CartPole-v1: seconds from the first environment step until the mean
 return of the last 100 training episodes is 475; or on Pong, until it is 18.
 
-All run in turn, seed by seed, on the same cores, each in a Python environment of its own:
+All run in turn, seed by seed, on the same cores, each in its own Python environment:
 
     python benchmarks/peers/compare.py --tianji .venv/bin/tianji --sb3 ENV/bin/python --seeds 1 2 3
     python benchmarks/peers/compare.py --recipe ours --tianji .venv/bin/tianji --sb3 ENV/bin/python
@@ -9,8 +9,8 @@ All run in turn, seed by seed, on the same cores, each in a Python environment o
     python benchmarks/peers/compare.py --algorithm pong --cores 16 --tianji TIANJI --envpool ENV/bin/python
 
 With ``--recipe theirs``, the default, each peer trains as its own project recommends. With ``--recipe ours``
-it trains with the hyperparameters and networks of tianji's config, as far as it can; what differs all the
-same is printed and recorded. That takes a Python which has tianji.
+it trains with the hyperparameters and networks of tianji's config, as far as it can; the comparison prints
+and records the remaining differences. ``--recipe ours`` needs a Python that has tianji.
 
 A run that fails ends the comparison; a run that does not reach the return counts as infinitely long.
 """
@@ -53,7 +53,7 @@ CONFIGS = {
 }
 THRESHOLDS = {"ppo": "475", "dqn": "475", "pong": "18"}
 SETTINGS = {"dqn": ("experiment.evaluation=false", "experiment.stop={mean_return=475,env_steps=650_000}")}
-"""Set beside a config: a run is timed until a mean of training episodes, and the config's own ends before."""
+"""Settings for runs of a config whose own stop rule ends before the threshold, up to which runs are timed."""
 TAKE_PART = {
     "ppo": ("sb3", "sbx", "rllib", "sample-factory", "cleanrl", "serial"),
     "dqn": ("rllib",),
@@ -61,18 +61,22 @@ TAKE_PART = {
 }
 RECIPE = "recipe.json"
 HAS_ALGORITHM = ("rllib",)
-"""Peers that are told which algorithm to train."""
+"""Peers that take ``--algorithm``."""
 TIMEOUT_S = 2400.0
 MAX_OTHERS_BUSY = 0.2
-"""Cores; peers whose threads wait for one another slow down many times when they share theirs."""
+"""Cores; above this, peers whose threads wait for one another can be many times slower."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training run. ``seconds`` is None without the return; ``wall_s`` counts the whole process.
+    """One training run.
 
-    Rates are means over the training, None if unknown: environment steps made, samples used in updates.
-    ``others_busy_cores`` is what else the machine was doing just before.
+    Attributes:
+        seconds: time to the threshold; None if the run did not reach it.
+        produced_per_s: environment steps, mean over the training.
+        consumed_per_s: samples used in updates, mean over the training; None if unknown.
+        wall_s: time of the whole process.
+        others_busy_cores: cores that other processes kept busy just before.
     """
 
     contender: str
@@ -88,7 +92,7 @@ class Run:
 
 
 def _busy_s() -> float:
-    """Processor time that the whole machine has spent, all cores added up, idling and waiting left out."""
+    """Processor time of the whole machine, summed over cores, without idling and waiting."""
     user, nice, system, _idle, _iowait, irq, softirq = (
         int(ticks) for ticks in Path("/proc/stat").read_text().split()[1:8]
     )
@@ -96,14 +100,14 @@ def _busy_s() -> float:
 
 
 def others_busy_cores() -> float:
-    """Measure how many cores others keep busy while nothing of ours runs."""
+    """Measure how many cores other processes keep busy, for a second in which this benchmark runs nothing."""
     busy_s, started_s = _busy_s(), time.perf_counter()
     time.sleep(1.0)
     return (_busy_s() - busy_s) / (time.perf_counter() - started_s)
 
 
 def execute(command: Sequence[str], log: Path) -> float:
-    """Run a command to its end with its output in ``log``; answer how many seconds it took."""
+    """Run a command to its end with its output in ``log``; returns its seconds, and exits if it fails."""
     started_s = time.perf_counter()
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
@@ -161,7 +165,7 @@ def _seconds(run: Run) -> float:
 
 
 def summarise(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Make one row per contender; ``ratio`` is its median time over tianji's."""
+    """Make a table row for each contender; ``ratio`` is its median time over tianji's."""
     by_contender: dict[str, list[Run]] = {}
     for run in runs:
         by_contender.setdefault(run.contender, []).append(run)

@@ -1,7 +1,7 @@
 """PPO on an Atari game as one plain loop over EnvPool: the peer of configs/ppo_pong_gpu.toml.
 
 Hyperparameters are those that CleanRL publishes for Pong with EnvPool. Environments step while the network
-waits, and the network learns while they wait: nothing overlaps.
+waits, and wait while the network learns: nothing overlaps.
 
     python benchmarks/peers/envpool_ppo.py [--game Pong] [--threshold 18] [--device cuda] [--minutes 30]
 """
@@ -35,7 +35,7 @@ SETTINGS: Final = {
 
 
 def layer(module: nn.Module, gain: float) -> nn.Module:
-    """Give a layer orthogonal weights and no bias."""
+    """Set a layer's weights to an orthogonal matrix and its bias to 0."""
     assert isinstance(module, nn.Conv2d | nn.Linear)
     nn.init.orthogonal_(module.weight, gain)
     assert module.bias is not None
@@ -44,7 +44,7 @@ def layer(module: nn.Module, gain: float) -> nn.Module:
 
 
 class Network(nn.Module):
-    """Mnih et al.'s (2015) network with a policy and a value."""
+    """Network of Mnih et al. (2015) with a policy and a value."""
 
     def __init__(self, actions: int) -> None:
         super().__init__()
@@ -65,13 +65,13 @@ class Network(nn.Module):
 
 
 class Loop:
-    """Rollouts and updates in turn.
+    """Makes rollouts and updates in turn.
 
     Args:
-        game: its name.
-        seed: of environments and network.
-        device: where the network computes.
-        window: takes note of the games that end.
+        game: name of the game.
+        seed: seed of environments and network.
+        device: device of the network.
+        window: records the games that end.
     """
 
     def __init__(self, game: str, seed: int, device: str, window: Window) -> None:
@@ -100,7 +100,7 @@ class Loop:
 
     @torch.no_grad()
     def roll_out(self) -> bool:
-        """Make a rollout; say whether the threshold has been reached."""
+        """Make a rollout; returns True, at once, if the threshold has been reached."""
         for t in range(len(self.frames)):
             policy, self.values[t] = self.network(self.shown)
             action = policy.sample()
@@ -126,7 +126,7 @@ class Loop:
         return reached
 
     def learn(self) -> None:
-        """Make the updates of one rollout."""
+        """Make the updates with one rollout."""
         share = max(0.0, 1.0 - self.env_steps / SETTINGS["anneal_over_steps"])
         self.optimizer.param_groups[0]["lr"] = SETTINGS["learning_rate"] * share
         advantages = self._advantages()
@@ -140,7 +140,7 @@ class Loop:
 
     @torch.no_grad()
     def _advantages(self) -> torch.Tensor:
-        """Generalised advantage estimation, backwards."""
+        """Compute generalised advantage estimates ``[T, N]``, backwards."""
         value, done = self.network(self.shown)[1], self.done
         advantages, running = torch.zeros_like(self.rewards), torch.zeros_like(value)
         gamma, trace = SETTINGS["gamma"], SETTINGS["gamma"] * SETTINGS["gae_lambda"]

@@ -1,15 +1,15 @@
 """JaxMARL's own QMIX on a map of SMAX: the peer of configs/qmix_3m.toml.
 
-Its package does not have the baselines, so this needs a checkout of its repository. Their settings are read
-there; training and tests are their code, called as their own command calls it, without a vmap over seeds.
-The training is one compiled program that cannot be ended early: it runs in a process that is killed when its
-time is over. Of each update it reports what they would log to wandb.
+JaxMARL's package does not have the baselines, so this needs a checkout of its repository. The settings come
+from there; training and tests are JaxMARL's code, called as its own command calls it, without a vmap over
+seeds. The training is one compiled program that cannot end early, so it runs in a process that is killed
+after its time. It reports the values of each update that JaxMARL would log to wandb.
 
     python benchmarks/peers/jaxmarl_qmix.py --jaxmarl CHECKOUT [--map 3m] [--minutes 30] [--env-steps N]
         [--set HIDDEN_SIZE=64 ...] [--json OUT]
 
-Their battles last 101 steps at most (JaxMARL ends them on the step after max_steps = 100), tianji's 100.
-Exploration falls over a share of --env-steps, so these should be about as many as fit into the time.
+JaxMARL's battles last 101 steps at most (it ends them on the step after max_steps = 100), tianji's 100.
+Exploration falls over a share of --env-steps, so choose about as many steps as fit into the time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from record import arguments, process_started_s, write
 
 BASELINE: Final = Path("baselines/QLearning/qmix_rnn.py")
 SETTINGS: Final = Path("config/alg/ql_rnn_smax.yaml")
-"""Beside the baseline."""
+"""Path of the settings from the baseline's directory."""
 STARTED: Final = "started"
 PACKAGES: Final = ("jaxmarl", "jax", "flax", "optax", "flashbax")
 WON: Final = "returned_won_episode"
@@ -38,7 +38,7 @@ RETURN: Final = "returned_episode_returns"
 
 
 def find_baseline(place: Path) -> Path:
-    """Find their file in a checkout, or take it as it was named."""
+    """Find the baseline's file in a checkout, or check the named file; exits if it is missing."""
     baseline = place / BASELINE if place.is_dir() else place
     for needed in (baseline, baseline.parent / SETTINGS):
         if not needed.is_file():
@@ -47,8 +47,8 @@ def find_baseline(place: Path) -> Path:
 
 
 def read_settings(baseline: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Take their settings for SMAX, and what the command line has in their place."""
-    from omegaconf import OmegaConf  # noqa: PLC0415 - of the peer's environment only
+    """Read JaxMARL's settings for SMAX, with the command line's changes."""
+    from omegaconf import OmegaConf  # noqa: PLC0415 - only the peer's environment has it
 
     settings = OmegaConf.merge(
         OmegaConf.load(baseline.parent / SETTINGS),
@@ -61,7 +61,7 @@ def read_settings(baseline: Path, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load(baseline: Path, log: Any) -> ModuleType:
-    """Import their file with ``log`` where it expects wandb's."""
+    """Import the baseline's file with ``log`` in place of ``wandb.log``."""
     wandb = ModuleType("wandb")
     wandb.log = log  # type: ignore[attr-defined]
     sys.modules["wandb"] = wandb
@@ -74,8 +74,8 @@ def load(baseline: Path, log: Any) -> ModuleType:
 
 
 def train(baseline: Path, settings: dict[str, Any], seed: int, reports: str) -> None:
-    """Train to the end of their steps; a line for each update, with the time at which it was over."""
-    import jax  # noqa: PLC0415 - its threads belong to this process
+    """Train to the end of the steps; writes a line for each update, with the time at which it ended."""
+    import jax  # noqa: PLC0415 - its threads belong in the child process
 
     with Path(reports).open("w", buffering=1) as lines:
 
@@ -92,12 +92,12 @@ def train(baseline: Path, settings: dict[str, Any], seed: int, reports: str) -> 
 
 
 def whole_lines(reports: str) -> list[dict[str, Any]]:
-    """Read what was written; the last line may be cut."""
+    """Read the reports' whole lines; the last one may be cut off."""
     return [json.loads(line) for line in Path(reports).read_bytes().split(b"\n")[:-1]]
 
 
 def curve_of(rows: Sequence[Mapping[str, Any]], first_step_s: float) -> dict[str, list[float]]:
-    """Take the points at which their test of the greedy policy was made anew."""
+    """Take the points at which JaxMARL's test of the greedy policy has new results."""
     curve: dict[str, list[float]] = {"train_s": [], "env_steps": [], "win_rate": [], "mean_return": []}
     before = None
     for row in rows:
@@ -111,8 +111,8 @@ def curve_of(rows: Sequence[Mapping[str, Any]], first_step_s: float) -> dict[str
 
 
 def report(options: Any, settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sum up a training that ended or was ended."""
-    from importlib.metadata import version  # noqa: PLC0415 - what the peer's environment has
+    """Sum up a training that has ended or was killed; exits if it made no update."""
+    from importlib.metadata import version  # noqa: PLC0415 - versions in the peer's environment
 
     rows = sorted((line for line in lines if STARTED not in line), key=lambda row: row["update_steps"])
     if not rows:

@@ -1,4 +1,4 @@
-"""How PPO or DQN is to train, in words that peers can read: what ``--recipe ours`` hands them."""
+"""Recipes for PPO and DQN: settings of a config in a form that peers can read, for ``--recipe ours``."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 UNLIMITED: Final = 1e9
-"""For a peer that cannot be told not to clip a value's change, or its error: none is as large."""
+"""Clipping range for peers that always clip a value's change or error; no change or error is as large."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Handed:
-    """What recipes have in common.
+    """Settings that all recipes have.
 
     Attributes:
-        env_steps: after which training ends, all environments together.
-        schedule_steps: env steps after which what falls linearly is at 0.
-        hidden: widths of the layers, followed by ``activation``.
-        left_out: settings of the config that have no place here, as text.
+        env_steps: length of a training, all environments together.
+        schedule_steps: env steps after which linear schedules are at 0.
+        hidden: widths of the layers, each followed by ``activation``.
+        left_out: settings of the config that a recipe does not have, as text.
     """
 
     env_steps: int
@@ -39,32 +39,32 @@ class Handed:
     left_out: tuple[str, ...] = ()
 
     def remaining(self, env_steps: int) -> float:
-        """How much is left after so many env steps of what falls linearly."""
+        """Share of its initial value that a linear schedule has after so many env steps."""
         if self.schedule_steps is None:
             raise SystemExit("what falls linearly needs schedule_steps")
         return max(0.0, 1.0 - env_steps / self.schedule_steps)
 
     def write(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the recipe as JSON."""
         path.write_text(json.dumps(asdict(self), indent=2) + "\n")
 
     @classmethod
     def read(cls, path: str) -> Self:
-        """Read what ``write`` wrote."""
+        """Read a recipe that ``write`` wrote."""
         found: dict[str, Any] = json.loads(Path(path).read_text())
         return cls(**found | {"hidden": tuple(found["hidden"]), "left_out": tuple(found["left_out"])})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Handed):
-    """Settings of PPO as tianji's configs name them.
+    """Settings of PPO, with the names of tianji's configs.
 
     Attributes:
-        rollout_steps: of all environments together.
+        rollout_steps: steps of a rollout, all environments together.
         value_coef: weight of half the squared error.
-        shared: one network with a policy and a value output in place of two networks.
+        shared: whether one network has a policy and a value output, in place of two networks.
         policy_gain: scale of the policy output's initial weights.
-        initial_log_std: of the Gaussian policy, for continuous actions.
+        initial_log_std: initial log standard deviation of the Gaussian policy, for continuous actions.
     """
 
     rollout_steps: int
@@ -87,7 +87,7 @@ class Recipe(Handed):
 
     @property
     def steps(self) -> int:
-        """Of each environment in a rollout."""
+        """Steps of each environment in a rollout."""
         steps, rest = divmod(self.rollout_steps, self.num_envs)
         if rest:
             raise SystemExit(
@@ -98,11 +98,11 @@ class Recipe(Handed):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayRecipe(Handed):
-    """Settings of DQN as tianji's configs name them.
+    """Settings of DQN, with the names of tianji's configs.
 
     Attributes:
         replay_ratio: samples that updates use for each env step.
-        capacity: of the replay, in env steps.
+        capacity: size of the replay, in env steps.
         target_every: updates from one copy of the target network to the next.
     """
 
@@ -120,7 +120,7 @@ class ReplayRecipe(Handed):
 
 
 def recipe_of(config: str, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a config of PPO with fully connected layers; its defaults are those of tianji."""
+    """Read a config of PPO with fully connected layers; exits if a recipe cannot express it."""
     job, told, defaults = _read(config, overrides, "ppo", "mlp_actor_critic")
     if not {told["learning_rate_schedule"], told["clip_range_schedule"]} <= {"constant", "linear"}:
         sys.exit(f"{config}: --recipe ours takes schedules that are constant or linear")
@@ -131,7 +131,7 @@ def recipe_of(config: str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def replay_recipe_of(config: str, overrides: Sequence[str] = ()) -> ReplayRecipe:
-    """Read a config of DQN with fully connected layers and a uniform replay."""
+    """Read a config of DQN with fully connected layers and a uniform replay; exits if it is another one."""
     job, told, defaults = _read(config, overrides, "dqn", "mlp_q")
     if not isinstance(told["learning_rate_schedule"], str):
         sys.exit(f"{config}: --recipe ours takes a learning rate that is constant or falls linearly")
@@ -146,7 +146,7 @@ def replay_recipe_of(config: str, overrides: Sequence[str] = ()) -> ReplayRecipe
 def _read(
     config: str, overrides: Sequence[str], agent: str, model: str
 ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """Read a config; returns the job, the settings of its parts, and what these are if nothing is said."""
+    """Read a config; returns the job, the settings of agent, update rule and model, and their defaults."""
     from tianji_cli.config.loader import load_config  # noqa: PLC0415 - peers have no tianji
 
     job = load_config(config, overrides)
@@ -169,7 +169,7 @@ def _common(job: Any) -> dict[str, Any]:
 
 
 def _known(kind: type[Handed], told: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Choose the settings that a recipe has; the others are named where they are not the defaults."""
+    """Choose the settings that a recipe has; ``left_out`` names others that differ from their defaults."""
     names = {field.name for field in fields(kind)}
     left_out = sorted(
         f"without {name} = {value!r}"
@@ -181,6 +181,6 @@ def _known(kind: type[Handed], told: Mapping[str, Any], defaults: Mapping[str, A
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Let a peer take a recipe; without, it has its own."""
+    """Add the option ``--recipe``; without it, a peer has its own settings."""
     parser.add_argument("--recipe", type=Recipe.read, metavar="PATH", help="trains by this one, not its own")
     return parser

@@ -1,6 +1,7 @@
-"""What all peers are timed by: training episodes in the order they ended, from any number of processes.
+"""Records the training episodes by which all peers are timed, in the order of their ends.
 
-Times are ``time.monotonic()``, which the processes of one Linux host share.
+The episodes may come from several processes. Times are ``time.monotonic()``, which the processes of one
+Linux host share.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ WINDOW = 100
 
 @dataclass(frozen=True, order=True)
 class Episode:
-    """A training episode; ``ended_s`` is monotonic time."""
+    """A training episode; ``total`` is its return, and ``ended_s`` is monotonic time."""
 
     ended_s: float
     total: float
@@ -31,7 +32,7 @@ class Episode:
 
 
 class Window:
-    """The mean return of the last 100 training episodes, and when it first was at the threshold."""
+    """Mean return of the last 100 training episodes, and the episode with which it reached the threshold."""
 
     def __init__(self, threshold: float = THRESHOLD) -> None:
         self._threshold = threshold
@@ -39,27 +40,27 @@ class Window:
         self.reached_at: Episode | None = None
 
     def add(self, episode: Episode) -> bool:
-        """Take the next episode in order; answer whether the threshold has been reached."""
+        """Add the next episode; returns whether the threshold has been reached."""
         self.episodes.append(episode)
         if self.reached_at is None and self.mean() >= self._threshold:
             self.reached_at = episode
         return self.reached_at is not None
 
     def mean(self) -> float:
-        """Mean of the last 100; minus infinity before there are so many."""
+        """Mean return of the last 100 episodes; minus infinity if there are fewer."""
         if len(self.episodes) < WINDOW:
             return -float("inf")
         return sum(episode.total for episode in self.episodes[-WINDOW:]) / WINDOW
 
 
 class EpisodeLog:
-    """The episodes of one worker process, one line each, for its parent to read at any time."""
+    """Writes an environment's episodes to a file, a line each; other processes read it at any time."""
 
     def __init__(self, directory: str) -> None:
         self._file = (Path(directory) / f"{os.getpid()}-{id(self)}").open("w", buffering=1)
 
     def started(self) -> None:
-        """Note that stepping is about to begin."""
+        """Note the time before the first step."""
         self._file.write(f"{time.monotonic()} start\n")
 
     def ended(self, total: float, steps: int) -> None:
@@ -68,13 +69,13 @@ class EpisodeLog:
 
 
 def read_logs(directory: str) -> tuple[float, Window]:
-    """Merge the logs of all workers: time of the first step, episodes in the order they ended."""
+    """Merge all logs; returns the time of the first step, and the episodes in the order of their ends."""
     starts: list[float] = []
     episodes: list[Episode] = []
     for path in Path(directory).iterdir():
         for line in path.read_text().splitlines(keepends=True):
             words = line.split()
-            if not line.endswith("\n"):  # being written
+            if not line.endswith("\n"):  # The line is not complete yet.
                 continue
             if words[1] == "start":
                 starts.append(float(words[0]))
@@ -87,7 +88,7 @@ def read_logs(directory: str) -> tuple[float, Window]:
 
 
 def process_started_s() -> float:
-    """Monotonic time at which this process was started, its imports not yet made."""
+    """Monotonic time of this process's start, before its imports."""
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.monotonic() - age_s
@@ -103,9 +104,10 @@ def report(
     packages: Iterable[str],
     used: int | None = None,
 ) -> dict[str, Any]:
-    """Build what every peer prints; ``seconds`` is None if the threshold was not reached.
+    """Build the report of a peer; ``seconds`` is None if it did not reach the threshold.
 
-    ``used`` counts the uses of samples in updates; None if the peer does not know.
+    Args:
+        used: uses of samples in updates; None if unknown.
     """
     reached = window.reached_at
     train_s = time.monotonic() - first_step_s
@@ -126,7 +128,7 @@ def report(
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
-    """Build the options that all peers take."""
+    """Build a parser with the options of all peers."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", default="-", help="file for the result; - means standard output")
@@ -134,7 +136,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 
 
 def write(result: Mapping[str, Any], path: str) -> None:
-    """Write the result where ``--json`` says."""
+    """Write the result to the path of ``--json``."""
     text = json.dumps(result, indent=2) + "\n"
     if path == "-":
         sys.stdout.write(text)

@@ -1,10 +1,10 @@
 """RLlib on CartPole-v1 with the settings of its own examples, cartpole_ppo.py and cartpole_dqn.py.
 
 PPO: the example's four environment runners of 16 environments and its learner process share the two cores.
-DQN: the example's main process learns and steps its one environment; with ``--env-runners 1`` a process of
-its own, on the other core, steps it. The two take turns either way.
+DQN: the example's main process learns and steps its one environment; with ``--env-runners 1`` another
+process, on the other core, steps it. Steps and updates take turns either way.
 
-With ``--recipe`` they train as that says, in the example's processes.
+With ``--recipe`` both train by the recipe, in the example's processes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-# Ray does so for all its processes but the main one, which is several times faster at DQN with one thread.
+# Ray sets this for all its processes but the main one, which learns DQN several times faster with one thread.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import gymnasium
@@ -38,20 +38,20 @@ ADAM_EPS: Final = 1e-8
 
 @dataclass(frozen=True)
 class Example:
-    """One of RLlib's examples, or what a recipe makes of it.
+    """One of RLlib's examples, or the example with a recipe's settings.
 
     Attributes:
-        config: builds what trains it.
-        max_env_steps: about three times what the example says it needs.
+        config: builds the algorithm's config.
+        max_env_steps: end of training; for an example about three times the env steps that it states.
         env_runners: processes that step environments beside the main one.
-        envs_per_runner: environments of each of them.
+        envs_per_runner: environments of each runner.
         learners: processes that learn beside the main one.
-        training: what the example sets of the algorithm.
-        model: what it sets of the network.
-        reported: further settings worth knowing, which the example leaves as they are.
-        fragment_steps: of each environment, from one update, or round of them, to the next.
-        reward_scale: of what the algorithm sees.
-        differs: how training is not what the recipe says.
+        training: settings of the algorithm.
+        model: settings of the network.
+        reported: further settings to report, which have RLlib's defaults.
+        fragment_steps: steps of each environment from one update, or round of updates, to the next.
+        reward_scale: factor of the rewards that the algorithm gets.
+        differs: differences between training and recipe.
     """
 
     config: Callable[[], AlgorithmConfig]
@@ -110,17 +110,17 @@ EXAMPLES = {
 }
 PROCESSES = ("num_env_runners", "num_envs_per_env_runner", "num_learners")
 USED = ("learners", "default_policy", "num_module_steps_trained_lifetime")
-"""Where the samples that updates have used are counted."""
+"""Keys of a result that lead to the number of samples used in updates."""
 
 
 def rate_of(recipe: Handed) -> Any:
-    """Say the learning rate as RLlib wants it: a number, or points of env steps and rates."""
+    """Return the learning rate in RLlib's form: a number, or points of env steps and rates."""
     rate = recipe.learning_rate
     return [[0, rate], [recipe.schedule_steps, 0.0]] if recipe.learning_rate_schedule == "linear" else rate
 
 
 def of_recipe(recipe: Recipe) -> Example:
-    """Train PPO by a recipe, as far as RLlib can, in the processes of its example."""
+    """Translate a recipe for PPO, as far as RLlib can, to the processes of its example."""
     example = EXAMPLES["ppo"]
     each, rest = divmod(recipe.num_envs, example.env_runners)
     if rest:
@@ -136,7 +136,7 @@ def of_recipe(recipe: Recipe) -> Example:
         "lambda_": recipe.gae_lambda,
         "clip_param": recipe.clip_range,
         "vf_clip_param": UNLIMITED,
-        "vf_loss_coeff": recipe.value_coef / 2,  # It weighs the squared error, not half of it.
+        "vf_loss_coeff": recipe.value_coef / 2,  # RLlib weights the squared error, not half of it.
         "entropy_coeff": recipe.entropy_coef,
         "use_kl_loss": False,
         "grad_clip": recipe.max_grad_norm,
@@ -176,7 +176,7 @@ def of_recipe(recipe: Recipe) -> Example:
 
 
 def of_replay_recipe(recipe: ReplayRecipe) -> Example:
-    """Train DQN by a recipe, as far as RLlib can, with one process for everything, as in its example."""
+    """Translate a recipe for DQN, as far as RLlib can, to one process for everything, as in its example."""
     env_steps_per_update = recipe.batch_size / recipe.replay_ratio
     each, rest = divmod(env_steps_per_update, recipe.num_envs)
     if rest or not each:
@@ -184,7 +184,7 @@ def of_replay_recipe(recipe: ReplayRecipe) -> Example:
             f"an update every {env_steps_per_update:g} env steps goes with {recipe.num_envs} environments "
             "if it is a multiple of them"
         )
-    updates = math.ceil(recipe.n_step / each)  # It wants n steps at least from one round to the next.
+    updates = math.ceil(recipe.n_step / each)  # RLlib needs at least n steps from one round to the next.
     training = {
         "lr": rate_of(recipe),
         "gamma": recipe.gamma,
@@ -241,7 +241,7 @@ def options_of_this_run() -> argparse.Namespace:
 
 
 def example_of(options: argparse.Namespace) -> Example:
-    """Choose what trains: RLlib's own example, or what a recipe makes of it."""
+    """Choose RLlib's own example, or the example with a recipe's settings."""
     if options.recipe is None:
         return EXAMPLES[options.algorithm]
     if options.algorithm == "dqn":
@@ -250,7 +250,7 @@ def example_of(options: argparse.Namespace) -> Example:
 
 
 def used_by(result: dict[str, Any]) -> int:
-    """Samples used in updates so far; 0 before the first."""
+    """Samples used in updates so far; 0 before the first update."""
     found: Any = result
     for key in USED:
         found = found.get(key, {})
@@ -267,7 +267,7 @@ def main() -> None:
             return Watched(gymnasium.make("CartPole-v1"), EpisodeLog(directory), example.reward_scale)
 
         register_env(ENV, watched)
-        # Logical CPUs: an example may ask for more processes than there are cores.
+        # These are Ray's logical CPUs: an example may have more processes than there are cores.
         ray.init(num_cpus=env_runners + example.learners + 1, include_dashboard=False)
         config = (
             example.config()

@@ -1,7 +1,7 @@
 """Sample Factory's asynchronous PPO on CartPole-v1 with the command line of its CartPole example.
 
 The example names no number of workers; Sample Factory starts one for each core.
-With ``--recipe`` it trains as that says.
+With ``--recipe`` it trains by the recipe.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from watched import Watched
 
 MAX_ENV_STEPS: Final = 4_000_000
 FALLING: Final = "linear_decay"
-"""A schedule that it has, to 0 at the end of training, and that its command line does not take."""
+"""Schedule of Sample Factory that falls to 0 at the end of training; its command line does not take it."""
 COMMON: Final = {"algo": "APPO", "use_rnn": False, "recurrence": 1, "with_vtrace": False}
 OF_EXAMPLE: Final = COMMON | {
     "num_envs_per_worker": 20,
@@ -35,7 +35,7 @@ OF_EXAMPLE: Final = COMMON | {
 
 
 def of_recipe(recipe: Recipe) -> dict[str, Any]:
-    """Say a recipe in Sample Factory's options, with a worker for each core."""
+    """Translate a recipe into Sample Factory's options, with a worker for each core."""
     workers = len(os.sched_getaffinity(0))
     each, rest = divmod(recipe.num_envs, 2 * workers)
     if rest:
@@ -55,10 +55,10 @@ def of_recipe(recipe: Recipe) -> dict[str, Any]:
         "gae_lambda": recipe.gae_lambda,
         "reward_scale": recipe.reward_scale,
         "value_bootstrap": True,
-        "decorrelate_envs_on_one_worker": False,  # It would begin with random steps.
+        "decorrelate_envs_on_one_worker": False,  # Decorrelation begins with random steps.
         "ppo_clip_ratio": recipe.clip_range,
         "ppo_clip_value": recipe.clip_range if recipe.clip_value else UNLIMITED,
-        "value_loss_coeff": recipe.value_coef / 2,  # It weighs the squared error, not half of it.
+        "value_loss_coeff": recipe.value_coef / 2,  # It weights the squared error, not half of it.
         "exploration_loss": "entropy",
         "exploration_loss_coeff": recipe.entropy_coef,
         "max_grad_norm": recipe.max_grad_norm,
@@ -72,7 +72,7 @@ def of_recipe(recipe: Recipe) -> dict[str, Any]:
 
 
 def differences(recipe: Recipe) -> list[str]:
-    """Say what Sample Factory does otherwise."""
+    """List the differences between Sample Factory's training and the recipe."""
     differs = [
         "a ratio is clipped to 1 / (1 + epsilon) from below",
         "where an episode was cut off, what follows has the value of the last state but one",
@@ -89,7 +89,7 @@ def differences(recipe: Recipe) -> list[str]:
 
 
 def command_line(settings: dict[str, Any]) -> list[str]:
-    """Write settings as Sample Factory takes them: the parts of a list follow its name."""
+    """Write settings as words of Sample Factory's command line; the items of a list follow its name."""
     words = []
     for name, value in settings.items():
         words += [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={value}"]
@@ -103,7 +103,7 @@ def make_env(
     _env_config: Any = None,
     render_mode: str | None = None,
 ) -> gymnasium.Env[Any, Any]:
-    """Build an environment as Sample Factory asks for it."""
+    """Build an environment, with the arguments that Sample Factory passes."""
     return Watched(gymnasium.make(name, render_mode=render_mode), EpisodeLog(directory))
 
 

@@ -1,7 +1,7 @@
 """Stable-Baselines3 PPO on CartPole-v1 with rl-zoo's hyperparameters; ends at rl-zoo's 1e5 steps.
 
 Both schedules are at 0 by then, so a seed that has not reached 475 never will: its time is null.
-With ``--recipe`` it trains as that says.
+With ``--recipe`` it trains by the recipe.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from torch import nn
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
 POLICY_GAIN = 0.01
-"""Of the policy output's initial weights; SBX has the same."""
+"""Scale of the policy output's initial weights, also in SBX."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What Stable-Baselines3 and SBX are told alike.
+    """Settings that Stable-Baselines3 and SBX have in common.
 
     Attributes:
         told: arguments of ``PPO``.
-        settings: what the record says of them.
-        differs: how training is not what the recipe says.
+        settings: description of the settings for the record.
+        differs: differences between training and recipe.
     """
 
     num_envs: int
@@ -47,7 +47,7 @@ class Setup:
 
 
 def of_zoo() -> Setup:
-    """Train as rl-zoo does."""
+    """Make the setup of rl-zoo."""
     told = {
         "n_steps": 32,
         "batch_size": 256,
@@ -66,7 +66,7 @@ def of_zoo() -> Setup:
 
 
 def of_recipe(recipe: Recipe) -> Setup:
-    """Train by a recipe, as far as both can; networks are for each to build."""
+    """Translate a recipe, as far as both can; each builds its own networks."""
 
     def scheduled(value: float, schedule: str) -> float | Callable[[float], float]:
         if schedule == "constant":
@@ -85,7 +85,7 @@ def of_recipe(recipe: Recipe) -> Setup:
         "clip_range_vf": clip_range if recipe.clip_value else None,
         "normalize_advantage": recipe.normalize_advantage != "none",
         "ent_coef": recipe.entropy_coef,
-        "vf_coef": recipe.value_coef / 2,  # theirs weighs the squared error, not half of it
+        "vf_coef": recipe.value_coef / 2,  # Stable-Baselines3 weights the squared error, not half of it.
         "max_grad_norm": recipe.max_grad_norm,
     }
     differs = ["acts and learns in turn"]
@@ -104,7 +104,7 @@ def of_recipe(recipe: Recipe) -> Setup:
 
 
 class Trunk(BaseFeaturesExtractor):
-    """Hidden layers that the policy and the value have in common."""
+    """Hidden layers that the policy and the value share."""
 
     def __init__(
         self, observation_space: gymnasium.spaces.Box, hidden: Sequence[int], activation: type[nn.Module]
@@ -115,13 +115,13 @@ class Trunk(BaseFeaturesExtractor):
         self.layers = nn.Sequential(*(module for layer in layers for module in layer))
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """Compute ``[B, width]``."""
+        """Compute the features ``[B, width]``."""
         outputs: torch.Tensor = self.layers(observations)
         return outputs
 
 
 def networks(recipe: Recipe) -> dict[str, Any]:
-    """Say how the recipe's networks are built."""
+    """Return the ``policy_kwargs`` of the recipe's networks."""
     activation = ACTIVATIONS[recipe.activation]
     common = {"activation_fn": activation, "optimizer_kwargs": {"eps": recipe.adam_eps}}
     if not recipe.shared:
@@ -158,9 +158,9 @@ def train(
     seed: int,
     packages: Sequence[str],
 ) -> tuple[dict[str, Any], Watch]:
-    """Train; returns the record, and when what was reached."""
+    """Train; returns the record, and the callback with the episodes."""
 
-    def scaled(env: Any) -> Any:  # Outside of what counts the returns.
+    def scaled(env: Any) -> Any:  # This wrapper is outside the Monitor, which records unscaled returns.
         return gymnasium.wrappers.TransformReward(env, lambda reward: setup.reward_scale * reward)
 
     watch = Watch()

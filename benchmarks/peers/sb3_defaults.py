@@ -1,6 +1,6 @@
-"""Stable-Baselines3 with its own defaults on one environment: trains for so long, plays, and reports.
+"""Trains Stable-Baselines3 with its own defaults on one environment, plays, and reports.
 
-It needs no more than Stable-Baselines3 and the environment; benchmarks/defaults.py calls it.
+Needs only Stable-Baselines3 and the environment; benchmarks/defaults.py calls this script.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.preprocessing import is_image_space
 
 SMALLEST_IMAGE = 36
-"""Pixels of the smaller side that NatureCNN takes."""
+"""Least number of pixels of an image's smaller side for NatureCNN."""
 PLAYED_AT_ONCE = 32
 
 
 class TimeLimit(BaseCallback):
-    """Ends training after so many seconds from its first step."""
+    """Ends training so many seconds after its start."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -47,8 +47,8 @@ class TimeLimit(BaseCallback):
 
 
 def make(env: str) -> gymnasium.Env[Any, Any]:
-    """Build an environment; of MiniGrid's observations the image, since its mission is text."""
-    if env.startswith("MinAtar/"):  # Its package leaves that to a hook that gymnasium no longer has.
+    """Build an environment; MiniGrid's with only the image, since the mission is text."""
+    if env.startswith("MinAtar/"):  # The package relies on a hook that gymnasium no longer has.
         from minatar.gym import register_envs  # noqa: PLC0415
 
         register_envs()
@@ -61,7 +61,7 @@ def make(env: str) -> gymnasium.Env[Any, Any]:
 
 
 def policy_for(observation: gymnasium.Space[Any]) -> str:
-    """Choose the policy that the documentation names for such observations."""
+    """Choose the policy that Stable-Baselines3's documentation recommends for the observations."""
     large = isinstance(observation, spaces.Box) and min(observation.shape[:2], default=0) >= SMALLEST_IMAGE
     return "CnnPolicy" if large and is_image_space(observation) else "MlpPolicy"
 

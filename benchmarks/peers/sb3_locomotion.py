@@ -1,7 +1,7 @@
-"""Stable-Baselines3 on a MuJoCo task for so many env steps, then greedy episodes with its last policy.
+"""Trains Stable-Baselines3 on a MuJoCo task for --env-steps, then plays greedily with its last policy.
 
-PPO has rl-zoo's hyperparameters of that task (tuned for its v3) and normalised observations and rewards, in
-one environment, or trains as ``--recipe`` says; SAC has its defaults.
+PPO has rl-zoo's hyperparameters of the task (tuned for its v3) and normalised observations and rewards, in
+one environment, or trains by ``--recipe``; SAC has its defaults.
 """
 
 from __future__ import annotations
@@ -68,16 +68,14 @@ ZOO: Mapping[str, Mapping[str, Any]] = {
         "max_grad_norm": 1.0,
         "vf_coef": 0.871923,
     },
-    "Ant": {
-        "gamma": 0.99
-    },  # rl-zoo, too, has the defaults, but for observations and rewards, which it normalises
+    "Ant": {"gamma": 0.99},  # rl-zoo has the defaults here, too, but normalises observations and rewards.
 }
 EVALUATION_SEED = 10_000
-"""And the training's: episodes that were not trained on."""
+"""Sum of this and the training's seed is the evaluation's seed, whose episodes are new to the policy."""
 
 
 def of_zoo(task: str) -> Mapping[str, Any]:
-    """Train PPO as rl-zoo does."""
+    """Return rl-zoo's hyperparameters of PPO for a task; exits if they are not here."""
     name = task.partition("-")[0]
     if name not in ZOO:
         raise SystemExit(f"{task}: rl-zoo's hyperparameters are here for {', '.join(ZOO)}")
@@ -85,7 +83,7 @@ def of_zoo(task: str) -> Mapping[str, Any]:
 
 
 def set_up(options: argparse.Namespace) -> tuple[VecEnv, Mapping[str, Any], Sequence[str]]:
-    """Make the environments; returns them, what is told to the algorithm, and how that is not the recipe."""
+    """Make the environments; returns them, the algorithm's arguments, and differences from the recipe."""
     recipe: Recipe | None = options.recipe
     num_envs = 1 if recipe is None else recipe.num_envs
     environments: VecEnv = make_vec_env(options.task, n_envs=num_envs, seed=options.seed)
@@ -109,7 +107,7 @@ def set_up(options: argparse.Namespace) -> tuple[VecEnv, Mapping[str, Any], Sequ
 
 
 def evaluate(model: BaseAlgorithm, trained: VecEnv, options: argparse.Namespace) -> list[float]:
-    """Returns of greedy episodes, seen as the policy saw its training."""
+    """Play greedily, with the training's normalisation of observations; returns the episodes' returns."""
     environment: VecEnv = make_vec_env(options.task, seed=options.seed + EVALUATION_SEED)
     if isinstance(trained, VecNormalize):
         shown = VecNormalize(

@@ -1,13 +1,13 @@
-"""Stable-Baselines3 with its own defaults on eight MuJoCo tasks: trainings that are kept and never repeated.
+"""Trains Stable-Baselines3 with its own defaults on eight MuJoCo tasks, and stores the results for good.
 
     ENV/bin/python benchmarks/peers/sb3_mujoco.py                       # all that is not there yet, in turns
     ENV/bin/python benchmarks/peers/sb3_mujoco.py --agent sac --env Hopper-v5 --env-steps 100000 300000
 
-PPO sees observations and rewards that ``VecNormalize`` scales, and has the defaults of the algorithm else,
-in one environment; SAC has its defaults. Each training that ends adds a line of JSON to
-``benchmarks/data/sb3_mujoco.jsonl``: who trained for how long, the greedy returns of its last policy with the
-statistics of its training, and the versions. A line that is there is not made again, so the program may be
-killed at any time and started again. Before any training it adds the returns of random actions.
+PPO has observations and rewards that ``VecNormalize`` scales, and otherwise the algorithm's defaults, in one
+environment; SAC has its defaults. Each training that ends adds a line of JSON to
+``benchmarks/data/sb3_mujoco.jsonl``: agent, environment and env steps, the greedy returns of the last policy
+with the statistics of its training, and the versions. The program skips trainings that have a line, so it may
+be killed at any time and started again. Before any training it adds the returns of random actions.
 ``benchmarks/defaults.py --mujoco`` reads the file.
 """
 
@@ -46,10 +46,10 @@ TASKS: Final = (
 STEPS: Final = {"ppo": 400_000, "sac": 100_000}
 DATA: Final = Path(__file__).resolve().parents[1] / "data" / "sb3_mujoco.jsonl"
 EVAL_SEED: Final = 1_000_003
-"""Of the environments in which policies play; trainings have the small ones."""
+"""Seed of the environments in which policies play; trainings have small seeds."""
 PLAYED_AT_ONCE: Final = 10
 SHORT: Final = {"Reacher": 300, "Pusher": 100}
-"""Episodes of an evaluation where they have 50 and 100 steps; others have 50 of 1,000 steps or fewer."""
+"""Episodes of an evaluation in tasks whose episodes have 50 and 100 steps; other tasks have 50 episodes."""
 PACKAGES: Final = ("stable-baselines3", "torch", "gymnasium", "mujoco", "numpy")
 HYPERPARAMETERS: Final = {
     "ppo": (
@@ -69,12 +69,12 @@ Row = dict[str, Any]
 
 
 def episodes_of(env: str) -> int:
-    """Count the episodes of an evaluation."""
+    """Number of episodes of an evaluation."""
     return SHORT.get(env.partition("-")[0], 50)
 
 
 def known(path: Path) -> set[tuple[str, str, int, int]]:
-    """Read which trainings are there; a line that a kill cut off is none."""
+    """Read which trainings have a line; a line that a kill cut off does not count."""
     found = set()
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
@@ -86,7 +86,7 @@ def known(path: Path) -> set[tuple[str, str, int, int]]:
 
 
 def add(path: Path, row: Row) -> None:
-    """Append one line in one write."""
+    """Append a row as one line of JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         file.write(json.dumps(row) + "\n")
@@ -94,7 +94,7 @@ def add(path: Path, row: Row) -> None:
 
 
 def summary_of(returns: list[float]) -> Row:
-    """Summarise greedy returns."""
+    """Mean, standard deviation and number of returns."""
     return {
         "mean": round(statistics.fmean(returns), 3),
         "std": round(statistics.pstdev(returns), 3),
@@ -103,12 +103,12 @@ def summary_of(returns: list[float]) -> Row:
 
 
 def versions() -> Mapping[str, str]:
-    """Name the versions of what took part."""
+    """Versions of Python and of the packages."""
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
 def play_at_random(env: str) -> Row:
-    """Play episodes of actions drawn from the space."""
+    """Play an evaluation's episodes with actions drawn from the action space."""
     playing = make_vec_env(env, n_envs=1, seed=EVAL_SEED)
     playing.action_space.seed(EVAL_SEED)
     returns: list[float] = []
@@ -146,7 +146,7 @@ def train(env: str, agent: str, seed: int, env_steps: Sequence[int]) -> Iterator
 
 
 def play(model: BaseAlgorithm, env: str, training: VecEnv) -> list[float]:
-    """Play greedily, with the statistics of the training."""
+    """Play greedily, with the training's statistics of observations; returns the episodes' returns."""
     playing: VecEnv = make_vec_env(env, n_envs=PLAYED_AT_ONCE, seed=EVAL_SEED)
     if isinstance(training, VecNormalize):
         playing = VecNormalize(playing, training=False, norm_reward=False)

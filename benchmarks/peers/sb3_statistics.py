@@ -1,10 +1,10 @@
-"""Stable-Baselines3's PPO in Swimmer-v5 with statistics of observations that change less often than its own.
+"""Trains Stable-Baselines3's PPO in Swimmer-v5 with statistics of observations that change less often.
 
     ENV/bin/python benchmarks/peers/sb3_statistics.py --every 2048 --seeds 1 2 3 4
     ENV/bin/python benchmarks/peers/sb3_statistics.py --every 1 --num-envs 4 --seeds 1 2 3
 
-``VecNormalize`` takes each step into its statistics at once; here it does so after ``--every`` steps of an
-environment. Everything else is as in ``sb3_mujoco.py``: 400,000 env steps, rollouts of 2,048.
+``VecNormalize`` updates its statistics after each step; this script does so after every ``--every`` steps of
+an environment. Everything else is as in ``sb3_mujoco.py``: 400,000 env steps, rollouts of 2,048.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ TASK = "Swimmer-v5"
 
 
 class SlowNormalize(VecNormalize):
-    """Takes steps into its statistics after so many of them."""
+    """Updates its statistics once every ``every`` steps."""
 
     def __init__(self, venv: VecEnv, every: int) -> None:
-        super().__init__(venv, training=False)  # Its own statistics stay as they are, also when it is reset.
+        super().__init__(venv, training=False)  # The superclass updates no statistics, also at a reset.
         self._every = every
         self._seen: list[np.ndarray] = []
         self._returned: list[np.ndarray] = []
         self._running = np.zeros(venv.num_envs)
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Step, and normalise by what was taken in until now."""
+        """Step, and normalise by the statistics so far."""
         observation, reward, done, infos = super().step_wait()
         self._running = self._running * self.gamma + self.old_reward
         self._seen.append(self.old_obs.copy())

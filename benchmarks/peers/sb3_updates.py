@@ -1,6 +1,6 @@
-"""Updates of Stable-Baselines3's SAC or TD3 from a full replay of noise, for ``benchmarks/sac_update.py``.
+"""Makes updates of Stable-Baselines3's SAC or TD3 from a full replay of noise, for ``sac_update.py``.
 
-Reads a number of updates a line, makes them with one thread, and writes the number back.
+Reads lines with a number of updates, makes the updates with one thread, and writes the number back.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-# Before numpy and torch read it.
+# numpy and torch read the variable when they are imported.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import gymnasium
@@ -24,7 +24,7 @@ CAPACITY = 20_000
 
 
 class Nowhere(gymnasium.Env[Any, Any]):
-    """Has spaces alone: nothing steps it."""
+    """Environment with spaces only; the script never steps it."""
 
     def __init__(self, observations: int, actions: int) -> None:
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (observations,), np.float32)

@@ -1,6 +1,6 @@
 """SBX's PPO (Stable-Baselines3 in JAX) on CartPole-v1, with rl-zoo's hyperparameters or by ``--recipe``.
 
-``compile_s`` is how much of ``seconds`` XLA took to compile.
+``compile_s`` is the part of ``seconds`` in which XLA compiled.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ ACTIVATIONS = {"tanh": linen.tanh, "relu": linen.relu}
 
 
 class Compiling:
-    """When JAX traced and compiled."""
+    """Records when JAX traced and compiled."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[float, float]] = []
         jax.monitoring.register_event_duration_secs_listener(self._heard)
 
     def seconds(self, begins_s: float, ends_s: float) -> float:
-        """How long of that time; what was traced within another trace counts once."""
+        """Seconds of tracing and compiling between two times; nested traces count once."""
         edges = sorted(
             {begins_s, ends_s} | {edge for span in self._spans for edge in span if begins_s < edge < ends_s}
         )
@@ -45,7 +45,7 @@ class Compiling:
 
 
 def networks(recipe: Recipe) -> dict[str, Any]:
-    """Say how the recipe's networks are built."""
+    """Return the ``policy_kwargs`` of the recipe's networks."""
     return {
         "net_arch": list(recipe.hidden),
         "activation_fn": ACTIVATIONS[recipe.activation],
@@ -55,7 +55,7 @@ def networks(recipe: Recipe) -> dict[str, Any]:
 
 
 def of_ours(recipe: Recipe) -> Setup:
-    """Add what SBX alone does otherwise."""
+    """Translate a recipe for SBX, and add its own differences from the recipe."""
     setup = of_recipe(recipe)
     differs = [
         "initial weights of all but the policy's output are LeCun's, not orthogonal",

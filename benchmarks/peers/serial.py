@@ -1,6 +1,6 @@
-"""A plain serial PPO loop on one core, for scale: one network pass, one environment step, in turn.
+"""A plain serial PPO loop on one core, for scale: network passes and environment steps in turn.
 
-With ``--recipe`` it trains as that says.
+With ``--recipe`` it trains by the recipe.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def normalised(advantage: torch.Tensor) -> torch.Tensor:
 
 
 class Rollout:
-    """Steps the environments and remembers T of them; ``real`` is False for autoreset steps."""
+    """Steps the environments, and collects the rollouts without autoreset steps."""
 
     def __init__(self, seed: int, recipe: Recipe, networks: Networks) -> None:
         self.recipe, self.networks = recipe, networks

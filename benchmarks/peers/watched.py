@@ -1,4 +1,4 @@
-"""An environment that tells of its episodes, for peers that make environments where nobody sees them."""
+"""An environment that reports its episodes, for peers that make environments out of the benchmark's reach."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import gymnasium
 
 
 class Listener(Protocol):
-    """What is told; ``EpisodeLog`` writes it down."""
+    """Receives the reports of an environment; ``EpisodeLog`` writes them to a file."""
 
     def started(self) -> None:
-        """Stepping is about to begin."""
+        """Handle the start: the first step follows."""
 
     def ended(self, total: float, steps: int) -> None:
-        """An episode just ended."""
+        """Handle the end of an episode."""
 
 
 class Watched(gymnasium.Wrapper):  # type: ignore[type-arg]
-    """Tells a listener of its episodes, with returns as the environment gave them; hands on scaled rewards.
+    """Reports its episodes to a listener, with unscaled returns; returns scaled rewards.
 
     Attributes:
-        env_steps: it has made.
+        env_steps: steps so far.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], listener: Listener, reward_scale: float = 1.0) -> None:
@@ -32,7 +32,7 @@ class Watched(gymnasium.Wrapper):  # type: ignore[type-arg]
         self._total, self._steps = 0.0, 0
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step once."""
+        """Step once, and report a first step or an episode's end."""
         if not self.env_steps:
             self._listener.started()
         seen, reward, terminated, truncated, info = super().step(action)

@@ -1,8 +1,8 @@
-"""The share of a core that a receiver costs while it sleeps in `wait` and nothing comes, for every engine.
+"""Measures the share of a core that a receiver takes while it sleeps in `wait` and nothing comes, by engine.
 
-Three processes: a receiver, and two senders that send nothing (for `shm+zmq`, one is on its host and one on
-another). The receiver has a channel and a slot to wait for, as a learner or an actor has. All threads of
-its process count, those of libraries included; so does every `wait` that returns early.
+Three processes: a receiver, and two senders that send nothing (for `shm+zmq`, one is on the receiver's host
+and one on another). The receiver waits for a channel and a slot, like a learner or an actor. All threads of
+the receiver's process count, also those of libraries; so does every `wait` that returns early.
 
     python benchmarks/transports/idle.py [--engines NAME ...] [--seconds S] [--rounds R] [--json PATH]
 """
@@ -29,7 +29,7 @@ HOSTS = {0: "here", 1: "here", 2: "there"}
 RECEIVER = 0
 MOST = 0.03
 MOST_OF = {"mpi": 0.05}
-"""What an engine may cost that has nothing to sleep on."""
+"""Maximum share of a core for engines that have nothing to sleep on."""
 SETTLE_S = 1.0
 WAIT_S = 1.0
 PATIENCE_S = 60.0
@@ -52,7 +52,7 @@ def read(path: Path) -> str:
 
 
 def serve(engines: str, rank: int, seconds: float, folder: Path) -> None:
-    """Be one rank; ranks find one another's addresses, and the result, as files."""
+    """Run one rank; ranks exchange addresses and the result as files."""
     channels = (Channel("f", RECEIVER, (1, 2), 1000),)
     slots = (Slot("p", 1, (RECEIVER, 2), 1000),)
     local, _, remote = engines.partition("+")
@@ -79,7 +79,7 @@ def serve(engines: str, rank: int, seconds: float, folder: Path) -> None:
 
 
 def measure(engines: str, seconds: float) -> dict[str, float]:
-    """Run the ranks once."""
+    """Run all ranks once; returns the receiver's result."""
     folder = Path(tempfile.mkdtemp(prefix="tianji-idle-"))
     command = [sys.executable, __file__, "--seconds", str(seconds), "--engines", engines]
     commands = [[*command, "--serve", str(rank), str(folder)] for rank in HOSTS]
@@ -103,7 +103,7 @@ def measure(engines: str, seconds: float) -> dict[str, float]:
 
 
 def main() -> None:
-    # Not loaded here: the libraries of two engines need not go together in one process.
+    # Names only, without loading: the libraries of two engines may not work together in one process.
     registered = [name for name in registry.names() if name != "inproc"]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--engines", nargs="+", default=[*registered, "shm+zmq"])

@@ -1,10 +1,10 @@
-"""`tianji bench bandwidth` beside what others measure with: mpi4py's ping-pong and UCX's own `ucx_perftest`.
+"""Compares `tianji bench bandwidth` with other benchmarks: mpi4py's ping-pong and UCX's own `ucx_perftest`.
 
     python benchmarks/transports/outside.py --msg-kb 512
 
-They take turns. The three do not measure the same: a ping-pong has one message under way, `ucx_perftest`
-sends from and into the same memory again and again, and `tianji` copies each message out (`--store copy`),
-or reads it in place.
+The three take turns. They do not measure the same: a ping-pong has one message under way, `ucx_perftest`
+sends from and into the same memory again and again, and `tianji` copies each message out (`--store copy`), or
+reads it in place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOOPS: Final = ("loop", "loop-large", "loop-huge")
 
 
 def measure_tianji(backend: str, store: str, kb: float, messages: int) -> float:
-    """Measure one engine with `tianji bench bandwidth`; MB/s."""
+    """Measure one engine with `tianji bench bandwidth`, in MB/s."""
     words = ["--backend", backend, "--store", store, "--msg-kb", f"{kb:g}", "--messages", str(messages)]
     command = [str(BIN / "tianji"), "bench", "bandwidth", *words, "--repeats", "1", "--quiet", "--json", "-"]
     (row,) = json.loads(_said(command))["rows"]
@@ -36,9 +36,9 @@ def measure_tianji(backend: str, store: str, kb: float, messages: int) -> float:
 
 
 def measure_mpi4py(kb: float, messages: int) -> float:
-    """Measure MPI with `mpi4py.bench pingpong`; MB/s."""
+    """Measure MPI with `mpi4py.bench pingpong`, in MB/s."""
     size = round(1024 * kb)
-    # Large sizes have numbers of repeats of their own.
+    # Large sizes have their own options for the number of repeats.
     loops = [word for option in LOOPS for word in (f"--{option}", str(messages))]
     sizes = ["--min-size", str(size), "--max-size", str(size + 1), "--no-header"]
     command = [str(BIN / "mpiexec"), "-n", "2", sys.executable, "-m", "mpi4py.bench", "pingpong"]
@@ -46,7 +46,7 @@ def measure_mpi4py(kb: float, messages: int) -> float:
 
 
 def measure_ucx(kb: float, messages: int) -> float:
-    """Measure UCX with `ucx_perftest -t tag_bw`; MB/s."""
+    """Measure UCX with `ucx_perftest -t tag_bw`, in MB/s."""
     found = importlib.util.find_spec("libucx")
     if found is None or found.origin is None:
         raise SystemExit("ucx_perftest comes with the extra ucx: pip install 'tianji[ucx]'")
@@ -64,12 +64,12 @@ def measure_ucx(kb: float, messages: int) -> float:
         finally:
             server.kill()
     final = next(line for line in said.splitlines() if line.startswith("Final:"))
-    # Of 1024 * 1024 bytes. Columns: messages, three overheads, the last interval's and all messages' MB/s.
+    # Columns: messages, three overheads, MB/s of the last interval and of all (1 MB = 1024 * 1024 bytes).
     return float(final.split()[6]) * 1.048576
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
-    """Wait until a TCP port is listened on, without connecting: the server serves the first who does."""
+    """Wait until the server listens on a TCP port, without connecting: it serves only the first client."""
     hexadecimal = f":{port:04X}"
     deadline = time.monotonic() + LIMIT_S
     while not any(
@@ -92,7 +92,7 @@ def _said(command: list[str], environment: dict[str, str] | None = None) -> str:
 
 
 def main() -> None:
-    """Measure in turns, and print medians with the least and the most."""
+    """Measure all in turns, and print medians with the least and the most."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--msg-kb", type=float, default=512.0, help="size of a message in KB of 1024 bytes")
     parser.add_argument("--messages", type=int, default=2000, help="of each run")

@@ -1,13 +1,13 @@
-"""Figures 5c and 5d of the paper across 1 Gbit/s Ethernet: `tianji bench comm` under one mpiexec. As root.
+"""Measures figures 5c and 5d of the paper across 1 Gbit/s Ethernet: `tianji bench comm` under one mpiexec.
 
-Two network namespaces with a shaped link between them, which carries 125 MB/s at most, stand for two hosts.
-All engines use TCP across it: UCX, and the MPI that is built on it, would otherwise take both for one host.
-A command counts only if the link's own counters saw at least as much as the measured messages from the other
-host.
+Needs root. Two network namespaces with a shaped link between them, which carries 125 MB/s at most, stand for
+two hosts. All engines use TCP across the link: UCX, and the MPI that is built on it, would otherwise take
+both for one host. A command counts only if the link's own counters saw at least as many bytes from the other
+host as the measured messages have.
 
-Figure 5d: one sender on the other host, 1 KB to 8 MB. Figure 5c: actors evenly on both hosts; those of the
-buffer's own host do not need the wire, all others share it. Further arguments are handed on. The link lets
-256 KiB through at once, which shows where all messages of a run are not much more (`--messages` makes it so).
+Figure 5d: one sender on the other host, 1 KB to 8 MB. Figure 5c: actors evenly on both hosts; actors on the
+buffer's host do not need the wire, and all others share it. `tianji bench comm` gets further arguments. The
+link lets 256 KiB through at once, which distorts runs whose messages are not much more in all (`--messages`).
 
     python benchmarks/transports/two_hosts.py [--figure 5c|5d] [--out DIR] [ARGUMENT...]
 
@@ -39,16 +39,16 @@ FIGURES = {
     "5c": ("--actors", "1", "--actors", "2", "--actors", "4", "--messages", "1000"),
     "5d": ("--messages", "200"),
 }
-"""What makes each last minutes, not hours: 200 messages of 8 MB take the link 13 s."""
+"""Options with which a figure takes minutes, not hours: 200 messages of 8 MB take the link 13 s."""
 RANKS = {"5c": (3, 2), "5d": (1, 1)}
-"""Of the first host, whose first rank is the buffer, and of the second."""
+"""Number of ranks on the first host, whose first rank is the buffer, and on the second."""
 
 
 def measure(hosts: TwoHosts, figure: str, out: Path, more: Sequence[str]) -> None:
-    """Measure a figure, and make sure that it was measured across the wire.
+    """Measure a figure, and check that its messages crossed the wire.
 
     Raises:
-        SystemExit: there are no figures, or messages have gone another way.
+        SystemExit: the command failed, or messages have gone another way.
     """
     link = ("--link-mb", f"{LINK_BYTES_PER_S / MB:g}")
     command: list[str | Path] = [TIANJI, "bench", "comm", "--figure", figure, *link]
@@ -72,10 +72,10 @@ def measure(hosts: TwoHosts, figure: str, out: Path, more: Sequence[str]) -> Non
 
 
 def _least_crossing(row: dict[str, Any]) -> float:
-    """Bytes that crossed in a row's runs if anything did: of several actors, those at hand may send most."""
+    """Least bytes that cross in a row's runs; 0 with several actors, as those at hand may send most."""
     if row["actors"] > 1:
         return 0.0
-    # The run that checks every byte, and the timed ones.
+    # One run checks every byte, and then come the timed runs.
     return float((1 + row["repeats"]) * row["messages"] * row["msg_kb"] * KB)
 
 

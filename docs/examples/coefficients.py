@@ -1,7 +1,7 @@
 """The toy of population-based training (Jaderberg et al., 2017, figure 2), for coefficients.toml.
 
-Two numbers are to be brought to 0, from 0.9 each: the objective is 1.2 minus their squares. Learners do not
-know it. They climb a surrogate, which counts each square as much as a coefficient says; a member whose
+Training should bring two numbers from 0.9 to 0: the objective is 1.2 minus their squares. Learners do not
+know the objective. They climb a surrogate that weights each square by a coefficient; a member whose
 coefficients are 1 and 0 never moves its second number.
 """
 
@@ -17,22 +17,22 @@ from tianji_envs.core import BaseEnv
 
 
 class Objective(BaseEnv):
-    """An episode of one step that pays 1.2 less the squares of the two numbers that are its action."""
+    """Environment with episodes of one step; its reward is 1.2 minus the squares of the action's numbers."""
 
     observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
 
     def reset(self, seed=None):  # noqa: ARG002
-        """There is nothing to see."""
+        """Return an observation that tells nothing."""
         return np.zeros(1, np.float32)
 
     def step(self, action):
-        """Pay, and end the episode."""
+        """Return the reward, and end the episode."""
         return np.zeros(1, np.float32), float(1.2 - np.square(action).sum()), True, False
 
 
 class Theta(Model):
-    """The two numbers."""
+    """Model whose parameters are the two numbers."""
 
     settings_type = NoSettings
 
@@ -41,27 +41,27 @@ class Theta(Model):
         self.theta = torch.nn.Parameter(torch.full((2,), 0.9))
 
     def executor(self, batch_size):
-        """Return them for each environment."""
+        """Build an executor that returns the two numbers for each environment."""
         return Constant(batch_size)
 
 
 class Constant(Executor):
-    """Says the two numbers, whatever is seen."""
+    """Returns the two numbers for every observation."""
 
     def __init__(self, batch_size):
         self.theta = np.zeros((batch_size, 2), np.float32)
 
     def adopt(self, parameters):
-        """Say these from now on."""
+        """Return these parameters from now on."""
         self.theta[:] = parameters
 
     def __call__(self, observation):  # noqa: ARG002
-        """Say them."""
+        """Return the two numbers, ``[N, 2]``."""
         return (self.theta,)
 
 
 class Acts(Agent):
-    """Acts with the two numbers as they are."""
+    """Acts with the two numbers, without exploration."""
 
     settings_type = NoSettings
     default_model = "coefficients:Theta"
@@ -76,21 +76,21 @@ class Acts(Agent):
         return (FieldSpec("action", np.dtype(np.float32), (2,)),)
 
     def act(self, observation, into):
-        """Choose the same action everywhere."""
+        """Choose the two numbers in every environment, and record them."""
         into["action"][...] = action = self.act_greedily(observation)
         return action
 
     def act_greedily(self, observation):
-        """Choose it in evaluations, too."""
+        """Choose the two numbers in evaluations, too."""
         return self.executor(observation)[0]
 
     def adopt(self, parameters):
-        """Act with these numbers from now on."""
+        """Act with these parameters from now on."""
         self.executor.adopt(parameters)
 
 
 class AscentSettings(Settings):
-    """What the config's ``[training]`` may say, and which of it members of a population may differ in."""
+    """Settings of the config's ``[training]``; members of a population may differ in ``adjustable`` ones."""
 
     adjustable = frozenset({"h0", "h1"})
 
@@ -110,11 +110,11 @@ class Ascent(RolloutEmbryo):
         self.model, self.settings = model, settings
 
     def minibatches(self, fragments):
-        """Yield how many steps there were: the gradient needs nothing of them."""
+        """Yield the number of steps; the gradient needs nothing else of them."""
         yield sum(int(fragment["mask"].sum()) for fragment in fragments)
 
     def update(self, batch):
-        """Follow the surrogate's gradient."""
+        """Make one step along the surrogate's gradient."""
         h = torch.tensor([self.settings.h0, self.settings.h1])
         with torch.no_grad():
             self.model.theta -= self.settings.learning_rate * 2.0 * h * self.model.theta
@@ -126,13 +126,13 @@ class Ascent(RolloutEmbryo):
         return {"theta0": first, "theta1": second}
 
     def schedule(self, env_steps):
-        """Leave everything as it is, all through the training."""
+        """Change nothing: this rule has no schedules."""
 
     def state(self):
-        """Return the two numbers."""
+        """Return the state that a checkpoint keeps: the two numbers."""
         return {"theta": self.model.theta.detach().clone()}, {}
 
     def load_state(self, tensors, rest):  # noqa: ARG002
-        """Continue with them."""
+        """Continue with the two numbers of a checkpoint."""
         with torch.no_grad():
             self.model.theta.copy_(tensors["theta"])

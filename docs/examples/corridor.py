@@ -1,4 +1,4 @@
-"""An environment and a network of one's own; corridor.toml beside this file trains with both."""
+"""Example of your own environment and network; corridor.toml beside this file trains with both."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tianji_envs.core import BaseEnv
 
 
 class Corridor(BaseEnv):
-    """Walk right to the end of a corridor; every step costs, the door pays.
+    """A corridor to walk to its right end: each step costs 0.01, and the end pays 1.
 
     Args:
-        length: number of places. Comes from ``environment.options``.
+        length: number of places; the config sets it in ``environment.options``.
     """
 
     def __init__(self, length: int = 8) -> None:
@@ -32,7 +32,7 @@ class Corridor(BaseEnv):
         self._place = 0
 
     def reset(self, seed: int | None = None) -> np.ndarray:
-        """Start anywhere in the left half."""
+        """Start at a random place in the left half."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
         self._place = int(self._random.integers(self.length // 2))
@@ -50,14 +50,14 @@ class Corridor(BaseEnv):
 
 
 class ResidualSettings(Settings):
-    """What the config's ``[model]`` may say: width of the layers, and how many."""
+    """Settings of the config's ``[model]``: width and number of the layers."""
 
     width: int = Field(32, ge=1)
     blocks: int = Field(2, ge=1)
 
 
 class ResidualActorCritic(ActorCritic):
-    """A small residual network. ``forward`` is all that PPO needs of it."""
+    """Small residual network; PPO needs only its ``forward``."""
 
     settings_type: ClassVar[type[ResidualSettings]] = ResidualSettings
 
@@ -70,7 +70,7 @@ class ResidualActorCritic(ActorCritic):
         self.value = nn.Linear(settings.width, 1)
 
     def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Policy ``[N, outputs]`` and value ``[N]``."""
+        """Return the policy ``[N, outputs]`` and the value ``[N]``."""
         hidden = torch.tanh(self.enter(observation))
         for block in self.blocks:
             hidden = hidden + torch.tanh(block(hidden))

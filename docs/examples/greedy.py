@@ -1,4 +1,4 @@
-"""A role of one's own that judges policies while they are trained; greedy.toml beside this file uses it."""
+"""Example of your own role, which evaluates policies during training, for greedy.toml beside this file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tianji_cli.roles.user_role import RoleContext, UserRole
 
 
 class GreedySettings(Settings):
-    """What the config's ``[roles.greedy]`` may say beside what every role has."""
+    """Settings of the config's ``[roles.greedy]`` beside those of every role."""
 
     episodes: int = Field(8, ge=1)
 
 
 class Greedy(UserRole):
-    """Plays ``episodes`` episodes without exploration with the newest policy, then again with a newer one."""
+    """Plays ``episodes`` greedy episodes with the newest policy, then again with a newer one."""
 
     settings_type = GreedySettings
 
@@ -33,7 +33,7 @@ class Greedy(UserRole):
         self._result: dict[str, Any] = {"version": None, "mean": None}
 
     def turn(self) -> bool:
-        """Step every environment once; there is nothing to do while no newer policy is there."""
+        """Step every environment once; returns False if there is no newer policy to play."""
         playing = self._playing or self._begin()
         if playing is None:
             return False
@@ -45,7 +45,7 @@ class Greedy(UserRole):
         return True
 
     def report(self) -> dict[str, Any]:
-        """The mean return of the last policy that was judged, and its version."""
+        """Mean return and version of the last evaluated policy."""
         return super().report() | self._result
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""CartPole without its velocities: what is seen now does not say what to do, what was seen before does."""
+"""CartPole without its velocities: one observation is not enough to act, but earlier ones tell the rest."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ import numpy.typing as npt
 
 
 class HideVelocities(gymnasium.ObservationWrapper[npt.NDArray[np.float32], Any, npt.NDArray[np.float32]]):
-    """Shows the cart's position and the pole's angle."""
+    """Observes only the cart's position and the pole's angle."""
 
     def __init__(self, env: gymnasium.Env[npt.NDArray[np.float32], Any]) -> None:
         super().__init__(env)
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
     def observation(self, observation: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Leave out the second and the fourth number."""
+        """Leave out the second and the fourth number, which are velocities."""
         return observation[::2]

@@ -1,4 +1,4 @@
-"""A team's environment as PettingZoo's parallel interface has it; meeting.toml trains with it."""
+"""Example of a team's environment with PettingZoo's parallel interface; meeting.toml trains with it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIMIT = 20
 
 
 class Meeting(ParallelEnv):
-    """Two walkers begin at the ends of a line of ten places; both are paid when they meet."""
+    """Two walkers begin at the ends of a line of ten places; both get a reward of 1 when they meet."""
 
     metadata: ClassVar = {"name": "meeting"}
 
@@ -24,11 +24,11 @@ class Meeting(ParallelEnv):
         self._moves = Discrete(3)
 
     def observation_space(self, agent: str) -> Box:  # noqa: ARG002 - both are alike
-        """Two places: an agent's own, and the other's."""
+        """Space of observations: an agent's own place, and the other's."""
         return self._places_of_two
 
     def action_space(self, agent: str) -> Discrete:  # noqa: ARG002
-        """To the left, nowhere, to the right."""
+        """Space of actions: left, stay, right."""
         return self._moves
 
     def reset(
@@ -36,14 +36,14 @@ class Meeting(ParallelEnv):
         seed: int | None = None,  # noqa: ARG002 - nothing is left to chance
         options: dict[str, Any] | None = None,  # noqa: ARG002
     ) -> tuple[Any, Any]:
-        """Begin an episode: what agents see, and nothing to add."""
+        """Begin an episode; returns observations and empty infos."""
         self.agents = self.possible_agents[:]
         self._places = {"left": 0, "right": LAST}
         self._steps = 0
         return self._seen(), {agent: {} for agent in self.agents}
 
     def step(self, actions: dict[str, int]) -> tuple[Any, ...]:
-        """Move both: what they see, rewards, who is at an end, whose time is over, and nothing to add."""
+        """Move both; returns observations, rewards, terminations, truncations and empty infos."""
         for agent, action in actions.items():
             self._places[agent] = min(LAST, max(0, self._places[agent] + int(action) - 1))
         self._steps += 1
@@ -62,5 +62,5 @@ class Meeting(ParallelEnv):
 
 
 def parallel_env(**options: Any) -> Meeting:
-    """Make one; the config's ``environment.options`` are the options."""
+    """Make the environment with the config's ``environment.options``."""
     return Meeting(**options)

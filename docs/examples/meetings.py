@@ -1,4 +1,4 @@
-"""The game of meeting.py, N at once: a VectorEnvironment whose observations are a team's records."""
+"""Steps N games of meeting.py at once: a VectorEnvironment whose observations are a team's records."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Meetings(VectorEnvironment):
     def step(
         self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array
     ) -> None:
-        """Act in, or begin anew, every environment."""
-        fresh = self._ended.copy()  # These begin anew; what is done in them counts nothing.
+        """Act in every environment; one whose episode has ended begins a new one."""
+        fresh = self._ended.copy()  # These environments begin a new episode, and ignore the actions.
         self._places[...] = np.clip(self._places + actions - 1, 0, LAST)
         self._steps += 1
         self._begin(fresh)
@@ -63,18 +63,18 @@ class Meetings(VectorEnvironment):
         observation["alive"] = True
 
     def render(self) -> Any:
-        """Refuse: there is no picture."""
+        """Refuse: this environment draws no picture."""
         raise BrokenEnvironmentError("meetings draw nothing")
 
     def close(self) -> None:
-        """Hold nothing, free nothing."""
+        """Do nothing: there is nothing to free."""
 
 
 class MeetingsFactory(EnvironmentFactory):
-    """Makes them: ``type = "meetings:MeetingsFactory"``."""
+    """Builds the environment of a config with ``type = "meetings:MeetingsFactory"``."""
 
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
-        """Refuse any: this type is one environment."""
+        """Refuse any id: this type has only one environment."""
         if id:
             raise UnknownEnvironmentError(f"there is no {id!r}: this type has one environment, and no id")
 

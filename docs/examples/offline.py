@@ -1,6 +1,6 @@
-"""Trains on what recorder.py wrote, and steps no environment: python offline.py RUN --updates 5000.
+"""Trains on recorder.py's files, and steps no environment: python offline.py RUN --updates 5000.
 
-Leaves a run directory that `tianji eval` can judge.
+Writes a run directory for `tianji eval`.
 """
 
 # ruff: noqa: T201 - a script prints
@@ -37,10 +37,10 @@ from tianji_cli.worker.builder import Builder
 
 
 def read_fragments(file: Path, layout: FragmentLayout) -> Iterator[Fragment]:
-    """Map a file and check its fragments one after the other.
+    """Map a file into memory, and yield its fragments one after the other, each checked.
 
     Raises:
-        SystemExit: one is damaged, or of another layout.
+        SystemExit: a fragment is damaged, or has another layout.
     """
     whole, rest = divmod(file.stat().st_size, layout.nbytes)
     if rest:
@@ -56,11 +56,11 @@ def read_fragments(file: Path, layout: FragmentLayout) -> Iterator[Fragment]:
 
 
 def damage(fragment: Fragment) -> str | None:
-    """Say what in a fragment no actor can have written, or None; a bit that fell elsewhere goes unseen."""
+    """Describe a value in a fragment that no actor writes, or return None; most flipped bits go unseen."""
     for name, array in fragment.fields.items():
         if array.dtype == np.bool_ and (array.view(np.uint8) > 1).any():
             return f"{name} is neither true nor false somewhere"
-        # Where no episode ended, its return is no number.
+        # episode_return is not a number in steps that end no episode.
         if array.dtype.kind == "f" and name != "episode_return" and not np.isfinite(array).all():
             return f"{name} is not finite somewhere"
     samples, said = int(np.count_nonzero(fragment.fields["mask"])), int(fragment.header["samples"])
@@ -70,14 +70,14 @@ def damage(fragment: Fragment) -> str | None:
 
 
 class Recording:
-    """The files of a run's recorder, as a replay of all that is in them.
+    """Loads the files of a run's recorder into a replay.
 
     Args:
         run: the run's directory.
-        role: what its config called the recorder.
+        role: name of the recorder in the run's config.
 
     Raises:
-        SystemExit: there are none, or they do not fit the run's config.
+        SystemExit: there are no files, they do not fit the config, or it does not learn from transitions.
     """
 
     def __init__(self, run: Path, role: str) -> None:
@@ -133,14 +133,14 @@ class Recording:
 
 
 def train(recording: Recording, updates: int) -> tuple[Model, TrainingState]:
-    """Make so many updates, each with a batch drawn uniformly from all that was recorded."""
+    """Make ``updates`` updates, each with a batch drawn uniformly from the recording."""
     replay, settings = recording.replay, recording.config.replay_settings
     model = recording.builder.model()
     embryo = recording.builder.embryo(model)
     batch = BatchArrays(BatchLayout.of(recording.layout, settings.batch_size, recording.fields))
     progress = Progress(env_steps=replay.accepted)
     for number in range(updates):
-        # What changes over training changes over these updates.
+        # Schedules run over these updates in place of env steps.
         embryo.schedule(replay.accepted * number // updates)
         replay.sample(batch)
         progress.consumed += embryo.update(batch.batch)
@@ -151,7 +151,7 @@ def train(recording: Recording, updates: int) -> tuple[Model, TrainingState]:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Train by the command line, and write the run directory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, help="directory of the run that was recorded")
     parser.add_argument("--updates", type=int, default=5000, help="gradient updates to make")

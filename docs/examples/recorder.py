@@ -1,7 +1,7 @@
-"""A role of one's own that writes every fragment to files; recorder.toml beside this file uses it.
+"""Example of your own role, which writes every fragment to files; recorder.toml beside this file uses it.
 
-A file holds whole fragments one after the other, byte for byte as they travelled; layout.json says where
-each field of a fragment lies. offline.py beside this file reads them again.
+A file holds whole fragments one after the other, with the same bytes as on the transport; layout.json
+describes the fields of a fragment. offline.py beside this file reads the files.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tianji_cli.wire.fragment import Fragment, FragmentLayout
 
 
 class RecorderSettings(Settings):
-    """What the config's ``[roles.recorder]`` may say beside what every role has."""
+    """Settings of the config's ``[roles.recorder]`` beside those of every role."""
 
     max_mb: int = Field(1000, ge=1)
 
 
 class Recorder(UserRole):
-    """Writes copies of its group's fragments, until there are ``max_mb`` of them."""
+    """Writes copies of its group's fragments, up to ``max_mb`` MB."""
 
     settings_type = RecorderSettings
 
@@ -37,19 +37,19 @@ class Recorder(UserRole):
         self._left = self.settings.max_mb * 1_000_000 - sum(file.stat().st_size for file in earlier)
         self._written = self._left_out = 0
         write_layout(context.layout, self.directory)
-        # A resumed run begins another file: the last fragment of a killed one may be incomplete.
+        # A resumed run begins another file, since a killed run's last fragment may be incomplete.
         self._file = (self.directory / f"{len(earlier):04}.fragments").open("xb", buffering=0)
 
     def turn(self) -> bool:
-        """Write what has come, and say whether anything had."""
+        """Write up to 8 waiting fragments; returns whether there was one."""
         return self._write(at_most=8)
 
     def stop(self) -> None:
-        """Write what came after the last turn: the actors have stopped, and this is the last of it."""
+        """Write all remaining fragments; the actors have stopped and send no more."""
         self._write(at_most=None)
 
     def report(self) -> dict[str, Any]:
-        """How many fragments were written, and how many were not because the files are full."""
+        """Number of fragments that were written, and of those left out because the files are full."""
         return super().report() | {"written": self._written, "left_out": self._left_out}
 
     def close(self) -> None:
@@ -71,14 +71,14 @@ class Recorder(UserRole):
         self._left -= fragment.memory.nbytes
         rest = fragment.memory
         try:
-            while rest:  # A disk that is nearly full takes a part.
+            while rest:  # A nearly full disk takes only a part.
                 rest = rest[self._file.write(rest) :]
         except OSError as cause:
             raise RunFailed(f"cannot record to {self._file.name}: {cause.strerror}") from cause
 
 
 def write_layout(layout: FragmentLayout, directory: Path) -> None:
-    """Write down how the fragments in a directory are divided."""
+    """Write the layout of a directory's fragments to layout.json."""
     fields = [
         [spec.name, spec.dtype.str, list(spec.shape), spec.bootstrap, spec.history, spec.once]
         for spec in layout.fields
@@ -95,10 +95,11 @@ def write_layout(layout: FragmentLayout, directory: Path) -> None:
 
 
 def read_layout(directory: Path) -> FragmentLayout:
-    """Read what ``write_layout`` wrote.
+    """Read the layout that ``write_layout`` wrote.
 
     Raises:
-        ValueError: it is damaged, or was written by another version.
+        OSError: the file cannot be read.
+        ValueError: the file is damaged, or another version wrote it.
     """
     file = directory / "layout.json"
     try:

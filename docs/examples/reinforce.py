@@ -1,4 +1,4 @@
-"""REINFORCE with a baseline (Williams, 1992): an on-policy algorithm of one's own, for reinforce.toml."""
+"""REINFORCE with a baseline (Williams, 1992): example of your own on-policy algorithm, for reinforce.toml."""
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from tianji_algos.settings import Settings
 
 
 class ReinforceSettings(Settings):
-    """What the config's ``[training]`` may say."""
+    """Settings of the config's ``[training]``."""
 
     rollout_steps: int = Field(512, ge=1)
     gamma: float = Field(0.99, ge=0, le=1)
@@ -17,7 +17,7 @@ class ReinforceSettings(Settings):
 
 
 class Reinforce(RolloutEmbryo):
-    """Makes one update of each rollout: more likely is what was better than the value said."""
+    """Makes one update of each rollout: actions with a return above the value become more likely."""
 
     settings_type = ReinforceSettings
     uses_per_sample = 1.0
@@ -27,13 +27,14 @@ class Reinforce(RolloutEmbryo):
         self.adam = torch.optim.Adam(model.parameters(), settings.learning_rate)
 
     def minibatches(self, fragments):
-        """Yield observation, action and return of all steps that are experience."""
+        """Yield one minibatch: observation, action and return of all steps that are experience."""
         steps = []
         for f in fragments:
             returns, follows = np.empty_like(f["reward"]), f["value"][-1]
             for t in reversed(range(len(returns))):
                 gained = f["reward"][t] + self.settings.gamma * follows * (1 - f["terminated"][t])
-                # A step that only resets is none. What led to it ends at the time limit: the value goes on.
+                # A step that only resets (mask 0) is no experience; its value stands for all rewards that
+                # would have followed a time limit.
                 returns[t] = follows = np.where(f["mask"][t], gained, f["value"][t])
             mask = f["mask"].astype(bool)
             steps.append((f["observation"][:-1][mask], f["action"][mask], returns[mask]))
@@ -58,10 +59,10 @@ class Reinforce(RolloutEmbryo):
         return self.last
 
     def schedule(self, env_steps):
-        """Leave everything as it is, all through the training."""
+        """Change nothing: this rule has no schedules."""
 
     def state(self):
-        """Return the parameters: a resumed run begins with new moments of Adam."""
+        """Return the parameters; a resumed run begins with new moments of Adam."""
         return {name: tensor.clone() for name, tensor in self.model.state_dict().items()}, {}
 
     def load_state(self, tensors, rest):  # noqa: ARG002

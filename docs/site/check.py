@@ -1,15 +1,15 @@
-"""Tests what the documents show: commands, configs, programs, and messages of the program.
+"""Tests the contents of the documents: commands, configs, programs, and messages of the program.
 
     python docs/site/check.py [PAGE...]
 
-- Every ``python`` block compiles, every ``toml`` block is TOML and names keys that there are.
-- Keys that a sentence names, as ``training.gamma``, exist.
-- Every `tianji` command of an ``sh`` or ``console`` block is parsed by the program itself, and the configs
-  and keys that it names exist.
-- A block with a title is a file. One below ``<!-- runs -->`` is run, in order, in a directory of the page's
-  own that has these files, or where a ``cd`` before it has led, as somebody goes who types it all. So pages
-  are programs, and what they show is what happens.
-- Links of README.md and CONTRIBUTING.md lead somewhere; mkdocs looks at those of the site.
+- Every ``python`` block compiles; every ``toml`` block is TOML and names existing keys.
+- Keys in sentences, such as ``training.gamma``, exist.
+- The program itself parses every `tianji` command of an ``sh`` or ``console`` block, and the configs and keys
+  of the command exist.
+- A block with a title is a file. A block below ``<!-- runs -->`` runs, in order, in a directory of the page
+  that has these files, or in the directory of an earlier ``cd``, as for a reader who types it all. So pages
+  are programs that do as they show.
+- Links of README.md and CONTRIBUTING.md lead to files; mkdocs checks the links of the site.
 - Each line of troubleshooting.md's ``message`` blocks is a message that some source file makes.
 """
 
@@ -59,13 +59,13 @@ RUN_LIMIT_S = 300
 KEY = re.compile(r"`((?:experiment|environment|agent|model|training|distribution)\.[a-z_.]+)(?: = [^`]+)?`")
 """A key in a sentence, with or without a value."""
 NO_KEYS = {"model.predict", "model.save", "model.safetensors", "training.safetensors"}
-"""Methods of others, and files."""
+"""Methods of other libraries, and files, which look like keys."""
 
 WHERE = re.compile(r"^(tianji: error: )?((--set|--env|\S+\.toml): )?(\w+\.[\w.\[\]]+: )*")
-"""What stands before a message: the program, the file, the key."""
+"""Prefix of a message: the program, the file, the key."""
 WORD, VALUE = re.compile(r"[A-Za-z]{2,}"), re.compile(r"'[^']*'|\S*[/_=.\d()]\S*")
 MADE_BY_THE_SOURCES = 0.8
-"""Share of a message's words that texts of the sources have to cover; the rest are values."""
+"""Share of the letters of a message's words that texts of the sources have to cover."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Block:
 
 
 def blocks_of(page: Path) -> Iterator[Block]:
-    """Go through the blocks of code of a page."""
+    """Yield the blocks of code of a page."""
     text = page.read_text(encoding="utf-8")
     for found in BLOCK.finditer(text):
         indent = found["indent"]
@@ -94,7 +94,7 @@ def blocks_of(page: Path) -> Iterator[Block]:
 
 
 def commands_in(block: Block) -> Iterator[tuple[list[str], list[str]]]:
-    """Go through the `tianji` commands of a block: the words that stand before the program, and its own."""
+    """Yield the `tianji` commands of a block: the words before the program, and the words after it."""
     text = block.text
     if block.language == "console":
         text = "\n".join(line[2:] for line in text.splitlines() if line.startswith("$ "))
@@ -113,14 +113,14 @@ def commands_in(block: Block) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def wrong_with_command(words: Sequence[str], own: Collection[str]) -> Iterator[str]:
-    """Say what the program would refuse in a command; ``own`` are configs and runs of the page itself."""
+    """Yield the faults of a command; ``own`` are configs and runs of the page itself."""
     if words[:1] == ["--install-completion"]:
-        return  # Parsing it does it.
+        return  # Parsing this option would install the completion.
     try:
         given = parse(words)
     except typer.Exit:
         return
-    except Exception as refused:  # noqa: BLE001 - typer has many, and they are all a refusal
+    except Exception as refused:  # noqa: BLE001 - typer has many, and each is a refusal
         yield f"{' '.join(words)}: {getattr(refused, 'message', refused)}"
         return
     configs = [given.get("config"), *(given.get(one) for one in ("first", "second"))]
@@ -135,12 +135,13 @@ def wrong_with_command(words: Sequence[str], own: Collection[str]) -> Iterator[s
 
 
 def known_config(name: str) -> bool:
-    """Whether a name is that of a config or run that there is, or that a reader writes."""
-    if name in ONES_OWN or name.isupper() or ":" in name or name.endswith("/best.toml"):  # A sweep's.
+    """Whether a name is that of an existing config or run, or of a config that a reader writes."""
+    # A sweep writes best.toml.
+    if name in ONES_OWN or name.isupper() or ":" in name or name.endswith("/best.toml"):
         return True
     if (ROOT / name).exists() or (DOCS / name).exists() or find_config(name, ROOT) is not None:
         return True
-    # A run, by the name of a config that was trained or of an example.
+    # A run has the name of the config or example that was trained.
     stem = name.removeprefix("experiments/").partition("/")[0]
     trained = {
         path.stem for folder in ("configs", "docs/examples") for path in (ROOT / folder).glob("*.toml")
@@ -152,13 +153,13 @@ SCHEMA = config_schema()
 
 
 def unknown_key(path: Sequence[str]) -> str:
-    """Say what is wrong with the path of a key; empty if there is such a key."""
+    """Describe the fault of a key's path; empty if the key exists."""
     at: list[Any] = [SCHEMA]
     for depth, key in enumerate(path):
         at = [one for table in at for one in _tables(table)]
         below = [one["properties"][key] for one in at if key in one.get("properties", {})]
         if not below and any(one.get("additionalProperties", True) for one in at):
-            return ""  # A table of free keys, or settings of a type of one's own.
+            return ""  # A table of free keys, or settings of the user's own type.
         if not below:
             return f"there is no key {'.'.join(path[: depth + 1])}"
         at = below
@@ -170,7 +171,7 @@ def _tables(one: Any) -> Iterator[Any]:
         one = SCHEMA["$defs"][one["$ref"].rpartition("/")[2]]
     if "anyOf" in one:
         for some in one["anyOf"]:
-            # Types of one's own may have any key; they excuse no misspelt one of those that are known.
+            # A user's own type may have any key; it must not excuse a misspelt key of a known type.
             if some.get("description") != "Of your own.":
                 yield from _tables(some)
     else:
@@ -178,7 +179,7 @@ def _tables(one: Any) -> Iterator[Any]:
 
 
 def keys_of(table: dict[str, Any], at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Go through the paths of the keys of a config."""
+    """Yield the paths of the keys of a config."""
     component = at[:1] in {("agent",), ("model",), ("training",)}
     if component and ":" in str(table.get("type", "")):
         return
@@ -189,7 +190,7 @@ def keys_of(table: dict[str, Any], at: tuple[str, ...] = ()) -> Iterator[tuple[s
 
 
 def wrong_with(block: Block) -> Iterator[str]:
-    """Say what is wrong with a block, without running it."""
+    """Yield the faults of a block, without running it."""
     if block.language == "python":
         try:
             compile(dedent(block.text), str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -216,14 +217,14 @@ def wrong_with(block: Block) -> Iterator[str]:
 
 
 def unknown_keys(page: Path) -> Iterator[str]:
-    """Find keys in sentences and tables that there are not."""
+    """Find keys in sentences and tables that do not exist."""
     for named in set(KEY.findall(page.read_text(encoding="utf-8"))) - NO_KEYS:
         if wrong := unknown_key(named.split(".")):
             yield f"{page.relative_to(ROOT)}: {wrong}"
 
 
 def run_page(page: Path) -> list[str]:
-    """Run the blocks of a page that are to be run, in its own directory; return what failed."""
+    """Run the blocks of a page below ``<!-- runs -->``, in a new directory; return the first failure."""
     blocks = [block for block in blocks_of(page) if block.title or block.runs]
     if not any(block.runs for block in blocks):
         return []
@@ -261,7 +262,7 @@ def run_page(page: Path) -> list[str]:
 
 
 def templates() -> list[re.Pattern[str]]:
-    """All texts of the sources, as patterns with a gap where a value is put in."""
+    """All texts of the sources, as patterns with a gap in place of each value."""
     found: set[str] = set()
     for path in SOURCES:
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -276,12 +277,12 @@ def templates() -> list[re.Pattern[str]]:
                 found.add(re.sub(r"\{[^{}]*\}", "\0", node.value))
     lines = {line for text in found for line in text.split("\n")}
     some = (text.strip() for text in lines if len(re.findall(r"[a-zA-Z]", text)) >= 5)
-    # A value at the end is a word; one in between is whatever lies there.
+    # A value at the end is one word; a value in between is any text.
     return [re.compile(re.sub(r"\\*\0$", r"(\\S+)", re.escape(text)).replace("\0", "(.+?)")) for text in some]
 
 
 def strange_messages(page: Path) -> Iterator[str]:
-    """Find quoted messages that no source file makes: most of their letters have to be in its texts."""
+    """Find quoted messages that no source makes: texts of the sources must cover most of their letters."""
     patterns = templates()
     for block in blocks_of(page):
         if block.language != "message":
@@ -300,14 +301,14 @@ def strange_messages(page: Path) -> Iterator[str]:
 
 
 def broken_links(page: Path) -> Iterator[str]:
-    """Find links to files that there are not."""
+    """Find links to files that do not exist."""
     for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8")):
         if not (page.parent / target).exists():
             yield f"{page.relative_to(ROOT)}: there is no {target}"
 
 
 def main(names: Sequence[str]) -> int:
-    """Check pages, all of them if none is named; print what is wrong, and return the exit status."""
+    """Check the named pages, or all; print the faults, and return the exit status."""
     pages = [Path(name).resolve() for name in names] or [
         *sorted(DOCS.rglob("*.md")),
         ROOT / "README.md",
@@ -318,7 +319,7 @@ def main(names: Sequence[str]) -> int:
     wrong += [text for page in pages if page.name == "troubleshooting.md" for text in strange_messages(page)]
     wrong += [text for page in pages if page.parent == ROOT for text in broken_links(page)]
     wrong += old_pictures()
-    # Two at a time: a training has processes that wait for one another.
+    # Two pages run at a time, since a training's processes wait for one another.
     with ThreadPoolExecutor(2) as pool:
         for failures in pool.map(run_page, pages):
             wrong += failures

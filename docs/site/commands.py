@@ -1,4 +1,4 @@
-"""The command line as the program itself declares it: for the reference, and to parse what pages show."""
+"""Reads the program's own command line, for the reference, and parses the commands of pages."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tianji_cli.main import app
 
 
 def command_of(words: Sequence[str]) -> tuple[Any, Any, list[str]]:
-    """Return the command that words lead to, the context above it, and the words that are left.
+    """Return the command that words name, the context above it, and the remaining words.
 
     Raises:
-        typer's UsageError: there is no such command.
+        typer's UsageError: the command does not exist.
     """
     command: Any = typer.main.get_command(app)
     above, rest, name = None, list(words), "tianji"
@@ -29,10 +29,11 @@ def command_of(words: Sequence[str]) -> tuple[Any, Any, list[str]]:
 
 
 def parse(words: Sequence[str]) -> dict[str, Any]:
-    """Parse a command line, without its first word, as the program does, and call nothing.
+    """Parse a command line, without its first word, as the program does, but call nothing.
 
     Raises:
-        typer's UsageError: the program would refuse it; typer.Exit: ``--help`` and the like.
+        typer's UsageError: the program would refuse the command line.
+        typer.Exit: the command line has ``--help`` or the like.
     """
     command, above, rest = command_of([word for word in words if word != "--debug"])
     parameters: dict[str, Any] = command.make_context(command.name, rest, parent=above).params
@@ -40,7 +41,7 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
 
 
 def all_commands() -> Iterator[tuple[str, Any, Any]]:
-    """Go through the commands in the order of the help: full name, command, and the context above it."""
+    """Yield the commands in the order of the help: full name, command, and the context above it."""
     top: Any = typer.main.get_command(app)
     for name, command in top.commands.items():
         if not hasattr(command, "commands"):

@@ -1,7 +1,7 @@
-"""Equations as pictures inside the page, drawn by matplotlib while the site is built.
+"""Draws equations as SVG inside the page, with matplotlib while the site is built.
 
-They look the same in every browser and need neither a font, nor a script, nor a network. MathML was tried:
-without a mathematical font in the system Chromium does not lower subscripts.
+Such equations look the same in every browser and need no font, no script and no network. MathML is no
+alternative: without a mathematical font in the system, Chromium does not lower subscripts.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from matplotlib.textpath import TextPath, text_to_path
 
 mpl.rcParams["mathtext.fontset"] = "cm"
 SIZE = 20
-"""Of the letters while they are drawn; in the page they are as large as the text around them."""
+"""Font size for drawing; in the page an equation is as large as the text around it."""
 COMMANDS = {Path.MOVETO: "M", Path.LINETO: "L", Path.CURVE3: "Q", Path.CURVE4: "C", Path.CLOSEPOLY: "Z"}
 
 
 def drawn(latex: str) -> str:
-    """Return an equation as SVG that stands on the line of the text.
+    """Return an equation as SVG that is aligned with the text's baseline.
 
     Raises:
-        ValueError: matplotlib does not know a command of it.
+        ValueError: matplotlib does not know a command of the equation.
     """
     text, font = f"${latex}$", FontProperties(size=SIZE)
     width, height, below = text_to_path.get_text_width_height_descent(text, font, ismath=True)

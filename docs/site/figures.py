@@ -1,6 +1,6 @@
 """Draws the pictures of the concepts' pages: `python docs/site/figures.py` writes docs/figures/concept-*.svg.
 
-Plain SVG, so that they are drawn by every browser without a network, and stay sharp.
+The pictures are plain SVG, which every browser draws without a network, and which stays sharp.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Picture:
     def box(
         self, x: int, y: int, width: int, height: int, kind: str, *lines: str, dashed: bool = False
     ) -> None:
-        """Draw a box with lines of text in its middle, the first of them bold."""
+        """Draw a box with lines of text in its middle, the first one bold; a dashed box is an empty frame."""
         dash = ' stroke-dasharray="6 4"' if dashed else ""
         fill = "none" if dashed else COLOURS[kind]
         self._parts.append(
@@ -62,7 +62,12 @@ class Picture:
         )
 
     def arrow(self, *points: tuple[int, int], double: bool = False, both: bool = False) -> None:
-        """Draw an arrow through points; a double one is a value that is looked at, not a message."""
+        """Draw an arrow through points.
+
+        Args:
+            double: draw it dashed: readers look at a value, and no message is sent.
+            both: draw a tip at both ends.
+        """
         path = "M" + " ".join(f"{x} {y}" for x, y in points)
         start = ' marker-start="url(#tip)"' if both else ""
         dash = ' stroke-dasharray="7 4"' if double else ""
@@ -76,7 +81,7 @@ class Picture:
 
 
 def roles() -> Picture:
-    """Who there is, and what goes from whom to whom."""
+    """Roles, and the data that they send to one another."""
     it = Picture(820, 430, "Actors push fragments to the buffer, the learner publishes policies")
     it.box(10, 70, 800, 240, "root", dashed=True)
     it.text(24, 92, "a group", at="start", small=True)
@@ -100,7 +105,7 @@ def roles() -> Picture:
 
 
 def sample() -> Picture:
-    """The way of one sample."""
+    """Path of one sample, from a step of an environment to a new policy."""
     it = Picture(820, 330, "The way of one sample, from a step of an environment to a new policy")
     steps = [
         ("actor", "1  loan", "memory for", "T x N steps"),
@@ -129,7 +134,7 @@ def sample() -> Picture:
 
 
 def balance() -> Picture:
-    """What holds production and consumption together."""
+    """Rate limiter between production and consumption."""
     it = Picture(820, 350, "Production times the replay ratio is held equal to consumption")
     it.box(20, 120, 180, 90, "actor", "production", "env steps a second", "that actors make")
     it.box(310, 120, 200, 90, "buffer", "rate limiter", "claims a fragment?", "draws a batch?")
@@ -146,7 +151,7 @@ def balance() -> Picture:
 
 
 def lag() -> Picture:
-    """How old the policy behind a sample is."""
+    """Policy lag of a sample."""
     it = Picture(820, 290, "With one fragment under way, a sample is one version old when it is used")
     it.text(14, 82, "learner", at="start", bold=True)
     it.text(14, 192, "actor", at="start", bold=True)
@@ -206,7 +211,7 @@ PICTURES: dict[str, Callable[[], Picture]] = {
 
 
 def old_pictures() -> list[str]:
-    """Names of files that are not what this script draws."""
+    """Messages about pictures that differ from those that this script draws."""
     return [
         f"docs/figures/concept-{name}.svg: python docs/site/figures.py draws another one"
         for name, drawn in PICTURES.items()
@@ -215,7 +220,7 @@ def old_pictures() -> list[str]:
 
 
 def main() -> int:
-    """Write all of them."""
+    """Write all pictures."""
     for name, drawn in PICTURES.items():
         (FIGURES / f"concept-{name}.svg").write_text(str(drawn()))
     return 0

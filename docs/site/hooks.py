@@ -1,7 +1,7 @@
-"""What mkdocs calls while it builds the site: generated pages and tables, and equations.
+"""Hooks that mkdocs calls while it builds the site: generated pages and tables, and equations.
 
-Nothing that is generated is committed. Keys come from the config's models, as `tianji config schema` has
-them, and commands from the command line itself.
+Generated pages are not committed. Keys come from the config's models, as in `tianji config schema`, and
+commands from the command line itself.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ Table = Mapping[str, Any]
 SCHEMA = config_schema()
 
 SETTINGS = re.compile(r"<!-- settings: (\w+) (\w+) -->")
-"""Stands where a page wants a table of the settings of an agent, a model or an update rule."""
+"""Mark in a page for a table of the settings of an agent, a model or an update rule."""
 
 SHIM = re.compile(r'https://[^"]*/iframe-worker/shim')
-"""Where the theme would have the search's worker fetched from, on a disk."""
+"""Address from which the theme would fetch the search's worker if the site lies on a disk."""
 FETCHED = re.compile(
     r'<(?:script|img|iframe|link rel="(?:stylesheet|preload)")[^>]*(?:src|href)="(https?://[^"]*)'
 )
-"""What a browser fetches when it shows a page."""
+"""Addresses that a browser fetches to show a page."""
 
 IN_A_LINE = re.compile(r"(?<!<pre><code>)(?<!</span><code>)(?<=<code>)[^<]*(?=</code>)")
 OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 SEPARATOR = re.compile(r"(?<=\w)(?:/|\.(?!\w{1,4}\b))(?=\w)")
-"""In a path or a key; a suffix stays with its file."""
+"""Separators in a path or a key; a suffix stays with its file."""
 
 UNITS = (
     (re.compile(r"_s$"), "seconds"),
@@ -54,17 +54,17 @@ UNIT_OF_MEANING = re.compile(
     r"|share|number|numbers|widths?|actors|learners|buffers)\b"
 )
 HEADS = {
-    "experiment": "What a run is called, when it ends and what it writes down.",
-    "experiment.stop": "When a run is over: whichever comes first. One at least has to be there.",
-    "experiment.evaluation": "Evaluations while training. Without the table there are none.",
-    "experiment.init": "What a run takes of the one that it begins with, `init_from`.",
-    "environment": "Where experience comes from.",
-    "distribution": "Which processes there are, and how data moves between them.",
+    "experiment": "Name of a run, when it ends, and what it writes.",
+    "experiment.stop": "Conditions that end a run; it ends when the first one holds. Set at least one.",
+    "experiment.evaluation": "Evaluations while training. Without this table there are none.",
+    "experiment.init": "Parts that a run takes from the one in `init_from`, and parameters that stay fixed.",
+    "environment": "The environment from which experience comes.",
+    "distribution": "The processes of a job, and how data moves between them.",
     "distribution.learner": "The processes that update the parameters.",
     "distribution.actor": "The processes that step environments.",
-    "distribution.buffer": "Where fragments wait for the learner.",
-    "population": "Groups as members that take over from one another. Without the table there are none.",
-    "roles.NAME": "A role of your own, beside the settings that its class has.",
+    "distribution.buffer": "The buffer, in which fragments wait for the learner.",
+    "population": "Groups as members, the worst of which copy the best. Without this table there are none.",
+    "roles.NAME": "A role of your own. Its class may have more settings than these.",
 }
 
 
@@ -81,7 +81,7 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
 
 def on_page_content(content: str, page: Any, **_: object) -> str:
-    """Draw equations; mark where code in a line may break, and the page whose blocks are sentences."""
+    """Draw equations, mark where inline code may break, and mark the page whose blocks are sentences."""
 
     def picture(found: re.Match[str]) -> str:
         latex = html.unescape(found["latex"]).strip()[2:-2].strip()
@@ -102,10 +102,10 @@ def breakable(code: str) -> str:
 
 
 def on_post_page(output: str, **_: object) -> str:
-    """Have a page fetch nothing from elsewhere; the theme's search would fetch its worker.
+    """Make a page fetch nothing from elsewhere: the search's worker, which the theme fetches, is on the site.
 
     Raises:
-        PluginError: it fetches something else.
+        PluginError: the page fetches something else.
     """
     base = re.search(r'src="([^"]*)assets/javascripts/bundle', output)
     if base is not None:
@@ -116,7 +116,7 @@ def on_post_page(output: str, **_: object) -> str:
 
 
 def on_post_template(output_content: str, template_name: str, **_: object) -> str:
-    """Do the same for pages that are nobody's, such as that of an address that leads nowhere."""
+    """Make pages without a source, such as 404.html, fetch nothing from elsewhere."""
     return on_post_page(output_content) if template_name.endswith(".html") else output_content
 
 
@@ -170,7 +170,7 @@ def _resolved(one: Table) -> Table:
 
 
 def types_of(section: str) -> dict[str, Table]:
-    """The types that a section may name, and what settings each has."""
+    """Types that a section may name, with the schema of each."""
     some = SCHEMA["properties"][section]["anyOf"]
     return {one["title"]: one for one in some if "title" in one}
 
@@ -186,10 +186,10 @@ def settings_table(section: str, name: str) -> list[str]:
 
 
 def keys_table(keys: Mapping[str, Table]) -> Iterator[str]:
-    """Write keys with type, default, unit and meaning.
+    """Write keys with default, unit, meaning and values.
 
     Raises:
-        ValueError: the model does not say what a key means.
+        ValueError: the model's docstring does not describe a key.
     """
     yield from ('<div class="settings" markdown="1">', "")
     yield from ("| key | default | unit | meaning | values |", "|---|---|---|---|---|")
@@ -197,7 +197,7 @@ def keys_table(keys: Mapping[str, Table]) -> Iterator[str]:
         nested = "$ref" in value and _resolved(value).get("properties")
         meaning = value.get("description", "")
         if nested and not meaning:
-            continue  # A table of its own, with a heading of its own.
+            continue  # The key is a table and has its own heading.
         if not meaning:
             raise ValueError(f"the docstring of its model does not say what {key} means")
         cells = (f"`{key}`", _default(value), _unit(key, meaning), _prose(meaning), _type(value))
@@ -251,7 +251,7 @@ def _unit(key: str, meaning: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Write a docstring's text for a cell: one kind of backquotes, TOML's words in place of Python's."""
+    """Format a docstring's text for a cell: single backquotes, and "left out" in place of None."""
     text = text.replace("``", "`").replace("|", "\\|")
     text = re.sub(r"\bNone\b(?=[ :])", "left out", text)
     return text[:1].upper() + text[1:]

@@ -1,10 +1,10 @@
-"""Takes the pictures of terminals and pages in the documents, of real commands.
+"""Takes the documents' pictures of terminals and pages, from real commands.
 
     python docs/site/screenshots.py [NAME...]      # writes docs/figures/screen-NAME.*; three minutes for all
 
-Terminals are real ones (tmux), drawn by rich; pages are those that Chromium shows.
+tmux gives real terminals, which rich draws; Chromium shows the pages.
 
-Run it anew when what the program shows has changed.
+Run it anew when the program's output has changed.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Screen:
     """A picture of a terminal.
 
     Attributes:
-        command: what is typed.
+        command: command that the picture shows.
         size: columns and rows.
-        wait_for: a text on the screen from which on the picture may be taken; None: the command has ended.
-        then_s: seconds after that.
-        before: a command whose output is not shown.
-        rows: how many of the first rows are shown.
+        wait_for: text on the screen to wait for; None to wait for the command's end.
+        then_s: seconds from ``wait_for`` to the picture.
+        before: command whose output is not shown.
+        rows: number of first rows to show; None for all.
     """
 
     command: str
@@ -64,8 +64,8 @@ class Page:
     """A picture of a page that a command writes.
 
     Attributes:
-        command: that writes ``page.html``.
-        size: of the window, in pixels.
+        command: command that writes ``page.html``.
+        size: size of the window in pixels.
     """
 
     command: str
@@ -82,7 +82,7 @@ PAGES = {
 
 
 def tmux(*words: str) -> str:
-    """Give a command to a tmux server of our own."""
+    """Send a command to a tmux server of this script's own; returns its output."""
     return subprocess.run(
         ["tmux", "-L", "tianji-screens", "-f", "/dev/null", *words],
         check=True,
@@ -92,10 +92,10 @@ def tmux(*words: str) -> str:
 
 
 def shoot(name: str, screen: Screen, place: Path) -> None:
-    """Run a command and write what its terminal shows.
+    """Run a command, and write a picture of its terminal.
 
     Raises:
-        SystemExit: it does not get so far within five minutes.
+        SystemExit: the text or the end of the command does not appear within five minutes.
     """
     columns, lines = screen.size
     path = f'export PATH="{Path(sys.executable).parent}:$PATH" TERM=xterm-256color'
@@ -112,7 +112,7 @@ def shoot(name: str, screen: Screen, place: Path) -> None:
     finally:
         tmux("kill-session", "-t", name)
     shown = seen.replace(PROMPT, "").rstrip().replace(str(place), "~")
-    # Where this Python lies, and on which kernel, is nobody's business; tables keep their widths.
+    # Hides the path of this Python and the kernel's build; padding keeps the widths of tables.
     kernel = platform.release()
     shown = shown.replace(kernel, kernel.partition("-")[0].ljust(len(kernel)))
     rows = shown.replace(sys.prefix, "~/.venv".ljust(len(sys.prefix))).split("\n")
@@ -122,14 +122,14 @@ def shoot(name: str, screen: Screen, place: Path) -> None:
     console = Console(width=columns, record=True, file=StringIO(), force_terminal=True)
     console.print(text, soft_wrap=False)
     svg = console.export_svg(title="", unique_id=f"screen-{name}")
-    # Fonts that rich would fetch from the web: the reader's own do.
+    # Drops the fonts that rich would fetch from the web; the reader's own fonts are good enough.
     begin, end = svg.find("@font-face"), svg.find(f".screen-{name}-matrix")
     svg = svg[:begin] + svg[end:] if 0 <= begin < end else svg
     (FIGURES / f"screen-{name}.svg").write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n")
 
 
 def shoot_page(name: str, page: Page, place: Path) -> None:
-    """Run a command, and write what a browser shows of its page, in as few colours as it has."""
+    """Run a command, and write a picture of its page in a browser, in 200 colours."""
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     subprocess.run(["bash", "-c", page.command], check=True, cwd=place, env=environment)
     shot = place / "page.png"
@@ -144,7 +144,7 @@ def shoot_page(name: str, page: Page, place: Path) -> None:
 
 
 def main(names: Sequence[str]) -> int:
-    """Take the named pictures, or all."""
+    """Take the named pictures, or all of them."""
     for name in names or (*SCREENS, *PAGES):
         program = "tmux" if name in SCREENS else "chromium"
         assert shutil.which(program), f"apt-get install {program}"
