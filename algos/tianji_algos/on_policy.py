@@ -21,7 +21,7 @@ from tianji_algos.core import Agent, Fields, RolloutEmbryo, Spaces, require_mode
 from tianji_algos.device import Uploads, is_on_host
 from tianji_algos.distributions import Distribution, distribution_for
 from tianji_algos.fields import FieldSpec
-from tianji_algos.models.actor_critic import ActorCritic, Backprop
+from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.recurrent import RecurrentActorCritic
 from tianji_algos.normalization import DiscountedReturns, Normalizer, acting_executor, normalizer_of
 from tianji_algos.optim import (
@@ -186,24 +186,6 @@ class PolicyLossByHand(Protocol):
         """
 
 
-def differentiate_by_hand(
-    backprop: Backprop, loss: PolicyLossByHand, batch: PolicyMinibatch, mask: MaskReader | None
-) -> Floats:
-    """Write the gradient of a loss, without autograd; returns the diagnostics."""
-    found = []
-
-    def loss_gradient(policy: Floats, value: Floats) -> tuple[Floats, Floats]:
-        if mask is not None:
-            policy = policy.copy(order="K")  # Autograd may still need the network's outputs.
-            mask.forbid(policy, records_of(batch.observation))
-        d_policy, d_value, diagnostics = loss.gradient(policy, value, batch)
-        found.append(diagnostics)
-        return d_policy, d_value
-
-    backprop(batch.observation, loss_gradient)
-    return found[0]
-
-
 class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
     """Update rule with an actor-critic, its optimizer and the memory of rollouts; subclasses do the updates.
 
@@ -222,6 +204,8 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
     """Names of the numbers that the loss reports."""
     settings: PolicySettings
     _rng: np.random.Generator
+    _loss: Any
+    """Loss in torch, called with policy, value and minibatch; its kernel, a ``PolicyLossByHand``, by hand."""
 
     def __init__(self, spaces: Spaces, model: ActorCritic, settings: PolicySettings, seed: int) -> None:
         require_model(model, self.contract, self.algorithm, self.example_model)
@@ -262,6 +246,36 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
         super().adopt_settings(settings)
         self.uses_per_sample = float(settings.epochs)
         self._build_loss()
+
+    def _differentiate(self, batch: PolicyMinibatch) -> Diagnostics:
+        """Write the gradient of the loss on this learner's samples; returns the diagnostics."""
+        if self._by_hand and batch.samples:
+            return self._differentiate_by_hand(self._loss, batch)
+        self._optimizer.gradient.zero_()
+        if not batch.samples:  # Other learners have some.
+            return self._nothing
+        policy, value = self._run(batch.observation)
+        if self._mask is not None:
+            policy = self._mask.forbidding(policy, records_of(batch.observation))
+        diagnostics: Diagnostics
+        loss, diagnostics = self._loss(policy, value, batch)
+        loss.backward()
+        return diagnostics
+
+    def _differentiate_by_hand(self, loss: PolicyLossByHand, batch: PolicyMinibatch) -> Floats:
+        """Write the gradient without autograd; returns the diagnostics."""
+        found = []
+
+        def loss_gradient(policy: Floats, value: Floats) -> tuple[Floats, Floats]:
+            if self._mask is not None:
+                policy = policy.copy(order="K")  # Autograd may still need the network's outputs.
+                self._mask.forbid(policy, records_of(batch.observation))
+            d_policy, d_value, diagnostics = loss.gradient(policy, value, batch)
+            found.append(diagnostics)
+            return d_policy, d_value
+
+        self._backprop(batch.observation, loss_gradient)
+        return found[0]
 
     def _networks(self) -> dict[str, torch.Tensor]:
         """Name every tensor of the network, in place."""

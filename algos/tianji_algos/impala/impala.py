@@ -15,13 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.action_mask import records_of
 from tianji_algos.core import AllReduce, Fields, Model, Spaces, UpdateResult
 from tianji_algos.distributions import Distribution
 from tianji_algos.impala.settings import IMPALAAgentSettings, IMPALASettings, VTrace
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.normalization import Normalizer, ValueUnits, normalizer_of
-from tianji_algos.on_policy import PolicyAgent, PolicyEmbryo, PolicyMinibatch, differentiate_by_hand
+from tianji_algos.on_policy import PolicyAgent, PolicyEmbryo, PolicyMinibatch
 from tianji_algos.registry import kernel
 from tianji_algos.rollout_observations import Columns, Indices
 
@@ -202,8 +201,6 @@ class IMPALAEmbryo(PolicyEmbryo):
     diagnostics: ClassVar[tuple[str, ...]] = DIAGNOSTICS
     settings_type: ClassVar[type[IMPALASettings]] = IMPALASettings
     settings: IMPALASettings
-    _loss: Any
-    """``IMPALALoss``, or its kernel on a CPU."""
     _columns: Columns
     _widths: npt.NDArray[np.int64]
     """Columns of each learner, ``[learners]``."""
@@ -295,21 +292,9 @@ class IMPALAEmbryo(PolicyEmbryo):
 
     def update(self, batch: PolicyMinibatch) -> UpdateResult:
         """Make one step of the optimizer."""
-        gradient = self._optimizer.gradient
-        if not batch.samples:  # Other learners have some.
-            gradient.zero_()
-            self._latest = self._nothing
-        elif self._by_hand:
-            self._latest = differentiate_by_hand(self._backprop, self._loss, batch, self._mask)
-        else:
-            policy, value = self._run(batch.observation)
-            if self._mask is not None:
-                policy = self._mask.forbidding(policy, records_of(batch.observation))
-            loss, self._latest = self._loss(policy, value, batch)
-            gradient.zero_()
-            loss.backward()
+        self._latest = self._differentiate(batch)
         if self._learners.number > 1:
-            self._learners.add_up(gradient)
+            self._learners.add_up(self._optimizer.gradient)
         self._means.add(self._latest, self._step(self._optimizer))
         return UpdateResult(batch.total)
 

@@ -20,7 +20,6 @@ import numpy.typing as npt
 import torch
 from pydantic import BaseModel
 
-from tianji_algos.action_mask import records_of
 from tianji_algos.core import Fields, Spaces, UpdateResult
 from tianji_algos.distributions import Distribution
 from tianji_algos.fields import FieldSpec
@@ -31,7 +30,6 @@ from tianji_algos.on_policy import (
     PolicyEmbryo,
     PolicyMinibatch,
     Tensors,
-    differentiate_by_hand,
 )
 from tianji_algos.ppo.settings import FASTEST, SLOWEST, PPOAgentSettings, PPOSettings
 from tianji_algos.registry import kernel
@@ -176,8 +174,6 @@ class PPOEmbryo(PolicyEmbryo):
     diagnostics: ClassVar[tuple[str, ...]] = DIAGNOSTICS
     settings_type: ClassVar[type[PPOSettings]] = PPOSettings
     settings: PPOSettings
-    _loss: Any
-    """``PPOLoss``, or its kernel on a CPU; both have a ``clip_range``."""
 
     def __init__(self, spaces: Spaces, model: ActorCritic, settings: PPOSettings, seed: int) -> None:
         super().__init__(spaces, model, settings, seed)
@@ -375,21 +371,9 @@ class PPOEmbryo(PolicyEmbryo):
 
     def update(self, batch: PolicyMinibatch) -> UpdateResult:
         """Make one step of the optimizer."""
-        gradient = self._optimizer.gradient
-        if not batch.samples:  # Other learners have some.
-            gradient.zero_()
-            self._latest = self._nothing
-        elif self._by_hand:
-            self._latest = differentiate_by_hand(self._backprop, self._loss, batch, self._mask)
-        else:
-            policy, value = self._run(batch.observation)
-            if self._mask is not None:
-                policy = self._mask.forbidding(policy, records_of(batch.observation))
-            loss, self._latest = self._loss(policy, value, batch)
-            gradient.zero_()
-            loss.backward()
+        self._latest = self._differentiate(batch)
         if self._learners.number > 1:
-            self._learners.add_up(gradient)
+            self._learners.add_up(self._optimizer.gradient)
         self._means.add(self._latest, self._step(self._optimizer))
         return UpdateResult(batch.total)
 

@@ -277,7 +277,7 @@ def scaling(  # noqa: PLR0913 - the options of a command are its parameters
     json: Json = None,
     quiet: Quiet = False,
 ) -> None:
-    """How throughput and time change with actors, learners and groups: Figures 4(c), 6, 12(b) and Table 1."""
+    """Throughput and time over actors, learners and groups: Figures 4(c), 6, 12(b) and Table 1."""
     from tianji_cli.errors import UsageError  # noqa: PLC0415
     from tianji_lab.scaling.hosts import others_of  # noqa: PLC0415
     from tianji_lab.scaling.prediction import Machines  # noqa: PLC0415
