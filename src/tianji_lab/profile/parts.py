@@ -16,9 +16,11 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError, RunFailed
 from tianji_cli.files.traces import WHAT
+from tianji_cli.limits import usable_cores
 from tianji_cli.runs.timeline.timeline import Lane
 from tianji_cli.telemetry.progress import Progress
 from tianji_cli.wire.messages import Message
+from tianji_lab.environment import describe
 from tianji_lab.profile.split import Split, as_settings, fingerprint, powers_of_two, split_of, split_values
 from tianji_lab.profile.trainer import SLOW, Trained, Trainer, is_held
 
@@ -110,22 +112,20 @@ def measure_parts(
     config: str,
     overrides: Sequence[str],
     *,
-    cores: int,
     sizes: Sequence[int],
     busy: float,
     progress: Progress,
-) -> Measurements:
-    """Measure a job's parts on this machine.
+) -> Measured:
+    """Measure a job's parts on this machine, and describe it.
 
     Args:
-        cores: usable ones of this machine.
         sizes: numbers of environments of an actor with which the config is valid.
         busy: see ``Measurements``.
 
     Raises:
         RunFailed: a training failed, or was too slow to be measured.
     """
-    began_s = time.monotonic()
+    began_s, cores = time.monotonic(), len(usable_cores())
     splits = [split for split in _splits(job, cores, sizes) if _is_valid(config, overrides, split)]
     progress.total += len(splits)
     parts, rho = [], 1.0
@@ -135,7 +135,7 @@ def measure_parts(
         rho = trained.learner.rho
         parts.append(_part(job, split, trained))
         progress.done()
-    return Measurements(
+    measurements = Measurements(
         config=config,
         fingerprint=fingerprint(job),
         cores=cores,
@@ -145,6 +145,9 @@ def measure_parts(
         seconds=time.monotonic() - began_s,
         parts=tuple(parts),
     )
+    engine = job.distribution.transport.local
+    # Only MPI knows its version, and would have to be initialised here for that.
+    return Measured(measurements, describe([] if engine == "mpi" else [engine], ["here"], None, busy))
 
 
 def _splits(job: JobConfig, cores: int, sizes: Sequence[int]) -> Iterator[Split]:

@@ -22,7 +22,7 @@ from tianji_cli.quantities import several
 from tianji_cli.runs.results import Result, check_places
 from tianji_cli.runs.timeline.timeline import Timeline
 from tianji_cli.telemetry.progress import Progress
-from tianji_lab.environment import busy_share, describe
+from tianji_lab.environment import busy_share
 from tianji_lab.profile import rewrite
 from tianji_lab.profile.candidates import Candidates, check_gpus
 from tianji_lab.profile.model import Cluster, Model
@@ -194,20 +194,10 @@ def _measured(
     busy = busy_share()
     progress.begin("importing torch, building environment and model once")
     trainer = stack.enter_context(Trainer(options.config, options.overrides))
-    measurements = measure_parts(
-        trainer,
-        job,
-        options.config,
-        options.overrides,
-        cores=len(usable_cores()),
-        sizes=num_envs_options(options.config, options.overrides),
-        busy=busy,
-        progress=progress,
+    sizes = num_envs_options(options.config, options.overrides)
+    return trainer, measure_parts(
+        trainer, job, options.config, options.overrides, sizes=sizes, busy=busy, progress=progress
     )
-    engine = job.distribution.transport.local
-    # Only MPI knows its version, and would have to be initialised here for that.
-    environment = describe([] if engine == "mpi" else [engine], ["here"], None, busy)
-    return trainer, Measured(measurements, environment)
 
 
 def _profile(options: Options, job: JobConfig, measured: Measured) -> tuple[Profile, Candidates]:

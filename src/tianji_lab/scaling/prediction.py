@@ -8,16 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
-from tianji_cli.limits import usable_cores
 from tianji_cli.quantities import several
 from tianji_cli.telemetry.progress import Progress
-from tianji_lab.environment import busy_share, describe, warnings
+from tianji_lab.environment import busy_share, warnings
 from tianji_lab.profile.model import Cluster, Model, Prediction
 from tianji_lab.profile.parts import Measured, measure_parts
-from tianji_lab.profile.result import read_earlier
 from tianji_lab.profile.split import Split
 from tianji_lab.profile.trainer import Trainer
 from tianji_lab.scaling.study import Study
@@ -105,30 +102,14 @@ def predict_study(study: Study, machines: Machines, earlier: Measured | None, *,
     )
 
 
-def read_profile(path: Path, study: Study) -> Measured:
-    """Read measurements from a file of `tianji profile`, or of an earlier `tianji bench scaling`.
-
-    Raises:
-        UsageError: the file has none, or they do not fit these trainings.
-    """
-    return read_earlier(path, study.job)
-
-
 def _measured(study: Study, *, quiet: bool) -> Measured:
     """Measure the parts of a study's job on this machine."""
     busy, job = busy_share(), study.job
     with Progress(0, quiet, ticks=True) as progress, Trainer(study.config, study.overrides) as trainer:
-        measurements = measure_parts(
-            trainer,
-            job,
-            study.config,
-            study.overrides,
-            cores=len(usable_cores()),
-            sizes=(job.environment.num_envs,),
-            busy=busy,
-            progress=progress,
+        sizes = (job.environment.num_envs,)
+        return measure_parts(
+            trainer, job, study.config, study.overrides, sizes=sizes, busy=busy, progress=progress
         )
-    return Measured(measurements, describe([], ["here"], None, busy))
 
 
 def splits(study: Study, machines: Machines) -> list[Split]:

@@ -22,7 +22,8 @@ from tianji_cli.quantities import count, exact, finite, number, several
 from tianji_cli.runs.results import Result, Table, check_places, document_head, print_header
 from tianji_cli.telemetry.tables import print_table
 from tianji_lab.environment import busy_share, describe, warnings
-from tianji_lab.scaling.prediction import Machines, Predicted, Predictions, predict_study, read_profile
+from tianji_lab.profile.result import read_earlier
+from tianji_lab.scaling.prediction import Machines, Predicted, Predictions, predict_study
 from tianji_lab.scaling.rows import RANGES, Range, Row, rows_of, split_document
 from tianji_lab.scaling.study import Study, measure
 
@@ -331,7 +332,7 @@ def compare(
     busy = busy_share()
     predictions = Predictions()
     if machines is not None:
-        measured = None if earlier is None else read_profile(earlier, study)
+        measured = None if earlier is None else read_earlier(earlier, study.job)
         predictions = predict_study(study, machines, measured, quiet=quiet)
     with temporary_directory() as temporary:
         found = measure(study, temporary if out is None else out / "runs", quiet=quiet)

@@ -26,10 +26,11 @@ from tianji_cli.files.traces import SPAN, WHAT, TracedProcess
 from tianji_cli.main import main
 from tianji_cli.runs.timeline.timeline import Lane, Timeline
 from tianji_cli.wire.reports import LearnerReport
+from tianji_lab.environment import describe
 from tianji_lab.profile import run as command
 from tianji_lab.profile.candidates import Candidates
 from tianji_lab.profile.model import Cluster
-from tianji_lab.profile.parts import Measurements
+from tianji_lab.profile.parts import Measured
 from tianji_lab.profile.split import split_of
 from tianji_lab.profile.trainer import Trained
 
@@ -107,10 +108,9 @@ def run(
     def ends(*arguments: str, cores: int = 2) -> Ended:
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
 
-        def measure(
-            _: object, __: object, config: str, overrides: Sequence[str], **___: object
-        ) -> Measurements:
-            return made_up(config, cores, overrides=overrides)
+        def measure(_: object, __: object, config: str, overrides: Sequence[str], **___: object) -> Measured:
+            measurements = made_up(config, cores, overrides=overrides)
+            return Measured(measurements, describe([], ["here"], None, measurements.busy))
 
         monkeypatch.setattr(command, "measure_parts", measure)
         with pytest.raises(SystemExit) as ended:
@@ -134,7 +134,7 @@ def numbers(value: object) -> Iterator[float]:
         yield value
 
 
-def never(*_: object, **__: object) -> Measurements:
+def never(*_: object, **__: object) -> Measured:
     raise AssertionError("measured")
 
 

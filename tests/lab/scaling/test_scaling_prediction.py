@@ -11,7 +11,8 @@ from lab.scaling.scaled import machines, study_of
 
 from tianji_cli.errors import UsageError
 from tianji_lab.profile.parts import Measured
-from tianji_lab.scaling.prediction import Machines, Predictions, predict_study, read_profile, splits
+from tianji_lab.profile.result import read_earlier
+from tianji_lab.scaling.prediction import Machines, Predictions, predict_study, splits
 from tianji_lab.scaling.study import Study
 
 CONFIG = "configs/ppo_cartpole.toml"
@@ -87,6 +88,6 @@ def test_measurements_are_taken_from_a_profile_or_an_earlier_result(tmp_path: Pa
     written = {"environment": {"CPU": "made up"}, "measurements": made_up().model_dump(mode="json")}
     path.write_text(json.dumps(written))
     study = study_of(CONFIG, actors=(1,))
-    assert read_profile(path, study).measurements == made_up()
+    assert read_earlier(path, study.job).measurements == made_up()
     with pytest.raises(UsageError, match="for other settings"):
-        read_profile(path, study_of(CONFIG, figure="6b"))
+        read_earlier(path, study_of(CONFIG, figure="6b").job)
