@@ -2,6 +2,7 @@
 
     python benchmarks/sweep.py cartpole --out DIR [--json PATH]
     python benchmarks/sweep.py hartmann --out DIR [--studies 10] [--trials 60] [--checked 8] [--json PATH]
+    python benchmarks/sweep.py kills --out DIR [--kills 45] [--trials 60] [--json PATH]
 
 ``cartpole``: takes `configs/ppo_cartpole.toml` with four keys that make it learn nothing, and searches these
 keys in wide ranges, the learning rate from 1e-6 to 1e-1, one trial on each core: 40 trials. Then it trains
@@ -12,6 +13,9 @@ the better best value. Draws, journal and everything else of the search are thos
 process trains: a training takes seconds of a core, the function microseconds. A check shows that the search
 is the same: the command runs ``--checked`` trials of random search in which the function is an environment of
 one step, and each trial must draw the same point and have the same value.
+
+``kills``: three commands share a sweep of 60 trials; one of them is killed (SIGKILL) after a second or a few,
+and started again, 45 times. In the end each trial has to be over, and to have ended once in the journal.
 """
 
 from __future__ import annotations
@@ -20,10 +24,12 @@ import argparse
 import csv
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +46,11 @@ from tianji_lab.environment import busy_share
 NEW_SEEDS = (101, 102, 103, 104, 105)
 SOLVED = 475.0
 NAMES = "abcdef"
+PROCESSES = 3
+CREATE_TRIAL, SET_STATE = 4, 6
+"""Codes of operations in Optuna's journal."""
+OVER = (1, 2, 3)
+"""Codes of the states of trials that are complete, pruned or failed."""
 
 CARTPOLE = """\
 extends = "configs/ppo_cartpole.toml"
@@ -184,21 +195,65 @@ def check(out: Path, config: Path, trials: int) -> dict[str, Any]:
     return {"trials": len(rows), "same": True}
 
 
+def kills(out: Path, trials: int, number: int) -> dict[str, Any]:
+    """Kill the processes of a sweep; returns counts of the trials that were lost or ended twice."""
+    config = out.parent / f"{out.name}.toml"
+    config.write_text(CARTPOLE.replace("env_steps = 150_000", "env_steps = 20_480"))
+    command = python_command("tianji_cli", "sweep", str(config), "--out", str(out), "--trials", str(trials))
+    drawn = random.Random(0)
+    began = time.monotonic()
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([*command, "--quiet"], stdin=subprocess.DEVNULL)
+
+    commands = [start() for _ in range(PROCESSES)]
+    killed = 0
+    while killed < number and any(one.poll() is None for one in commands):
+        time.sleep(drawn.uniform(1.0, 4.0))
+        place = drawn.randrange(PROCESSES)
+        if commands[place].poll() is None:
+            commands[place].kill()
+            commands[place].wait()
+            killed += 1
+            commands[place] = start()
+    for one in commands:
+        one.wait()
+    asked_for, ends = 0, Counter[int]()
+    for line in (out / "journal.log").read_text().splitlines():
+        row = json.loads(line)
+        asked_for += row["op_code"] == CREATE_TRIAL
+        if row["op_code"] == SET_STATE and row["state"] in OVER:
+            ends[row["trial_id"]] += 1
+    summary = json.loads((out / "summary.json").read_text())
+    return {
+        "kills": killed,
+        "seconds": time.monotonic() - began,
+        "trials": asked_for,
+        "lost": asked_for - len(ends),
+        "ended_twice": sum(times > 1 for times in ends.values()),
+        "failed": summary["failed"],
+        "over_by_the_summary": summary["trials"],
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("cartpole", "hartmann"))
+    parser.add_argument("what", choices=("cartpole", "hartmann", "kills"))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--studies", type=int, default=10)
     parser.add_argument("--trials", type=int, default=60)
     parser.add_argument("--checked", type=int, default=8)
+    parser.add_argument("--kills", type=int, default=45)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     busy = busy_share()
     document = {"machine": cpu_model(), "cores": len(os.sched_getaffinity(0)), "busy_before": busy}
     if asked.what == "cartpole":
         document |= cartpole(asked.out)
+    elif asked.what == "kills":
+        document |= kills(asked.out, asked.trials, asked.kills)
     else:
         document |= hartmann(asked.out, asked.studies, asked.trials, asked.checked)
     text = json.dumps(document, indent=2)

@@ -22,7 +22,7 @@ from typing import Final
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.children import run_child
 from tianji_cli.quantities import count, share
-from tianji_cli.runs.side_by_side import training_command
+from tianji_cli.runs.campaign import training_command
 from tianji_cli.runs.timeline.chrome import read_chrome
 from tianji_cli.runs.timeline.figure import draw_timelines
 from tianji_cli.runs.timeline.timeline import Timeline

@@ -23,18 +23,20 @@ AROUND: Final = 6
 
 
 @dataclass(frozen=True)
-class Member:
-    """One of several trainings.
+class Row:
+    """One of several trainings, or of a sweep's trials, on the board.
 
     Attributes:
         status: ``WAITING``, or another word.
         why: reason for the status, or the result; empty without either.
+        cells: returns its cells; called once for a row that is over.
     """
 
     number: int
     status: str
     is_over: bool
-    why: str = ""
+    why: str
+    cells: Callable[[], Sequence[str]]
 
 
 class Board(AbstractContextManager["Board"]):
@@ -45,7 +47,7 @@ class Board(AbstractContextManager["Board"]):
         title: of the table.
         columns: of the table.
         right: indices of the columns with numbers.
-        known: members whose present status needs no line.
+        known: rows whose present status needs no line.
     """
 
     def __init__(
@@ -56,14 +58,14 @@ class Board(AbstractContextManager["Board"]):
         right: Sequence[int],
         *,
         quiet: bool,
-        known: Sequence[Member] = (),
+        known: Sequence[Row] = (),
     ) -> None:
         self._what, self._title = what, printable(title)
         self._columns, self._right = columns, right
         self._quiet = quiet
         self._live = None if quiet or not is_live(sys.stderr) else _live()
-        self._written_status = {member.number: member.status for member in known}
-        self._rows: dict[int, Sequence[str]] = {}
+        self._written_status = {row.number: row.status for row in known}
+        self._final_cells: dict[int, Sequence[str]] = {}
         self._began_s = time.monotonic()
 
     def __exit__(self, *_exception: object) -> None:
@@ -71,64 +73,52 @@ class Board(AbstractContextManager["Board"]):
             with suppress(OSError):
                 self._live.stop()
 
-    def show(
-        self,
-        members: Sequence[Member],
-        row: Callable[[Member], Sequence[str]],
-        so_far: Callable[[], str] = str,
-    ) -> None:
+    def show(self, rows: Sequence[Row], so_far: Callable[[], str] = str) -> None:
         """Show the present state.
 
         Args:
-            row: returns the cells of a member; called once for a member that is over.
-            so_far: returns the text after the number of members that are over.
+            so_far: returns the text after the number of rows that are over.
         """
         try:
             if self._live is not None:
-                self._draw(self._live, members, row, so_far)
+                self._draw(self._live, rows, so_far)
             elif not self._quiet:
-                self._write_changes(members)
+                self._write_changes(rows)
         except OSError:  # The terminal or pipe has gone; the trainings go on unseen.
             self.__exit__()
             self._quiet, self._live = True, None
 
-    def _write_changes(self, members: Sequence[Member]) -> None:
-        over = sum(member.is_over for member in members)
-        for member in members:
-            if self._written_status.get(member.number, WAITING) == member.status:
+    def _write_changes(self, rows: Sequence[Row]) -> None:
+        over = sum(row.is_over for row in rows)
+        for row in rows:
+            if self._written_status.get(row.number, WAITING) == row.status:
                 continue
-            self._written_status[member.number] = member.status
-            why = f": {one_line(member.why)}" if member.why else ""
-            line = f"{self._what} {member.number} {member.status}{why} ({over}/{len(members)} done)"
+            self._written_status[row.number] = row.status
+            why = f": {one_line(row.why)}" if row.why else ""
+            line = f"{self._what} {row.number} {row.status}{why} ({over}/{len(rows)} done)"
             sys.stderr.write(printable(f"{duration(time.monotonic() - self._began_s)}  {line}") + "\n")
             sys.stderr.flush()
 
-    def _draw(
-        self,
-        live: Live,
-        members: Sequence[Member],
-        row: Callable[[Member], Sequence[str]],
-        so_far: Callable[[], str],
-    ) -> None:
+    def _draw(self, live: Live, rows: Sequence[Row], so_far: Callable[[], str]) -> None:
         from rich.text import Text  # noqa: PLC0415 - a pipe does without
 
         if not live.is_started:
             live.start()
             live.console.show_cursor(True)  # A killed command must not leave a shell without a cursor.
-        begun = [member for member in members if member.status != WAITING]
+        begun = [row for row in rows if row.status != WAITING]
         shown = begun[-max(1, live.console.height - AROUND) :]
-        table = plain_table(self._columns, [self._row(member, row) for member in shown], right=self._right)
-        over, all_of_them = sum(member.is_over for member in members), several(len(members), self._what)
+        table = plain_table(self._columns, [self._cells(row) for row in shown], right=self._right)
+        over, all_of_them = sum(row.is_over for row in rows), several(len(rows), self._what)
         spent = duration(time.monotonic() - self._began_s, 0)
         head = f"{self._title}: {over} of {all_of_them} done{so_far()}, {spent}\n"
         live.update(Text(head + table.rstrip("\n"), overflow="ellipsis", no_wrap=True), refresh=True)
 
-    def _row(self, member: Member, row: Callable[[Member], Sequence[str]]) -> Sequence[str]:
-        if not member.is_over:
-            return row(member)
-        if member.number not in self._rows:
-            self._rows[member.number] = row(member)
-        return self._rows[member.number]
+    def _cells(self, row: Row) -> Sequence[str]:
+        if not row.is_over:
+            return row.cells()
+        if row.number not in self._final_cells:
+            self._final_cells[row.number] = row.cells()
+        return self._final_cells[row.number]
 
 
 def _live() -> Live:

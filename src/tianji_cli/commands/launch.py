@@ -15,8 +15,8 @@ from tianji_cli.commands.options import Config, Name, Override
 from tianji_cli.commands.sweep import begin, check_installed, tree_of
 from tianji_cli.config.loader import dump_config, resolve
 from tianji_cli.errors import UsageError
+from tianji_cli.files.campaigns import SweepDirectory
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, write_whole
-from tianji_cli.files.sweeps import SweepDirectory
 from tianji_cli.launch.slurm import Request, batch_script, require_slurm, script_of, submit, sweep_script
 from tianji_cli.telemetry.progress import say
 from tianji_cli.wire.address import write_new_key

@@ -22,10 +22,10 @@ import typer
 from tianji_cli.commands.completion import processes, runs
 from tianji_cli.commands.options import Json, Run, Runs
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, one_line, printable
+from tianji_cli.files.campaigns import SeedsDirectory
 from tianji_cli.files.directories import is_occupied
 from tianji_cli.files.regular import CONFIG, LOG_BYTES, open_regular, read_toml
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
-from tianji_cli.files.seeds import SeedsDirectory
 from tianji_cli.launch.children import process_state, wait_for_end
 from tianji_cli.quantities import count, memory, number
 from tianji_cli.signals import INTERRUPTED

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tianji_cli.commands.board import Board, Member
+from tianji_cli.commands.board import Board, Row
 from tianji_cli.config.loader import dump_config, load_run_config
 from tianji_cli.config.schema import GREATEST_SEED, JobConfig
 from tianji_cli.config.trust import check_trusted
 from tianji_cli.errors import RunFailed, UsageError, cut, one_line, printable
-from tianji_cli.files.seeds import SeedsDirectory
+from tianji_cli.files.campaigns import SeedsDirectory
 from tianji_cli.quantities import count, duration, number, several
 from tianji_cli.signals import INTERRUPTED, Interruption
 from tianji_cli.telemetry.report import print_lines
@@ -19,7 +19,8 @@ from tianji_cli.telemetry.run_state import read_state
 from tianji_cli.telemetry.tables import print_table, write_json
 
 if TYPE_CHECKING:
-    from tianji_cli.runs.seeds import Seed, Seeds
+    from tianji_cli.runs.campaign import Member
+    from tianji_cli.runs.seeds import Seeds
 
 COLUMNS: Final = ("seed", "status", "env steps", "best return", "why")
 MOST_SEEDS: Final = 1000
@@ -34,13 +35,13 @@ def train_seeds(job: JobConfig, seeds: str, place: Path, *, quiet: bool, json_to
         UsageError: the seeds cannot be trained.
         RunFailed: one of them has failed.
     """
-    from tianji_cli.runs.seeds import to_begin  # noqa: PLC0415 - imports NumPy
+    from tianji_cli.runs.seeds import Seeds  # noqa: PLC0415 - imports NumPy
 
     check_one_host(job)
     numbers = numbers_of(seeds, job.experiment.seed)
     directory = SeedsDirectory.create(job.experiment.name, numbers, dump_config(job), place)
     with directory.alone():
-        return _train(to_begin(directory), job, quiet=quiet, json_to=json_to)
+        return _train(Seeds(directory), job, quiet=quiet, json_to=json_to)
 
 
 def resume_seeds(
@@ -52,13 +53,13 @@ def resume_seeds(
         UsageError: the seeds cannot be trained, or one of them is running.
         RunFailed: one of them has failed.
     """
-    from tianji_cli.runs.seeds import to_go_on  # noqa: PLC0415
+    from tianji_cli.runs.seeds import Seeds  # noqa: PLC0415
 
     check_trusted(directory.config)  # The config names modules that will run.
     job = load_run_config(str(directory.config), settings)
     check_one_host(job)
     with directory.alone():
-        return _train(to_go_on(directory, settings), job, quiet=quiet, json_to=json_to)
+        return _train(Seeds(directory, settings), job, quiet=quiet, json_to=json_to)
 
 
 def numbers_of(text: str, first: int) -> list[int]:
@@ -103,24 +104,19 @@ def check_one_host(job: JobConfig) -> None:
 
 
 def _train(seeds: Seeds, job: JobConfig, *, quiet: bool, json_to: str | None) -> int:
-    from tianji_cli.runs.seeds import summarise, train  # noqa: PLC0415
+    from tianji_cli.runs.seeds import summarise  # noqa: PLC0415
 
     interrupted = False
-    by_number = {seed.number: seed for seed in seeds.each}
     with Board("seed", str(seeds.directory.path), COLUMNS, (0, 2, 3), quiet=quiet) as board:
-
-        def show(present: Seeds) -> None:
-            board.show(_members(present), lambda member: _cells(by_number[member.number]))
-
         try:
-            train(seeds, job, show)
+            seeds.train(job, lambda: board.show(list(map(_row, seeds.members))))
         except (Interruption, KeyboardInterrupt):
             interrupted = True
     document = summarise(seeds, job)
     if write_json(document, json_to):
         _print(document, seeds)
     if seeds.status == "failed":
-        failed = [seed.number for seed in seeds.each if seed.status == "failed"]
+        failed = [seed.seed for seed in seeds.members if seed.status == "failed"]
         raise RunFailed(f"{several(len(failed), 'seed')} failed: {', '.join(map(str, failed))}")
     return INTERRUPTED if interrupted or seeds.status == "stopped" else 0
 
@@ -163,14 +159,14 @@ def _estimate(of: Mapping[str, Any]) -> str:
     return number(of["iqm"]) + ("" if of["low"] is None else f" ({low} to {high})")
 
 
-def _members(seeds: Seeds) -> list[Member]:
-    return [Member(seed.number, seed.status, seed.is_over, seed.reason) for seed in seeds.each]
+def _row(seed: Member) -> Row:
+    return Row(seed.seed, seed.status, seed.is_over, seed.reason, lambda: _cells(seed))
 
 
-def _cells(seed: Seed) -> tuple[str, ...]:
+def _cells(seed: Member) -> tuple[str, ...]:
     state = read_state(seed.run)
     return (
-        str(seed.number),
+        str(seed.seed),
         seed.status,
         "" if state.env_steps is None else count(state.env_steps),
         "" if state.best_mean_100 is None else number(state.best_mean_100),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tianji_cli.commands.board import WAITING, Board, Member
+from tianji_cli.commands.board import WAITING, Board, Row
 from tianji_cli.commands.options import Config, Json, Name, Override, Quiet
 from tianji_cli.conditions import check_machine
 from tianji_cli.config.checks import check_devices
@@ -18,8 +19,8 @@ from tianji_cli.config.loader import SWEEP
 from tianji_cli.config.source import Tree, read
 from tianji_cli.config.trust import check_trusted
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, errors_as, one_line, printable
+from tianji_cli.files.campaigns import SweepDirectory
 from tianji_cli.files.rundir import write_whole
-from tianji_cli.files.sweeps import SweepDirectory
 from tianji_cli.quantities import number, several
 from tianji_cli.signals import INTERRUPTED, Interruption
 from tianji_cli.telemetry.report import print_lines
@@ -181,17 +182,12 @@ def _work(
 
     interrupted = False
     sweeper = Sweeper(directory, plan, study)
-    known, columns = _members(study.trials, ()), ("trial", "status", "value", "parameters")
+    known, columns = _rows(study, ()), ("trial", "status", "value", "parameters")
     with Board("trial", str(directory.path), columns, (0, 2), quiet=quiet, known=known) as board:
 
         def show(present: Sweeper) -> None:
-            trials = {one.number: one for one in study.trials}
             here = {one.trial.number for one in present.own}
-            board.show(
-                _members(trials.values(), here),
-                lambda member: _row(study, trials[member.number], member),
-                lambda: _best_so_far(study),
-            )
+            board.show(_rows(study, here), lambda: _best_so_far(study))
 
         try:
             sweeper.work(show)
@@ -247,17 +243,19 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else printable(one_line(str(value)))
 
 
-def _members(trials: Iterable[FrozenTrial], here: Collection[int]) -> list[Member]:
-    """Convert trials into members of the board.
+def _rows(study: SweepStudy, here: Collection[int]) -> list[Row]:
+    """Return the rows of all trials on the board.
 
     Args:
         here: numbers of this process's trials.
     """
     found = []
-    for one in trials:
+    for one in study.trials:
         state, is_over = _state(one), one.state.is_finished()
         elsewhere = not is_over and state != WAITING and one.number not in here
-        found.append(Member(one.number, f"{state} elsewhere" if elsewhere else state, is_over, _why(one)))
+        status = f"{state} elsewhere" if elsewhere else state
+        cells = partial(_cells, study, one, status)
+        found.append(Row(one.number, status, is_over, _why(one), cells))
     return found
 
 
@@ -266,9 +264,9 @@ def _best_so_far(study: SweepStudy) -> str:
     return "" if best is None or best.value is None else f", best {number(best.value)}"
 
 
-def _row(study: SweepStudy, trial: FrozenTrial, member: Member) -> tuple[str, ...]:
+def _cells(study: SweepStudy, trial: FrozenTrial, status: str) -> tuple[str, ...]:
     value = "" if trial.value is None else number(trial.value)
-    return str(trial.number), member.status, value, _values(study.values_of(trial))
+    return str(trial.number), status, value, _values(study.values_of(trial))
 
 
 def _state(trial: FrozenTrial) -> str:

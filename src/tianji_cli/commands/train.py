@@ -23,13 +23,13 @@ from tianji_cli.config.checks import check_devices, crosses_hosts
 from tianji_cli.config.loader import load_config, load_run_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError, RunFailed, TianjiError, UsageError
+from tianji_cli.files.campaigns import SeedsDirectory
 from tianji_cli.files.directories import is_occupied, remove_stale
 from tianji_cli.files.film import FilmError, check_library
 from tianji_cli.files.initial import Source, described
 from tianji_cli.files.modules import digests
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.files.saved import goals_reached, saved_progress
-from tianji_cli.files.seeds import SeedsDirectory
 from tianji_cli.launch.extensions import collect_files
 from tianji_cli.launch.local import LocalLauncher
 from tianji_cli.launch.mpi import (

@@ -11,146 +11,71 @@ from typing import Any, Final
 import numpy as np
 
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import ProcessExit, TianjiError, UsageError, errors_as
-from tianji_cli.files.rundir import RunDirectory, write_whole
-from tianji_cli.files.seeds import SeedsDirectory
+from tianji_cli.errors import TianjiError, UsageError, errors_as
+from tianji_cli.files.campaigns import SeedsDirectory
+from tianji_cli.files.rundir import write_whole
 from tianji_cli.limits import usable_cores
 from tianji_cli.quantities import exact
+from tianji_cli.runs.campaign import Campaign, Member
 from tianji_cli.runs.comparison.statistics import interval
-from tianji_cli.runs.side_by_side import SideBySide, training_command, why_failed
-from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.metrics import read_summary
-from tianji_cli.telemetry.run_state import is_running, read_state
+from tianji_cli.telemetry.run_state import is_running
 from tianji_cli.telemetry.snapshot import Summary
 
 SCHEMA: Final = 1
-LOOK_S: Final = 1.0
-"""Seconds between two looks at runs that go on."""
-
-
-@dataclass
-class Seed:
-    """A seed and the state of its training.
-
-    Attributes:
-        command: trains it; None if it is done.
-        status: "waiting", "running", "finished", "stopped" or "failed".
-        reason: reason why it stopped or failed, in words.
-    """
-
-    number: int
-    run: RunDirectory
-    command: Sequence[str] | None
-    status: str = "waiting"
-    reason: str = ""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the seed neither waits nor runs."""
-        return self.status not in {"waiting", "running"}
 
 
 @dataclass
 class Seeds:
-    """The seeds of a directory."""
-
-    directory: SeedsDirectory
-    each: list[Seed] = field(default_factory=list)
-
-    @property
-    def status(self) -> str:
-        """Status of all seeds: ``failed`` if one has failed, ``stopped`` if another one is not at its end."""
-        found = {seed.status for seed in self.each}
-        return "failed" if "failed" in found else "finished" if found == {"finished"} else "stopped"
-
-
-def to_begin(directory: SeedsDirectory) -> Seeds:
-    """Plan the training of each seed from the beginning."""
-    return Seeds(
-        directory, [Seed(seed, run, _begin(directory, seed)) for seed, run in directory.runs.items()]
-    )
-
-
-def to_go_on(directory: SeedsDirectory, settings: Sequence[str]) -> Seeds:
-    """Plan the rest of each seed: from its checkpoint, from the beginning if it has none, or nothing.
+    """The seeds of a directory.
 
     Args:
-        settings: the user's new settings. With these a seed that has reached its goal may have another goal.
+        new_settings: the user's, for seeds that go on. With these a seed that has reached its goal may have
+            another goal.
 
     Raises:
         UsageError: one of them is running.
     """
-    seeds = Seeds(directory)
-    for number, run in directory.runs.items():
-        if is_running(run):
-            raise UsageError(f"{run.path} is running: tianji stop ends it")
-        seeds.each.append(_to_go_on(directory, number, run, settings))
-    return seeds
 
+    directory: SeedsDirectory
+    new_settings: Sequence[str] = ()
+    members: list[Member] = field(init=False)
 
-def _to_go_on(directory: SeedsDirectory, seed: int, run: RunDirectory, settings: Sequence[str]) -> Seed:
-    if run.metrics.exists():
-        if not settings and read_state(run).status == "finished":
-            return Seed(seed, run, None, "finished")
-        if (run.checkpoints / "last").exists():
-            command = training_command(settings, "--resume", str(run.path.absolute()), "--quiet")
-            return Seed(seed, run, command)
-    run.begin_anew()
-    return Seed(seed, run, _begin(directory, seed, settings))
+    def __post_init__(self) -> None:
+        runs = self.directory.runs
+        for run in runs.values():
+            if is_running(run):
+                raise UsageError(f"{run.path} is running: tianji stop ends it")
+        self.members = [Member(run, self.directory.config, seed) for seed, run in runs.items()]
 
+    @property
+    def status(self) -> str:
+        """Status of all seeds: ``failed`` if one has failed, ``stopped`` if another one is not at its end."""
+        found = {seed.status for seed in self.members}
+        return "failed" if "failed" in found else "finished" if found == {"finished"} else "stopped"
 
-def _begin(directory: SeedsDirectory, seed: int, settings: Sequence[str] = ()) -> list[str]:
-    run = directory.path / str(seed)
-    own = [*settings, f"experiment.seed={seed}"]
-    return training_command(own, str(directory.config), "--run", str(run), "--quiet")
+    def train(self, job: JobConfig, show: Callable[[], None]) -> None:
+        """Train the rest of each seed, as many at once as the cores carry; a failure ends no other one.
 
+        Args:
+            job: config of one seed, for the cores that it needs.
+            show: called now and then, and each time a training begins or ends.
 
-def train(seeds: Seeds, job: JobConfig, show: Callable[[Seeds], None]) -> None:
-    """Train the seeds that are not done, as many at once as the cores carry; a failure ends no other one.
-
-    Args:
-        job: config of one seed, for the cores that it needs.
-        show: called now and then, and each time a training begins or ends.
-
-    An interruption ends the trainings after a checkpoint each, and is raised again here.
-    """
-    waiting = [seed for seed in seeds.each if seed.command is not None]
-    by_number = {seed.number: seed for seed in waiting}
-    try:
-        with SideBySide[int](usable_cores(), job.cores) as runner:
-            while waiting or runner.running:
-                while waiting and runner.has_room:
+        An interruption ends the trainings after a checkpoint each, and is raised again here.
+        """
+        waiting = list(self.members)
+        with Campaign(usable_cores(), job.cores) as campaign:
+            while waiting or campaign.running:
+                while waiting and campaign.has_room:
                     seed = waiting.pop(0)
-                    assert seed.command is not None
-                    runner.start(seed.number, seed.command)
-                    seed.status = "running"
-                show(seeds)
-                for number, ended in runner.wait(LOOK_S):
-                    _note(by_number[number], ended)
-    finally:
-        for seed in seeds.each:
-            if seed.status == "running":  # It was running until the interruption.
-                _note_stopped(seed)
-    show(seeds)
-
-
-def _note(seed: Seed, ended: ProcessExit) -> None:
-    if ended.status == 0:
-        seed.status = "finished"
-    elif ended.status == INTERRUPTED:
-        _note_stopped(seed)
-    else:
-        seed.status, seed.reason = "failed", why_failed(ended)
-
-
-def _note_stopped(seed: Seed) -> None:
-    """Record the state of a stopped seed: it may have been over, or not have begun."""
-    if not seed.run.metrics.exists():
-        seed.status = "waiting"
-        return
-    found = read_state(seed.run)
-    is_over = found.status in {"finished", "failed"}
-    seed.status, seed.reason = (found.status if is_over else "stopped"), found.reason
+                    command = seed.command(self.new_settings)
+                    if command is None:
+                        seed.status = "finished"
+                    else:
+                        campaign.start(seed, command)
+                show()
+                campaign.wait()
+        show()
 
 
 def summarise(seeds: Seeds, job: JobConfig) -> dict[str, Any]:
@@ -163,7 +88,7 @@ def summarise(seeds: Seeds, job: JobConfig) -> dict[str, Any]:
     Raises:
         TianjiError: the file cannot be written.
     """
-    rows = [_row(seed) for seed in seeds.each]
+    rows = [_row(seed) for seed in seeds.members]
     done = [row for row in rows if row["status"] == "finished"]
     of = "evaluation" if done and all(row["evaluation"] is not None for row in done) else "mean_100"
     thresholds = dict.fromkeys(name for row in done for name in row["time_to"])
@@ -182,9 +107,9 @@ def summarise(seeds: Seeds, job: JobConfig) -> dict[str, Any]:
     return document
 
 
-def _row(seed: Seed) -> dict[str, Any]:
+def _row(seed: Member) -> dict[str, Any]:
     found = _summary_of(seed)  # This may set the seed's status to failed.
-    row = {"seed": seed.number, "run": str(seed.run.path.absolute()), "status": seed.status}
+    row = {"seed": seed.seed, "run": str(seed.run.path.absolute()), "status": seed.status}
     row |= {"reason": seed.reason, "env_steps": None, "train_s": None, "evaluation": None}
     row |= {"mean_100": None, "best_mean_100": None, "time_to": {}}
     if found is None:
@@ -196,7 +121,7 @@ def _row(seed: Seed) -> dict[str, Any]:
     return row if seed.reason else row | {"reason": found.reason}
 
 
-def _summary_of(seed: Seed) -> Summary | None:
+def _summary_of(seed: Member) -> Summary | None:
     try:
         found = read_summary(seed.run.summary)
     except TianjiError as damaged:

@@ -23,7 +23,7 @@ from tianji_cli.launch.children import Child, supervised, wait_for_exit
 from tianji_cli.plan.plan import this_host
 from tianji_cli.quantities import several
 from tianji_cli.root.session import KEY_FILE, PRODUCTION_FILE
-from tianji_cli.runs.side_by_side import training_command
+from tianji_cli.runs.campaign import training_command
 from tianji_cli.wire.address import is_loopback, own_address, resolve
 from tianji_lab.training import END_S
 

@@ -23,9 +23,9 @@ from tianji_cli.commands.runs import logs, rm, show, stop
 from tianji_cli.commands.watch import watch
 from tianji_cli.errors import TianjiError, UsageError
 from tianji_cli.files import regular
+from tianji_cli.files.campaigns import SeedsDirectory
 from tianji_cli.files.directories import directory_lock
 from tianji_cli.files.rundir import RunDirectory, RunDirectoryError
-from tianji_cli.files.seeds import SeedsDirectory
 from tianji_cli.plan.plan import this_host
 from tianji_cli.telemetry.machine import note_session
 from tianji_cli.telemetry.metrics import writer_here

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tianji_cli.files.campaigns import SeedsDirectory, SweepDirectory
 from tianji_cli.files.rundir import NoSuchRunError, RunDirectory, RunDirectoryError, write_whole
-from tianji_cli.files.seeds import SeedsDirectory
-from tianji_cli.files.sweeps import SweepDirectory
 
 
 def make_run(out: Path, name: str) -> RunDirectory:

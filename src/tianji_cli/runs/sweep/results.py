@@ -15,8 +15,8 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import FrozenTrial, TrialState
 
 from tianji_cli.errors import TianjiError, errors_as
+from tianji_cli.files.campaigns import SweepDirectory
 from tianji_cli.files.rundir import write_whole
-from tianji_cli.files.sweeps import SweepDirectory
 from tianji_cli.quantities import finite
 from tianji_cli.runs.sweep.plots import draw_history, draw_importances, draw_parallel, height_of_bars
 from tianji_cli.runs.sweep.space import Plan

@@ -14,12 +14,11 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from tianji_cli.errors import ProcessExit, TianjiError, UsageError, errors_as
-from tianji_cli.files.regular import read_json
+from tianji_cli.files.campaigns import SweepDirectory
 from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.files.saved import goals_reached
-from tianji_cli.files.sweeps import SweepDirectory
 from tianji_cli.limits import usable_cores
-from tianji_cli.runs.side_by_side import SideBySide, training_command, why_failed
+from tianji_cli.runs.campaign import Campaign, Member, why_failed
 from tianji_cli.runs.sweep.leases import Lease
 from tianji_cli.runs.sweep.metrics import CutOffError, MetricCurve, final_value, means_at_points
 from tianji_cli.runs.sweep.space import Plan
@@ -28,9 +27,6 @@ from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.run_state import is_running
 from tianji_transports.shm.page import SHM
 
-LOOK_S: Final = 1.0
-"""Seconds between two looks at running trials, of this process and of others."""
-
 NO_ROOM: Final = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS)))
 """Errors of a training that could not write: its parameters are not to blame, so its trial waits for later.
 
@@ -38,18 +34,14 @@ The trial fails all the same if the message names a place outside the sweep, per
 the training before did not do so.
 """
 
-Key = tuple[int, int]
-"""A training: the number of its trial, and its seed."""
-
 
 @dataclass
 class Running:
     """A trial of this process.
 
     Attributes:
-        waiting: seeds that have not begun.
-        going: seeds that train.
-        curves: curves of all seeds that have begun, by seed.
+        members: its trainings, one for each seed.
+        curves: curves of all seeds that have begun.
         results: final values by seed; None if the run has none.
         ending: reason for which its trainings are to end; empty if they are not.
         reason: the same in words.
@@ -57,13 +49,22 @@ class Running:
     """
 
     trial: optuna.Trial
-    waiting: list[int]
-    going: set[int] = field(default_factory=set)
+    members: Sequence[Member]
     curves: dict[int, MetricCurve] = field(default_factory=dict)
     results: dict[int, float | None] = field(default_factory=dict)
     ending: Literal["", "pruned", "failed", "lost"] = ""
     reason: str = ""
     asked: bool = False
+
+    @property
+    def waiting(self) -> list[Member]:
+        """Trainings that have not begun."""
+        return [member for member in self.members if member.status == "waiting"]
+
+    @property
+    def going(self) -> list[Member]:
+        """Trainings that run."""
+        return [member for member in self.members if member.status == "running"]
 
 
 class Sweeper:
@@ -94,16 +95,16 @@ class Sweeper:
             lease = Lease(self._directory.workers)
         try:
             lease.clear()
-            with SideBySide[Key](usable_cores(), self._plan.job.cores) as runner:
+            with Campaign(usable_cores(), self._plan.job.cores) as campaign:
                 while True:
                     lease.keep()
-                    self._start(runner, lease)
+                    self._start(campaign, lease)
                     show(self)
                     if not self._running and self._all_are_over():
                         return
-                    for key, ended in runner.wait(LOOK_S):
-                        self._note(key, ended)
-                    self._judge(runner, lease)
+                    for member, ended in campaign.wait():
+                        self._note(member, ended)
+                    self._judge(campaign, lease)
         finally:
             # Trainings have ended by now, with a checkpoint each.
             try:
@@ -116,24 +117,24 @@ class Sweeper:
     def _all_are_over(self) -> bool:
         return not any(one.state in {TrialState.RUNNING, TrialState.WAITING} for one in self._study.trials)
 
-    def _start(self, runner: SideBySide[Key], lease: Lease) -> None:
-        while runner.has_room:
+    def _start(self, campaign: Campaign, lease: Lease) -> None:
+        while campaign.has_room:
             one = next((one for one in self._running.values() if one.waiting and not one.ending), None)
             if one is None:
                 one = self._take(lease)
                 if one is None:
                     return
-            seed = one.waiting.pop(0)
-            run = self._directory.run(one.trial.number, seed)
-            command = self._command(one.trial.number, seed)
-            if command is None:
-                self._read(one, seed)
-                if not one.waiting and not one.going:
-                    self._settle(one)
+            member = one.waiting[0]
+            command = self._command(member)
+            if command is not None:
+                metric, job = self._plan.sweep.metric, self._plan.job
+                one.curves[member.seed] = MetricCurve(member.run, metric, job)
+                campaign.start(member, command)
                 continue
-            one.curves[seed] = MetricCurve(run, self._plan.sweep.metric, self._plan.job)
-            one.going.add(seed)
-            runner.start((one.trial.number, seed), command)
+            member.status = "finished"
+            self._read(one, member)
+            if not one.waiting and not one.going:
+                self._settle(one)
 
     def _take(self, lease: Lease) -> Running | None:
         def is_given_up(trial: FrozenTrial) -> bool:
@@ -152,48 +153,37 @@ class Sweeper:
         with errors_as(TianjiError, f"cannot write {config}", OSError):
             config.parent.mkdir(exist_ok=True)
             write_whole(config, toml.encode())
-        one = self._running[trial.number] = Running(trial, list(self._plan.seeds))
+        no_plots = ("experiment.plots=false",)
+        runs = {seed: self._directory.run(trial.number, seed) for seed in self._plan.seeds}
+        members = [Member(run, config, seed, no_plots) for seed, run in runs.items()]
+        one = self._running[trial.number] = Running(trial, members)
         return one
 
-    def _command(self, number: int, seed: int) -> list[str] | None:
+    def _command(self, member: Member) -> list[str] | None:
         """Return the command that trains a seed, or resumes it; None if it is done."""
-        run = self._directory.run(number, seed)
-        with errors_as(TianjiError, f"cannot begin {run.path}", OSError):
-            if not run.path.exists():
-                RunDirectory.make(run.path)
-            elif run.metrics.exists() and _is_finished(run):
-                return None
-            elif run.metrics.exists() and self._goes_on(run):
-                return training_command((), "--resume", str(run.path.absolute()), "--quiet")
-            else:
-                run.begin_anew()
-        config = str(self._directory.trial_config(number))
-        own = (f"experiment.seed={seed}", "experiment.plots=false")
-        return training_command(own, config, "--run", str(run.path), "--quiet")
+        if not member.has_finished and self._lacks_evaluation(member.run):
+            member.run.begin_anew()
+        return member.command()
 
-    def _goes_on(self, run: RunDirectory) -> bool:
-        """Whether an unfinished run can be resumed; False if only its final evaluation is missing."""
+    def _lacks_evaluation(self, run: RunDirectory) -> bool:
+        """Whether a run has reached its goals, so that nothing but its final evaluation is missing."""
         job = self._plan.job
-        if not (run.checkpoints / "last").exists():
-            return False
         try:
-            return not goals_reached(run.checkpoints, job.experiment.stop, job.distribution.groups)
-        except UsageError:
+            return bool(goals_reached(run.checkpoints, job.experiment.stop, job.distribution.groups))
+        except UsageError:  # It has no checkpoint.
             return False
 
-    def _note(self, key: Key, ended: ProcessExit) -> None:
-        number, seed = key
-        one = self._running[number]
-        one.going.discard(seed)
+    def _note(self, member: Member, ended: ProcessExit) -> None:
+        one = next(one for one in self._running.values() if member in one.members)
         if ended.status == 0:
             self._wrote_elsewhere = False
-            self._read(one, seed)
+            self._read(one, member)
         elif any(words in ended.last_words for words in NO_ROOM) and self._has_no_room(ended.last_words):
             # No other trial would get further.
             raise TianjiError(f"cannot go on with {self._directory.path}: {why_failed(ended)}")
         elif not one.ending:
             what = "was stopped" if ended.status == INTERRUPTED else why_failed(ended)
-            one.ending, one.reason = "failed", f"seed {seed}: {what}"
+            one.ending, one.reason = "failed", f"seed {member.seed}: {what}"
 
     def _has_no_room(self, last_words: str) -> bool:
         """Whether runs cannot be written to, or two trainings in a row could not write somewhere else."""
@@ -202,16 +192,15 @@ class Sweeper:
         before, self._wrote_elsewhere = self._wrote_elsewhere, bool(named)
         return before or not named or any(place.startswith(ours) for place in named)
 
-    def _read(self, one: Running, seed: int) -> None:
+    def _read(self, one: Running, member: Member) -> None:
         """Read the final value of a seed; if its evaluation was cut off, the trial fails."""
-        run = self._directory.run(one.trial.number, seed)
         try:
-            one.results[seed] = final_value(run, self._plan.sweep.metric)
+            one.results[member.seed] = final_value(member.run, self._plan.sweep.metric)
         except CutOffError as cause:
             if not one.ending:
-                one.ending, one.reason = "failed", f"seed {seed}: {cause}"
+                one.ending, one.reason = "failed", f"seed {member.seed}: {cause}"
 
-    def _judge(self, runner: SideBySide[Key], lease: Lease) -> None:
+    def _judge(self, campaign: Campaign, lease: Lease) -> None:
         """Look at the running trials: prune bad ones, and record those that are over."""
         for one in list(self._running.values()):
             number = one.trial.number
@@ -222,8 +211,8 @@ class Sweeper:
                 one.ending = "pruned"
             if one.ending and not one.asked:  # Ask once only: a training that is asked twice saves nothing.
                 one.asked = True
-                for seed in one.going:
-                    runner.ask_to_end((number, seed))
+                for member in one.going:
+                    campaign.ask_to_end(member)
             if not one.going and (one.ending or not one.waiting):
                 self._settle(one)
 
@@ -233,7 +222,9 @@ class Sweeper:
             return False
         for curve in one.curves.values():
             curve.look()
-        return self._study.report(one.trial, means_at_points(one.curves, one.going))
+        return self._study.report(
+            one.trial, means_at_points(one.curves, [member.seed for member in one.going])
+        )
 
     def _settle(self, one: Running) -> None:
         """Record the end of a trial."""
@@ -253,10 +244,3 @@ class Sweeper:
         if len(known) < len(values):
             return math.inf if self._plan.sweep.minimizes else -math.inf
         return sum(known) / len(known)
-
-
-def _is_finished(run: RunDirectory) -> bool:
-    try:
-        return bool(read_json(run.summary)["status"] == "finished")
-    except (OSError, ValueError, KeyError, TypeError):
-        return False

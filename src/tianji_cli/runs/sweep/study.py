@@ -13,18 +13,17 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import optuna
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
 from tianji_cli.config.sweep import Sweep, holds
-from tianji_cli.runs.sweep.locks import SharedLock
 from tianji_cli.runs.sweep.space import Dimension, Space, Values
 from tianji_cli.signals import held_back
 
@@ -34,17 +33,32 @@ WORKER: Final = "worker"
 """Attribute of a trial: the process that runs it."""
 REASON: Final = "reason"
 """Attribute of a trial: reason of its failure, in words."""
+GRACE_S: Final = 5
+"""Seconds after which the lock of a killed process is free."""
 
 
-class Journal(JournalFileBackend):
-    """Optuna's journal, undamaged by a process that was killed in the middle of a line."""
+class _Lock(JournalFileOpenLock):
+    """Optuna's lock between processes of any host, as far as they may be killed or suspended.
+
+    A killed process leaves its file, which others remove after ``GRACE_S``. A process that was suspended for
+    longer may write at the same time as the next; both write whole lines, and a trial's owner is looked up
+    before it is judged.
+
+    Args:
+        path: path of the thing to be locked; the lock's file lies beside it.
+    """
 
     def __init__(self, path: Path) -> None:
-        super().__init__(str(path), cast("Any", _JournalLock(path)))  # It has the methods of Optuna's locks.
+        super().__init__(str(path), GRACE_S)
+
+    def release(self) -> None:
+        """Release the lock, if this process still has one."""
+        with contextlib.suppress(RuntimeError):
+            super().release()
 
 
-class _JournalLock(SharedLock):
-    """Lets one process write, behind the last complete line; no other living process writes then."""
+class _JournalLock(_Lock):
+    """Lets one process write, behind the last complete line."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -78,8 +92,8 @@ class SweepStudy:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._sweep = sweep
         self._space = space
-        self._lock = SharedLock(journal.with_name("taking"))
-        self._storage = JournalStorage(Journal(journal))
+        self._lock = _Lock(journal.with_name("taking"))
+        self._storage = JournalStorage(JournalFileBackend(str(journal), _JournalLock(journal)))
         self._pruner = _pruner(sweep, points)
         with held_back():
             self._study = optuna.create_study(
@@ -227,11 +241,7 @@ class SweepStudy:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other processes from taking trials within the context.
-
-        A process that was suspended for long may have lost the lock. Even so a trial changes hands in one
-        line of the journal, and its owner is looked up before it is judged.
-        """
+        """Keep other processes from taking trials within the context."""
         with held_back():
             self._lock.acquire()
             try:
