@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar, cast
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -113,29 +113,8 @@ FREE_S: Final = 1.0
 AGE_BINS: Final = 1000
 """Number of bins of the age histogram, over the capacity of a replay."""
 
-Part = TypeVar("Part")
 
-
-def _as_it_is(part: Part) -> Part:
-    return part
-
-
-@dataclass(frozen=True)
-class Wrappers:
-    """Wrappers for the parts of roles, so that a profile can time their calls."""
-
-    environment: Callable[[VectorEnvironment], VectorEnvironment] = _as_it_is
-    agent: Callable[[Agent], Agent] = _as_it_is
-    embryo: Callable[[Embryo], Embryo] = _as_it_is
-    source: Callable[[DataSource], DataSource] = _as_it_is
-
-
-NO_WRAPPERS: Final = Wrappers()
-
-
-def build_roles(
-    builder: Builder, transport: Transport, counters: ProductionFile, wrap: Wrappers = NO_WRAPPERS
-) -> list[Role]:
+def build_roles(builder: Builder, transport: Transport, counters: ProductionFile) -> list[Role]:
     """Build the roles of a process, in the order of their turns and stops."""
     replays = builder.config.learns_from_replay
     numbers = iter(builder.process.actors)
@@ -143,14 +122,14 @@ def build_roles(
     built: list[Role] = []
     for name in builder.process.roles:
         if name == "actor":
-            built.append(_actor(builder, transport, counters, next(numbers), wrap))
+            built.append(_actor(builder, transport, counters, next(numbers)))
         elif name == "buffer":
             buffer = replay_buffer(builder, transport) if replays else rollout_buffer(builder, transport)
             built.append(buffer)
         elif name == "learner":
-            built.append(_learner(builder, transport, buffer, wrap))
+            built.append(_learner(builder, transport, buffer))
         elif name == "follower":
-            embryo = wrap.embryo(builder.trained_embryo())
+            embryo = builder.trained_embryo()
             shards = follower_source(builder, transport, embryo)
             built.append(Follower(embryo, shards, _connect_learners(builder)))
         elif name == EXAMINER:
@@ -163,12 +142,10 @@ def build_roles(
     return built
 
 
-def _actor(
-    builder: Builder, transport: Transport, counters: ProductionFile, number: int, wrap: Wrappers
-) -> Actor:
+def _actor(builder: Builder, transport: Transport, counters: ProductionFile, number: int) -> Actor:
     config = builder.config
-    environment = wrap.environment(builder.acting_environment(number))
-    agent = wrap.agent(builder.acting_agent(number))
+    environment = builder.acting_environment(number)
+    agent = builder.acting_agent(number)
     receiver = builder.carrying("buffer")[0].rank
     return Actor(
         number,
@@ -186,10 +163,10 @@ def _actor(
     )
 
 
-def _learner(builder: Builder, transport: Transport, buffer: Buffer | None, wrap: Wrappers) -> Learner:
+def _learner(builder: Builder, transport: Transport, buffer: Buffer | None) -> Learner:
     """Build the learner that leads its group; ``buffer`` is None if another process carries it."""
     config, section = builder.config, builder.config.experiment
-    embryo = wrap.embryo(builder.trained_embryo())
+    embryo = builder.trained_embryo()
     if section.evaluation is not None and builder.group == 0 and not builder.job.resumed:
         link_best_to_best_evaluated(builder.job.checkpoints)
     if config.learns_from_replay:
@@ -199,7 +176,7 @@ def _learner(builder: Builder, transport: Transport, buffer: Buffer | None, wrap
     leader = Leader(embryo, rounds, _connect_learners(builder)) if rounds else None
     return Learner(
         embryo,
-        wrap.source(source),
+        source,
         transport,
         Publisher(embryo.model, transport, slot_name(POLICY, builder.group)),
         stop=section.stop,
