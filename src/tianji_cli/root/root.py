@@ -23,13 +23,13 @@ from tianji_cli.plan.graph import RoleGraph, graph_of
 from tianji_cli.plan.plan import EXAMINER, Plan
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.root.accounting import Account, reconcile
-from tianji_cli.root.announcements import HANGS_S, Announcements, Rejections
 from tianji_cli.root.endpoint import RootEndpoint
-from tianji_cli.root.goals import ProductionGoal, StopRules
 from tianji_cli.root.job_view import Overview, choose_best
-from tianji_cli.root.population import Standings
+from tianji_cli.root.observers.announcements import HANGS_S, Announcements, Rejections
+from tianji_cli.root.observers.goals import ProductionGoal, StopRules
+from tianji_cli.root.observers.population import Standings
+from tianji_cli.root.observers.tracing import Tracing
 from tianji_cli.root.shutdown import EvaluationWatch, Outcome, Phase, Shutdown
-from tianji_cli.root.tracing import Tracing
 from tianji_cli.signals import StopSignals
 from tianji_cli.telemetry.snapshot import Snapshot, Status, Summary
 from tianji_cli.telemetry.telemetry import Telemetry

@@ -17,7 +17,7 @@ from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.normalization import Normalization, build_normalizer, normalizer_of
 from tianji_algos.ppo.settings import PPOSettings
 from tianji_cli.roles.learner.parallel.group_average import AverageError, GroupAverage
-from tianji_cli.root.averaging import ParameterAveraging
+from tianji_cli.root.observers.averaging import ParameterAveraging
 from tianji_cli.wire.parameters import Average, average_layout
 from tianji_transports.core import FULL
 

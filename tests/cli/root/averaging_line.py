@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
-from tianji_cli.root.averaging import ParameterAveraging
+from tianji_cli.root.observers.averaging import ParameterAveraging
 from tianji_cli.wire.parameters import Average, Contribution, average_layout, contribution_layout
 from tianji_transports.core import Full
 from tianji_transports.inproc import InprocTransport

@@ -7,8 +7,8 @@ import pytest
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.plan.plan import Host, make_plan
-from tianji_cli.root import announcements
-from tianji_cli.root.announcements import Announcements
+from tianji_cli.root.observers import announcements
+from tianji_cli.root.observers.announcements import Announcements
 from tianji_cli.telemetry.snapshot import RoleStatus
 
 

@@ -10,7 +10,7 @@ from cli.root.averaging_line import JOB, AveragingLine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tianji_cli.root.averaging import merge_statistics
+from tianji_cli.root.observers.averaging import merge_statistics
 from tianji_cli.wire.parameters import Contribution, contribution_layout
 
 Open = Callable[..., AveragingLine]

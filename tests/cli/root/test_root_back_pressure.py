@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tianji_cli.plan.plan import Plan, PlannedProcess
-from tianji_cli.root.announcements import Announcements
 from tianji_cli.root.bottleneck import BackPressure, Receiver, bound_by
+from tianji_cli.root.observers.announcements import Announcements
 from tianji_cli.wire.messages import Report
 from tianji_cli.wire.reports import ActorReport
 

@@ -8,8 +8,8 @@ import pytest
 
 from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
 from tianji_cli.plan.plan import Plan, PlannedProcess
-from tianji_cli.root.averaging import ParameterAveraging
 from tianji_cli.root.endpoint import RootEndpoint
+from tianji_cli.root.observers.averaging import ParameterAveraging
 from tianji_cli.wire.address import JobKey
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.parameters import Contribution, average_layout, contribution_layout

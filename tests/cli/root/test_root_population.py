@@ -22,7 +22,7 @@ from tianji_cli.files.lineage import ROUND, Lineage
 from tianji_cli.plan.graph import MEMBERS, TAKEOVERS
 from tianji_cli.plan.plan import make_plan
 from tianji_cli.roles.learner.parallel.member import PopulationMember, StateMemory, TakeoverError
-from tianji_cli.root.population import Comparison, Standings, choose, members_of
+from tianji_cli.root.observers.population import Comparison, Standings, choose, members_of
 from tianji_cli.wire.members import member_layout
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Channel, Wiring

@@ -10,9 +10,9 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.files.counters import ProductionFile, ProductionPage
 from tianji_cli.files.saved import Progress
 from tianji_cli.plan.plan import Host, make_plan
-from tianji_cli.root import goals as production_goal
-from tianji_cli.root.goals import ProductionGoal
 from tianji_cli.root.job_view import Overview
+from tianji_cli.root.observers import goals as production_goal
+from tianji_cli.root.observers.goals import ProductionGoal
 from tianji_cli.wire.messages import Allow, Report
 from tianji_cli.wire.reports import BufferReport, LearnerReport
 

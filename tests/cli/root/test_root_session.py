@@ -22,8 +22,8 @@ from tianji_cli.files.saved import BEST, EVALUATED, LAST
 from tianji_cli.main import main
 from tianji_cli.plan.plan import Host, make_plan
 from tianji_cli.root import session
+from tianji_cli.root.observers.trackers import TrackerProcesses
 from tianji_cli.root.session import RunRequest, _begin, _key_file, _production_file
-from tianji_cli.root.trackers import TrackerProcesses
 from tianji_cli.telemetry.machine import last_session, note_session
 from tianji_cli.telemetry.telemetry import Display, Telemetry
 from tianji_transports.zmq.door import borrowed, listening

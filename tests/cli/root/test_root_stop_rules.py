@@ -5,8 +5,8 @@ from typing import Any, cast
 import pytest
 
 from tianji_cli.config.schema import Stop
-from tianji_cli.root.goals import StopRules
 from tianji_cli.root.job_view import Overview
+from tianji_cli.root.observers.goals import StopRules
 from tianji_cli.wire.reports import LearnerReport
 
 
