@@ -9,7 +9,7 @@ stopping have time limits, so that nothing hangs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -19,12 +19,13 @@ from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.regular import open_to_append
 from tianji_cli.launch.local import WorkerProcess
 from tianji_cli.launch.worker_pool import WorkerPool, refuse_late
-from tianji_cli.plan.graph import RoleGraph, graph_of
+from tianji_cli.plan.graph import graph_of
 from tianji_cli.plan.plan import EXAMINER, Plan
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
-from tianji_cli.root.accounting import Account, reconcile
 from tianji_cli.root.endpoint import RootEndpoint
+from tianji_cli.root.groups import GroupLosses
 from tianji_cli.root.job_view import Overview, choose_best
+from tianji_cli.root.members import Membership
 from tianji_cli.root.observers.announcements import HANGS_S, Announcements, Rejections
 from tianji_cli.root.observers.goals import ProductionGoal, StopRules
 from tianji_cli.root.observers.population import Standings
@@ -35,7 +36,6 @@ from tianji_cli.telemetry.snapshot import Snapshot, Status, Summary
 from tianji_cli.telemetry.telemetry import Telemetry
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import (
-    Addresses,
     Arrive,
     AskClock,
     Began,
@@ -54,7 +54,7 @@ from tianji_cli.wire.messages import (
     Traced,
     Wrote,
 )
-from tianji_cli.wire.reports import ExaminerReport, Source
+from tianji_cli.wire.reports import ExaminerReport
 
 TICK_S: Final = 1.0
 FIRST_TICKS_S: Final = 0.2
@@ -598,146 +598,3 @@ def _silence_limits(
     if evaluation is not None and not bound:
         limits_s |= dict.fromkeys(examiners, evaluation.max_s + HANGS_S)
     return limits_s
-
-
-class Membership:
-    """Keeps the addresses of registered ranks, and sends each rank those of its neighbours."""
-
-    def __init__(self, plan: Plan, graph: RoleGraph, control: ControlServer) -> None:
-        self._control = control
-        self._incarnations = dict.fromkeys(range(len(plan.processes)), 0)
-        self._neighbours = graph.neighbours(plan)
-        self._addresses: dict[int, str] = {}
-        self._sent: dict[int, Mapping[int, str]] = {}
-
-    @property
-    def registered(self) -> set[int]:
-        """Ranks whose addresses are known."""
-        return set(self._addresses)
-
-    def begin(self, rank: int, incarnation: int) -> None:
-        """Note that a rank is started, perhaps again."""
-        self._incarnations[rank] = incarnation
-        self.leave([rank])
-
-    def incarnation(self, rank: int) -> int:
-        """Return the number of restarts of a rank."""
-        return self._incarnations[rank]
-
-    def is_current(self, rank: int, incarnation: int) -> bool:
-        """Whether this is the present incarnation of a rank."""
-        return self._incarnations[rank] == incarnation
-
-    def register(self, message: Register) -> None:
-        """Record the address of a rank."""
-        self._addresses[message.rank] = message.address
-
-    def leave(self, ranks: Iterable[int]) -> None:
-        """Forget ranks that do not come back."""
-        for rank in ranks:
-            self._addresses.pop(rank, None)
-            self._sent.pop(rank, None)
-
-    def introduce(
-        self, everyone: set[int], needed: set[int], root: Mapping[int, str]
-    ) -> Mapping[int, str] | None:
-        """Send each registered rank the addresses of its neighbours, unless it has them.
-
-        Args:
-            needed: ranks that must have registered before any rank begins.
-            root: the root's own address by its rank, if it has one.
-
-        Returns:
-            The addresses, by rank; None while a needed rank is missing.
-        """
-        if not needed <= self._addresses.keys():
-            return None
-        addresses = self._addresses | dict(root)
-        for rank in everyone & self._addresses.keys():
-            known = {peer: addresses[peer] for peer in self._neighbours[rank] if peer in addresses}
-            if self._sent.get(rank) != known:
-                self._sent[rank] = known
-                self._control.send(rank, Addresses(addresses=known))
-        return addresses
-
-
-class GroupLosses:
-    """Remembers which processes died, and decides whether the job goes on without their groups.
-
-    The job ends without group 0, which has its checkpoints, and goes on without any other group.
-
-    Args:
-        bound: an MPI launcher ends all processes when one dies.
-
-    Attributes:
-        bound: see above.
-        causes: reason of each loss, by group.
-        killed: incarnations of actors that did not stop in order.
-        orphaned: numbers of the actors whose buffer died.
-    """
-
-    def __init__(self, plan: Plan, event: Callable[[str], None], *, bound: bool = False) -> None:
-        self._plan = plan
-        self._event = event
-        self.bound = bound
-        self._buffers = {process.rank for process in plan.carrying("buffer")}
-        self._learners = {process.rank for process in plan.carrying("learner")}
-        self._lost_receiver = False
-        self.causes: dict[int, str] = {}
-        self.killed: set[Source] = set()
-        self.orphaned: set[int] = set()
-
-    @property
-    def living(self) -> set[int]:
-        """Ranks of the groups that are not lost."""
-        return {process.rank for process in self._plan.trainers if process.group not in self.causes}
-
-    def includes(self, rank: int) -> bool:
-        """Whether a rank belongs to a lost group."""
-        return self._plan.processes[rank].group in self.causes
-
-    def ranks_of(self, group: int | None) -> set[int]:
-        """Find the ranks of a group."""
-        return {process.rank for process in self._plan.trainers if process.group == group}
-
-    def lose(self, ranks: Set[int], cause: str) -> bool:
-        """Give up the groups of some ranks, and tell the user; return False if the job needs one of them."""
-        groups = {self._plan.processes[rank].group for rank in ranks}
-        if self.bound or not all(groups):
-            return False
-        for group in groups - self.causes.keys():
-            assert group is not None
-            self.causes[group] = cause
-            self._event(f"group {group} is lost: {cause}; the others go on")
-        return True
-
-    def note(self, died: ProcessSpec, *, in_order: bool) -> None:
-        """Record a process that has ended early; ``in_order`` if it had sent its last report."""
-        process = self._plan.processes[died.rank]
-        self.killed.update((actor, died.incarnation) for actor in process.actors)
-        self._lost_receiver |= died.rank in self._buffers | self._learners and not in_order
-        if died.rank in self._buffers and not in_order:
-            for other in self._plan.trainers:
-                if other.group == process.group:
-                    self.orphaned.update(other.actors)
-
-    def forget_orphans(self, group: int) -> None:
-        """Forget the orphans of a group that is started anew: its old actors count as killed already."""
-        for process in self._plan.trainers:
-            if process.group == group:
-                self.orphaned.difference_update(process.actors)
-
-    def account(self, overview: Overview) -> Account:
-        """Return the sample account, after everything stopped."""
-        overview.settle_unsure()
-        account = reconcile(overview.productions(), overview.receptions(), self.killed, self.orphaned)
-        if not self._lost_receiver:
-            return account
-        return account.as_learnt(overview.received, all_known=not overview.unsure)
-
-    def described(self, reason: str) -> str:
-        """Add the lost groups to the reason of a job's end."""
-        if not self.causes:
-            return reason
-        names = " and ".join(map(str, sorted(self.causes)))
-        return f"{reason}; without group{'s' if len(self.causes) > 1 else ''} {names}, lost on the way"

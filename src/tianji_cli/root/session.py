@@ -39,12 +39,13 @@ from tianji_cli.launch.worker_pool import NodeAgent, NodeLauncher, WorkerPool, r
 from tianji_cli.plan.plan import Host, Plan, files_elsewhere, make_plan, plan_for_ranks, this_host
 from tianji_cli.plan.spec import JobSpec
 from tianji_cli.root.endpoint import ExchangeFactory, RootEndpoint
+from tianji_cli.root.groups import GroupLosses
 from tianji_cli.root.job_view import Overview
 from tianji_cli.root.observers.averaging import ParameterAveraging
 from tianji_cli.root.observers.population import Comparison, Standings, members_of
 from tianji_cli.root.observers.tracing import Tracing
 from tianji_cli.root.observers.trackers import TrackerProcesses
-from tianji_cli.root.root import GroupLosses, Root
+from tianji_cli.root.root import Root
 from tianji_cli.signals import Interruption, StopSignals
 from tianji_cli.telemetry.chart import LearningCurve, read_learning_curve
 from tianji_cli.telemetry.machine import last_session, note_session

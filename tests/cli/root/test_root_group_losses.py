@@ -7,8 +7,8 @@ import pytest
 from tianji_cli.files.directories import LinkedDirectories
 from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.plan.spec import ProcessSpec
+from tianji_cli.root.groups import GroupLosses
 from tianji_cli.root.job_view import choose_best
-from tianji_cli.root.root import GroupLosses
 from tianji_cli.wire.reports import LearnerReport
 
 ROOT, LEARNER_0, ACTOR_0, BUFFER_1, LEARNER_1, ACTOR_1, ACTOR_2 = range(7)
