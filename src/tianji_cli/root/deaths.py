@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from tianji_cli.errors import ProcessExit
 from tianji_cli.launch.local import WorkerProcess
 from tianji_cli.plan.spec import ProcessSpec
+from tianji_cli.root.accounting import Account, reconcile
 from tianji_cli.root.running_job import Phase, RunningJob
 from tianji_cli.wire.messages import Failed, PeerLost
 
 
 class Deaths:
-    """Decides what the end of each process means for the job.
+    """Decides what the end of each process means for the job, and remembers what was lost with it.
 
     An actor or examiner that a signal killed is restarted. A member of a population is started anew with all
-    its processes; any other group but the first is given up. Everything else ends the job.
+    its processes. The job goes on without any other group, except group 0, which has its checkpoints, and
+    where an MPI launcher ends all processes when one dies. Everything else ends the job.
+
+    Attributes:
+        orphaned: numbers of the actors whose buffer died.
     """
 
     def __init__(self, job: RunningJob) -> None:
         self._job = job
+        self._buffers = {process.rank for process in job.plan.carrying("buffer")}
+        self._lost_receiver = False
+        self.orphaned: set[int] = set()
         self._raised: dict[int, str] = {}
         """Errors of actors that the root will start again, by rank."""
         self._replacing: set[int] = set()
@@ -50,7 +60,7 @@ class Deaths:
         view.pid, view.state = None, "done" if in_order else str(exit_)
         if in_order and job.outcome is not None:
             return
-        job.losses.note(worker.spec, in_order=has_stopped)
+        self.note(worker.spec, in_order=has_stopped)
         is_announced = worker.killed or (worker.hung and job.phase is Phase.EVALUATING)
         if is_announced or self._is_given_up(rank):
             self._start_replaced()
@@ -62,7 +72,7 @@ class Deaths:
         gone = is_lost or (exit_.by_signal and not comes_again)
         if gone and self._may_replace(rank):
             self._replace_group(rank, cause)
-        elif gone and self._can_continue_without(rank) and job.losses.lose({rank}, cause):
+        elif gone and self._can_continue_without(rank) and self.lose({rank}, cause):
             self._drop_group(job.plan.processes[rank].group)
         elif not comes_again or not (exit_.by_signal or raised or left):
             job.fail(cause)
@@ -70,6 +80,44 @@ class Deaths:
             self._restart(worker.spec, cause)
         elif not worker.hung:
             job.event(f"{cause} while it was stopping")
+
+    def lose(self, ranks: Set[int], cause: str) -> bool:
+        """Give up the groups of some ranks, and tell the user; return False if the job needs one of them."""
+        groups = {self._job.plan.processes[rank].group for rank in ranks}
+        if self._job.bound or not all(groups):
+            return False
+        for group in groups - self._job.lost.keys():
+            assert group is not None
+            self._job.lost[group] = cause
+            self._job.event(f"group {group} is lost: {cause}; the others go on")
+        return True
+
+    def note(self, died: ProcessSpec, *, in_order: bool) -> None:
+        """Record a process that has ended early; ``in_order`` if it had sent its last report."""
+        job = self._job
+        process = job.plan.processes[died.rank]
+        job.killed.update((actor, died.incarnation) for actor in process.actors)
+        self._lost_receiver |= died.rank in self._buffers | job.learners.keys() and not in_order
+        if died.rank in self._buffers and not in_order:
+            for rank in job.ranks_of(process.group):
+                self.orphaned.update(job.plan.processes[rank].actors)
+
+    def account(self) -> Account:
+        """Return the sample account, after everything stopped."""
+        overview = self._job.overview
+        overview.settle_unsure()
+        productions, receptions = overview.productions(), overview.receptions()
+        account = reconcile(productions, receptions, self._job.killed, self.orphaned)
+        if not self._lost_receiver:
+            return account
+        return account.as_learnt(overview.received, all_known=not overview.unsure)
+
+    def described(self, reason: str) -> str:
+        """Add the lost groups to the reason of the job's end."""
+        if not self._job.lost:
+            return reason
+        names = " and ".join(map(str, sorted(self._job.lost)))
+        return f"{reason}; without group{'s' if len(self._job.lost) > 1 else ''} {names}, lost on the way"
 
     def note_introduced(self) -> None:
         """Note that the groups that were started anew are complete, and others may die without them."""
@@ -83,8 +131,7 @@ class Deaths:
     def _is_given_up(self, rank: int) -> bool:
         """Whether a rank belongs to a group that is lost, or that is ending to be started anew."""
         group = self._job.plan.processes[rank].group
-        ends = group in self._replacing and rank not in self._job.examiners
-        return self._job.losses.includes(rank) or ends
+        return group in self._job.lost or (group in self._replacing and rank not in self._job.examiners)
 
     def _restart(self, died: ProcessSpec, cause: str) -> None:
         job, rank = self._job, died.rank
@@ -96,14 +143,14 @@ class Deaths:
         filmed = rank in job.examiners and evaluation is not None and evaluation.video > 0
         job.event(f"{cause}; restarting it" + (" without films" if filmed else ""))
         job.overview.keep(rank)
-        of_group = job.losses.ranks_of(job.plan.processes[rank].group)
+        of_group = job.ranks_of(job.plan.processes[rank].group)
         for other in job.receivers & of_group - {rank}:
             job.control.send(other, PeerLost(rank=rank))
         job.start(rank, died.incarnation + 1)
 
     def _drop_group(self, group: int | None) -> None:
         """Go on without a group that is lost."""
-        ranks = self._job.losses.ranks_of(group)
+        ranks = self._job.ranks_of(group)
         self._job.pool.kill(ranks)
         self._job.members.leave(ranks)
 
@@ -115,7 +162,7 @@ class Deaths:
     def _others_live(self, rank: int) -> bool:
         """Whether a group other than that of a rank is alive: neither lost nor being started anew."""
         plan = self._job.plan
-        gone = self._replacing | self._replaced | self._job.losses.causes.keys()
+        gone = self._replacing | self._replaced | self._job.lost.keys()
         return bool(set(plan.groups) - gone - {plan.processes[rank].group})
 
     def _may_replace(self, rank: int) -> bool:
@@ -138,7 +185,7 @@ class Deaths:
         group = job.plan.processes[rank].group
         assert group is not None
         job.event(f"{cause}; member {group} is started anew")
-        ranks = job.losses.ranks_of(group) - job.examiners
+        ranks = job.ranks_of(group) - job.examiners
         self._replacing.add(group)
         job.pool.kill(ranks)
         job.members.leave(ranks)
@@ -153,11 +200,12 @@ class Deaths:
         if job.phase is not Phase.TRAINING or job.outcome is not None:
             return
         for group in sorted(self._replacing):
-            ranks = job.losses.ranks_of(group) - job.examiners
+            ranks = job.ranks_of(group) - job.examiners
             if not ranks & job.pool.ranks:
                 self._replacing.discard(group)
                 self._replaced.add(group)
-                job.losses.forget_orphans(group)
+                # Its old actors count as killed already.
+                self.orphaned.difference_update(*(job.plan.processes[old].actors for old in ranks))
                 learner_report = job.overview.learners().get(group)
                 reached = 0 if learner_report is None else learner_report.env_steps
                 for old in sorted(ranks):

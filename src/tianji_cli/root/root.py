@@ -75,7 +75,7 @@ class Root:
         self._signals = signals
         self._telemetry = telemetry
         self._deaths = Deaths(job)
-        self._shutdown = Shutdown(job)
+        self._shutdown = Shutdown(job, self._deaths)
         self._interruptions = 0
         self._stop_requested = False
         self._began = self._next_tick = time.monotonic()
@@ -261,7 +261,7 @@ class Root:
         """Introduce new processes to their neighbours once all are there; training begins with the first."""
         job = self._job
         # Training needs no examiner: it joins when it has built its environments.
-        needed = job.losses.living - job.examiners
+        needed = job.living - job.examiners
         if job.phase is Phase.STARTING and job.outcome is None and needed <= job.members.registered:
             for observer in self._observers:
                 observer.on_begin()
@@ -278,7 +278,7 @@ class Root:
         overview = self._job.overview
         for rank, pid in self._job.pool.pids.items():
             overview.workers[rank].pid = pid
-        overview.note_lost(self._job.losses.causes)
+        overview.note_lost(self._job.lost)
         snapshot = overview.snapshot()
         self._telemetry.update(snapshot)
         for observer in self._observers:
@@ -315,9 +315,8 @@ class Root:
     def _evaluation_or_over(self) -> Phase:
         job = self._job
         if job.config.distribution.groups > 1 and job.config.experiment.evaluation is None:
-            learners, lost = job.overview.learners(), job.losses.causes
             with job.control.undisturbed():
-                choose_best(job.spec.checkpoints, learners, lost, job.event)
+                choose_best(job.spec.checkpoints, job.overview.learners(), job.lost, job.event)
         evaluators = job.plan.carrying("evaluator")
         if not evaluators or job.outcome is None or job.outcome.status != "finished":
             return Phase.OVER
@@ -332,10 +331,10 @@ class Root:
     def _summary(self) -> Summary:
         job = self._job
         assert job.outcome is not None
-        account = job.losses.account(job.overview)
+        account = self._deaths.account()
         if account.unaccounted:
             job.event(f"{account.unaccounted} samples are in none of the accounts: {account}")
-        job.overview.note_lost(job.losses.causes)
-        reason = job.losses.described(job.outcome.reason)
+        job.overview.note_lost(job.lost)
+        reason = self._deaths.described(job.outcome.reason)
         rejected = sum(count for _, count, _ in job.rejections())
         return job.overview.summary(job.outcome.status, reason, account, rejected)

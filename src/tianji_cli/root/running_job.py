@@ -13,12 +13,11 @@ from tianji_cli.plan.graph import graph_of
 from tianji_cli.plan.plan import EXAMINER
 from tianji_cli.plan.spec import JobSpec
 from tianji_cli.root.endpoint import RootEndpoint
-from tianji_cli.root.groups import GroupLosses
 from tianji_cli.root.job_view import Overview
 from tianji_cli.root.members import Membership
 from tianji_cli.telemetry.snapshot import Status
 from tianji_cli.wire.control import ControlServer
-from tianji_cli.wire.reports import Rejected
+from tianji_cli.wire.reports import Rejected, Source
 
 
 class Phase(enum.Enum):
@@ -53,6 +52,8 @@ class RunningJob:
         phase: set by the root alone.
         worked_s: seconds of training, without longer pauses; set by ``HangWatch``.
         stuck: rank of an actor that has hung since the last step or update, set by ``HangWatch``.
+        lost: reason of the loss of each lost group; set by ``Deaths``.
+        killed: incarnations of actors that did not stop in order; set by ``Deaths``.
         rejected: messages to the root's endpoint that do not belong to this job.
         learners: group of each learner, by its rank.
         examiners: ranks that evaluate while training.
@@ -74,6 +75,8 @@ class RunningJob:
     worked_s: float = 0.0
     stuck: int | None = None
     rejected: Rejected = field(default_factory=Rejected)
+    lost: dict[int, str] = field(default_factory=dict)
+    killed: set[Source] = field(default_factory=set)
     _shown: set[object] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -81,13 +84,21 @@ class RunningJob:
         graph = graph_of(self.config)
         self.overview = Overview(self.config, plan, self.production, self.spec.progress)
         self.members = Membership(plan, graph, self.control)
-        self.losses = GroupLosses(plan, self.event, bound=self.bound)
         self.learners = {
             process.rank: process.group for process in plan.carrying("learner") if process.group is not None
         }
         self.examiners = {process.rank for process in plan.carrying(EXAMINER)}
         self.producers = graph.producers(plan)
         self.receivers = {process.rank for process in plan.trainers} - self.producers
+
+    @property
+    def living(self) -> set[int]:
+        """Ranks of the groups that are not lost."""
+        return {process.rank for process in self.plan.trainers if process.group not in self.lost}
+
+    def ranks_of(self, group: int | None) -> set[int]:
+        """Find the ranks of a group."""
+        return {process.rank for process in self.plan.trainers if process.group == group}
 
     def finish(self, reason: str, status: Status = "finished") -> None:
         """End the job in order, unless it ends already."""

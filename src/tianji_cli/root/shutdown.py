@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from tianji_cli.plan.plan import Plan
+from tianji_cli.root.deaths import Deaths
 from tianji_cli.root.running_job import RunningJob
 from tianji_cli.wire.messages import Stop, WindDown
 
@@ -62,8 +63,9 @@ class Shutdown:
             after it.
     """
 
-    def __init__(self, job: RunningJob) -> None:
+    def __init__(self, job: RunningJob, deaths: Deaths) -> None:
         self._job = job
+        self._deaths = deaths
         self._order = StoppingOrder(job.plan)
         saves = job.config.distribution.buffer.save_with_checkpoint
         self._savers = {process.rank for process in job.plan.carrying("buffer")} if saves else set[int]()
@@ -125,5 +127,5 @@ class Shutdown:
             job.event(f"{job.plan.titles(hanging)} did not stop in time and was killed")
         if late := late - job.examiners:
             cause = f"{' and '.join(map(job.title, sorted(late)))} did not stop in time and was killed"
-            if not job.losses.lose(late, cause):
+            if not self._deaths.lose(late, cause):
                 job.fail(cause)

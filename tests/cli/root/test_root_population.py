@@ -131,7 +131,8 @@ class Line:
             rejected=Rejected(),
             overview=SimpleNamespace(population=None),
             members=SimpleNamespace(registered=set().union(*ranks.values())),
-            losses=SimpleNamespace(causes={}, ranks_of=ranks.get),
+            lost={},
+            ranks_of=ranks.get,
         )
         self.standings = Standings(self.job, Lineage(place))
         self.comparison = Comparison(self.job, self.standings, self.root, JOB)
@@ -167,14 +168,14 @@ class Line:
         """Let a member's learner be dead."""
         rank = next(rank for rank, one in self.job.learners.items() if one == group)
         worker: Any = SimpleNamespace(spec=SimpleNamespace(rank=rank))
-        self.job.members.registered -= self.job.losses.ranks_of(group)
+        self.job.members.registered -= self.job.ranks_of(group)
         self.standings.on_exit(worker)
         self.comparison.on_exit(worker)
         assert self.lost[-1] == rank
 
     def bring_back(self, group: int) -> None:
         """Let all processes of a member have registered again."""
-        self.job.members.registered |= self.job.losses.ranks_of(group)
+        self.job.members.registered |= self.job.ranks_of(group)
 
     def close(self) -> None:
         for end in (self.root, *self.ends):

@@ -55,7 +55,7 @@ class Job:
             plan=self.plan,
             overview=self.overview,
             control=self.control,
-            losses=SimpleNamespace(killed=set()),
+            killed=set(),
         )
         self.goal = ProductionGoal(self.job)
         self.goal.on_begin()
@@ -77,7 +77,7 @@ class Job:
         self.overview.workers[1].update(report)
 
     def look(self, killed: set[tuple[int, int]] = frozenset()) -> dict[int, int | None]:  # type: ignore[assignment]
-        self.job.losses.killed = set(killed)
+        self.job.killed = set(killed)
         self.goal.deadline = 0.0
         self.goal.on_turn()
         return self.control.fragments

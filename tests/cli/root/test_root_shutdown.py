@@ -95,10 +95,10 @@ class StagedShutdown:
             producers=actors,
             receivers={process.rank for process in plan.trainers} - actors,
             members=SimpleNamespace(stopped=set()),
-            losses=SimpleNamespace(lose=self.lose),
             fail=self.said.append,
         )
-        self.shutdown = Shutdown(self.job)
+        deaths: Any = SimpleNamespace(lose=self.lose)
+        self.shutdown = Shutdown(self.job, deaths)
 
     def lose(self, ranks: set[int], _cause: str) -> bool:
         self.given_up.append(set(ranks))

@@ -49,7 +49,7 @@ def job() -> Any:
             ends=ends,
             examiners={9},
             plan=Part(processes=[Part(group=rank) for rank in range(3)]),
-            losses=Part(causes={2: "it was killed"}),
+            lost={2: "it was killed"},
             finish=lambda reason: ends.append(("finished", reason)),
             fail=lambda reason: ends.append(("failed", reason)),
             cause=lambda rank, what: f"rank {rank}{what}",

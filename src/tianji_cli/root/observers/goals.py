@@ -41,7 +41,7 @@ class StopRules(Observer):
                 self._job.finish(message.reason)
             case Finished():
                 group = self._job.plan.processes[message.rank].group
-                if group is not None and group not in self._job.losses.causes:
+                if group is not None and group not in self._job.lost:
                     self._job.finish(
                         f"{message.reason} in group {group}" if self._several else message.reason
                     )
@@ -123,7 +123,7 @@ class ProductionGoal(Observer):
         if now < self.deadline:
             return
         # The killed incarnations will not finish the fragments that they have begun.
-        coming, samples = self._coming(self._job.losses.killed)
+        coming, samples = self._coming(self._job.killed)
         missing = self._goal - coming
         if self._held and self._has_stalled(now):
             self._send(None)

@@ -261,7 +261,7 @@ class Comparison(Observer):
 
     def on_turn(self) -> None:
         """Receive states, compare the members once all have come, and send answers."""
-        for group in sorted(self._dead - self._job.losses.causes.keys()):
+        for group in sorted(self._dead - self._job.lost.keys()):
             if self._is_complete(group):
                 self._revive(group)
         while (claim := self._transport.probe(MEMBERS)) is not None:
@@ -284,7 +284,7 @@ class Comparison(Observer):
 
     def _is_complete(self, group: int) -> bool:
         """Whether all processes of a member have registered."""
-        return self._job.losses.ranks_of(group) - self._job.examiners <= self._job.members.registered
+        return self._job.ranks_of(group) - self._job.examiners <= self._job.members.registered
 
     def _revive(self, group: int) -> None:
         """Make a member that was started anew a copy of the best member whose state is known."""
