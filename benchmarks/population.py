@@ -27,7 +27,7 @@ from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.config.population import config_with
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.launch.children import python_command
-from tianji_cli.root.population import first_members
+from tianji_cli.root.observers.population import first_members
 from tianji_lab.environment import busy_share, cpu_model
 
 TOY = "docs/examples/coefficients.toml"

@@ -302,7 +302,7 @@ def run_command() -> None:
     """Do what `sys.argv` says, with a fork server at hand."""
     announcements, launcher, children = map(
         importlib.import_module,
-        ("tianji_cli.root.announcements", "tianji_cli.launch.local", "tianji_cli.launch.children"),
+        ("tianji_cli.root.observers.announcements", "tianji_cli.launch.local", "tianji_cli.launch.children"),
     )
     children.subprocess = WarmChildren()
     with ReadyServer() as server:

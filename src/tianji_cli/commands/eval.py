@@ -26,7 +26,7 @@ from tianji_cli.files.film import Film, FilmError, check_film
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.quantities import count, finite, number, several
 from tianji_cli.roles.evaluator import BASELINES, POLICIES, EvaluationLimits, PolicyName
-from tianji_cli.root.shutdown import START_S
+from tianji_cli.root.observers.hangs import START_S
 from tianji_cli.signals import HangsError, limit
 from tianji_cli.telemetry.machine import changed_code
 from tianji_cli.telemetry.progress import Progress, say

@@ -110,6 +110,16 @@ class RoleGraph:
                     found[rank].update(ones)
         return found
 
+    def producers(self, plan: Plan) -> Set[int]:
+        """Return the ranks of processes that send and receive nothing, such as actors without a learner."""
+        senders = {edge.sender for edge in self.channels}
+        receivers = {edge.receiver for edge in self.channels}
+        return {
+            process.rank
+            for process in plan.trainers
+            if senders.intersection(process.roles) and receivers.isdisjoint(process.roles)
+        }
+
     def wiring(
         self,
         job: str,

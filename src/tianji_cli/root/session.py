@@ -38,13 +38,17 @@ from tianji_cli.launch.mpi import World
 from tianji_cli.launch.worker_pool import NodeAgent, NodeLauncher, WorkerPool, refuse_late
 from tianji_cli.plan.plan import Host, Plan, files_elsewhere, make_plan, plan_for_ranks, this_host
 from tianji_cli.plan.spec import JobSpec
-from tianji_cli.root.averaging import ParameterAveraging
-from tianji_cli.root.endpoint import ExchangeFactory, RootEndpoint
-from tianji_cli.root.job_view import Overview
-from tianji_cli.root.population import Comparison, Standings, members_of
-from tianji_cli.root.root import GroupLosses, Root
-from tianji_cli.root.tracing import Tracing
-from tianji_cli.root.trackers import TrackerProcesses
+from tianji_cli.root.endpoint import RootEndpoint
+from tianji_cli.root.observers.announcements import Announcements
+from tianji_cli.root.observers.averaging import ParameterAveraging
+from tianji_cli.root.observers.goals import ProductionGoal, StopRules
+from tianji_cli.root.observers.hangs import EvaluationWatch, HangWatch
+from tianji_cli.root.observers.observer import Observer
+from tianji_cli.root.observers.population import Comparison, Standings, members_of
+from tianji_cli.root.observers.tracing import Tracing
+from tianji_cli.root.observers.trackers import TrackerProcesses
+from tianji_cli.root.root import ExchangeFactory, Root
+from tianji_cli.root.running_job import RunningJob
 from tianji_cli.signals import Interruption, StopSignals
 from tianji_cli.telemetry.chart import LearningCurve, read_learning_curve
 from tianji_cli.telemetry.machine import last_session, note_session
@@ -158,8 +162,7 @@ def run_session(request: RunRequest) -> Result:
             production = stack.enter_context(_production_file(run, plan))
         spec = _job_spec(request, progress, plan, control.address)
         options = engine_options(request.address[0], control.address.key)
-        standings = _standings(request, plan, spec, control, telemetry)
-        endpoint = RootEndpoint(plan, options, _exchange(job, standings, telemetry))
+        endpoint = RootEndpoint(plan, options)
         for launcher in dict.fromkeys((request.launcher, *nodes.values())):
             if launcher is not None:
                 launcher.begin(spec)
@@ -167,23 +170,11 @@ def run_session(request: RunRequest) -> Result:
         stack.callback(remove_stale)  # Removes what killed workers could not remove themselves.
         stack.callback(endpoint.close)
         stack.callback(pool.close)
-        root = Root(
-            job,
-            spec,
-            control=control,
-            pool=pool,
-            production=production,
-            overview=Overview(job, plan, production, progress),
-            signals=signals,
-            telemetry=telemetry,
-            endpoint=endpoint,
-            standings=standings,
-            losses=GroupLosses(plan, telemetry.event, bound=request.world is not None),
-            tracing=Tracing(plan, control, run, telemetry.event),
-            checkpoints=run.checkpoints,
-            begins=partial(_begin, request, number, earlier_env_steps, telemetry, trackers),
-            enough=request.enough,
-        )
+        bound = request.world is not None
+        running = RunningJob(job, spec, control, pool, production, endpoint, telemetry.event, bound)
+        session = SessionRecord(request, number, earlier_env_steps, telemetry)
+        observers, exchange = _observers(request, running)
+        root = Root(running, [session, *observers, trackers], exchange, signals, telemetry)
         summary = replace(root.run(), init=initial, session=number)
         with control.undisturbed():
             _remove_lockstep_stores(run)
@@ -218,39 +209,46 @@ def _steps_back(request: RunRequest, progress: Sequence[Progress]) -> Iterator[s
         yield f"goes on at {goes_on_at} env steps: the last {lost} before the run ended are in no checkpoint"
 
 
-def _begin(
-    request: RunRequest, number: int, env_steps: int, telemetry: Telemetry, trackers: TrackerProcesses
-) -> None:
-    """Record the beginning of a session, which nothing refuses from here on; a resumed run changes here.
+class SessionRecord(Observer):
+    """Records the beginning of a session; a resumed run changes here."""
 
-    This first writes, under new names, what may not fit on the disk; the line of the session is decisive.
+    def __init__(self, request: RunRequest, number: int, env_steps: int, telemetry: Telemetry) -> None:
+        self._request = request
+        self._number = number
+        self._env_steps = env_steps
+        self._telemetry = telemetry
 
-    Raises:
-        RunFailed: it cannot be written; RunDirectoryError: likewise.
-    """
-    run, job, text = request.run, request.job, dump_config(request.job)
-    hidden = run.path / f".config-{number}.toml"
-    differs = request.resumed and run.config.read_text(encoding="utf-8") != text
-    with _failures_to_start(run), ExitStack() as unless_it_begins:
-        unless_it_begins.callback(hidden.unlink, missing_ok=True)
-        if differs:
-            write_whole(hidden, text.encode())
-        kept = keep_best(run.checkpoints, number - 1) if request.changes else ""
-        if request.resumed:
-            telemetry.begin()
-        note_session(run, env_steps, request.code, number)
-        if differs:
-            hidden.rename(run.path / f"config-{number}.toml")
-        if request.resumed and job.experiment.evaluation is not None:
-            link_best_to_best_evaluated(run.checkpoints)
-        if request.changes:
-            begin_own_best(run.checkpoints)
-            telemetry.event(
-                f"{'; '.join(request.changes)}: this session begins its own best policy; the best until now "
-                f"stays as checkpoint {kept} (tianji eval {shlex.quote(str(run.path))} --checkpoint {kept})"
-            )
-        if request.resumed:
-            trackers.begin()
+    def on_begin(self) -> None:
+        """Record the session, which nothing refuses from here on.
+
+        This first writes, under new names, what may not fit on the disk; the line of the session is decisive.
+
+        Raises:
+            RunFailed: it cannot be written; RunDirectoryError: likewise.
+        """
+        request, number = self._request, self._number
+        run, job, text = request.run, request.job, dump_config(request.job)
+        hidden = run.path / f".config-{number}.toml"
+        differs = request.resumed and run.config.read_text(encoding="utf-8") != text
+        with _failures_to_start(run), ExitStack() as unless_it_begins:
+            unless_it_begins.callback(hidden.unlink, missing_ok=True)
+            if differs:
+                write_whole(hidden, text.encode())
+            kept = keep_best(run.checkpoints, number - 1) if request.changes else ""
+            if request.resumed:
+                self._telemetry.begin()
+            note_session(run, self._env_steps, request.code, number)
+            if differs:
+                hidden.rename(run.path / f"config-{number}.toml")
+            if request.resumed and job.experiment.evaluation is not None:
+                link_best_to_best_evaluated(run.checkpoints)
+            if request.changes:
+                begin_own_best(run.checkpoints)
+                changes, again = "; ".join(request.changes), f"tianji eval {shlex.quote(str(run.path))}"
+                self._telemetry.event(
+                    f"{changes}: this session begins its own best policy; the best until now stays as "
+                    f"checkpoint {kept} ({again} --checkpoint {kept})"
+                )
 
 
 def _telemetry(request: RunRequest, earlier_env_steps: int, stack: ExitStack) -> Telemetry:
@@ -266,21 +264,21 @@ def _telemetry(request: RunRequest, earlier_env_steps: int, stack: ExitStack) ->
     return Telemetry(run, display, earlier_env_steps if request.resumed else None, hyperparameters)
 
 
-def _standings(
-    request: RunRequest, plan: Plan, spec: JobSpec, control: ControlServer, telemetry: Telemetry
-) -> Standings | None:
-    """Build the standings of a population; None without one."""
-    if request.job.population is None:
-        return None
+def _observers(request: RunRequest, job: RunningJob) -> tuple[list[Observer], ExchangeFactory]:
+    """List the observers of a job, and choose that of several groups: averaging, or a population."""
+    observers: list[Observer] = [
+        Announcements(job),
+        HangWatch(job),
+        StopRules(job, request.enough),
+        ProductionGoal(job),
+        Tracing(job, request.run),
+        EvaluationWatch(job),
+    ]
+    if job.config.population is None:
+        return observers, partial(ParameterAveraging, job)
     lineage = Lineage.of_run(request.run.path) if request.resumed else Lineage(request.run.path)
-    return Standings(request.job, plan, spec.members, lineage, control, telemetry.event)
-
-
-def _exchange(job: JobConfig, standings: Standings | None, telemetry: Telemetry) -> ExchangeFactory:
-    """Choose the root's exchange with several groups: comparison in a population, or else averaging."""
-    if standings is not None:
-        return partial(Comparison, standings=standings)
-    return partial(ParameterAveraging, wait_s=job.distribution.sync_wait_s, event=telemetry.event)
+    standings = Standings(job, lineage)
+    return [*observers, standings], partial(Comparison, job, standings)
 
 
 def _remove_lockstep_stores(run: RunDirectory) -> None:

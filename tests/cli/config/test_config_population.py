@@ -13,7 +13,7 @@ from tianji_cli.config.loader import dump_config, load_config, parse_config
 from tianji_cli.config.population import Explorer, config_with
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError
-from tianji_cli.root.population import first_members
+from tianji_cli.root.observers.population import first_members
 
 CONFIG = """
 [experiment]

@@ -17,7 +17,7 @@ from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.normalization import Normalization, build_normalizer, normalizer_of
 from tianji_algos.ppo.settings import PPOSettings
 from tianji_cli.roles.learner.parallel.group_average import AverageError, GroupAverage
-from tianji_cli.root.averaging import ParameterAveraging
+from tianji_cli.root.observers.averaging import ParameterAveraging
 from tianji_cli.wire.parameters import Average, average_layout
 from tianji_transports.core import FULL
 
@@ -113,7 +113,7 @@ def test_groups_that_contribute_adopt_the_mean_weighted_by_the_samples_they_used
     one.parameters, other.parameters = 0.0, 4.0
     assert one.settle(INTERVAL, uses=300)
     assert other.settle(INTERVAL, uses=100)
-    pair.root.turn()
+    pair.root.on_turn()
     for group in pair.groups:
         assert group.settle(1)
         assert group.average.take_adopted()
@@ -125,10 +125,10 @@ def test_groups_that_contribute_adopt_the_mean_weighted_by_the_samples_they_used
 def test_nothing_is_due_before_the_interval_is_over(pair: Pair) -> None:
     one, _ = pair.groups
     assert one.settle(INTERVAL - 1)
-    pair.root.turn()
+    pair.root.on_turn()
     assert pair.line.latest() is None
     one.settle(1)
-    pair.root.turn()
+    pair.root.on_turn()
     assert pair.line.latest() is not None
 
 
@@ -139,7 +139,7 @@ def test_what_a_group_learns_while_its_average_is_made_is_kept(pair: Pair) -> No
     other.settle(INTERVAL)
     learned = np.linspace(-1, 1, len(one.parameters)).astype(np.float32)
     one.parameters = one.parameters + learned
-    pair.root.turn()
+    pair.root.on_turn()
     one.settle(1)
     assert one.parameters == pytest.approx(2.0 + learned)
 
@@ -160,7 +160,7 @@ def test_statistics_are_merged_by_counts_and_what_is_seen_meanwhile_too() -> Non
         # Less spread than before: as a difference it would leave a variance below 0.
         later = rng.normal(0.0, 0.1, (10**5, 4))
         moments[0].merge(len(later), later.mean(axis=0), later.var(axis=0) * len(later))
-        pair.root.turn()
+        pair.root.on_turn()
         for group in pair.groups:
             group.settle(1)
         mean, variance = np.concatenate(first).mean(axis=0), np.concatenate(first).var(axis=0)
@@ -181,22 +181,22 @@ def test_a_group_contributes_once_in_a_round_however_far_it_gets(pair: Pair) -> 
     one, other = pair.groups
     for _ in range(5):
         assert one.settle(INTERVAL)
-        pair.root.turn()
+        pair.root.on_turn()
     assert one.average.contributed == 1
     other.settle(INTERVAL)
-    pair.root.turn()
+    pair.root.on_turn()
     one.settle(0)
     assert (one.average.contributed, one.average.adoptions) == (2, 1)
-    assert pair.root.rejected.count == 0
+    assert pair.line.rejected.count == 0
 
 
 def test_a_round_that_another_group_has_begun_is_joined_before_the_interval_is_over(pair: Pair) -> None:
     one, other = pair.groups
     one.parameters, other.parameters = 0.0, 4.0
     one.settle(INTERVAL)
-    pair.root.turn()
+    pair.root.on_turn()
     other.settle(2)
-    pair.root.turn()
+    pair.root.on_turn()
     one.settle(1)
     assert pair.root.rounds == 1
     assert one.parameters == pytest.approx(4.0 * 2 / 12)
@@ -207,22 +207,22 @@ def test_a_round_that_another_group_has_begun_is_joined_before_the_interval_is_o
 def test_a_group_that_has_used_nothing_since_has_nothing_to_contribute(pair: Pair) -> None:
     one, other = pair.groups
     one.settle(INTERVAL)
-    pair.root.turn()
+    pair.root.on_turn()
     other.settle(0)
-    pair.root.turn()
+    pair.root.on_turn()
     assert other.average.contributed == 0
-    assert pair.root.rejected.count == 0
+    assert pair.line.rejected.count == 0
 
 
 @in_step
 def test_in_step_a_group_waits_for_its_average_and_contributes_by_the_interval_alone(pair: Pair) -> None:
     one, other = pair.groups
     assert not one.settle(INTERVAL)
-    pair.root.turn()
+    pair.root.on_turn()
     assert other.settle(INTERVAL - 1)
     assert not one.settle(0)
     assert not other.settle(1)
-    pair.root.turn()
+    pair.root.on_turn()
     assert one.settle(0)
     assert other.settle(0)
     assert one.parameters.tobytes() == other.parameters.tobytes()
@@ -241,11 +241,11 @@ def test_in_step_a_group_waits_so_long_and_trains_on_until_its_average_comes(
     assert not one.settle(0)
     now += 1
     assert one.settle(0)
-    pair.root.turn()
+    pair.root.on_turn()
     one.parameters = 1.0
     assert one.settle(INTERVAL), "what it has contributed is still on its way, and it has waited for that"
     assert not other.settle(INTERVAL)
-    pair.root.turn()
+    pair.root.on_turn()
     assert not one.settle(0), "what is due now is waited for anew"
     assert (one.average.contributed, one.average.adoptions) == (2, 1)
     assert one.parameters == pytest.approx(3.0), "the average, and what was learned meanwhile"
@@ -272,7 +272,7 @@ def test_where_nothing_was_learned_meanwhile_the_average_is_adopted_bit_by_bit(p
     for group in pair.groups:
         group.parameters = rng.standard_normal(len(group.parameters)).astype(np.float32)
         group.settle(INTERVAL)
-    pair.root.turn()
+    pair.root.on_turn()
     average = pair.line.latest()
     assert average is not None
     pair.groups[0].settle(0)
@@ -284,11 +284,11 @@ def test_a_late_group_adopts_the_newest_average_that_it_is_part_of(pair: Pair) -
     one.parameters, other.parameters = 0.0, 4.0
     one.settle(INTERVAL)
     other.settle(INTERVAL)
-    pair.root.turn()
+    pair.root.on_turn()
     one.settle(0)
     one.parameters = 8.0
     one.settle(INTERVAL)
-    pair.root.turn()
+    pair.root.on_turn()
     other.settle(0)
     assert other.parameters == pytest.approx(2.0), "the last average, though a further round is open"
 
@@ -301,7 +301,7 @@ def test_moments_are_replaced_by_their_average_and_stay_where_the_optimizer_has_
         group.settle(INTERVAL)
     for moment in pair.groups[0].embryo.averaged_state():
         moment.fill_(50.0)
-    pair.root.turn()
+    pair.root.on_turn()
     for group in pair.groups:
         group.settle(1)
         for moment in group.embryo.averaged_state():
@@ -314,7 +314,7 @@ def test_moments_stay_a_groups_own_unless_they_are_averaged(pair: Pair) -> None:
         moment.fill_(5.0)
     one.settle(INTERVAL)
     other.settle(INTERVAL)
-    pair.root.turn()
+    pair.root.on_turn()
     one.settle(1)
     assert all(torch.equal(moment, torch.full_like(moment, 5.0)) for moment in one.embryo.averaged_state())
 
@@ -323,15 +323,15 @@ def test_parameters_that_are_not_finite_spoil_no_other_group(pair: Pair) -> None
     one, other = pair.groups
     one.parameters, other.parameters = float("nan"), 4.0
     one.settle(INTERVAL)
-    pair.root.turn()
+    pair.root.on_turn()
     other.settle(INTERVAL)
-    pair.root.turn()
+    pair.root.on_turn()
     assert len(pair.line.events) == 1
     one.settle(0)
     assert one.average.adoptions == 0
     one.parameters = 2.0
     one.settle(INTERVAL)
-    pair.root.turn()
+    pair.root.on_turn()
     for group in pair.groups:
         group.settle(0)
         assert group.parameters == pytest.approx(3.0)
@@ -354,7 +354,7 @@ def test_a_round_takes_no_memory_of_the_size_of_the_parameters(pair: Pair) -> No
         tracemalloc.start()
         for group in pair.groups:
             group.settle(INTERVAL)
-        pair.root.turn()
+        pair.root.on_turn()
         for group in pair.groups:
             group.settle(1)
         peaks.append(tracemalloc.get_traced_memory()[1])

@@ -46,9 +46,9 @@ class Goal(gymnasium.Wrapper):
 
 LIMITS = {
     "deaf_s": "tianji_cli.signals:C_CALL_GRACE_S",
-    "evaluator_start_s": "tianji_cli.root.shutdown:START_S",
-    "late_s": "tianji_cli.root.announcements:LATE_S",
-    "examiner_hangs_s": "tianji_cli.root.announcements:HANGS_S",
+    "evaluator_start_s": "tianji_cli.root.observers.hangs:START_S",
+    "late_s": "tianji_cli.root.observers.hangs:LATE_S",
+    "examiner_hangs_s": "tianji_cli.root.observers.hangs:HANGS_S",
 }
 """Limits that no config sets, and where the command has them."""
 

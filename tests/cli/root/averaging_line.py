@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
-from tianji_cli.root.averaging import ParameterAveraging
+from tianji_cli.root.observers.averaging import ParameterAveraging
 from tianji_cli.wire.parameters import Average, Contribution, average_layout, contribution_layout
+from tianji_cli.wire.reports import Rejected
 from tianji_transports.core import Full
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Channel, Slot, Wiring
@@ -27,6 +30,8 @@ class AveragingLine:
 
     Attributes:
         events: what the averaging has told the user.
+        noted: rounds and missed ones that the overview was told of.
+        rejected: what was not of this job.
     """
 
     def __init__(self, groups: int = 2, values: int = 4, wait_s: float = 1000.0) -> None:
@@ -40,13 +45,28 @@ class AveragingLine:
         self.root = InprocTransport(wiring, ROOT)
         self.learners = [InprocTransport(wiring, rank) for rank in ranks]
         self.events: list[str] = []
-        self.averaging = ParameterAveraging(
-            self.root,
-            {rank: rank - 1 for rank in ranks},
-            job=JOB,
-            wait_s=wait_s,
+        self.noted: list[tuple[int, list[int]]] = []
+        self.rejected = Rejected()
+        job: Any = SimpleNamespace(
+            config=SimpleNamespace(distribution=SimpleNamespace(sync_wait_s=wait_s)),
+            learners={rank: rank - 1 for rank in ranks},
+            outcome=None,
+            rejected=self.rejected,
             event=self.events.append,
+            overview=SimpleNamespace(
+                note_averaging=lambda rounds, missed: self.noted.append((rounds, list(missed)))
+            ),
         )
+        self.averaging = ParameterAveraging(job, self.root, JOB)
+
+    def turn(self) -> None:
+        """Let the root work on what has come."""
+        self.averaging.on_turn()
+
+    def lose(self, rank: int) -> None:
+        """Let a learner be dead."""
+        worker: Any = SimpleNamespace(spec=SimpleNamespace(rank=rank))
+        self.averaging.on_exit(worker)
 
     def contribute(
         self,

@@ -10,7 +10,7 @@ from cli.root.averaging_line import JOB, AveragingLine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tianji_cli.root.averaging import merge_statistics
+from tianji_cli.root.observers.averaging import merge_statistics
 from tianji_cli.wire.parameters import Contribution, contribution_layout
 
 Open = Callable[..., AveragingLine]
@@ -32,32 +32,32 @@ def averaging() -> Iterator[Open]:
 def expire(line: AveragingLine) -> None:
     """Let the open round's time be up."""
     line.averaging.deadline = time.monotonic()
-    assert line.averaging.turn()
+    line.turn()
 
 
 def test_a_round_is_over_when_every_group_has_contributed(averaging: Open) -> None:
     line = averaging(3)
     for group in range(2):
         line.contribute(group, group)
-    assert line.averaging.turn()
+    line.turn()
     opened = line.latest()
     assert opened is not None
     assert (opened.round, opened.is_open, opened.contributors) == (0, True, 0)
     line.contribute(2, 2.0)
-    assert line.averaging.turn()
+    line.turn()
     average = line.latest()
     assert average is not None
     assert (average.round, average.is_open, average.contributors) == (1, False, 3)
     assert average.taken.tolist() == [1, 1, 1]
     assert line.mean() == [1.0] * 4
-    assert not line.averaging.turn()
+    line.turn()
 
 
 def test_groups_weigh_as_much_as_the_samples_they_used(averaging: Open) -> None:
     line = averaging(2)
     line.contribute(0, [0.0, 4.0, -4.0, 8.0], weight=300.0)
     line.contribute(1, [4.0, 0.0, 4.0, 0.0], weight=100.0)
-    line.averaging.turn()
+    line.turn()
     assert line.mean() == [1.0, 3.0, -2.0, 6.0]
 
 
@@ -66,7 +66,7 @@ def test_what_is_alike_in_all_groups_stays_as_it_is_bit_by_bit(averaging: Open) 
     alike = np.random.default_rng(1).standard_normal(4).astype(np.float32).tolist()
     for group, weight in enumerate((3.0, 7.0, 11.0)):
         line.contribute(group, alike, weight=weight)
-    line.averaging.turn()
+    line.turn()
     assert line.mean() == alike
 
 
@@ -77,7 +77,7 @@ def test_a_variance_over_groups_has_what_their_means_are_apart(averaging: Open) 
         mean = 10_000.0 + 2.0 * group
         values = [count, mean, 1.0 + group, 8.0 * group]
         line.contribute(group, values, weight=1.0 + 2.0 * group, statistics=(1, 1, 0))
-    line.averaging.turn()
+    line.turn()
     merged = 0.75 * 1.0 + 0.25 * 2.0 + 0.75 * 0.25 * 2.0**2
     assert line.mean() == [150.0, 10_000.5, merged, 6.0], "parameters go by uses"
 
@@ -87,7 +87,7 @@ def test_what_float32_cannot_say_of_means_is_merged_with_them(averaging: Open) -
     for group, mean in enumerate(far):
         values = [1.0, mean, 1.0, float(mean - np.float32(mean)), 8.0 * group]
         line.contribute(group, values, statistics=(1, 1, 1))
-    line.averaging.turn()
+    line.turn()
     _, mean, variance, rest, parameter = line.mean()
     assert (mean + rest, variance, parameter) == (1.7e9 + 65.0, 26.0, 4.0)
 
@@ -96,7 +96,7 @@ def test_statistics_of_nothing_are_as_they_were(averaging: Open) -> None:
     line = averaging(2)
     for group in range(2):
         line.contribute(group, [0.0, 0.0, 1.0, 7.0], statistics=(1, 1, 0))
-    line.averaging.turn()
+    line.turn()
     assert line.mean() == [0.0, 0.0, 1.0, 7.0]
 
 
@@ -142,7 +142,7 @@ def test_the_mean_does_not_depend_on_who_comes_first(parts: list[tuple[float, fl
         for group in order:
             value, weight = parts[group]
             line.contribute(group, value, weight)
-            line.averaging.turn()
+            line.turn()
         means.append(line.mean())
         line.close()
     assert means[0] == means[1]
@@ -154,7 +154,7 @@ def test_who_is_late_is_left_out_reported_and_taken_into_the_next_round(averagin
     line = averaging(3)
     for group in range(2):
         line.contribute(group, 2.0)
-    line.averaging.turn()
+    line.turn()
     expire(line)
     assert line.mean() == [2.0] * 4
     assert line.averaging.missed == [0, 0, 1]
@@ -162,28 +162,29 @@ def test_who_is_late_is_left_out_reported_and_taken_into_the_next_round(averagin
     assert len(line.events) == 1
 
     line.contribute(2, 8.0)
-    assert line.averaging.turn()
+    line.turn()
     for group in range(2):
         line.contribute(group, 2.0, number=2)
-    assert line.averaging.turn()
+    line.turn()
     assert line.mean() == [4.0] * 4
     average = line.latest()
     assert average is not None
     assert average.taken.tolist() == [2, 2, 1]
     assert (line.averaging.rounds, line.averaging.missed) == (2, [0, 0, 1])
+    assert line.noted[-1] == (2, [0, 0, 1]), "the overview knows it, too"
 
 
 def test_a_group_by_itself_closes_no_round_and_who_lets_it_wait_is_reported_once(averaging: Open) -> None:
     line = averaging(3)
     line.contribute(0, 0.0)
-    line.averaging.turn()
+    line.turn()
     expire(line)
     assert line.averaging.rounds == 0
     assert line.averaging.deadline == float("inf"), "nothing to wake up for"
     assert line.averaging.missed == [0, 1, 1]
     assert ["group 1 is late" in event for event in line.events] == [True, False]
     line.contribute(1, 6.0)
-    line.averaging.turn()
+    line.turn()
     expire(line)
     assert line.mean() == [3.0] * 4
     assert (line.averaging.rounds, line.averaging.missed) == (1, [0, 1, 1])
@@ -194,7 +195,7 @@ def test_who_is_late_again_and_again_is_counted_and_not_reported_every_time(aver
     for number in range(1, 21):
         for group in range(2):
             line.contribute(group, 2.0, number=number)
-        line.averaging.turn()
+        line.turn()
         expire(line)
     assert line.averaging.missed == [0, 0, 20]
     assert len(line.events) == 1
@@ -207,28 +208,28 @@ def test_the_time_of_a_round_begins_with_its_second_contribution(averaging: Open
     for group in range(3):
         before = time.monotonic()
         line.contribute(group, 1.0)
-        line.averaging.turn()
+        line.turn()
         deadlines.append(line.averaging.deadline)
         if group < 2:
             assert before + 50.0 <= deadlines[-1] <= time.monotonic() + 50.0
     assert deadlines[0] < deadlines[1] == deadlines[2]
     line.contribute(3, 1.0)
-    line.averaging.turn()
+    line.turn()
     assert line.averaging.deadline == float("inf")
 
 
 def test_nobody_waits_for_a_lost_group_whose_contribution_still_counts(averaging: Open) -> None:
     line = averaging(3)
     line.contribute(2, 6.0)
-    line.averaging.turn()
-    line.averaging.lose(3)
+    line.turn()
+    line.lose(3)
     line.contribute(0, 0.0)
     line.contribute(1, 0.0)
-    assert line.averaging.turn()
+    line.turn()
     assert line.mean() == [2.0] * 4
     line.contribute(0, 1.0, number=2)
     line.contribute(1, 1.0, number=2)
-    assert line.averaging.turn()
+    line.turn()
     assert line.mean() == [1.0] * 4
     assert (line.averaging.rounds, line.averaging.missed) == (2, [0, 0, 0])
 
@@ -236,24 +237,24 @@ def test_nobody_waits_for_a_lost_group_whose_contribution_still_counts(averaging
 def test_a_round_that_waited_for_a_lost_group_alone_is_over(averaging: Open) -> None:
     line = averaging(2)
     line.contribute(0, 3.0)
-    line.averaging.turn()
-    line.averaging.lose(2)
-    assert line.averaging.turn()
+    line.turn()
+    line.lose(2)
+    line.turn()
     assert line.mean() == [3.0] * 4
 
 
 def test_values_that_are_not_finite_are_left_out_reported_and_keep_nobody_waiting(averaging: Open) -> None:
     line = averaging(2)
     line.contribute(1, [1.0, float("nan"), 1.0, 1.0])
-    line.averaging.turn()
+    line.turn()
     told = line.latest(1)
     assert told is not None
     assert (told.taken.tolist(), told.contributors) == ([0, 1], 0)
     assert line.events == ["the parameters of group 1 are not finite: they are left out of the average"]
     line.contribute(0, 5.0)
-    line.averaging.turn()
+    line.turn()
     line.contribute(1, 7.0, number=2)
-    line.averaging.turn()
+    line.turn()
     assert line.mean() == [6.0] * 4
 
 
@@ -261,26 +262,26 @@ def test_a_second_contribution_in_one_round_is_refused(averaging: Open) -> None:
     line = averaging(3)
     line.contribute(0, 0.0)
     line.contribute(0, 100.0, number=2)
-    line.averaging.turn()
-    assert line.averaging.rejected.count == 1
-    assert "again in one round" in line.averaging.rejected.first
+    line.turn()
+    assert line.rejected.count == 1
+    assert "again in one round" in line.rejected.first
     line.contribute(1, 0.0)
     line.contribute(2, 3.0)
-    line.averaging.turn()
+    line.turn()
     assert line.mean() == [1.0] * 4
 
 
 def test_what_is_no_contribution_of_this_job_is_refused_and_counted(averaging: Open) -> None:
     line = averaging(2)
     line.push(0, b"too short")
-    line.averaging.turn()
+    line.turn()
     line.contribute(0, 1.0, job=JOB + 1)
-    line.averaging.turn()
-    assert line.averaging.rejected.count == 2
+    line.turn()
+    assert line.rejected.count == 2
     assert line.latest() is None
     line.contribute(0, 1.0)
     line.contribute(1, 3.0)
-    line.averaging.turn()
+    line.turn()
     assert line.mean() == [2.0] * 4
 
 
@@ -292,7 +293,7 @@ def test_a_round_takes_no_memory_of_the_size_of_a_contribution(averaging: Open) 
         for group in range(2):
             line.contribute(group, 1.0, number=number)
         tracemalloc.start()
-        line.averaging.turn()
+        line.turn()
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert max(peaks) < values, "a quarter of a contribution's bytes"

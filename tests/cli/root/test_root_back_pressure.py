@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cli.root.stub_job import stub_job
+
 from tianji_cli.plan.plan import Plan, PlannedProcess
-from tianji_cli.root.announcements import Announcements
 from tianji_cli.root.bottleneck import BackPressure, Receiver, bound_by
+from tianji_cli.root.observers.announcements import Announcements
 from tianji_cli.wire.messages import Report
 from tianji_cli.wire.reports import ActorReport
 
@@ -86,7 +88,7 @@ def test_over_the_whole_session_all_the_time_that_actors_were_there_counts() -> 
 
 def test_the_role_is_named_to_the_user_once() -> None:
     said: list[str] = []
-    announcements = Announcements(plan(), said.append)
+    announcements = Announcements(stub_job(plan(), said))
     for waits_for in (None, Receiver("tape", 1), Receiver("tape", 1), None, Receiver("tape", 1)):
         announcements.check_waiting(waits_for)
     assert said == ["actors wait for tape (group 1), which claims its fragments too slowly or not at all"]

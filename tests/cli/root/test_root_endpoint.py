@@ -1,20 +1,23 @@
-"""The root's endpoint: opened by the wiring it is told, slept at, and a failure of it ends no process."""
+"""The root's endpoint: opened by the wiring it is told, and slept at."""
 
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
 from tianji_cli.plan.plan import Plan, PlannedProcess
-from tianji_cli.root.averaging import ParameterAveraging
 from tianji_cli.root.endpoint import RootEndpoint
+from tianji_cli.root.observers.averaging import ParameterAveraging
 from tianji_cli.wire.address import JobKey
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.parameters import Contribution, average_layout, contribution_layout
 from tianji_cli.wire.records import job_number
-from tianji_transports.core import EngineOptions, Full, Transport
+from tianji_transports.core import EngineOptions, Full
+from tianji_transports.errors import TransportError
 from tianji_transports.wiring import Channel, Slot, Wiring
 from tianji_transports.zmq.transport import ZmqTransport
 
@@ -32,10 +35,6 @@ def plan(engine: str) -> Plan:
     return Plan(tuple(processes), engine, engine)
 
 
-def parameter_averaging(transport: Transport, groups: Mapping[int, int], job: int) -> ParameterAveraging:
-    return ParameterAveraging(transport, groups, job, wait_s=1000.0, event=lambda _: None)
-
-
 @pytest.fixture
 def control() -> Iterator[ControlServer]:
     server = ControlServer(JobKey.new())
@@ -45,7 +44,7 @@ def control() -> Iterator[ControlServer]:
 
 @pytest.fixture
 def averaging() -> Iterator[RootEndpoint]:
-    made = RootEndpoint(plan("zmq"), EngineOptions(), parameter_averaging)
+    made = RootEndpoint(plan("zmq"), EngineOptions())
     yield made
     made.close()
 
@@ -54,7 +53,15 @@ def test_a_contribution_wakes_the_root_and_is_averaged(
     averaging: RootEndpoint, control: ControlServer
 ) -> None:
     assert averaging.address == {}
-    averaging.open(WIRING)
+    job: Any = SimpleNamespace(
+        config=SimpleNamespace(distribution=SimpleNamespace(sync_wait_s=1000.0)),
+        learners={1: 0, 2: 1},
+        overview=SimpleNamespace(note_averaging=lambda *_: None),
+    )
+    transport = averaging.open(WIRING)
+    assert transport is not None
+    observer = ParameterAveraging(job, transport, job_number(WIRING.job))
+    assert averaging.open(WIRING) is None, "the learner was restarted"
     with ZmqTransport(WIRING, 1) as one, ZmqTransport(WIRING, 2) as other:
         addresses = {**averaging.address, 1: one.address, 2: other.address}
         averaging.connect(addresses)
@@ -64,7 +71,7 @@ def test_a_contribution_wakes_the_root_and_is_averaged(
                 loan := learner.loan(0, CONTRIBUTIONS, contribution_layout(VALUES).nbytes), Full
             ):
                 averaging.sleep(time.monotonic() + 0.01, control, ())
-                averaging.turn()
+                observer.on_turn()
                 learner.wait(0.01)
             contribution = Contribution(loan.memory)
             contribution.values[...] = group
@@ -73,30 +80,26 @@ def test_a_contribution_wakes_the_root_and_is_averaged(
         version = 0
         while version < 2:
             averaging.sleep(time.monotonic() + 20.0, control, ())
-            averaging.turn()
+            observer.on_turn()
             if (claim := one.latest(AVERAGE, version)) is not None:
                 version = claim.version
                 claim.release()
     assert averaging.rejected == (0, "")
-    assert averaging.failure == ""
-
-
-def test_what_the_root_cannot_open_is_said_and_not_raised(control: ControlServer) -> None:
-    averaging = RootEndpoint(plan("no-such-engine"), EngineOptions(), parameter_averaging)
-    averaging.open(WIRING)
-    assert averaging.failure.startswith("the root cannot reach the groups: ")
-    averaging.turn()
-    averaging.sleep(time.monotonic() + 0.01, control, ())
-    averaging.close()
 
 
 def test_a_root_without_an_endpoint_sleeps_at_the_control_channel_alone(
     averaging: RootEndpoint, control: ControlServer
 ) -> None:
     averaging.sleep(time.monotonic() + 0.01, control, ())
-    averaging.turn()
-    averaging.lose({1})
-    assert (averaging.failure, averaging.rejected, averaging.address) == ("", (0, ""), {})
+    assert (averaging.rejected, averaging.address) == ((0, ""), {})
+
+
+def test_what_cannot_be_opened_leaves_a_root_without_an_endpoint(control: ControlServer) -> None:
+    endpoint = RootEndpoint(plan("no-such-engine"), EngineOptions())
+    with pytest.raises(TransportError):
+        endpoint.open(WIRING)
+    endpoint.sleep(time.monotonic() + 0.01, control, ())
+    endpoint.close()
 
 
 @pytest.mark.usefixtures("control")
@@ -107,6 +110,7 @@ def test_nobody_connects_to_an_endpoint_that_averages_no_more(averaging: RootEnd
     for address in addresses:
         socket.create_connection(address, 20).close()
     averaging.finish()
+    assert averaging.open(WIRING) is None
     for address in addresses:
         with pytest.raises(TimeoutError):
             socket.create_connection(address, 0.2)

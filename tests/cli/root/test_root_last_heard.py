@@ -1,7 +1,7 @@
 import pytest
 
-from tianji_cli.root import announcements as silence
-from tianji_cli.root.announcements import LATE_S, LastHeard
+from tianji_cli.root.observers import hangs as silence
+from tianji_cli.root.observers.hangs import LATE_S, LastHeard
 
 
 class Clock:

@@ -3,11 +3,13 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from cli.root.stub_job import stub_job
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,8 +24,9 @@ from tianji_cli.files.lineage import ROUND, Lineage
 from tianji_cli.plan.graph import MEMBERS, TAKEOVERS
 from tianji_cli.plan.plan import make_plan
 from tianji_cli.roles.learner.parallel.member import PopulationMember, StateMemory, TakeoverError
-from tianji_cli.root.population import Comparison, Standings, choose, members_of
+from tianji_cli.root.observers.population import Comparison, Standings, choose, members_of
 from tianji_cli.wire.members import member_layout
+from tianji_cli.wire.reports import Rejected
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Channel, Wiring
 
@@ -111,19 +114,28 @@ class Line:
         channels += [Channel(TAKEOVERS, rank, (0,), nbytes) for rank in learners]
         wiring = Wiring(f"population-{next(_numbers)}", tuple(channels))
         self.root = InprocTransport(wiring, 0)
+        self.lost: list[int] = []
+        self.root.peer_lost = self.lost.append  # type: ignore[method-assign]  # Its endpoint here lives on.
         self.ends = [InprocTransport(wiring, rank) for rank in learners]
         self.told: list[tuple[int, Any]] = []
         self.events: list[str] = []
         first = members_of(config, None)
-        self.standings = Standings(
-            config,
+        ranks = {group: {p.rank for p in plan.trainers if p.group == group} for group in plan.groups}
+        self.job = stub_job(
             plan,
-            first,
-            Lineage(place),
-            self,
-            self.events.append,  # type: ignore[arg-type]
+            self.events,
+            config=config,
+            spec=SimpleNamespace(members=first),
+            control=self,
+            learners=learners,
+            rejected=Rejected(),
+            overview=SimpleNamespace(population=None),
+            members=SimpleNamespace(registered=set().union(*ranks.values())),
+            lost={},
+            ranks_of=ranks.get,
         )
-        self.comparison = Comparison(self.root, learners, JOB, standings=self.standings)
+        self.standings = Standings(self.job, Lineage(place))
+        self.comparison = Comparison(self.job, self.standings, self.root, JOB)
         self.members = [
             PopulationMember(
                 end,
@@ -146,6 +158,24 @@ class Line:
 
     def settle(self, group: int, env_steps: int, mean: float | None, version: int = 1) -> bool:
         return self.members[group].settle(env_steps, Played(mean), version)
+
+    def turn(self) -> None:
+        """Let the root work until nothing is left that it can do now."""
+        for _ in range(4):
+            self.comparison.on_turn()
+
+    def lose(self, group: int) -> None:
+        """Let a member's learner be dead."""
+        rank = next(rank for rank, one in self.job.learners.items() if one == group)
+        worker: Any = SimpleNamespace(spec=SimpleNamespace(rank=rank))
+        self.job.members.registered -= self.job.ranks_of(group)
+        self.standings.on_exit(worker)
+        self.comparison.on_exit(worker)
+        assert self.lost[-1] == rank
+
+    def bring_back(self, group: int) -> None:
+        """Let all processes of a member have registered again."""
+        self.job.members.registered |= self.job.ranks_of(group)
 
     def close(self) -> None:
         for end in (self.root, *self.ends):
@@ -187,8 +217,7 @@ def test_the_worse_member_takes_over_the_better_one_as_it_was_when_it_was_compar
     assert line.settle(0, 100, 10.0)
     assert line.settle(1, 100, 20.0)
     fill(line.embryos[1], 99)
-    while line.comparison.turn():
-        pass
+    line.turn()
     assert line.settle(0, 150, 11.0, version=5)
     taken = line.members[0].take_takeover()
     assert taken is not None
@@ -213,13 +242,13 @@ def test_the_worse_member_takes_over_the_better_one_as_it_was_when_it_was_compar
 
 def test_nobody_is_compared_before_all_have_come_an_interval_far(line: Line) -> None:
     assert line.settle(0, 99, 1.0)
-    assert not line.comparison.turn()
+    line.turn()
     assert line.settle(0, 100, 1.0)
     assert line.settle(0, 500, 1.0), "a member that is ahead trains on"
-    line.comparison.turn()
+    line.turn()
     assert line.standings.rounds == 0
     assert line.settle(1, 100, 2.0)
-    line.comparison.turn()
+    line.turn()
     assert line.standings.rounds == 1
 
 
@@ -228,8 +257,7 @@ def test_in_step_a_member_waits_for_what_comes_of_a_comparison(line: Line) -> No
     assert line.settle(0, 99, 1.0)
     assert not line.settle(0, 100, 1.0)
     assert not line.settle(1, 100, 2.0)
-    while line.comparison.turn():
-        pass
+    line.turn()
     assert line.settle(0, 100, 1.0)
     assert line.members[0].take_takeover() is not None
     assert line.settle(1, 100, 2.0)
@@ -239,8 +267,7 @@ def test_in_step_a_member_waits_for_what_comes_of_a_comparison(line: Line) -> No
 def test_a_member_without_an_episode_is_neither_copied_nor_replaced(line: Line) -> None:
     line.settle(0, 100, None)
     line.settle(1, 100, 2.0)
-    while line.comparison.turn():
-        pass
+    line.turn()
     assert line.standings.rounds == 1
     assert line.standings.standing().takeovers == 0
 
@@ -249,15 +276,12 @@ def test_the_rest_are_compared_when_a_member_has_died_and_it_comes_back_as_a_cop
     fill(line.embryos[1], 5)
     expected = known(line.embryos[1])
     line.settle(1, 100, 2.0)
-    line.comparison.turn()
-    line.comparison.lose(next(rank for rank, group in line.comparison._groups.items() if group == 0))
-    line.standings.note_death(0)
-    while line.comparison.turn():
-        pass
+    line.turn()
+    line.lose(0)
+    line.turn()
     assert line.standings.rounds == 1
-    line.standings.returned.add(0)
-    while line.comparison.turn():
-        pass
+    line.bring_back(0)
+    line.turn()
     assert line.settle(0, 80, None, version=9)
     assert known(line.embryos[0]) == expected
     assert line.members[0].take_takeover() is not None
@@ -265,25 +289,19 @@ def test_the_rest_are_compared_when_a_member_has_died_and_it_comes_back_as_a_cop
     assert line.members[0].takeovers[-1]["env_steps"] == 80
     # An interval is of its own env steps: those of the learner before it are none.
     line.settle(0, 170, 1.0)
-    assert not line.comparison.turn()
-
-
-def learner_of(line: Line, group: int) -> int:
-    return next(rank for rank, one in line.comparison._groups.items() if one == group)
+    line.turn()
 
 
 def kill(line: Line, group: int) -> None:
     """Lose a member, and have it there again."""
-    line.comparison.lose(learner_of(line, group))
-    line.standings.note_death(group)
-    line.comparison.turn()
-    line.standings.returned.add(group)
+    line.lose(group)
+    line.turn()
+    line.bring_back(group)
 
 
 def test_a_member_that_dies_before_anybody_has_shown_anything_begins_with_its_checkpoint(line: Line) -> None:
     kill(line, 0)
-    while line.comparison.turn():
-        pass
+    line.turn()
     assert line.settle(0, 10, None)
     assert line.members[0].take_takeover() is None
     assert "member 0 is there again: it begins with its last checkpoint" in line.events[-1]
@@ -293,10 +311,9 @@ def test_a_member_comes_back_as_a_copy_of_one_that_has_no_score_yet(line: Line) 
     fill(line.embryos[1], 5)
     expected = known(line.embryos[1])
     line.settle(1, 100, None)
-    line.comparison.turn()
+    line.turn()
     kill(line, 0)
-    while line.comparison.turn():
-        pass
+    line.turn()
     assert line.settle(0, 10, None)
     assert known(line.embryos[0]) == expected
     told = line.standings.hyperparameters[0]
@@ -308,14 +325,12 @@ def test_what_a_member_had_sent_before_it_died_is_of_no_round_of_its_successor(l
     assert not line.settle(0, 100, 1.0)
     kill(line, 0)
     line.members[0]._outstanding = False  # Its successor's is another one.
-    while line.comparison.turn():
-        pass
+    line.turn()
     assert line.settle(0, 100, None)
     assert not line.settle(0, 200, 3.0)
     assert not line.settle(1, 100, 2.0)
-    while line.comparison.turn():
-        pass
-    assert line.comparison.rejected.count == 0
+    line.turn()
+    assert line.job.rejected.count == 0
     assert line.standings.rounds == 1
     assert line.settle(0, 200, 3.0)
     assert line.settle(1, 100, 2.0)
@@ -366,7 +381,7 @@ def test_a_session_goes_on_counting_takeovers_of_the_members_that_it_has(tmp_pat
     said = [{"group": group, "from": source, "hyperparameters": {}} for group, source in ((1, 0), (7, 1))]
     lineage.add(ROUND, round=1, members=said)
     config = config_of(tmp_path)
-    nobody: Any = None
-    standings = Standings(config, make_plan(config), members_of(config, None), lineage, nobody, nobody)
+    spec = SimpleNamespace(members=members_of(config, None))
+    standings = Standings(stub_job(make_plan(config), [], config=config, spec=spec), lineage)
     assert [(one.takeovers, one.parent) for one in standings.standing().members] == [(0, None), (1, 0)]
     assert standings.rounds == 1

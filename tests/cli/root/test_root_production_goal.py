@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,15 +11,19 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.files.counters import ProductionFile, ProductionPage
 from tianji_cli.files.saved import Progress
 from tianji_cli.plan.plan import Host, make_plan
-from tianji_cli.root import goals as production_goal
-from tianji_cli.root.goals import ProductionGoal
 from tianji_cli.root.job_view import Overview
-from tianji_cli.wire.messages import Allow, Report
+from tianji_cli.root.observers import goals as production_goal
+from tianji_cli.root.observers.goals import ProductionGoal
+from tianji_cli.wire.messages import Allow, Register, Report
 from tianji_cli.wire.reports import BufferReport, LearnerReport
 
 EACH = 64 * 64  # Env steps in a fragment.
 ROLLOUT = 2 * EACH
 ACTORS = 4
+
+
+def registered(rank: int) -> Register:
+    return Register(rank=rank, incarnation=1, pid=7, address="")
 
 
 class Told:
@@ -45,7 +50,15 @@ class Job:
         self.pushed = [0] * ACTORS
         self.overview = Overview(config, self.plan, self.file, [Progress(env_steps=earlier)])
         self.control = Told()
-        self.goal = ProductionGoal(config, self.plan, self.overview, self.control)  # type: ignore[arg-type]
+        self.job: Any = SimpleNamespace(
+            config=config,
+            plan=self.plan,
+            overview=self.overview,
+            control=self.control,
+            killed=set(),
+        )
+        self.goal = ProductionGoal(self.job)
+        self.goal.on_begin()
 
     def make(self, actor: int, fragments: int, begun: int = 0) -> None:
         """Push fragments, and begin another one with so many samples."""
@@ -64,8 +77,9 @@ class Job:
         self.overview.workers[1].update(report)
 
     def look(self, killed: set[tuple[int, int]] = frozenset()) -> dict[int, int | None]:  # type: ignore[assignment]
-        self.goal.look_at = 0.0
-        self.goal.check(killed)
+        self.job.killed = set(killed)
+        self.goal.deadline = 0.0
+        self.goal.on_turn()
         return self.control.fragments
 
 
@@ -117,14 +131,14 @@ def test_what_was_received_of_a_killed_actor_counts() -> None:
 
 def test_an_actor_that_is_restarted_is_told_too() -> None:
     job = Job(4 * EACH)
-    job.goal.register(2)
+    job.goal.on_message(registered(2))
     assert job.control.fragments == {}
     for actor in range(ACTORS):
         job.make(actor, 0, begun=1)
     job.look()
     job.control.fragments.clear()
-    job.goal.register(2)
-    job.goal.register(1)  # The learner makes no fragments.
+    job.goal.on_message(registered(2))
+    job.goal.on_message(registered(1))  # The learner makes no fragments.
     assert job.control.fragments == {2: 0}
 
 
@@ -136,7 +150,7 @@ def test_all_go_on_for_good_if_what_suffices_does_not_arrive(monkeypatch: pytest
     monkeypatch.setattr(production_goal, "STALL_S", -1.0)
     monkeypatch.setattr(Overview, "session_train_s", -1.0)
     assert job.look() == dict.fromkeys(ALL)
-    assert job.goal.look_at == float("inf")
+    assert job.goal.deadline == float("inf")
 
 
 def test_counters_are_looked_at_the_more_often_the_sooner_the_goal_may_be_reached(
@@ -148,8 +162,8 @@ def test_counters_are_looked_at_the_more_often_the_sooner_the_goal_may_be_reache
     for now, made in ((10.0, 0), (10.2, 4), (11.0, 8), (11.25, 12)):
         monkeypatch.setattr("time.monotonic", lambda now=now: now)
         job.make(0, made - sum(job.pushed))
-        job.goal.check(())
-        looks.append(round(job.goal.look_at - now, 3))
+        job.goal.on_turn()
+        looks.append(round(job.goal.deadline - now, 3))
     half_way_s = 4 / 8 / 2
     assert looks == [0.5, 0.3, half_way_s, 0.02]
     assert job.control.fragments == {}
@@ -165,5 +179,5 @@ def test_what_earlier_sessions_received_counts() -> None:
 
 def test_in_step_and_without_the_rule_nothing_is_counted() -> None:
     in_step = Job(4 * EACH, 'distribution.mode="sync"', "distribution.actor.num=2")
-    assert in_step.goal.look_at == float("inf")
-    assert Job(4 * EACH, "experiment.stop={wall_s=5}").goal.look_at == float("inf")
+    assert in_step.goal.deadline == float("inf")
+    assert Job(4 * EACH, "experiment.stop={wall_s=5}").goal.deadline == float("inf")

@@ -22,8 +22,7 @@ from tianji_cli.files.saved import BEST, EVALUATED, LAST
 from tianji_cli.main import main
 from tianji_cli.plan.plan import Host, make_plan
 from tianji_cli.root import session
-from tianji_cli.root.session import RunRequest, _begin, _key_file, _production_file
-from tianji_cli.root.trackers import TrackerProcesses
+from tianji_cli.root.session import RunRequest, SessionRecord, _key_file, _production_file
 from tianji_cli.telemetry.machine import last_session, note_session
 from tianji_cli.telemetry.telemetry import Display, Telemetry
 from tianji_transports.zmq.door import borrowed, listening
@@ -55,7 +54,7 @@ def begin(run: RunDirectory, moment: int, *, full: bool) -> None:
     telemetry = Telemetry(run, Display(), 100)
     request = RunRequest(job, run, resumed=True, changes=("its evaluations are others",))
     sys.addaudithook(ends)
-    _begin(request, 2, 100, telemetry, TrackerProcesses([], run, 0, print))
+    SessionRecord(request, 2, 100, telemetry).on_begin()
 
 
 def contents(run: Path) -> dict[str, Any]:

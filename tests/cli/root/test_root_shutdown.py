@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cli.root.stub_job import stub_job
 
 from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.root.shutdown import (
@@ -82,10 +83,26 @@ class StagedShutdown:
         control: Any = SimpleNamespace(
             send=lambda rank, message: self.told.append((rank, type(message).__name__))
         )
-        pool: Any = self.pool
-        self.shutdown = Shutdown(
-            plan, control, pool, saves_replay=True, give_up=self.given_up.append, event=self.said.append
+        actors = {process.rank for process in plan.carrying("actor")}
+        self.job = stub_job(
+            plan,
+            self.said,
+            config=SimpleNamespace(
+                distribution=SimpleNamespace(buffer=SimpleNamespace(save_with_checkpoint=True))
+            ),
+            control=control,
+            pool=self.pool,
+            producers=actors,
+            receivers={process.rank for process in plan.trainers} - actors,
+            members=SimpleNamespace(stopped=set()),
+            fail=self.said.append,
         )
+        deaths: Any = SimpleNamespace(lose=self.lose)
+        self.shutdown = Shutdown(self.job, deaths)
+
+    def lose(self, ranks: set[int], _cause: str) -> bool:
+        self.given_up.append(set(ranks))
+        return False
 
 
 def test_actors_stop_while_the_others_make_ready_and_are_killed_when_none_has_for_a_while(
@@ -135,13 +152,14 @@ def test_a_buffer_has_time_to_save_and_a_learner_less_to_stop(monkeypatch: pytes
     (said,) = stage.said
     assert "to save its replay" in said
     assert shutdown.deadline == began + SAVE_LIMIT_S
-    shutdown.stopped.add(1)
+    stage.job.members.stopped.add(1)
     assert not shutdown.all_are_gone()
     assert stage.told[1:] == [(2, "Stop")]
     assert shutdown.deadline == stage.now + STOP_LIMIT_S
     stage.now = shutdown.deadline
     assert not shutdown.all_are_gone()
     assert stage.given_up == stage.killed == [{2}]
+    assert stage.said[1:] == ["learner (group 0) did not stop in time and was killed"]
     stage.pool.ranks = set()
     assert shutdown.all_are_gone()
     assert shutdown.deadline == float("inf")

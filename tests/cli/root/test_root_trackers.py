@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tianji_cli.files.rundir import RunDirectory
-from tianji_cli.root.trackers import TrackerProcesses
+from tianji_cli.root.observers.trackers import TrackerProcesses
 
 SOURCE = """
 import os, signal, sys

@@ -1,4 +1,4 @@
-"""Stop rules that the root checks, and the number of fragments that actors may still begin.
+"""Stop rules of a job, and the number of fragments that actors may still begin.
 
 A run is over when its learners have *received* ``stop.env_steps``. If actors went on until then, their
 samples in flight would come on top: with 200 actors, most of another run. So production stops once the
@@ -9,42 +9,70 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
-from tianji_cli.config.schema import JobConfig
-from tianji_cli.plan.plan import Plan
-from tianji_cli.root.job_view import Overview
-from tianji_cli.wire.control import ControlServer
-from tianji_cli.wire.messages import Allow
+from tianji_cli.root.observers.observer import Observer
+from tianji_cli.root.running_job import RunningJob
+from tianji_cli.telemetry.snapshot import Snapshot
+from tianji_cli.wire.messages import Allow, Finished, Register, Report, ToRoot
 from tianji_cli.wire.reports import Reception, Source
 
 
-class StopRules:
-    """Checks steps and time of a job; learners check the mean return, and a single learner its own steps."""
+class StopRules(Observer):
+    """Ends a job at its goal: checks steps and time, and hears of the goals that processes check themselves.
 
-    def __init__(self, config: JobConfig, overview: Overview) -> None:
-        self._stop = config.experiment.stop
-        self._several = config.distribution.groups > 1
-        self._overview = overview
+    Learners check the mean return, a single learner its own steps, and an examiner the evaluations.
+
+    Args:
+        enough: a further rule; it returns the reason to end the job, or None.
+    """
+
+    def __init__(self, job: RunningJob, enough: Callable[[Snapshot], str | None]) -> None:
+        self._job = job
+        self._enough = enough
+        self._stop = job.config.experiment.stop
+        self._several = job.config.distribution.groups > 1
+
+    def on_message(self, message: ToRoot) -> None:
+        """End the job if a process has reached its goal, or if all groups together have made the steps."""
+        match message:
+            case Finished() if message.rank in self._job.examiners:
+                self._job.finish(message.reason)
+            case Finished():
+                group = self._job.plan.processes[message.rank].group
+                if group is not None and group not in self._job.lost:
+                    self._job.finish(
+                        f"{message.reason} in group {group}" if self._several else message.reason
+                    )
+            case Report() if message.rank in self._job.learners:
+                self._finish_if(self.steps_reached())
+
+    def on_tick(self, snapshot: Snapshot) -> None:
+        """End the job if its time is up; it has failed if an actor hangs, and nothing was made since."""
+        reached = self.time_reached()
+        if reached is not None and self._job.stuck is not None and self._job.outcome is None:
+            hangs = self._job.cause(self._job.stuck, " hangs, and nothing was made or learnt since")
+            self._job.fail(f"{hangs}: {reached}")
+        self._finish_if(reached or self._enough(snapshot))
+
+    def _finish_if(self, reached: str | None) -> None:
+        if reached is not None:
+            self._job.finish(reached)
 
     def steps_reached(self) -> str | None:
         """Return the reason if all groups together have reached the steps, else None."""
         if not self._several:
             return None
         # Each learner counts its own steps, over all sessions.
-        env_steps = sum(report.env_steps for report in self._overview.learners().values())
+        env_steps = sum(report.env_steps for report in self._job.overview.learners().values())
         return self._stop.reached({"env_steps": env_steps}).get("env_steps")
 
     def time_reached(self) -> str | None:
         """Return the reason if the time is up, else None; reads the production pages of all actors."""
         if self._stop.wall_s is None:
             return None
-        return self._stop.reached({"wall_s": self._overview.session_train_s}).get("wall_s")
-
-    def attributed(self, reason: str, group: int) -> str:
-        """Add the group to a learner's reason to stop."""
-        return f"{reason} in group {group}" if self._several else reason
+        return self._stop.reached({"wall_s": self._job.overview.session_train_s}).get("wall_s")
 
 
 NEAR_S: Final = 0.02
@@ -57,22 +85,19 @@ STALL_S: Final = 2.0
 """Seconds without an arrival, although enough samples are under way, after which all actors go on."""
 
 
-class ProductionGoal:
+class ProductionGoal(Observer):
     """Decides how many further fragments each actor may begin, and tells the actors.
 
     It decides nothing in ``mode = "sync"``: there actors wait for each new version and never make more than
     one rollout for it.
-
-    Attributes:
-        look_at: time of ``time.monotonic`` at which ``check`` looks at the counters again.
     """
 
-    def __init__(self, config: JobConfig, plan: Plan, overview: Overview, control: ControlServer) -> None:
-        distribution = config.distribution
-        goal = config.experiment.stop.env_steps if distribution.mode == "async" else None
-        self._goal = math.inf if goal is None else goal - overview.earlier_env_steps
-        self._overview = overview
-        self._control = control
+    def __init__(self, job: RunningJob) -> None:
+        config, plan = job.config, job.plan
+        goal = config.experiment.stop.env_steps if config.distribution.mode == "async" else None
+        self._goal = math.inf if goal is None else goal - job.overview.earlier_env_steps
+        self._job = job
+        self._overview = job.overview
         self._carriers = [process.rank for process in plan.carrying("actor")]
         self._group_of = {actor: process.group for process in plan.processes for actor in process.actors}
         self._near_s = max(NEAR_S, plan.num_actors * LOOK_S)
@@ -82,37 +107,37 @@ class ProductionGoal:
         self._seen = -1
         self._grown_at = 0.0
         self._before = 0.0, 0.0
-        self.look_at = math.inf if goal is None else 0.0
 
-    def check(self, killed: Collection[Source]) -> None:
-        """Look at the counters if it is time, and tell the actors how many fragments they may begin.
+    def on_begin(self) -> None:
+        """Look at the counters from now on."""
+        self.deadline = 0.0 if self._goal < math.inf else math.inf
 
-        Args:
-            killed: incarnations of actors that will not finish the fragments that they have begun.
-        """
+    def on_message(self, message: ToRoot) -> None:
+        """Send a restarted actor the limit that the others have."""
+        if isinstance(message, Register) and self._held and message.rank in self._carriers:
+            self._job.control.send(message.rank, Allow(fragments=0))
+
+    def on_turn(self) -> None:
+        """Look at the counters if it is time, and tell the actors how many fragments they may begin."""
         now = time.monotonic()
-        if now < self.look_at:
+        if now < self.deadline:
             return
-        coming, samples = self._coming(killed)
+        # The killed incarnations will not finish the fragments that they have begun.
+        coming, samples = self._coming(self._job.killed)
         missing = self._goal - coming
         if self._held and self._has_stalled(now):
             self._send(None)
-            self._goal = self.look_at = math.inf
+            self._goal = self.deadline = math.inf
         elif missing <= 0:
             if not self._held:
                 self._held, self._grown_at = True, now
                 self._send(0)
-            self.look_at = now + FAR_S
+            self.deadline = now + FAR_S
         elif self._held:
             self._send(1, math.ceil(missing / samples))
-            self.look_at = now + FAR_S  # The counters then include what the actors begin now.
+            self.deadline = now + FAR_S  # The counters then include what the actors begin now.
         else:
-            self.look_at = now + self._pause_s(now, coming, missing)
-
-    def register(self, rank: int) -> None:
-        """Send a restarted actor the limit that the others have."""
-        if self._held and rank in self._carriers:
-            self._control.send(rank, Allow(fragments=0))
+            self.deadline = now + self._pause_s(now, coming, missing)
 
     def _pause_s(self, now: float, coming: float, missing: float) -> float:
         """Return the pause before the next look: short once one more fragment of each actor may suffice."""
@@ -154,4 +179,4 @@ class ProductionGoal:
 
     def _send(self, fragments: int | None, actors: int | None = None) -> None:
         for rank in self._carriers[:actors]:
-            self._control.send(rank, Allow(fragments=fragments))
+            self._job.control.send(rank, Allow(fragments=fragments))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tianji_cli.launch.local import WorkerProcess
 from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
 from tianji_cli.plan.plan import ROOT_RANK
-from tianji_cli.root.job_view import Overview
+from tianji_cli.root.observers.observer import Observer
+from tianji_cli.root.running_job import RunningJob
 from tianji_cli.wire.parameters import Average, Contribution, average_layout, values_in
-from tianji_cli.wire.reports import Rejected
 from tianji_transports.core import Claim, Transport
 
 ENOUGH: Final = 2
@@ -23,95 +24,80 @@ SAY_EVERY_S: Final = 10.0
 """Least seconds between two messages about the same late group."""
 
 
-class ParameterAveraging:
+class ParameterAveraging(Observer):
     """Averages the parameters of several groups, weighted by the samples that each group has used.
 
     A group contributes at most once in a round. Running statistics are not averaged but merged, by the number
     of observations that each group has seen.
 
     A round begins with its first contribution and ends when every living group has contributed, or
-    ``wait_s`` after the second contribution: a single group has nothing to be averaged with. A late group
-    joins the next round. The sum follows the order of the groups, so that the same contributions have the
-    same mean, bit by bit.
+    ``sync_wait_s`` after the second contribution: a single group has nothing to be averaged with. A late
+    group joins the next round. The sum follows the order of the groups, so that the same contributions have
+    the same mean, bit by bit.
 
     Args:
-        wait_s: longest that a round stays open once two groups have contributed; a group is late if another's
-            contribution has waited that long for its own.
+        transport: the root's endpoint, which is open.
+        number: number of the job in its messages.
 
     Attributes:
-        rejected: messages that are no contribution of this job, or a second one in a round.
         missed: rounds that each group was late for while it lived.
         deadline: time of ``time.monotonic`` from which groups are late for the open round; infinite if no
             round is open, or if they are late already.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        groups: Mapping[int, int],
-        job: int,
-        *,
-        wait_s: float,
-        event: Callable[[str], None],
-    ) -> None:
-        self.transport = transport
-        self._groups = groups
+    def __init__(self, job: RunningJob, transport: Transport, number: int) -> None:
         self._job = job
-        self._wait_s = wait_s
-        self._event = event
+        self._transport = transport
+        self._number = number
+        self._wait_s = job.config.distribution.sync_wait_s
         self._nbytes = transport.wiring.channel(CONTRIBUTIONS, ROOT_RANK).max_bytes
-        values, number = values_in(self._nbytes), len(groups)
-        self._contributions = [Contribution(memoryview(bytearray(self._nbytes))) for _ in range(number)]
-        self._average = Average(memoryview(bytearray(average_layout(values, number).nbytes)), number)
+        values, groups = values_in(self._nbytes), len(job.learners)
+        self._contributions = [Contribution(memoryview(bytearray(self._nbytes))) for _ in range(groups)]
+        self._average = Average(memoryview(bytearray(average_layout(values, groups).nbytes)), groups)
         self._here: set[int] = set()
         self._late: set[int] = set()
-        self._living = set(groups.values())
-        self._taken = [0] * number
-        self.missed = [0] * number
-        self._announced_s = [float("-inf")] * number
+        self._living = set(job.learners.values())
+        self._taken = [0] * groups
+        self.missed = [0] * groups
+        self._announced_s = [float("-inf")] * groups
         self._contributors = 0
         self.rounds = 0
         self._version = 0
-        self.rejected = Rejected()
         self.deadline = float("inf")
 
-    def turn(self) -> bool:
-        """Receive contributions; close a complete or late round. Return False if there was no work."""
-        came = False
-        while (claim := self.transport.probe(CONTRIBUTIONS)) is not None:
+    def on_turn(self) -> None:
+        """Receive contributions; close a complete or late round."""
+        while (claim := self._transport.probe(CONTRIBUTIONS)) is not None:
             self._take(claim)
-            came = True
         is_late = time.monotonic() >= self.deadline
         if self._here and (self._living <= self._here or (is_late and len(self._here) >= ENOUGH)):
             self._close()
         elif is_late:
             self._miss_others()
-        else:
-            return came
-        return True
 
-    def lose(self, rank: int) -> None:
-        """Stop waiting for the group of a learner's rank; its last contribution still counts."""
-        self._living.discard(self._groups[rank])
-
-    def report(self, overview: Overview) -> None:
-        """Write the progress of averaging into the overview."""
-        overview.note_averaging(self.rounds, self.missed)
+    def on_exit(self, worker: WorkerProcess) -> None:
+        """Stop waiting for the group of a learner that died; its last contribution still counts."""
+        rank = worker.spec.rank
+        if rank in self._job.learners and self._job.outcome is None:
+            self._living.discard(self._job.learners[rank])
+            self._transport.peer_lost(rank)
 
     def _take(self, claim: Claim) -> None:
-        group = self._groups[claim.source]
+        group = self._job.learners[claim.source]
         contribution = self._contributions[group]
         if claim.nbytes != self._nbytes or group in self._here:
             why = "again in one round" if group in self._here else f"{claim.nbytes} bytes, not {self._nbytes}"
-            self.rejected.add(claim, why)
+            self._job.rejected.add(claim, why)
             claim.release()
             return
         claim.take(contribution.memory)
-        if (rejection := contribution.rejection_from(group, self._job)) is not None:
-            self.rejected.add(claim, rejection)
+        if (rejection := contribution.rejection_from(group, self._number)) is not None:
+            self._job.rejected.add(claim, rejection)
             return
         if not contribution.is_finite:
-            self._event(f"the parameters of group {group} are not finite: they are left out of the average")
+            self._job.event(
+                f"the parameters of group {group} are not finite: they are left out of the average"
+            )
             self._taken[group] = contribution.number
             self._publish()
             return
@@ -143,6 +129,7 @@ class ParameterAveraging:
         self._late.clear()
         self._contributors = len(contributors)
         self.rounds += 1
+        self._job.overview.note_averaging(self.rounds, self.missed)
         self._publish()
 
     def _miss_others(self) -> None:
@@ -154,17 +141,18 @@ class ParameterAveraging:
             now = time.monotonic()
             if now - self._announced_s[group] >= SAY_EVERY_S:
                 self._announced_s[group] = now
-                self._event(
+                self._job.event(
                     f"group {group} is late for average {self.rounds + 1} by {self._wait_s:g} s, "
                     f"distribution.sync_wait_s ({self.missed[group]} so far)"
                 )
+        self._job.overview.note_averaging(self.rounds, self.missed)
 
     def _publish(self) -> None:
         self._average.fill_header(
-            self._job, self.rounds, self._contributors, is_open=bool(self._here), taken=self._taken
+            self._number, self.rounds, self._contributors, is_open=bool(self._here), taken=self._taken
         )
         self._version += 1
-        self.transport.publish(AVERAGE, self._average.memory, self._version)
+        self._transport.publish(AVERAGE, self._average.memory, self._version)
 
 
 def merge_statistics(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,16 @@ from tianji_cli.config.population import Explorer, Hyperparameters
 from tianji_cli.config.schema import JobConfig, Population
 from tianji_cli.files.lineage import REPLACED, ROUND, START, Lineage
 from tianji_cli.files.saved import saved_members
+from tianji_cli.launch.local import WorkerProcess
 from tianji_cli.plan.graph import MEMBERS, TAKEOVERS
-from tianji_cli.plan.plan import ROOT_RANK, Plan
-from tianji_cli.quantities import number, written
-from tianji_cli.root.job_view import Overview
+from tianji_cli.plan.plan import ROOT_RANK
+from tianji_cli.quantities import finite, number, written
+from tianji_cli.root.observers.observer import Observer
+from tianji_cli.root.running_job import RunningJob
 from tianji_cli.telemetry.snapshot import MemberStanding, PopulationStanding
-from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.members import Member, member_layout
-from tianji_cli.wire.messages import Adopt
-from tianji_cli.wire.reports import Rejected
+from tianji_cli.wire.messages import Adopt, Register, Report, ToRoot
+from tianji_cli.wire.reports import ExaminerReport
 from tianji_transports.core import FULL, Claim, Full, Loan, Transport
 from tianji_transports.errors import PeerLostError
 
@@ -80,23 +81,15 @@ def choose(scores: Mapping[int, float], population: Population, rng: np.random.G
     return {group: best[int(rng.integers(count))] for group in ranked[:count]}
 
 
-class Standings:
+class Standings(Observer):
     """Keeps each member's hyperparameters and last score, and sends changes to its processes.
 
     Attributes:
         hyperparameters: the present hyperparameters of each member.
-        returned: members that died and have been started anew, and are not yet copies of another.
     """
 
-    def __init__(
-        self,
-        config: JobConfig,
-        plan: Plan,
-        first: Sequence[Hyperparameters],
-        lineage: Lineage,
-        control: ControlServer,
-        event: Callable[[str], None],
-    ) -> None:
+    def __init__(self, job: RunningJob, lineage: Lineage) -> None:
+        config, first = job.config, job.spec.members
         assert config.population is not None
         self.population = config.population
         evaluates = config.experiment.evaluation is not None
@@ -104,11 +97,8 @@ class Standings:
         self.seed = config.experiment.seed
         self.explorer = Explorer(config)
         self.hyperparameters = list(first)
-        self._first = tuple(first)
-        self._plan = plan
+        self._job = job
         self._lineage = lineage
-        self._control = control
-        self._event = event
         self._scores: list[float | None] = [None] * len(first)
         self._takeovers = dict.fromkeys(range(len(first)), 0)
         self._parents: dict[int, int | None] = dict.fromkeys(range(len(first)))
@@ -116,7 +106,7 @@ class Standings:
             if group < len(first):  # The session before may have had more groups.
                 self._note_origin(kind, group, other)
         self._evaluated: dict[int, tuple[int, float]] = {}
-        self.returned: set[int] = set()
+        self._examined = (0, 0)
         members = [{"group": group, "hyperparameters": own} for group, own in enumerate(first)]
         self._write(START, metric=self.metric, members=members)
 
@@ -125,20 +115,31 @@ class Standings:
         """Number of comparisons, over all sessions."""
         return self._lineage.rounds
 
-    def welcome(self, rank: int) -> None:
-        """Send a new process the hyperparameters of its member, if they differ from the job's spec."""
-        group = self._plan.processes[rank].group
-        if group is not None and self.hyperparameters[group] != self._first[group]:
-            self._control.send(rank, Adopt(hyperparameters=self.hyperparameters[group]))
+    def on_message(self, message: ToRoot) -> None:
+        """Send a new process the present hyperparameters, and record evaluations of the members' policies."""
+        match message:
+            case Register():
+                group = self._job.plan.processes[message.rank].group
+                if group is not None and self.hyperparameters[group] != self._job.spec.members[group]:
+                    self._job.control.send(message.rank, Adopt(hyperparameters=self.hyperparameters[group]))
+            case Report():
+                for role_report in message.roles:
+                    if isinstance(role_report, ExaminerReport):
+                        self._note_evaluations(message.incarnation, role_report)
 
-    def note_evaluation(self, group: int, version: int, mean: float | None) -> None:
-        """Record an evaluation of a member's policy."""
-        if mean is not None:
-            self._evaluated[group] = (version, mean)
+    def _note_evaluations(self, incarnation: int, report: ExaminerReport) -> None:
+        """Record the evaluations that no earlier report had."""
+        for one in report.newest:
+            if (incarnation, one.number) > self._examined:
+                self._examined = (incarnation, one.number)
+                if (mean := finite(one.evaluation.mean)) is not None:
+                    self._evaluated[one.group] = (one.version, mean)
 
-    def note_death(self, group: int) -> None:
-        """Forget the evaluations of a member that has died: its policy is gone."""
-        self._evaluated.pop(group, None)
+    def on_exit(self, worker: WorkerProcess) -> None:
+        """Forget the evaluations of a member whose learner has died: its policy is gone."""
+        rank = worker.spec.rank
+        if rank in self._job.learners:
+            self._evaluated.pop(self._job.learners[rank], None)
 
     def note_return(self, group: int, other: Member | None, rng: np.random.Generator) -> Hyperparameters:
         """Record that a member has been started anew as a copy of another.
@@ -155,15 +156,15 @@ class Standings:
         own, source = self.hyperparameters[group], None if other is None else other.group
         self._write(REPLACED, **{"group": group, "from": source, "hyperparameters": own})
         whose = "begins with its last checkpoint" if source is None else f"goes on from member {source}"
-        self._event(f"member {group} is there again: it {whose}, with {written(own)}")
+        self._job.event(f"member {group} is there again: it {whose}, with {written(own)}")
         return own
 
     def change(self, group: int, hyperparameters: Hyperparameters) -> None:
         """Give a member other hyperparameters, and send them to its processes."""
         self.hyperparameters[group] = hyperparameters
-        for process in self._plan.trainers:
+        for process in self._job.plan.trainers:
             if process.group == group:
-                self._control.send(process.rank, Adopt(hyperparameters=hyperparameters))
+                self._job.control.send(process.rank, Adopt(hyperparameters=hyperparameters))
 
     def score(self, shown: Member) -> float | None:
         """Return the score of a member; None if its present policy has no score yet."""
@@ -208,7 +209,7 @@ class Standings:
             own, better = scores[group], scores[other]
             assert own is not None
             assert better is not None
-            self._event(
+            self._job.event(
                 f"round {self.rounds}: member {group} ({number(own)}) takes over member {other} "
                 f"({number(better)}), and goes on with {written(found[group])}"
             )
@@ -233,57 +234,57 @@ class Standings:
         try:
             self._lineage.add(kind, **facts)
         except OSError as cause:
-            self._event(f"the lineage cannot be written: {cause}")
+            self._job.event(f"the lineage cannot be written: {cause}")
 
 
-class Comparison:
+class Comparison(Observer):
     """Receives the members' states, compares them once all have come, and sends each member its answer.
 
     Args:
-        groups: group of each learner, by its rank.
-
-    Attributes:
-        rejected: messages that are not of a member of this job, or a second one of a member in a round.
-        deadline: infinite, since a round is never late.
+        transport: the root's endpoint, which is open.
+        number: number of the job in its messages.
     """
 
-    deadline = float("inf")
-
-    def __init__(
-        self, transport: Transport, groups: Mapping[int, int], job: int, standings: Standings
-    ) -> None:
-        self.transport = transport
-        self._groups = groups
-        self._ranks = {group: rank for rank, group in groups.items()}
+    def __init__(self, job: RunningJob, standings: Standings, transport: Transport, number: int) -> None:
         self._job = job
         self._standings = standings
+        self._transport = transport
+        self._number = number
+        self._ranks = {group: rank for rank, group in job.learners.items()}
         self._nbytes = transport.wiring.channel(MEMBERS, ROOT_RANK).max_bytes
         self._shown: dict[int, Member] = {}
         self._memory: dict[int, Member] = {}
-        self._living = set(groups.values())
+        self._living = set(self._ranks)
+        self._dead: set[int] = set()
         self._to_send: deque[tuple[int, Member]] = deque()
-        self.rejected = Rejected()
+        job.overview.population = standings.standing()
 
-    def turn(self) -> bool:
+    def on_turn(self) -> None:
         """Receive states, compare the members once all have come, and send answers."""
-        worked = False
-        for group in sorted(self._standings.returned):
-            self._revive(group)
-        self._standings.returned.clear()
-        while (claim := self.transport.probe(MEMBERS)) is not None:
+        for group in sorted(self._dead - self._job.lost.keys()):
+            if self._is_complete(group):
+                self._revive(group)
+        while (claim := self._transport.probe(MEMBERS)) is not None:
             self._take(claim)
-            worked = True
         if self._shown and self._living <= self._shown.keys() and not self._to_send:
             self._compare()
-            worked = True
-        return self._send() or worked
+        self._send()
 
-    def lose(self, rank: int) -> None:
-        """Leave the member of a learner's rank out of comparisons."""
-        group = self._groups[rank]
+    def on_exit(self, worker: WorkerProcess) -> None:
+        """Leave a member whose learner has died out of comparisons, until it was started anew."""
+        rank = worker.spec.rank
+        if rank not in self._job.learners or self._job.outcome is not None:
+            return
+        group = self._job.learners[rank]
+        self._transport.peer_lost(rank)
         self._living.discard(group)
+        self._dead.add(group)
         self._shown.pop(group, None)
         self._to_send = deque(one for one in self._to_send if one[0] != group)
+
+    def _is_complete(self, group: int) -> bool:
+        """Whether all processes of a member have registered."""
+        return self._job.ranks_of(group) - self._job.examiners <= self._job.members.registered
 
     def _revive(self, group: int) -> None:
         """Make a member that was started anew a copy of the best member whose state is known."""
@@ -297,34 +298,32 @@ class Comparison:
         best = self._memory[max(known, key=lambda other: known[other])] if known else None
         rng = np.random.default_rng([standings.seed, standings.rounds + 1, group, *b"replaced"])
         hyperparameters = standings.note_return(group, best, rng)
+        self._dead.discard(group)
         self._living.add(group)
+        self._job.overview.population = standings.standing()
         if best is not None:
             self._to_send.append((group, self._answer(best, 0, hyperparameters)))
 
-    def report(self, overview: Overview) -> None:
-        """Write the standing of the members into the overview."""
-        overview.population = self._standings.standing()
-
     def _take(self, claim: Claim) -> None:
-        group = self._groups[claim.source]
+        group = self._job.learners[claim.source]
         if group not in self._living:
             claim.release()  # The member died after it had sent this; its successor sends its state anew.
             return
         again = group in self._shown
         if claim.nbytes != self._nbytes or again:
             why = "again in one round" if again else f"{claim.nbytes} bytes, not {self._nbytes}"
-            self.rejected.add(claim, why)
+            self._job.rejected.add(claim, why)
             claim.release()
             return
         if group not in self._memory:
             self._memory[group] = Member(memoryview(bytearray(self._nbytes)))
         member = self._memory[group]
         claim.take(member.memory)
-        rejection = member.rejection(self._job)
+        rejection = member.rejection(self._number)
         if rejection is None and member.group != group:
             rejection = f"it is in the name of group {member.group}, not of group {group}"
         if rejection is not None:
-            self.rejected.add(claim, rejection)
+            self._job.rejected.add(claim, rejection)
             return
         self._shown[group] = member
 
@@ -339,6 +338,7 @@ class Comparison:
         before = list(standings.hyperparameters)
         found = {group: standings.explorer.near(before[other], rng) for group, other in chosen.items()}
         standings.note_round(shown, scores, chosen, found)
+        self._job.overview.population = standings.standing()
         for group, own in shown.items():
             other, found_own = chosen.get(group), found.get(group)
             source = own if other is None else shown[other]
@@ -359,7 +359,7 @@ class Comparison:
         if hyperparameters is not None:
             answer.state[:] = source.state
         answer.fill_header(
-            self._job,
+            self._number,
             group=source.group,
             number=to,
             env_steps=source.env_steps,
@@ -370,19 +370,16 @@ class Comparison:
         )
         return answer
 
-    def _send(self) -> bool:
+    def _send(self) -> None:
         """Send the queued answers that there is room for."""
-        sent = False
         for _ in range(len(self._to_send)):
             group, answer = self._to_send.popleft()
             loan: Loan | Full = FULL
             # The endpoint takes a new process for dead until it has answered, so this tries each time.
             with contextlib.suppress(PeerLostError):
-                loan = self.transport.loan(self._ranks[group], TAKEOVERS, answer.memory.nbytes)
+                loan = self._transport.loan(self._ranks[group], TAKEOVERS, answer.memory.nbytes)
             if isinstance(loan, Full):
                 self._to_send.append((group, answer))
                 continue
             loan.memory[:] = answer.memory
-            self.transport.push(loan)
-            sent = True
-        return sent
+            self._transport.push(loan)

@@ -10,6 +10,7 @@ from typing import Final
 from tianji_cli.errors import one_line
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.children import Child, end_children, python_command, wait_for_exit
+from tianji_cli.root.observers.observer import Observer
 from tianji_cli.signals import StopSignals
 
 PATIENCE_S: Final = 60.0
@@ -19,8 +20,8 @@ HURRY_S: Final = 1.0
 LOOK_S: Final = 0.2
 
 
-class TrackerProcesses:
-    """Runs each tracker in a process of its own, which follows the run's files.
+class TrackerProcesses(Observer):
+    """Runs each tracker in a process of its own, which follows the run's files beyond the end of the job.
 
     Args:
         names: names of the trackers.
@@ -35,6 +36,11 @@ class TrackerProcesses:
         self._event = event
         self._words = {name: (name, str(run.path), str(position)) for name in names}
         self._children: Mapping[str, Child] = {}
+
+    def on_begin(self) -> None:
+        """Start the trackers of a resumed run, which has the config of this session only now."""
+        if not self._children:
+            self.begin()
 
     def begin(self) -> None:
         """Start the trackers, once the run has the config of this session."""

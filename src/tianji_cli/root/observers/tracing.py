@@ -7,17 +7,19 @@ of a run and not its training.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from tianji_cli.errors import describe
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.files.traces import TracedProcess, TracePlace, TraceResult, take_request
-from tianji_cli.plan.plan import Plan, PlannedProcess
-from tianji_cli.wire.control import ControlServer
-from tianji_cli.wire.messages import MOST_SPANS, AskClock, Clock, SpansOf, Trace, Traced
-from tianji_cli.wire.reports import LearnerReport
+from tianji_cli.launch.local import WorkerProcess
+from tianji_cli.plan.plan import PlannedProcess
+from tianji_cli.root.observers.observer import Observer
+from tianji_cli.root.running_job import Phase, RunningJob
+from tianji_cli.telemetry.snapshot import Snapshot
+from tianji_cli.wire.messages import MOST_SPANS, AskClock, Clock, SpansOf, ToRoot, Trace, Traced
 
 LEAD_S: Final = 0.2
 """Seconds from the message to the workers until the window begins.
@@ -49,55 +51,59 @@ class _Trace:
     processes: dict[int, TracedProcess] = field(default_factory=dict)
 
 
-class Tracing:
+class Tracing(Observer):
     """Owns the running trace of a run, if there is one.
 
     Args:
         run: directory with the requests.
-        event: receives a message when a trace begins, and when one cannot go on.
     """
 
-    def __init__(
-        self, plan: Plan, control: ControlServer, run: RunDirectory, event: Callable[[str], None]
-    ) -> None:
-        self._plan = plan
-        self._control = control
+    def __init__(self, job: RunningJob, run: RunDirectory) -> None:
+        self._job = job
         self._run = run
-        self._event = event
         self._begun = 0
         self._trace: _Trace | None = None
 
-    def look(self, ranks: Iterable[int], learners: Mapping[int, LearnerReport]) -> None:
-        """Begin a requested trace of some ranks once they train; end a trace whose answers are late."""
+    def on_tick(self, _snapshot: Snapshot) -> None:
+        """Begin a requested trace once all learners train; end a trace whose answers are late."""
+        if self._job.phase is not Phase.TRAINING:
+            return
         if self._trace is not None and not self._trace.place.is_there:
             self._trace = None  # The user took the request back.
         if self._trace is not None:
             if time.monotonic() > self._trace.ended_s + ANSWER_S:
                 self._finish(f"it has not answered within {ANSWER_S:g} s")
-        elif learners and all(learner.session_consumed for learner in learners.values()):
+        elif self._learners_train():
             try:
                 request = take_request(self._run)
             except (OSError, ValueError) as cause:
-                self._event(f"a trace cannot be begun: {describe(cause)}")
+                self._job.event(f"a trace cannot be begun: {describe(cause)}")
                 return
             if request is not None:
-                self._begin(request[0], request[1].seconds, set(ranks))
+                ranks = self._job.pool.ranks & self._job.members.registered
+                self._begin(request[0], request[1].seconds, ranks)
+
+    def _learners_train(self) -> bool:
+        learners = self._job.overview.learners()
+        return bool(learners) and all(learner.session_consumed for learner in learners.values())
 
     def _begin(self, place: TracePlace, seconds: float, ranks: set[int]) -> None:
         self._begun += 1
         began_s = time.monotonic() + LEAD_S
         self._trace = _Trace(self._begun, place, began_s, began_s + seconds, ranks)
         most = min(MOST_SPANS, MOST_SPANS_IN_ALL // max(1, len(ranks)))
-        self._event(f"tracing {len(ranks)} processes for {seconds:g} s")
+        self._job.event(f"tracing {len(ranks)} processes for {seconds:g} s")
         for rank in sorted(ranks):
             asked = Trace(trace=self._begun, until_s=self._trace.ended_s, most_spans=most)
-            self._control.send(rank, asked)
+            self._job.control.send(rank, asked)
 
-    def handle(self, message: AskClock | SpansOf | Traced) -> None:
+    def on_message(self, message: ToRoot) -> None:
         """Send a worker the time, or store the spans that it measured for the running trace."""
+        if not isinstance(message, AskClock | SpansOf | Traced):
+            return
         trace, rank = self._trace, message.rank
         if isinstance(message, AskClock):
-            self._control.send(rank, Clock(asked_s=message.asked_s, root_s=time.monotonic()))
+            self._job.control.send(rank, Clock(asked_s=message.asked_s, root_s=time.monotonic()))
             return
         if trace is None or message.trace != trace.number or rank not in trace.waiting:
             return
@@ -110,12 +116,13 @@ class Tracing:
         except OSError as cause:
             self._give_up(trace.place, cause)
 
-    def lose(self, rank: int, why: str) -> None:
+    def on_exit(self, worker: WorkerProcess) -> None:
         """Go on without a worker that has died."""
+        rank = worker.spec.rank
         if self._trace is not None and rank in self._trace.waiting:
-            self._note(self._trace, self._described(rank).model_copy(update={"missing": why}))
+            self._note(self._trace, self._described(rank).model_copy(update={"missing": _how(worker)}))
 
-    def cut(self) -> None:
+    def on_wind_down(self) -> None:
         """End the window now: training is over, and workers send their spans before they stop."""
         now = time.monotonic()
         if self._trace is not None and self._trace.began_s >= now:
@@ -123,17 +130,18 @@ class Tracing:
         elif self._trace is not None:
             self._trace.ended_s = min(self._trace.ended_s, now)
 
-    def close(self) -> None:
+    def on_end(self) -> None:
         """Answer with the spans so far: all workers have ended."""
         if self._trace is not None:
             self._finish("it has ended without an answer")
 
     def _described(self, rank: int) -> TracedProcess:
-        process = self._plan.processes[rank]
+        plan = self._job.plan
+        process = plan.processes[rank]
         return TracedProcess(
             rank=rank,
             title=process.title,
-            roles=tuple(_names(process, several_groups=len(self._plan.groups) > 1)),
+            roles=tuple(_names(process, several_groups=len(plan.groups) > 1)),
             host=process.host,
             cores=process.cores,
         )
@@ -159,7 +167,13 @@ class Tracing:
     def _give_up(self, place: TracePlace, cause: OSError) -> None:
         place.give_up()
         self._trace = None
-        self._event(f"a trace was given up: {describe(cause)}")
+        self._job.event(f"a trace was given up: {describe(cause)}")
+
+
+def _how(worker: WorkerProcess) -> str:
+    """Return the way in which a worker has ended."""
+    assert worker.exit is not None
+    return worker.exit.error or str(worker.exit)
 
 
 def _names(process: PlannedProcess, *, several_groups: bool) -> Iterable[str]:

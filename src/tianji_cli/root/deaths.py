@@ -1,0 +1,213 @@
+"""Deaths of processes: whether the root restarts one, goes on without its group, or ends the job."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from tianji_cli.errors import ProcessExit
+from tianji_cli.launch.local import WorkerProcess
+from tianji_cli.plan.spec import ProcessSpec
+from tianji_cli.root.accounting import Account, reconcile
+from tianji_cli.root.running_job import Phase, RunningJob
+from tianji_cli.wire.messages import Failed, PeerLost
+
+
+class Deaths:
+    """Decides what the end of each process means for the job, and remembers what was lost with it.
+
+    An actor or examiner that a signal killed is restarted. A member of a population is started anew with all
+    its processes. The job goes on without any other group, except group 0, which has its checkpoints, and
+    where an MPI launcher ends all processes when one dies. Everything else ends the job.
+
+    Attributes:
+        orphaned: numbers of the actors whose buffer died.
+    """
+
+    def __init__(self, job: RunningJob) -> None:
+        self._job = job
+        self._buffers = {process.rank for process in job.plan.carrying("buffer")}
+        self._lost_receiver = False
+        self.orphaned: set[int] = set()
+        self._raised: dict[int, str] = {}
+        """Errors of actors that the root will start again, by rank."""
+        self._replacing: set[int] = set()
+        """Groups whose processes are ending before the root starts them anew."""
+        self._replaced: set[int] = set()
+        """Groups whose processes the root has started anew, and which are not complete yet."""
+
+    def note_failure(self, message: Failed) -> None:
+        """Handle an error of a role, whose process ends now."""
+        job, rank = self._job, message.rank
+        job.members.sent_last.add(rank)
+        job.overview.workers[rank].state = "failed"
+        if self._is_given_up(rank):
+            return
+        if self._outlives_errors(rank):
+            self._raised[rank] = f": {message.cause}"
+        else:
+            job.fail(job.cause(rank, f": {message.cause}"))
+
+    def handle(self, worker: WorkerProcess, exit_: ProcessExit) -> None:
+        """Handle the end of a process, whose last messages have been received."""
+        job, rank = self._job, worker.spec.rank
+        is_lost = job.pool.is_lost(rank)
+        if is_lost:
+            job.overview.unsure.add(rank)
+        # A process has done all its work by its last report, however it ends afterwards.
+        has_stopped = rank in job.members.stopped
+        in_order = has_stopped and (exit_.status is None or exit_.status <= 0)
+        view = job.overview.workers[rank]
+        view.pid, view.state = None, "done" if in_order else str(exit_)
+        if in_order and job.outcome is not None:
+            return
+        self.note(worker.spec, in_order=has_stopped)
+        is_announced = worker.killed or (worker.hung and job.phase is Phase.EVALUATING)
+        if is_announced or self._is_given_up(rank):
+            self._start_replaced()
+            return  # The root told the user why when it decided that.
+        raised = self._raised.pop(rank, "")
+        cause = job.cause(rank, raised or f" {exit_.error or exit_}")
+        comes_again = rank in job.producers | job.examiners
+        left = exit_.status is not None and self._outlives_errors(rank)
+        gone = is_lost or (exit_.by_signal and not comes_again)
+        if gone and self._may_replace(rank):
+            self._replace_group(rank, cause)
+        elif gone and self._can_continue_without(rank) and self.lose({rank}, cause):
+            self._drop_group(job.plan.processes[rank].group)
+        elif not comes_again or not (exit_.by_signal or raised or left):
+            job.fail(cause)
+        elif job.outcome is None:
+            self._restart(worker.spec, cause)
+        elif not worker.hung:
+            job.event(f"{cause} while it was stopping")
+
+    def lose(self, ranks: Set[int], cause: str) -> bool:
+        """Give up the groups of some ranks, and tell the user; return False if the job needs one of them."""
+        groups = {self._job.plan.processes[rank].group for rank in ranks}
+        if self._job.bound or not all(groups):
+            return False
+        for group in groups - self._job.lost.keys():
+            assert group is not None
+            self._job.lost[group] = cause
+            self._job.event(f"group {group} is lost: {cause}; the others go on")
+        return True
+
+    def note(self, died: ProcessSpec, *, in_order: bool) -> None:
+        """Record a process that has ended early; ``in_order`` if it had sent its last report."""
+        job = self._job
+        process = job.plan.processes[died.rank]
+        job.killed.update((actor, died.incarnation) for actor in process.actors)
+        self._lost_receiver |= died.rank in self._buffers | job.learners.keys() and not in_order
+        if died.rank in self._buffers and not in_order:
+            for rank in job.ranks_of(process.group):
+                self.orphaned.update(job.plan.processes[rank].actors)
+
+    def account(self) -> Account:
+        """Return the sample account, after everything stopped."""
+        overview = self._job.overview
+        overview.settle_unsure()
+        productions, receptions = overview.productions(), overview.receptions()
+        account = reconcile(productions, receptions, self._job.killed, self.orphaned)
+        if not self._lost_receiver:
+            return account
+        return account.as_learnt(overview.received, all_known=not overview.unsure)
+
+    def described(self, reason: str) -> str:
+        """Add the lost groups to the reason of the job's end."""
+        if not self._job.lost:
+            return reason
+        names = " and ".join(map(str, sorted(self._job.lost)))
+        return f"{reason}; without group{'s' if len(self._job.lost) > 1 else ''} {names}, lost on the way"
+
+    def note_introduced(self) -> None:
+        """Note that the groups that were started anew are complete, and others may die without them."""
+        self._replaced.clear()
+
+    def _outlives_errors(self, rank: int) -> bool:
+        """Whether the job survives an error, or an exit, of a rank's environment: actors restart."""
+        restarts = self._job.config.environment.on_error == "restart" and not self._job.bound
+        return restarts and rank in self._job.producers
+
+    def _is_given_up(self, rank: int) -> bool:
+        """Whether a rank belongs to a group that is lost, or that is ending to be started anew."""
+        group = self._job.plan.processes[rank].group
+        return group in self._job.lost or (group in self._replacing and rank not in self._job.examiners)
+
+    def _restart(self, died: ProcessSpec, cause: str) -> None:
+        job, rank = self._job, died.rank
+        if not job.pool.may_restart(job.worked_s):
+            most = job.config.distribution.max_restarts_per_minute
+            job.fail(f"{cause}; restarts are limited to {most} a minute")
+            return
+        evaluation = job.config.experiment.evaluation
+        filmed = rank in job.examiners and evaluation is not None and evaluation.video > 0
+        job.event(f"{cause}; restarting it" + (" without films" if filmed else ""))
+        job.overview.keep(rank)
+        of_group = job.ranks_of(job.plan.processes[rank].group)
+        for other in job.receivers & of_group - {rank}:
+            job.control.send(other, PeerLost(rank=rank))
+        job.start(rank, died.incarnation + 1)
+
+    def _drop_group(self, group: int | None) -> None:
+        """Go on without a group that is lost."""
+        ranks = self._job.ranks_of(group)
+        self._job.pool.kill(ranks)
+        self._job.members.leave(ranks)
+
+    def _can_continue_without(self, rank: int) -> bool:
+        """Whether the job has begun and can go on without a rank's group; a population needs one at least."""
+        is_last = self._job.config.population is not None and not self._others_live(rank)
+        return self._job.phase is not Phase.STARTING and not is_last
+
+    def _others_live(self, rank: int) -> bool:
+        """Whether a group other than that of a rank is alive: neither lost nor being started anew."""
+        plan = self._job.plan
+        gone = self._replacing | self._replaced | self._job.lost.keys()
+        return bool(set(plan.groups) - gone - {plan.processes[rank].group})
+
+    def _may_replace(self, rank: int) -> bool:
+        """Whether the root can start the population member of a rank anew, as a copy of another."""
+        job = self._job
+        trains = job.phase is Phase.TRAINING and job.outcome is None
+        if job.config.population is None or job.bound or not trains:
+            return False
+        if not self._others_live(rank) or job.pool.is_lost(rank):
+            return False
+        may_restart = job.pool.may_restart(job.worked_s)
+        if not may_restart:
+            most, group = job.config.distribution.max_restarts_per_minute, job.plan.processes[rank].group
+            job.event(f"member {group} is not started anew: restarts are limited to {most} a minute")
+        return may_restart
+
+    def _replace_group(self, rank: int, cause: str) -> None:
+        """Kill the remaining processes of a dead member; the root starts it anew when they are all gone."""
+        job = self._job
+        group = job.plan.processes[rank].group
+        assert group is not None
+        job.event(f"{cause}; member {group} is started anew")
+        ranks = job.ranks_of(group) - job.examiners
+        self._replacing.add(group)
+        job.pool.kill(ranks)
+        job.members.leave(ranks)
+        for examiner in job.examiners:
+            for learner in ranks & job.learners.keys():
+                job.control.send(examiner, PeerLost(rank=learner))
+        self._start_replaced()
+
+    def _start_replaced(self) -> None:
+        """Start the processes of dead members, as soon as all their old processes are gone."""
+        job = self._job
+        if job.phase is not Phase.TRAINING or job.outcome is not None:
+            return
+        for group in sorted(self._replacing):
+            ranks = job.ranks_of(group) - job.examiners
+            if not ranks & job.pool.ranks:
+                self._replacing.discard(group)
+                self._replaced.add(group)
+                # Its old actors count as killed already.
+                self.orphaned.difference_update(*(job.plan.processes[old].actors for old in ranks))
+                learner_report = job.overview.learners().get(group)
+                reached = 0 if learner_report is None else learner_report.env_steps
+                for old in sorted(ranks):
+                    job.overview.keep(old)
+                    job.start(old, job.members.incarnation(old) + 1, reached)

@@ -1,0 +1,147 @@
+"""A job while it runs: its parts, its phase and its outcome, for the root's loop and for its observers."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.files.counters import ProductionFile
+from tianji_cli.launch.worker_pool import WorkerPool
+from tianji_cli.plan.graph import graph_of
+from tianji_cli.plan.plan import EXAMINER
+from tianji_cli.plan.spec import JobSpec
+from tianji_cli.root.endpoint import RootEndpoint
+from tianji_cli.root.job_view import Overview
+from tianji_cli.root.members import Membership
+from tianji_cli.telemetry.snapshot import Status
+from tianji_cli.wire.control import ControlServer
+from tianji_cli.wire.reports import Rejected, Source
+
+
+class Phase(enum.Enum):
+    """Phase of a job, in their order."""
+
+    STARTING = "starting"
+    TRAINING = "training"
+    WINDING_DOWN = "winding down"
+    STOPPING = "stopping"
+    EVALUATING = "evaluating"
+    OVER = "over"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Outcome of a job, and the reason."""
+
+    status: Status
+    reason: str
+
+
+@dataclass(eq=False)
+class RunningJob:
+    """Holds what the root and its observers share, and the decision to end the job.
+
+    Observers read the parts, send messages to processes, abort those that hang, and may ``finish`` or
+    ``fail`` the job. The root acts on an outcome in its loop: a job has one as soon as its training ends.
+
+    Attributes:
+        event: shows a message to the user.
+        bound: an MPI launcher ends all processes when one dies.
+        phase: set by the root alone.
+        worked_s: seconds of training, without longer pauses; set by ``HangWatch``.
+        stuck: rank of an actor that has hung since the last step or update, set by ``HangWatch``.
+        lost: reason of the loss of each lost group; set by ``Deaths``.
+        killed: incarnations of actors that did not stop in order; set by ``Deaths``.
+        rejected: messages to the root's endpoint that do not belong to this job.
+        learners: group of each learner, by its rank.
+        examiners: ranks that evaluate while training.
+        producers: ranks that send and receive nothing: actors in processes of their own. They stop first, and
+            are started again when they die.
+        receivers: the other ranks of all groups.
+    """
+
+    config: JobConfig
+    spec: JobSpec
+    control: ControlServer
+    pool: WorkerPool
+    production: ProductionFile
+    endpoint: RootEndpoint
+    event: Callable[[str], None]
+    bound: bool = False
+    phase: Phase = Phase.STARTING
+    outcome: Outcome | None = None
+    worked_s: float = 0.0
+    stuck: int | None = None
+    rejected: Rejected = field(default_factory=Rejected)
+    lost: dict[int, str] = field(default_factory=dict)
+    killed: set[Source] = field(default_factory=set)
+    _shown: set[object] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.plan = plan = self.spec.plan
+        graph = graph_of(self.config)
+        self.overview = Overview(self.config, plan, self.production, self.spec.progress)
+        self.members = Membership(plan, graph, self.control)
+        self.learners = {
+            process.rank: process.group for process in plan.carrying("learner") if process.group is not None
+        }
+        self.examiners = {process.rank for process in plan.carrying(EXAMINER)}
+        self.producers = graph.producers(plan)
+        self.receivers = {process.rank for process in plan.trainers} - self.producers
+
+    @property
+    def living(self) -> set[int]:
+        """Ranks of the groups that are not lost."""
+        return {process.rank for process in self.plan.trainers if process.group not in self.lost}
+
+    def ranks_of(self, group: int | None) -> set[int]:
+        """Find the ranks of a group."""
+        return {process.rank for process in self.plan.trainers if process.group == group}
+
+    def finish(self, reason: str, status: Status = "finished") -> None:
+        """End the job in order, unless it ends already."""
+        if self.outcome is None:
+            self.outcome = Outcome(status, reason)
+
+    def fail(self, reason: str) -> None:
+        """End the job because something failed; the first failure replaces an outcome that was none."""
+        if self.phase is Phase.EVALUATING and self.outcome is not None:
+            reason = f"the evaluation failed, after training was over ({self.outcome.reason}): {reason}"
+        if self.outcome is None or self.outcome.status != "failed":
+            self.outcome = Outcome("failed", reason)
+
+    def start(self, rank: int, incarnation: int = 0, env_steps: int = 0) -> None:
+        """Start the process of a rank; ``env_steps`` are those of the learner that had it before."""
+        if self.plan.is_local(rank):
+            for actor in self.plan.processes[rank].actors:
+                self.production.begin(actor, incarnation)
+        self.members.begin(rank, incarnation)
+        self.pool.start(self.spec.process(rank, incarnation, env_steps))
+        self.overview.workers[rank].state = "starting"
+
+    def show_once(self, subject: object, text: str) -> None:
+        """Show a message to the user, unless there was one on the same subject before."""
+        if subject not in self._shown:
+            self._shown.add(subject)
+            self.event(text)
+
+    def title(self, rank: int) -> str:
+        """Return the title of a rank's process."""
+        return self.plan.processes[rank].title
+
+    def cause(self, rank: int, what: str) -> str:
+        """Return a sentence on a process, with the place of its output."""
+        own = self.spec.process(rank)
+        return f"{own.title}{what} (its output: {own.log})"
+
+    def rejections(self) -> list[tuple[str, int, str]]:
+        """List who has rejected frames, with their number and a reason: roles, control channel and root."""
+        rejections = self.overview.rejections()
+        if self.control.rejected:
+            rejections.append(("the control channel", self.control.rejected, self.control.last_rejection))
+        count, why = self.endpoint.rejected
+        if count + self.rejected.count:
+            rejections.append(("the root", count + self.rejected.count, self.rejected.first or why))
+        return rejections
