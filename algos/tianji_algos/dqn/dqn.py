@@ -24,8 +24,8 @@ from tianji_algos.optim import (
     OptimizedEmbryo,
     TargetNetwork,
     adam_of,
+    average_gradients,
     flatten_parameters,
-    tensors_of,
 )
 from tianji_algos.registry import kernel
 from tianji_algos.rules import ActionRule, BestActionRule, Port
@@ -318,17 +318,13 @@ class QEmbryo(OptimizedEmbryo, Generic[Network]):
         count_actions(spaces.action)
         require_model(model, self.contract, self.algorithm, self.example)
         flat = flatten_parameters(model)
-        adam = adam_of(flat, slice(None), settings)
-        super().__init__(settings, adam, Means((*DIAGNOSTICS, "gradient_norm")))
         self.model: Network = model
         self._target = TargetNetwork(model, flat)
+        adam, networks = adam_of(flat, slice(None), settings), {"model": model, "target": self._target.model}
+        super().__init__(settings, adam, networks, Means((*DIAGNOSTICS, "gradient_norm")))
         self._delta = settings.huber_delta if settings.loss == "huber" else None
         self._exchange = Exchange(flat.device)
         self._mask = MaskReader.of(spaces)
-
-    def _networks(self) -> dict[str, torch.Tensor]:
-        """Name every tensor of both networks, in place."""
-        return tensors_of("model", self.model) | tensors_of("target", self._target.model)
 
 
 class DQNEmbryo(QEmbryo[QNetwork], ReplayEmbryo):
@@ -344,7 +340,7 @@ class DQNEmbryo(QEmbryo[QNetwork], ReplayEmbryo):
         super().__init__(spaces, model, settings, seed)
         self._normalizer = Normalizer.of(model, spaces)
         self._choose_derivatives(model, fits=is_on_host(model), what_fits="a network on a CPU")
-        self._differentiate: Callable[[Batch], Differentiated] = self._in_torch
+        self._differentiate: Callable[[Batch], Differentiated] = self._differentiate_in_torch
         if self._by_hand:
             self._differentiate = kernel("DQN.derivatives")(
                 model, self._target.model, settings, self._delta, self._mask
@@ -356,14 +352,13 @@ class DQNEmbryo(QEmbryo[QNetwork], ReplayEmbryo):
         if self._by_hand:
             batch = self._normalizer.seen_batch(batch)
         diagnostics, errors = self._differentiate(batch)
-        if self._learners.number > 1:
-            self._learners.add_up(self._optimizer.gradient.mul_(1.0 / self._learners.number))
+        average_gradients(self._optimizer.gradient, self._learners)
         self._means.add(diagnostics, self._step(self._optimizer))
         self._target.keep_up(self.settings, self._optimizer.steps)
         priorities = self._exchange.to_host_if(errors, asked=self.prioritised)
         return UpdateResult(len(errors) * self._learners.number, priorities)
 
-    def _in_torch(self, batch: Batch) -> Differentiated:
+    def _differentiate_in_torch(self, batch: Batch) -> Differentiated:
         """Differentiate the loss with autograd."""
         to_device, settings = self._exchange.to_device, self.settings
         action, weight = to_device(batch.fields["action"]), to_device(batch.weight)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import gymnasium as gym
@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tianji_algos.batch import Batch
 from tianji_algos.bounds import ActionBounds
-from tianji_algos.continuous import ActorQEmbryo, ContinuousAgent, Transitions
-from tianji_algos.core import Spaces
+from tianji_algos.continuous import ActorQEmbryo, ContinuousAgent, Transitions, td_loss
+from tianji_algos.core import Spaces, UpdateResult
 from tianji_algos.distributions import HALF_LOG_2PI
 from tianji_algos.models.actor_q import Critics, GaussianActorQ, MLPGaussianQ, part_of
-from tianji_algos.optim import Adam, Norm, adam_of
+from tianji_algos.optim import Differentiated, adam_of, average_gradients
 from tianji_algos.registry import kernel
 from tianji_algos.rules import ActionRule, BoundedRule, normal_noise
 from tianji_algos.sac.settings import LEAST_LOG_STD, MOST_LOG_STD, SACAgentSettings, SACSettings
@@ -39,6 +40,7 @@ class SACEmbryo(ActorQEmbryo):
     def __init__(self, spaces: Spaces, model: GaussianActorQ, settings: SACSettings, seed: int) -> None:
         super().__init__(spaces, model, settings, DIAGNOSTICS, seed)
         self._temperature_adam = adam_of(self._flat, part_of(model, model.log_temperature), settings)
+        self._optimizers["temperature"] = self._temperature_adam
         aim = settings.target_entropy
         self._target_entropy = -float(self._bounds.size) if aim is None else aim
         self._set_temperature(settings.temperature or settings.initial_temperature)
@@ -46,10 +48,12 @@ class SACEmbryo(ActorQEmbryo):
             critics = self._target_critics.model
             assert isinstance(model, MLPGaussianQ)
             assert isinstance(critics, Critics)
-            self._differentiate = kernel("SAC.derivatives")(
+            self._differentiate_by_hand: Callable[[Batch], Differentiated] = kernel("SAC.derivatives")(
                 model, critics, settings, self._target_entropy, self._rng
             )
         self.schedule(0)
+
+    # The losses.
 
     def critic_loss(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the loss of the Q functions (equation 5), their mean value and absolute errors ``[B]``.
@@ -62,7 +66,7 @@ class SACEmbryo(ActorQEmbryo):
             value = self._target_critics.model(seen.next_observation, action).amin(dim=0)
             value = value - self.model.log_temperature.exp() * log_prob
             target = seen.reward + seen.discount * value
-        return self._td_loss(seen, target)
+        return td_loss(self.model.critics(seen.observation, seen.action), target, seen.weight)
 
     def policy_loss(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the loss of the policy (equation 9) and the log-probabilities ``[B]`` of its actions."""
@@ -76,7 +80,26 @@ class SACEmbryo(ActorQEmbryo):
         """Return the loss of the temperature (equation 18), by its logarithm as in the authors' code."""
         return -self.model.log_temperature * (log_prob.mean() + self._target_entropy)
 
-    def _losses(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor]:
+    # The gradients of the losses, and the steps of the optimizers.
+
+    def update(self, batch: Batch) -> UpdateResult:
+        """Take all gradients at the same parameters, then a step of each optimizer."""
+        self._normalizer.update_drawn(batch.observation, self._learners)
+        if self._by_hand:
+            diagnostics, errors = self._differentiate_by_hand(self._normalizer.seen_batch(batch))
+        else:
+            diagnostics, errors = self._differentiate(self._seen(batch))
+        average_gradients(self._gradient, self._learners)
+        critic_norm, actor_norm = self._step(self._optimizer), self._step(self._actor_adam)
+        if self.settings.temperature is None:  # Adam's moments would move a fixed one.
+            self._step(self._temperature_adam)
+        self._target_critics.follow(self.settings.target_tau)
+        self._means.add(diagnostics, actor_norm, critic_norm)
+        return self._result(errors)
+
+    def _differentiate(self, seen: Transitions) -> Differentiated:
+        """Write the gradients of all losses; return the diagnostics and the absolute errors ``[B]``."""
+        self._gradient.zero_()
         critic_loss, mean_q, errors = self.critic_loss(seen)
         critic_loss.backward(inputs=self._critics_parameters)  # type: ignore[no-untyped-call]
         policy_loss, log_prob = self.policy_loss(seen)
@@ -88,12 +111,7 @@ class SACEmbryo(ActorQEmbryo):
         diagnostics = critic_loss, policy_loss, mean_q, errors.mean(), entropy, temperature
         return torch.stack(diagnostics).detach(), errors
 
-    def _improve(self) -> Norm:
-        norm = self._step(self._actor_adam)
-        if self.settings.temperature is None:  # Adam's moments would move a fixed one.
-            self._step(self._temperature_adam)
-        self._target_critics.follow(self.settings.target_tau)
-        return norm
+    # Learning rates, and what is restored.
 
     def schedule(self, env_steps: int) -> None:
         """Set the learning rates for so many env steps seen."""
@@ -110,10 +128,6 @@ class SACEmbryo(ActorQEmbryo):
     def _set_temperature(self, value: float) -> None:
         with torch.no_grad():
             self.model.log_temperature.fill_(math.log(value))
-
-    def _optimizers(self) -> dict[str, Adam]:
-        """Name the optimizers."""
-        return super()._optimizers() | {"temperature": self._temperature_adam}
 
 
 def squashed_draw(outputs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
