@@ -54,16 +54,6 @@ def n_step_targets(
     return target
 
 
-class R2D2Agent(EpsilonGreedyAgent):
-    """Acts epsilon-greedily with a recurrent network."""
-
-    algorithm: ClassVar[str] = "R2D2"
-    contract: ClassVar[type[torch.nn.Module]] = RecurrentQNetwork
-    settings_type: ClassVar[type[R2D2AgentSettings]] = R2D2AgentSettings
-    default_model: ClassVar[str] = "recurrent_q"
-    default_embryo: ClassVar[str] = "r2d2"
-
-
 class R2D2Embryo(QEmbryo[RecurrentQNetwork], UnrollEmbryo):
     """R2D2's update rule: trains a recurrent Q network towards targets that a target network bootstraps."""
 
@@ -172,3 +162,13 @@ class R2D2Embryo(QEmbryo[RecurrentQNetwork], UnrollEmbryo):
         """
         mix = self.settings.priority_mix
         return mix * errors.amax(dim=0) + (1.0 - mix) * errors.sum(dim=0) / steps.clamp(min=1)
+
+
+class R2D2Agent(EpsilonGreedyAgent):
+    """Acts epsilon-greedily with a recurrent network."""
+
+    algorithm: ClassVar[str] = "R2D2"
+    contract: ClassVar[type[torch.nn.Module]] = RecurrentQNetwork
+    settings_type: ClassVar[type[R2D2AgentSettings]] = R2D2AgentSettings
+    default_model: ClassVar[str] = "recurrent_q"
+    default_embryo: ClassVar[str] = "r2d2"

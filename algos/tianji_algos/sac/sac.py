@@ -1,4 +1,8 @@
-"""SAC (Haarnoja et al., 2018b, algorithm 1): a policy rewarded for its entropy, and twin Q functions."""
+"""SAC (Haarnoja et al., 2018b, algorithm 1): a policy rewarded for its entropy, and twin Q functions.
+
+It reads from top to bottom: draws from the policy, the losses of the Q functions, the policy and the
+temperature, ``update`` (gradients and steps), and the agent.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,22 @@ from tianji_algos.sac.settings import LEAST_LOG_STD, MOST_LOG_STD, SACAgentSetti
 Floats = npt.NDArray[np.float32]
 
 DIAGNOSTICS: Final = ("critic_loss", "policy_loss", "mean_q", "td_error", "entropy", "temperature")
+
+
+def squashed_draw(outputs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return actions ``[B, A]`` and their log-probabilities ``[B]``, differentiably.
+
+    Args:
+        outputs: means and logarithms of standard deviations ``[B, 2 A]``.
+        noise: standard normal, ``[B, A]``.
+    """
+    mean, log_std = outputs.chunk(2, dim=1)
+    log_std = log_std.clamp(LEAST_LOG_STD, MOST_LOG_STD)
+    drawn = torch.addcmul(mean, log_std.exp(), noise)
+    normal = -0.5 * noise.square() - log_std - HALF_LOG_2PI
+    # log(1 - tanh(u)^2), the logarithm of tanh's derivative, without the square that rounds to 1.
+    slope = 2.0 * (math.log(2.0) - drawn - torch.nn.functional.softplus(-2.0 * drawn))
+    return drawn.tanh(), (normal - slope).sum(dim=1)
 
 
 class SACEmbryo(ActorQEmbryo):
@@ -128,22 +148,6 @@ class SACEmbryo(ActorQEmbryo):
     def _set_temperature(self, value: float) -> None:
         with torch.no_grad():
             self.model.log_temperature.fill_(math.log(value))
-
-
-def squashed_draw(outputs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return actions ``[B, A]`` and their log-probabilities ``[B]``, differentiably.
-
-    Args:
-        outputs: means and logarithms of standard deviations ``[B, 2 A]``.
-        noise: standard normal, ``[B, A]``.
-    """
-    mean, log_std = outputs.chunk(2, dim=1)
-    log_std = log_std.clamp(LEAST_LOG_STD, MOST_LOG_STD)
-    drawn = torch.addcmul(mean, log_std.exp(), noise)
-    normal = -0.5 * noise.square() - log_std - HALF_LOG_2PI
-    # log(1 - tanh(u)^2), the logarithm of tanh's derivative, without the square that rounds to 1.
-    slope = 2.0 * (math.log(2.0) - drawn - torch.nn.functional.softplus(-2.0 * drawn))
-    return drawn.tanh(), (normal - slope).sum(dim=1)
 
 
 class SACAgent(ContinuousAgent):

@@ -1,4 +1,8 @@
-"""TD3 (Fujimoto et al., 2018, algorithm 1): twin Q functions, smoothed targets, and a policy that lags."""
+"""TD3 (Fujimoto et al., 2018, algorithm 1): twin Q functions, smoothed targets, and a policy that lags.
+
+It reads from top to bottom: the losses of the Q functions and the policy, ``update`` (gradients and steps),
+and the agent.
+"""
 
 from __future__ import annotations
 
