@@ -1,9 +1,9 @@
-"""Agents with continuous actions, and updates of an actor and its Q functions: shared by SAC and TD3."""
+"""Shared parts of SAC and TD3: the agent with bounded actions, the loss of critics, and what is trained."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import gymnasium as gym
@@ -22,14 +22,10 @@ from tianji_algos.models.actor_q import ActorQ, MLPActorQ, parts_of
 from tianji_algos.normalization import Normalizer, acting_executor
 from tianji_algos.optim import (
     ActorEmbryo,
-    Adam,
-    Differentiated,
     Means,
-    Norm,
     TargetNetwork,
     adam_of,
     flatten_parameters,
-    tensors_of,
 )
 from tianji_algos.rules import BoundedRule
 from tianji_algos.settings import ActorQSettings, ContinuousAgentSettings
@@ -134,10 +130,25 @@ class Transitions(NamedTuple):
     weight: torch.Tensor
 
 
-class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
-    """Update rule of Q functions, towards bootstrapped targets, and of an actor that maximises their values.
+def td_loss(
+    values: torch.Tensor, target: torch.Tensor, weight: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the loss of Q functions, their mean value and absolute errors ``[B]``, means over critics.
 
-    An update takes all gradients at the same parameters.
+    Args:
+        values: by each Q function, ``[C, B]``.
+        target: ``[B]``.
+        weight: ``[B]``.
+    """
+    errors = values - target
+    loss = 0.5 * (errors.square() * weight).sum(dim=0).mean()
+    return loss, values.detach().mean(), errors.detach().abs().mean(dim=0)
+
+
+class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
+    """Networks, optimizers and checkpoint of an update rule with an actor and its Q functions.
+
+    The updates are in each algorithm's file.
 
     Args:
         model: trained in place, on its final device; its parameters move into one flat tensor.
@@ -171,12 +182,13 @@ class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
             raise UnsuitableModelError(f"{what}; the model {self.example!r} would be right") from cause
         means = Means((*diagnostics, "actor_gradient_norm", "critic_gradient_norm"))
         critics_adam, actor_adam = (adam_of(flat, which, settings) for which in (critics, actor))
-        super().__init__(settings, critics_adam, actor_adam, means, np.random.default_rng(seed))
         self.model: ActorQ = model
+        self._target_critics = TargetNetwork(model.critics, flat[critics])
+        networks = {"model": model, "target_critics": self._target_critics.model}
+        super().__init__(settings, critics_adam, actor_adam, networks, means, np.random.default_rng(seed))
         self._flat, self._gradient = flat, flat.grad
         self._actor_parameters = list(model.actor.parameters())
         self._critics_parameters = list(model.critics.parameters())
-        self._target_critics = TargetNetwork(model.critics, flat[critics])
         self._exchange = Exchange(flat.device)
         self._normalizer = Normalizer.of(model, spaces)
         self._choose_derivatives(
@@ -184,46 +196,11 @@ class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
             fits=isinstance(model, MLPActorQ) and is_on_host(model),
             what_fits=f"the model {self.example!r} on a CPU",
         )
-        self._differentiate: Callable[[Batch], Differentiated] = self._in_torch
 
-    def update(self, batch: Batch) -> UpdateResult:
-        """Take all gradients, then a step of each optimizer; priorities are means over critics."""
-        self._normalizer.update_drawn(batch.observation, self._learners)
-        if self._by_hand:
-            batch = self._normalizer.seen_batch(batch)
-        diagnostics, errors = self._differentiate(batch)
-        if self._learners.number > 1:
-            self._learners.add_up(self._gradient.mul_(1.0 / self._learners.number))
-        critic_norm = self._step(self._optimizer)
-        self._means.add(diagnostics, self._improve(), critic_norm)
+    def _result(self, errors: Floats | torch.Tensor) -> UpdateResult:
+        """Count the uses of an update; its priorities are the absolute errors ``[B]``, if asked for."""
         priorities = self._exchange.to_host_if(errors, asked=self.prioritised)
         return UpdateResult(len(errors) * self._learners.number, priorities)
-
-    def _in_torch(self, batch: Batch) -> Differentiated:
-        """Differentiate the losses with autograd."""
-        self._gradient.zero_()
-        return self._losses(self._seen(batch))
-
-    @abstractmethod
-    def _losses(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add all losses' gradients to those of the parameters, which are 0.
-
-        Returns:
-            The diagnostics, and the absolute errors ``[B]``.
-        """
-
-    def _td_loss(
-        self, seen: Transitions, target: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the loss of the Q functions for ``target [B]``, mean value and absolute errors ``[B]``."""
-        values = self.model.critics(seen.observation, seen.action)
-        errors = values - target
-        loss = 0.5 * (errors.square() * seen.weight).sum(dim=0).mean()
-        return loss, values.detach().mean(), errors.detach().abs().mean(dim=0)
-
-    @abstractmethod
-    def _improve(self) -> Norm:
-        """Step all optimizers but the critics', then the target networks; return the actor's norm."""
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return all networks, the optimizers' moments and step counts, and the random stream."""
@@ -236,6 +213,7 @@ class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
         self._actor_adam.steps = rest["actor_steps"]
 
     def _seen(self, batch: Batch) -> Transitions:
+        """Bring a batch to the networks' device, as they see it."""
         to_device = self._exchange.to_device
         return Transitions(
             observation=self._normalizer.seen(to_device(batch.observation)),
@@ -250,12 +228,3 @@ class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
         """Draw ``[B, A]`` from a standard normal distribution, alike on every device."""
         shape = (size, self._bounds.size)
         return self._exchange.to_device(self._rng.standard_normal(shape, dtype=np.float32))
-
-    def _networks(self) -> dict[str, torch.Tensor]:
-        """Name every tensor of all networks, in place."""
-        return tensors_of("model", self.model) | tensors_of("target_critics", self._target_critics.model)
-
-    def _optimizers(self) -> dict[str, Adam]:
-        """Name the optimizers."""
-        assert isinstance(self._optimizer, Adam)
-        return {"actor": self._actor_adam, "critics": self._optimizer}

@@ -434,6 +434,11 @@ class AllReduce(ABC):
         self.add_up(torch.from_numpy(counts))
         return counts
 
+    def total(self, own: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Add up counts ``[K]`` of all learners, which keep their own."""
+        sums: npt.NDArray[np.int64] = self.compare(own).sum(axis=0)
+        return sums
+
 
 class Alone(AllReduce):
     """One learner by itself."""

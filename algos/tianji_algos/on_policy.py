@@ -30,7 +30,6 @@ from tianji_algos.optim import (
     OptimizedEmbryo,
     build_optimizer,
     flatten_parameters,
-    tensors_of,
 )
 from tianji_algos.rollout_observations import Observations
 from tianji_algos.rules import ActionRule
@@ -176,6 +175,15 @@ class Tensors(Arrays):
         return rows.index_select(axis, numbers)
 
 
+class PolicyLoss(Protocol):
+    """A loss in torch."""
+
+    def __call__(
+        self, policy: torch.Tensor, value: torch.Tensor, batch: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return this learner's part of the loss on a minibatch, and the diagnostics."""
+
+
 class PolicyLossByHand(Protocol):
     """A loss that is differentiated by hand."""
 
@@ -204,14 +212,16 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
     """Names of the numbers that the loss reports."""
     settings: PolicySettings
     _rng: np.random.Generator
-    _loss: Any
-    """Loss in torch, called with policy, value and minibatch; its kernel, a ``PolicyLossByHand``, by hand."""
+    _loss: PolicyLoss
+    _loss_by_hand: PolicyLossByHand
+    """The loss with its derivatives, where ``_by_hand`` says so."""
 
     def __init__(self, spaces: Spaces, model: ActorCritic, settings: PolicySettings, seed: int) -> None:
         require_model(model, self.contract, self.algorithm, self.example_model)
         flat = flatten_parameters(model)
         means = Means((*self.diagnostics, "gradient_norm"))
-        super().__init__(settings, build_optimizer(flat, settings), means, np.random.default_rng(seed))
+        optimizer, rng = build_optimizer(flat, settings), np.random.default_rng(seed)
+        super().__init__(settings, optimizer, {"model": model}, means, rng)
         self.model: ActorCritic = model
         self.uses_per_sample = float(settings.epochs)
         self._choose_derivatives(model, fits=is_on_host(model), what_fits="a network on a CPU")
@@ -239,7 +249,7 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
 
     @abstractmethod
     def _build_loss(self) -> None:
-        """Build the loss by the settings: in torch, or its kernel where ``_by_hand`` says so."""
+        """Build the loss by the settings; where ``_by_hand`` says so, the one with derivatives by hand."""
 
     def adopt_settings(self, settings: PolicySettings) -> None:
         """Train by these settings from now on, with a new loss."""
@@ -250,19 +260,18 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
     def _differentiate(self, batch: PolicyMinibatch) -> Diagnostics:
         """Write the gradient of the loss on this learner's samples; returns the diagnostics."""
         if self._by_hand and batch.samples:
-            return self._differentiate_by_hand(self._loss, batch)
+            return self._differentiate_by_hand(batch)
         self._optimizer.gradient.zero_()
         if not batch.samples:  # Other learners have some.
             return self._nothing
         policy, value = self._run(batch.observation)
         if self._mask is not None:
             policy = self._mask.forbidding(policy, records_of(batch.observation))
-        diagnostics: Diagnostics
         loss, diagnostics = self._loss(policy, value, batch)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         return diagnostics
 
-    def _differentiate_by_hand(self, loss: PolicyLossByHand, batch: PolicyMinibatch) -> Floats:
+    def _differentiate_by_hand(self, batch: PolicyMinibatch) -> Floats:
         """Write the gradient without autograd; returns the diagnostics."""
         found = []
 
@@ -270,13 +279,9 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
             if self._mask is not None:
                 policy = policy.copy(order="K")  # Autograd may still need the network's outputs.
                 self._mask.forbid(policy, records_of(batch.observation))
-            d_policy, d_value, diagnostics = loss.gradient(policy, value, batch)
+            d_policy, d_value, diagnostics = self._loss_by_hand.gradient(policy, value, batch)
             found.append(diagnostics)
             return d_policy, d_value
 
         self._backprop(batch.observation, loss_gradient)
         return found[0]
-
-    def _networks(self) -> dict[str, torch.Tensor]:
-        """Name every tensor of the network, in place."""
-        return tensors_of("model", self.model)

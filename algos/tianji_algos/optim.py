@@ -261,6 +261,18 @@ def adam_of(flat: torch.nn.Parameter, which: slice, settings: OptimizerSettings)
     return Adam(part, settings.learning_rate, settings.adam_eps, settings.max_grad_norm)
 
 
+def add_gradients(gradient: torch.Tensor, learners: AllReduce) -> None:
+    """Add up the gradients of all learners, in place: each is a part of the gradient of one loss."""
+    if learners.number > 1:
+        learners.add_up(gradient)
+
+
+def average_gradients(gradient: torch.Tensor, learners: AllReduce) -> None:
+    """Average the gradients of all learners, in place: each is of the mean loss of an equal share."""
+    if learners.number > 1:
+        learners.add_up(gradient.mul_(1.0 / learners.number))
+
+
 Norm = float | torch.Tensor
 """Norm of a gradient: a number, or a tensor ``[]`` that has not been read to the host."""
 
@@ -375,6 +387,7 @@ class OptimizedEmbryo(Embryo):
 
     Args:
         optimizer: its step count and learning rate are saved and reported.
+        networks: networks that a checkpoint has, by name.
         rng: random stream, saved in checkpoints; None if there is none.
     """
 
@@ -392,11 +405,14 @@ class OptimizedEmbryo(Embryo):
         self,
         settings: OptimizerSettings,
         optimizer: Optimizer,
+        networks: Mapping[str, nn.Module],
         means: Means,
         rng: np.random.Generator | None = None,
     ) -> None:
         self.settings = settings
         self._optimizer = optimizer
+        self._optimizers: dict[str, Optimizer] = {optimizer.name: optimizer}
+        self._networks = dict(networks)
         self._means = means
         self._rng = rng
         self._learners: AllReduce = ALONE
@@ -410,7 +426,7 @@ class OptimizedEmbryo(Embryo):
         for name, parameter in self.model.named_parameters():
             assert parameter.grad is not None, "it is a view of the flat gradient"
             parameter.grad.fill_(name in names)
-        for optimizer in self._optimizers().values():
+        for optimizer in self._optimizers.values():
             optimizer.freeze(optimizer.gradient.bool())
             optimizer.gradient.zero_()
 
@@ -444,8 +460,8 @@ class OptimizedEmbryo(Embryo):
         rest: dict[str, Any] = {"algorithm": self.algorithm.lower(), self._steps_key: self._optimizer.steps}
         if self._rng is not None:
             rest["rng"] = self._rng.bit_generator.state
-        tensors = self._networks() | self._moments()
-        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}, rest
+        tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._tensors().items()}
+        return tensors, rest
 
     def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
         """Continue from what ``state`` returned; the settings decide scheduled values.
@@ -457,7 +473,7 @@ class OptimizedEmbryo(Embryo):
         algorithm = self.algorithm.lower()
         if rest.get("algorithm") != algorithm:
             raise StateMismatchError(f"this state belongs to {rest.get('algorithm')!r}, not to {algorithm!r}")
-        restore_tensors(self._networks() | self._moments(), tensors)
+        restore_tensors(self._tensors(), tensors)
         self._optimizer.steps = rest[self._steps_key]
         if self._rng is not None:
             self._rng.bit_generator.state = rest["rng"]
@@ -468,20 +484,19 @@ class OptimizedEmbryo(Embryo):
 
     def _check(self) -> None:
         """Raise an error if a gradient was not finite."""
-        for optimizer in self._optimizers().values():
+        for optimizer in self._optimizers.values():
             optimizer.check()
-
-    def _optimizers(self) -> Mapping[str, Optimizer]:
-        """Name the optimizers."""
-        return {self._optimizer.name: self._optimizer}
 
     @property
     def _steps_key(self) -> str:
         return f"{self._optimizer.name}_steps"
 
-    @abstractmethod
-    def _networks(self) -> dict[str, torch.Tensor]:
-        """Name every tensor of the networks, in place."""
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """Name every tensor of a checkpoint, in place."""
+        tensors = self._moments()
+        for name, network in self._networks.items():
+            tensors |= tensors_of(name, network)
+        return tensors
 
     def _moments(self) -> dict[str, torch.Tensor]:
         """Name the moments of the gradients, in place."""
@@ -506,19 +521,29 @@ class ActorEmbryo(OptimizedEmbryo):
     """An update rule with critics and an actor, each with an optimizer, that draws random numbers.
 
     Args:
-        optimizer: optimizer of the critics.
+        critics: optimizer of the critics.
         actor: optimizer of the actor, or of the actors.
+        networks: networks that a checkpoint has, by name.
         rng: random stream that updates draw from.
+        actor_name: name of the actor's optimizer in a checkpoint.
     """
 
     settings: ActorSettings
     _rng: np.random.Generator
 
     def __init__(
-        self, settings: ActorSettings, optimizer: Adam, actor: Adam, means: Means, rng: np.random.Generator
+        self,
+        settings: ActorSettings,
+        critics: Adam,
+        actor: Adam,
+        networks: Mapping[str, nn.Module],
+        means: Means,
+        rng: np.random.Generator,
+        actor_name: str = "actor",
     ) -> None:
-        super().__init__(settings, optimizer, means, rng)
+        super().__init__(settings, critics, networks, means, rng)
         self._actor_adam = actor
+        self._optimizers = {actor_name: actor, "critics": critics}
 
     def join(self, learners: AllReduce) -> None:
         """Learn from equal shares of one batch together: the update is that of the whole batch.
@@ -541,6 +566,6 @@ class ActorEmbryo(OptimizedEmbryo):
         """Name the moments of all optimizers, in place."""
         return {
             f"{name}.{moment}": tensor
-            for name, optimizer in self._optimizers().items()
+            for name, optimizer in self._optimizers.items()
             for moment, tensor in optimizer.tensors().items()
         }

@@ -118,7 +118,7 @@ def test_rates_follow_their_settings_and_their_schedule(algorithm: str, schedule
     rates = {"learning_rate": 1e-3, "actor_learning_rate": 4e-3}
     embryo = build(algorithm, **rates, learning_rate_schedule=schedule, schedule_steps=1000)
     embryo.schedule(750)
-    found = {name: adam.learning_rate for name, adam in embryo._optimizers().items()}
+    found = {name: adam.learning_rate for name, adam in embryo._optimizers.items()}
     expected = {"actor": 1e-3, "critics": 2.5e-4} | ({"temperature": 2.5e-4} if algorithm == "sac" else {})
     assert found == pytest.approx(expected)
 

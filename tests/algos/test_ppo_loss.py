@@ -94,6 +94,7 @@ def test_derivatives_by_hand_are_those_of_the_loss(case: dict[str, Any]) -> None
         advantage=rng.standard_normal(rows, np.float32),
         target=rng.standard_normal(rows, np.float32),
         total=rows + case["others"],
+        uses=rows + case["others"],
         outputs=where if more else None,
     )
     chosen = {name: case[name] for name in ("clip_range", "clip_value", "entropy_coef")}
@@ -141,6 +142,7 @@ def random_minibatch(rng: np.random.Generator, size: int) -> PPOMinibatch:
         advantage=normal(0.0, 1.0),
         target=normal(0.0, 1.0),
         total=size,
+        uses=size,
     )
 
 
@@ -181,6 +183,7 @@ def test_clipping_stops_the_gradient_only_where_the_policy_has_moved_enough(
         advantage=np.array([advantage], np.float32),
         target=np.zeros(1, np.float32),
         total=1,
+        uses=1,
     )
     d_policy, _, _, _ = derivatives(gym.spaces.Discrete(2), {}, batch, np.zeros((1, 2)), np.zeros(1))
     assert bool(d_policy.any()) is flows

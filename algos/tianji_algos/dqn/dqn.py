@@ -1,4 +1,9 @@
-"""DQN (Mnih et al., 2015, algorithm 1) with double, n-step and weighted updates: loss, agent, update rule."""
+"""DQN (Mnih et al., 2015, algorithm 1) with double, n-step and weighted updates.
+
+It reads from top to bottom: the value that targets bootstrap from, the loss of a batch, the update rule
+(``update``: targets, loss, gradient and step), and the agent. R2D2 shares the loss, the networks and the
+agent.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +29,8 @@ from tianji_algos.optim import (
     OptimizedEmbryo,
     TargetNetwork,
     adam_of,
+    average_gradients,
     flatten_parameters,
-    tensors_of,
 )
 from tianji_algos.registry import kernel
 from tianji_algos.rules import ActionRule, BestActionRule, Port
@@ -68,6 +73,98 @@ def td_loss(
     loss = (weight * each).mean()
     errors = (taken - target).detach().abs()
     return loss, torch.stack((loss, taken.mean(), errors.mean())).detach(), errors
+
+
+Network = TypeVar("Network", bound=Model)
+
+
+class QEmbryo(OptimizedEmbryo, Generic[Network]):
+    """Update rule with a Q network, a target network that follows it, and Adam.
+
+    Args:
+        model: trained in place, on its final device; its parameters move into one flat tensor.
+
+    Raises:
+        UnsupportedSpaceError: the action space is not Discrete.
+        UnsuitableModelError: the algorithm does not work with this kind of model.
+    """
+
+    contract: ClassVar[type[torch.nn.Module]]
+    """Class that its networks derive from."""
+    example: ClassVar[str]
+    """Name of a model that would be right."""
+    settings: DQNSettings
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        model: Network,
+        settings: DQNSettings,
+        seed: int,  # noqa: ARG002 - what every embryo is built with
+    ) -> None:
+        count_actions(spaces.action)
+        require_model(model, self.contract, self.algorithm, self.example)
+        flat = flatten_parameters(model)
+        self.model: Network = model
+        self._target = TargetNetwork(model, flat)
+        adam, networks = adam_of(flat, slice(None), settings), {"model": model, "target": self._target.model}
+        super().__init__(settings, adam, networks, Means((*DIAGNOSTICS, "gradient_norm")))
+        self._delta = settings.huber_delta if settings.loss == "huber" else None
+        self._exchange = Exchange(flat.device)
+        self._mask = MaskReader.of(spaces)
+
+
+class DQNEmbryo(QEmbryo[QNetwork], ReplayEmbryo):
+    """DQN's update rule: trains a Q network towards targets that a target network bootstraps."""
+
+    algorithm: ClassVar[str] = "DQN"
+    contract: ClassVar[type[torch.nn.Module]] = QNetwork
+    example: ClassVar[str] = "mlp_q"
+    normalizes: ClassVar[bool] = True
+    settings_type: ClassVar[type[DQNSettings]] = DQNSettings
+
+    def __init__(self, spaces: Spaces, model: QNetwork, settings: DQNSettings, seed: int) -> None:
+        super().__init__(spaces, model, settings, seed)
+        self._normalizer = Normalizer.of(model, spaces)
+        self._choose_derivatives(model, fits=is_on_host(model), what_fits="a network on a CPU")
+        self._differentiate: Callable[[Batch], Differentiated] = self._differentiate_in_torch
+        if self._by_hand:
+            self._differentiate = kernel("DQN.derivatives")(
+                model, self._target.model, settings, self._delta, self._mask
+            )
+
+    def update(self, batch: Batch) -> UpdateResult:
+        """Make one step of Adam, and update the target network when it is time."""
+        self._normalizer.update_drawn(batch.observation, self._learners)
+        if self._by_hand:
+            batch = self._normalizer.seen_batch(batch)
+        diagnostics, errors = self._differentiate(batch)
+        average_gradients(self._optimizer.gradient, self._learners)
+        self._means.add(diagnostics, self._step(self._optimizer))
+        self._target.keep_up(self.settings, self._optimizer.steps)
+        priorities = self._exchange.to_host_if(errors, asked=self.prioritised)
+        return UpdateResult(len(errors) * self._learners.number, priorities)
+
+    def _differentiate_in_torch(self, batch: Batch) -> Differentiated:
+        """Differentiate the loss with autograd."""
+        to_device, settings = self._exchange.to_device, self.settings
+        action, weight = to_device(batch.fields["action"]), to_device(batch.weight)
+        reward, discount = to_device(batch.reward) * settings.reward_scale, to_device(batch.discount)
+        next_observation = self._exchange.begin(batch.next_observation)
+        observation = self._exchange.begin(batch.observation)  # Copied while networks run on the other.
+        with torch.no_grad():
+            seen = self._normalizer.seen(next_observation())
+            next_q = self._target.model(seen)
+            chooser = self.model(seen) if settings.double else next_q
+            if self._mask is not None:
+                chooser = self._mask.forbidding(chooser, seen)
+            target = reward + discount * bootstrap(next_q, chooser)
+        self._optimizer.gradient.zero_()
+        loss, diagnostics, errors = td_loss(
+            self.model(self._normalizer.seen(observation())), action, target, weight, self._delta
+        )
+        loss.backward()  # type: ignore[no-untyped-call]
+        return diagnostics, errors
 
 
 class EpsilonGreedyAgent(Agent):
@@ -225,31 +322,6 @@ class DQNAgent(EpsilonGreedyAgent):
         )
 
 
-def pick(q: Floats, action: npt.NDArray[Any]) -> tuple[Floats, npt.NDArray[np.intp]]:
-    """Take ``q[i, action[i]]`` of each row i of ``q [B, A]``.
-
-    Returns:
-        The values ``[B]``, and their indices in the flat ``q.T``.
-    """
-    where = action.astype(np.intp)
-    where *= len(q)
-    where += np.arange(len(q))
-    return q.T.reshape(-1).take(where, mode="clip"), where
-
-
-def draw_available(available: npt.NDArray[np.bool_], luck: Floats) -> npt.NDArray[np.intp]:
-    """Draw one available action for each row.
-
-    Args:
-        available: ``[N, A]``.
-        luck: uniform from 0 to 1, ``[N]``.
-    """
-    so_far = available.cumsum(axis=1)
-    wanted = (luck * so_far[:, -1]).astype(np.intp)
-    drawn: npt.NDArray[np.intp] = (so_far <= wanted[:, None]).sum(axis=1)
-    return drawn
-
-
 class _SeenValues:
     """Action values from acting, kept so that a fragment's TD errors cost no second pass of the network."""
 
@@ -288,98 +360,26 @@ class _SeenValues:
         return error
 
 
-Network = TypeVar("Network", bound=Model)
+def pick(q: Floats, action: npt.NDArray[Any]) -> tuple[Floats, npt.NDArray[np.intp]]:
+    """Take ``q[i, action[i]]`` of each row i of ``q [B, A]``.
+
+    Returns:
+        The values ``[B]``, and their indices in the flat ``q.T``.
+    """
+    where = action.astype(np.intp)
+    where *= len(q)
+    where += np.arange(len(q))
+    return q.T.reshape(-1).take(where, mode="clip"), where
 
 
-class QEmbryo(OptimizedEmbryo, Generic[Network]):
-    """Update rule with a Q network, a target network that follows it, and Adam.
+def draw_available(available: npt.NDArray[np.bool_], luck: Floats) -> npt.NDArray[np.intp]:
+    """Draw one available action for each row.
 
     Args:
-        model: trained in place, on its final device; its parameters move into one flat tensor.
-
-    Raises:
-        UnsupportedSpaceError: the action space is not Discrete.
-        UnsuitableModelError: the algorithm does not work with this kind of model.
+        available: ``[N, A]``.
+        luck: uniform from 0 to 1, ``[N]``.
     """
-
-    contract: ClassVar[type[torch.nn.Module]]
-    """Class that its networks derive from."""
-    example: ClassVar[str]
-    """Name of a model that would be right."""
-    settings: DQNSettings
-
-    def __init__(
-        self,
-        spaces: Spaces,
-        model: Network,
-        settings: DQNSettings,
-        seed: int,  # noqa: ARG002 - what every embryo is built with
-    ) -> None:
-        count_actions(spaces.action)
-        require_model(model, self.contract, self.algorithm, self.example)
-        flat = flatten_parameters(model)
-        adam = adam_of(flat, slice(None), settings)
-        super().__init__(settings, adam, Means((*DIAGNOSTICS, "gradient_norm")))
-        self.model: Network = model
-        self._target = TargetNetwork(model, flat)
-        self._delta = settings.huber_delta if settings.loss == "huber" else None
-        self._exchange = Exchange(flat.device)
-        self._mask = MaskReader.of(spaces)
-
-    def _networks(self) -> dict[str, torch.Tensor]:
-        """Name every tensor of both networks, in place."""
-        return tensors_of("model", self.model) | tensors_of("target", self._target.model)
-
-
-class DQNEmbryo(QEmbryo[QNetwork], ReplayEmbryo):
-    """DQN's update rule: trains a Q network towards targets that a target network bootstraps."""
-
-    algorithm: ClassVar[str] = "DQN"
-    contract: ClassVar[type[torch.nn.Module]] = QNetwork
-    example: ClassVar[str] = "mlp_q"
-    normalizes: ClassVar[bool] = True
-    settings_type: ClassVar[type[DQNSettings]] = DQNSettings
-
-    def __init__(self, spaces: Spaces, model: QNetwork, settings: DQNSettings, seed: int) -> None:
-        super().__init__(spaces, model, settings, seed)
-        self._normalizer = Normalizer.of(model, spaces)
-        self._choose_derivatives(model, fits=is_on_host(model), what_fits="a network on a CPU")
-        self._differentiate: Callable[[Batch], Differentiated] = self._in_torch
-        if self._by_hand:
-            self._differentiate = kernel("DQN.derivatives")(
-                model, self._target.model, settings, self._delta, self._mask
-            )
-
-    def update(self, batch: Batch) -> UpdateResult:
-        """Make one step of Adam, and update the target network when it is time."""
-        self._normalizer.update_drawn(batch.observation, self._learners)
-        if self._by_hand:
-            batch = self._normalizer.seen_batch(batch)
-        diagnostics, errors = self._differentiate(batch)
-        if self._learners.number > 1:
-            self._learners.add_up(self._optimizer.gradient.mul_(1.0 / self._learners.number))
-        self._means.add(diagnostics, self._step(self._optimizer))
-        self._target.keep_up(self.settings, self._optimizer.steps)
-        priorities = self._exchange.to_host_if(errors, asked=self.prioritised)
-        return UpdateResult(len(errors) * self._learners.number, priorities)
-
-    def _in_torch(self, batch: Batch) -> Differentiated:
-        """Differentiate the loss with autograd."""
-        to_device, settings = self._exchange.to_device, self.settings
-        action, weight = to_device(batch.fields["action"]), to_device(batch.weight)
-        reward, discount = to_device(batch.reward) * settings.reward_scale, to_device(batch.discount)
-        next_observation = self._exchange.begin(batch.next_observation)
-        observation = self._exchange.begin(batch.observation)  # Copied while networks run on the other.
-        with torch.no_grad():
-            seen = self._normalizer.seen(next_observation())
-            next_q = self._target.model(seen)
-            chooser = self.model(seen) if settings.double else next_q
-            if self._mask is not None:
-                chooser = self._mask.forbidding(chooser, seen)
-            target = reward + discount * bootstrap(next_q, chooser)
-        self._optimizer.gradient.zero_()
-        loss, diagnostics, errors = td_loss(
-            self.model(self._normalizer.seen(observation())), action, target, weight, self._delta
-        )
-        loss.backward()  # type: ignore[no-untyped-call]
-        return diagnostics, errors
+    so_far = available.cumsum(axis=1)
+    wanted = (luck * so_far[:, -1]).astype(np.intp)
+    drawn: npt.NDArray[np.intp] = (so_far <= wanted[:, None]).sum(axis=1)
+    return drawn

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tianji_algos.distributions import Distribution
 from tianji_algos.fast_cpu.distributions import by_hand
-from tianji_algos.impala.impala import IMPALAMinibatch, LearntValues
+from tianji_algos.impala.impala import IMPALALoss, IMPALAMinibatch, LearntValues
 from tianji_algos.impala.settings import IMPALASettings, VTrace
 
 Floats = npt.NDArray[np.float32]
@@ -52,19 +52,14 @@ def v_trace(
     return error, gain
 
 
-class IMPALALossByHand:
-    """Differentiates IMPALA's loss on one minibatch.
-
-    Args:
-        values: units of the network's values, from which V-trace restores returns; None if they are returns.
-    """
+class IMPALALossByHand(IMPALALoss):
+    """IMPALA's loss on one minibatch, with its derivatives."""
 
     def __init__(
         self, distribution: Distribution, settings: IMPALASettings, values: LearntValues | None = None
     ) -> None:
-        self._distribution = by_hand(distribution)
-        self._how = settings.vtrace
-        self._values = values
+        super().__init__(distribution, settings, values)
+        self._probabilities = by_hand(distribution)
         self._is_corrected = settings.correction == "vtrace"
         self._is_mean = settings.reduction == "mean"
         self._value_coef = settings.value_coef
@@ -85,7 +80,7 @@ class IMPALALossByHand:
             ``DIAGNOSTICS`` in order.
         """
         where, count = batch.experience, np.float32(batch.samples)
-        log_prob, entropy = self._distribution.evaluate(np.take(policy.T, where, axis=1).T, batch.action)
+        log_prob, entropy = self._probabilities.evaluate(np.take(policy.T, where, axis=1).T, batch.action)
         log_ratio = log_prob - batch.log_prob
         ratio = np.exp(log_ratio)
         rows = np.zeros_like(batch.reward)
@@ -101,7 +96,7 @@ class IMPALALossByHand:
         scale = 1.0 / batch.total if self._is_mean else 1.0
         d_log_prob = gain * np.float32(-scale)
         d_policy = np.zeros((policy.shape[1], len(policy)), np.float32)
-        d_policy[:, where] = self._distribution.gradient(d_log_prob, -self._entropy_coef * scale).T
+        d_policy[:, where] = self._probabilities.gradient(d_log_prob, -self._entropy_coef * scale).T
         d_value = np.zeros(len(value), np.float32)
         np.multiply(error.reshape(-1), np.float32(-self._value_coef * scale), out=d_value[: error.size])
         diagnostics = np.array(

@@ -10,22 +10,18 @@ import numpy.typing as npt
 
 from tianji_algos.distributions import Distribution
 from tianji_algos.fast_cpu.distributions import by_hand
-from tianji_algos.ppo.ppo import PPOMinibatch
+from tianji_algos.ppo.ppo import PPOLoss, PPOMinibatch
 from tianji_algos.ppo.settings import PPOSettings
 
 Floats = npt.NDArray[np.float32]
 
 
-class PPOLossByHand:
-    """Differentiates PPO's loss on one minibatch.
-
-    Attributes:
-        clip_range: epsilon; set anew by its schedule.
-    """
+class PPOLossByHand(PPOLoss):
+    """PPO's loss on one minibatch, with its derivatives."""
 
     def __init__(self, distribution: Distribution, settings: PPOSettings) -> None:
-        self.clip_range = settings.clip_range
-        self._distribution = by_hand(distribution)
+        super().__init__(distribution, settings)
+        self._probabilities = by_hand(distribution)
         self._clip_value = settings.clip_value
         self._value_coef = settings.value_coef
         self._entropy_coef = settings.entropy_coef
@@ -56,7 +52,7 @@ class PPOLossByHand:
     ) -> tuple[Floats, Floats, Floats]:
         """Differentiate by the outputs ``[B, ...]`` that are samples."""
         size = np.float32(len(value))
-        log_prob, entropy = self._distribution.evaluate(policy, batch.action)
+        log_prob, entropy = self._probabilities.evaluate(policy, batch.action)
         log_prob -= batch.log_prob
         ratio = np.exp(log_prob)
         gain = ratio * batch.advantage
@@ -66,7 +62,7 @@ class PPOLossByHand:
         is_active = gain <= clipped_gain  # the minimum is the term that depends on the policy
         d_log_prob = np.where(is_active, gain, np.float32(0.0))
         d_log_prob /= np.float32(-batch.total)
-        d_policy = self._distribution.gradient(d_log_prob, -self._entropy_coef / batch.total)
+        d_policy = self._probabilities.gradient(d_log_prob, -self._entropy_coef / batch.total)
 
         error, value_loss = self._value_error(value, batch)
         diagnostics = np.array(

@@ -21,6 +21,7 @@ from tianji_algos.impala.settings import IMPALAAgentSettings, IMPALASettings, VT
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.normalization import Normalizer, ValueUnits, normalizer_of
 from tianji_algos.on_policy import PolicyAgent, PolicyEmbryo, PolicyMinibatch
+from tianji_algos.optim import add_gradients
 from tianji_algos.registry import kernel
 from tianji_algos.rollout_observations import Columns, Indices
 
@@ -201,6 +202,7 @@ class IMPALAEmbryo(PolicyEmbryo):
     diagnostics: ClassVar[tuple[str, ...]] = DIAGNOSTICS
     settings_type: ClassVar[type[IMPALASettings]] = IMPALASettings
     settings: IMPALASettings
+    _loss: IMPALALoss
     _columns: Columns
     _widths: npt.NDArray[np.int64]
     """Columns of each learner, ``[learners]``."""
@@ -214,8 +216,11 @@ class IMPALAEmbryo(PolicyEmbryo):
     def _build_loss(self) -> None:
         """Build the actor-critic loss with V-trace's targets."""
         self._values = LearntValues.of(self.model)
-        loss = kernel("IMPALALoss") if self._by_hand else IMPALALoss
-        self._loss = loss(self._distribution, self.settings, self._values)
+        parts = self._distribution, self.settings, self._values
+        if self._by_hand:
+            self._loss = self._loss_by_hand = kernel("IMPALALoss")(*parts)
+        else:
+            self._loss = IMPALALoss(*parts)
 
     # A rollout, its epochs and their minibatches.
 
@@ -256,7 +261,7 @@ class IMPALAEmbryo(PolicyEmbryo):
         """
         shares = self._columns.minibatches(self._rng, self.settings.minibatch_size, self._widths)
         samples = np.array([np.count_nonzero(self._recorded["mask"][:, share]) for share in shares])
-        totals = self._learners.compare(samples).sum(axis=0)
+        totals = self._learners.total(samples)
         for share, total in zip(shares, totals.tolist(), strict=True):
             if total:
                 yield self._minibatch(share, total)
@@ -290,11 +295,10 @@ class IMPALAEmbryo(PolicyEmbryo):
 
     # The loss of a minibatch, its gradient, and the step of the optimizer.
 
-    def update(self, batch: PolicyMinibatch) -> UpdateResult:
+    def update(self, batch: IMPALAMinibatch) -> UpdateResult:
         """Make one step of the optimizer."""
         self._latest = self._differentiate(batch)
-        if self._learners.number > 1:
-            self._learners.add_up(self._optimizer.gradient)
+        add_gradients(self._optimizer.gradient, self._learners)
         self._means.add(self._latest, self._step(self._optimizer))
         return UpdateResult(batch.total)
 

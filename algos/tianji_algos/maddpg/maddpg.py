@@ -27,11 +27,10 @@ from tianji_algos.models.teams.deterministic import TeamDeterministic
 from tianji_algos.optim import (
     ActorEmbryo,
     Means,
-    Optimizer,
     TargetNetwork,
     adam_of,
+    average_gradients,
     flatten_parameters,
-    tensors_of,
 )
 from tianji_algos.rules import ActionRule, BestActionRule, Port
 from tianji_algos.schedules import falling
@@ -69,9 +68,10 @@ class MADDPGEmbryo(ActorEmbryo, ReplayEmbryo):
         critics_adam, actors_adam = (
             adam_of(flat, which, settings) for which in (slice(actors, None), slice(None, actors))
         )
-        super().__init__(settings, critics_adam, actors_adam, means, np.random.default_rng(seed))
         self.model: TeamDeterministic = model
         self._target = TargetNetwork(model, flat)
+        networks, rng = {"model": model, "target": self._target.model}, np.random.default_rng(seed)
+        super().__init__(settings, critics_adam, actors_adam, networks, means, rng, actor_name="actors")
         assert flat.grad is not None
         self._gradient = flat.grad
         self._exchange = Exchange(flat.device)
@@ -92,8 +92,7 @@ class MADDPGEmbryo(ActorEmbryo, ReplayEmbryo):
         policy_loss, entropy = self._policy_loss(seen, done, weight)
         torch.autograd.backward((critic_loss, policy_loss))  # They have no parameter in common.
         diagnostics = torch.stack((critic_loss, policy_loss, values.mean(), errors.mean(), entropy)).detach()
-        if self._learners.number > 1:
-            self._learners.add_up(self._gradient.mul_(1.0 / self._learners.number))
+        average_gradients(self._gradient, self._learners)
         self._means.add(diagnostics, self._step(self._optimizer), self._step(self._actor_adam))
         self._target.follow(self.settings.target_tau)
         priorities = self._exchange.to_host_if(errors, asked=self.prioritised)
@@ -164,14 +163,6 @@ class MADDPGEmbryo(ActorEmbryo, ReplayEmbryo):
         loss = ((penalty - values) * seen.alive * weight).sum(dim=0).mean()
         entropy = (self._actions.entropy(outputs, seen.available) * seen.alive).sum()
         return loss, entropy / seen.alive.sum().clamp_min(1.0)
-
-    def _networks(self) -> dict[str, torch.Tensor]:
-        """Name every tensor of all networks, in place."""
-        return tensors_of("model", self.model) | tensors_of("target", self._target.model)
-
-    def _optimizers(self) -> Mapping[str, Optimizer]:
-        """Name both optimizers."""
-        return {"actors": self._actor_adam, "critics": self._optimizer}
 
 
 def _joint(actions: torch.Tensor) -> torch.Tensor:

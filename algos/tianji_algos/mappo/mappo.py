@@ -8,7 +8,6 @@ a size that networks learn. And a dead agent's value is the mean of those of the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -17,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.bounds import ActionBounds
-from tianji_algos.core import Fields, Spaces, UpdateResult
+from tianji_algos.core import Fields, Spaces
 from tianji_algos.distributions import (
     Actions,
     Categorical,
@@ -28,23 +27,12 @@ from tianji_algos.distributions import (
 )
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings
 from tianji_algos.models.teams.actor_critic import TeamActorCritic
-from tianji_algos.on_policy import PolicyMinibatch, scales_actions
+from tianji_algos.on_policy import scales_actions
 from tianji_algos.ppo.ppo import Integers, PPOAgent, PPOEmbryo, PPOMinibatch
 from tianji_algos.rules import ActionRule
 from tianji_algos.team import Team, cut_off
 
 Floats = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TeamMinibatch(PPOMinibatch):
-    """Samples for one gradient update: the steps of living agents, ``[B, ...]`` each.
-
-    Attributes:
-        env_steps: env steps of the samples, over all learners.
-    """
-
-    env_steps: int
 
 
 class MAPPOEmbryo(PPOEmbryo):
@@ -59,8 +47,6 @@ class MAPPOEmbryo(PPOEmbryo):
     example_model: ClassVar[str] = "team_actor_critic"
     settings_type: ClassVar[type[MAPPOSettings]] = MAPPOSettings
     settings: MAPPOSettings
-    _env_steps: list[int]
-    """Number of env steps in each minibatch of this epoch, over all learners."""
 
     def _build_distribution(self, spaces: Spaces) -> Distribution:
         """Return the distribution of one agent's actions: a sample is one agent's step."""
@@ -99,13 +85,11 @@ class MAPPOEmbryo(PPOEmbryo):
         return fragment["observation"]["reward"][1:], value, is_end, mask & alive[:-1]
 
     def _count(self, columns: Mapping[str, npt.NDArray[Any]], edges: Integers) -> Integers:
-        """Count the steps of living agents in each minibatch, over all learners, and keep its env steps."""
-        self._env_steps = np.diff(edges).sum(axis=0).tolist()
+        """Count the steps of living agents in each minibatch, over all learners."""
         own = np.array([np.count_nonzero(columns["alive"][part]) for part in self._own(edges)], np.int64)
-        counts: Integers = self._learners.compare(own).sum(axis=0)
-        return counts
+        return self._learners.total(own)
 
-    def _minibatch(self, number: int, samples: slice, total: int) -> TeamMinibatch:
+    def _minibatch(self, number: int, samples: slice, total: int, uses: int) -> PPOMinibatch:
         """Build a minibatch of the living agents' samples; the network sees all agents."""
         observation, _ = self._order.input(number, samples)
         parts = {name: _of_agents(rows[samples]) for name, rows in self._epoch.items() if name != "alive"}
@@ -113,16 +97,7 @@ class MAPPOEmbryo(PPOEmbryo):
         if not is_alive.all():
             outputs = self._memory.put(np.flatnonzero(is_alive))
             parts = {name: self._memory.take(rows, outputs) for name, rows in parts.items()}
-        env_steps = self._env_steps[number]
-        return TeamMinibatch(
-            observation=observation, total=total, outputs=outputs, env_steps=env_steps, **parts
-        )
-
-    def update(self, batch: PolicyMinibatch) -> UpdateResult:
-        """Make one step of the optimizer; each env step is a use."""
-        assert isinstance(batch, TeamMinibatch), "minibatches come from minibatches()"
-        super().update(batch)
-        return UpdateResult(batch.env_steps)
+        return PPOMinibatch(observation=observation, total=total, uses=uses, outputs=outputs, **parts)
 
 
 def _of_agents(rows: Any) -> Any:

@@ -25,12 +25,8 @@ from tianji_algos.distributions import Distribution
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.normalization import ValueUnits, normalizer_of
-from tianji_algos.on_policy import (
-    PolicyAgent,
-    PolicyEmbryo,
-    PolicyMinibatch,
-    Tensors,
-)
+from tianji_algos.on_policy import PolicyAgent, PolicyEmbryo, PolicyMinibatch, Tensors
+from tianji_algos.optim import add_gradients
 from tianji_algos.ppo.settings import FASTEST, SLOWEST, PPOAgentSettings, PPOSettings
 from tianji_algos.registry import kernel
 from tianji_algos.rollout_observations import ShuffledSamples, ShuffledSequences
@@ -105,12 +101,14 @@ class PPOMinibatch(PolicyMinibatch):
         value: estimate at the time of acting.
         advantage: advantage of the action over ``value``, normalised.
         target: target of the value: advantage (not normalised) plus value.
+        uses: env steps of the samples, over all learners.
         outputs: indices of the network's outputs that are samples, ``[B]``; None: all are, in order.
     """
 
     value: Any
     advantage: Any
     target: Any
+    uses: int
     outputs: Any = None
 
 
@@ -174,6 +172,7 @@ class PPOEmbryo(PolicyEmbryo):
     diagnostics: ClassVar[tuple[str, ...]] = DIAGNOSTICS
     settings_type: ClassVar[type[PPOSettings]] = PPOSettings
     settings: PPOSettings
+    _loss: PPOLoss
 
     def __init__(self, spaces: Spaces, model: ActorCritic, settings: PPOSettings, seed: int) -> None:
         super().__init__(spaces, model, settings, seed)
@@ -196,8 +195,10 @@ class PPOEmbryo(PolicyEmbryo):
 
     def _build_loss(self) -> None:
         """Build the clipped surrogate loss."""
-        loss = kernel("PPOLoss") if self._by_hand else PPOLoss
-        self._loss = loss(self._distribution, self.settings)
+        if self._by_hand:
+            self._loss = self._loss_by_hand = kernel("PPOLoss")(self._distribution, self.settings)
+        else:
+            self._loss = PPOLoss(self._distribution, self.settings)
 
     # A rollout, its epochs and their minibatches.
 
@@ -310,9 +311,11 @@ class PPOEmbryo(PolicyEmbryo):
             resident = {name: self._memory.take(rows, there) for name, rows in self._resident.items()}
             advantage = self._memory.put(self._ordered["advantage"][: self._size])
             self._epoch = {**resident, "advantage": advantage}
-        for number, (samples, total) in enumerate(zip(self._own(edges), totals.tolist(), strict=True)):
+        uses = np.diff(edges).sum(axis=0)
+        parts = zip(self._own(edges), totals.tolist(), uses.tolist(), strict=True)
+        for number, (samples, total, used) in enumerate(parts):
             if total:
-                yield self._minibatch(number, samples, total)
+                yield self._minibatch(number, samples, total, used)
 
     def _own(self, edges: Integers) -> list[slice]:
         """Return this learner's part of each minibatch, as slices of its order."""
@@ -354,28 +357,28 @@ class PPOEmbryo(PolicyEmbryo):
             advantage[own] -= shift
             advantage[own] /= scale
 
-    def _minibatch(self, number: int, samples: slice, total: int) -> PPOMinibatch:
+    def _minibatch(self, number: int, samples: slice, total: int, uses: int) -> PPOMinibatch:
         """Build a minibatch.
 
         Args:
             number: number of the minibatch in its epoch.
             samples: place of this learner's part in the epoch's order.
             total: samples of the minibatch over all learners.
+            uses: env steps of these samples.
         """
         observation, outputs = self._order.input(number, samples)
         parts = {name: rows[samples] for name, rows in self._epoch.items()}
         where = None if outputs is None else self._memory.put(outputs)
-        return PPOMinibatch(observation=observation, total=total, outputs=where, **parts)
+        return PPOMinibatch(observation=observation, total=total, uses=uses, outputs=where, **parts)
 
     # The loss of a minibatch, its gradient, and the step of the optimizer.
 
-    def update(self, batch: PolicyMinibatch) -> UpdateResult:
-        """Make one step of the optimizer."""
+    def update(self, batch: PPOMinibatch) -> UpdateResult:
+        """Make one step of the optimizer; each env step is a use."""
         self._latest = self._differentiate(batch)
-        if self._learners.number > 1:
-            self._learners.add_up(self._optimizer.gradient)
+        add_gradients(self._optimizer.gradient, self._learners)
         self._means.add(self._latest, self._step(self._optimizer))
-        return UpdateResult(batch.total)
+        return UpdateResult(batch.uses)
 
     def _divergence(self, batch: PPOMinibatch) -> float:
         """Estimate how far the policy has moved, over the samples of all learners in the last minibatch."""

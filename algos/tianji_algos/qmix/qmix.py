@@ -21,9 +21,9 @@ from tianji_algos.optim import (
     Means,
     OptimizedEmbryo,
     TargetNetwork,
+    add_gradients,
     build_optimizer,
     flatten_parameters,
-    tensors_of,
 )
 from tianji_algos.qmix.settings import QMIXAgentSettings, QMIXSettings
 from tianji_algos.rules import ActionRule, BestActionRule, Port
@@ -128,9 +128,10 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
         require_model(model, TeamQ, "QMIX", "team_q")
         self._team = team_that_chooses(spaces)
         flat = flatten_parameters(model)
-        super().__init__(settings, build_optimizer(flat, settings), Means((*DIAGNOSTICS, "gradient_norm")))
         self.model: TeamQ = model
         self._target = TargetNetwork(model, flat)
+        optimizer, networks = build_optimizer(flat, settings), {"model": model, "target": self._target.model}
+        super().__init__(settings, optimizer, networks, Means((*DIAGNOSTICS, "gradient_norm")))
         self._inputs = AgentInputs(model)
         self._exchange = Exchange(flat.device)
         self._reads_norms = on_host(flat.device)
@@ -142,11 +143,10 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
         episodes = PackedEpisodes(batch)
         counts = self._counts(episodes)
         own = np.array([batch.length.sum(), np.count_nonzero(counts)], np.int64)
-        steps, total = self._learners.compare(own).sum(axis=0).tolist()
+        steps, total = self._learners.total(own).tolist()
         self._optimizer.gradient.zero_()
         diagnostics = self._differentiate(episodes, counts, total)
-        if self._learners.number > 1:
-            self._learners.add_up(self._optimizer.gradient)
+        add_gradients(self._optimizer.gradient, self._learners)
         self._means.add(diagnostics, self._step(self._optimizer))
         self._target.keep_up(self.settings, self._optimizer.steps)
         return UpdateResult(int(steps))
@@ -208,10 +208,6 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
             reward = to_device(episodes.reward)
         reward, is_cut = reward * settings.reward_scale, to_device(self._cut(led_to))
         return lambda_targets(reward, discount, value, settings.td_lambda, episodes.sizes[1:], is_cut)
-
-    def _networks(self) -> dict[str, torch.Tensor]:
-        """Name every tensor of all networks, in place."""
-        return tensors_of("model", self.model) | tensors_of("target", self._target.model)
 
 
 class PackedEpisodes:

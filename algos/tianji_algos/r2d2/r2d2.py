@@ -17,6 +17,7 @@ from tianji_algos.device import device_of, on_host
 from tianji_algos.dqn.dqn import DIAGNOSTICS, EpsilonGreedyAgent, QEmbryo, bootstrap, td_loss
 from tianji_algos.models.recurrent import RecurrentQNetwork
 from tianji_algos.normalization import Normalizer
+from tianji_algos.optim import add_gradients
 from tianji_algos.r2d2.settings import R2D2AgentSettings, R2D2Settings
 
 LINEAR: Final = 1e-3
@@ -53,16 +54,6 @@ def n_step_targets(
     return target
 
 
-class R2D2Agent(EpsilonGreedyAgent):
-    """Acts epsilon-greedily with a recurrent network."""
-
-    algorithm: ClassVar[str] = "R2D2"
-    contract: ClassVar[type[torch.nn.Module]] = RecurrentQNetwork
-    settings_type: ClassVar[type[R2D2AgentSettings]] = R2D2AgentSettings
-    default_model: ClassVar[str] = "recurrent_q"
-    default_embryo: ClassVar[str] = "r2d2"
-
-
 class R2D2Embryo(QEmbryo[RecurrentQNetwork], UnrollEmbryo):
     """R2D2's update rule: trains a recurrent Q network towards targets that a target network bootstraps."""
 
@@ -85,14 +76,13 @@ class R2D2Embryo(QEmbryo[RecurrentQNetwork], UnrollEmbryo):
         observed = batch.observation.reshape(-1, *batch.observation.shape[2:])
         self._normalizer.update_drawn(observed, self._learners)
         own = np.count_nonzero(batch.mask[:, self.settings.burn_in :])
-        total = int(self._learners.compare(np.array([own]))[:, 0].sum())
+        total = int(self._learners.total(np.array([own]))[0])
         self._optimizer.gradient.zero_()
         if own:
             diagnostics, priorities = self._differentiate(batch, own / total)
         else:  # One of several learners may have no step to learn from.
             diagnostics, priorities = self._nothing, self._nothing.new_zeros(len(batch.mask))
-        if self._learners.number > 1:
-            self._learners.add_up(self._optimizer.gradient)
+        add_gradients(self._optimizer.gradient, self._learners)
         self._means.add(diagnostics, self._step(self._optimizer))
         self._target.keep_up(self.settings, self._optimizer.steps)
         return UpdateResult(total, self._exchange.to_host_if(priorities, asked=self.prioritised))
@@ -172,3 +162,13 @@ class R2D2Embryo(QEmbryo[RecurrentQNetwork], UnrollEmbryo):
         """
         mix = self.settings.priority_mix
         return mix * errors.amax(dim=0) + (1.0 - mix) * errors.sum(dim=0) / steps.clamp(min=1)
+
+
+class R2D2Agent(EpsilonGreedyAgent):
+    """Acts epsilon-greedily with a recurrent network."""
+
+    algorithm: ClassVar[str] = "R2D2"
+    contract: ClassVar[type[torch.nn.Module]] = RecurrentQNetwork
+    settings_type: ClassVar[type[R2D2AgentSettings]] = R2D2AgentSettings
+    default_model: ClassVar[str] = "recurrent_q"
+    default_embryo: ClassVar[str] = "r2d2"

@@ -1,9 +1,13 @@
-"""SAC (Haarnoja et al., 2018b, algorithm 1): a policy rewarded for its entropy, and twin Q functions."""
+"""SAC (Haarnoja et al., 2018b, algorithm 1): a policy rewarded for its entropy, and twin Q functions.
+
+It reads from top to bottom: draws from the policy, the losses of the Q functions, the policy and the
+temperature, ``update`` (gradients and steps), and the agent.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import gymnasium as gym
@@ -11,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tianji_algos.batch import Batch
 from tianji_algos.bounds import ActionBounds
-from tianji_algos.continuous import ActorQEmbryo, ContinuousAgent, Transitions
-from tianji_algos.core import Spaces
+from tianji_algos.continuous import ActorQEmbryo, ContinuousAgent, Transitions, td_loss
+from tianji_algos.core import Spaces, UpdateResult
 from tianji_algos.distributions import HALF_LOG_2PI
 from tianji_algos.models.actor_q import Critics, GaussianActorQ, MLPGaussianQ, part_of
-from tianji_algos.optim import Adam, Norm, adam_of
+from tianji_algos.optim import Differentiated, adam_of, average_gradients
 from tianji_algos.registry import kernel
 from tianji_algos.rules import ActionRule, BoundedRule, normal_noise
 from tianji_algos.sac.settings import LEAST_LOG_STD, MOST_LOG_STD, SACAgentSettings, SACSettings
@@ -24,96 +29,6 @@ from tianji_algos.sac.settings import LEAST_LOG_STD, MOST_LOG_STD, SACAgentSetti
 Floats = npt.NDArray[np.float32]
 
 DIAGNOSTICS: Final = ("critic_loss", "policy_loss", "mean_q", "td_error", "entropy", "temperature")
-
-
-class SACEmbryo(ActorQEmbryo):
-    """SAC's update rule, with the losses of the Q functions, the policy and the temperature."""
-
-    algorithm: ClassVar[str] = "SAC"
-    contract: ClassVar[type[GaussianActorQ]] = GaussianActorQ
-    example: ClassVar[str] = "mlp_gaussian_q"
-    settings_type: ClassVar[type[SACSettings]] = SACSettings
-    settings: SACSettings
-    model: GaussianActorQ
-
-    def __init__(self, spaces: Spaces, model: GaussianActorQ, settings: SACSettings, seed: int) -> None:
-        super().__init__(spaces, model, settings, DIAGNOSTICS, seed)
-        self._temperature_adam = adam_of(self._flat, part_of(model, model.log_temperature), settings)
-        aim = settings.target_entropy
-        self._target_entropy = -float(self._bounds.size) if aim is None else aim
-        self._set_temperature(settings.temperature or settings.initial_temperature)
-        if self._by_hand:
-            critics = self._target_critics.model
-            assert isinstance(model, MLPGaussianQ)
-            assert isinstance(critics, Critics)
-            self._differentiate = kernel("SAC.derivatives")(
-                model, critics, settings, self._target_entropy, self._rng
-            )
-        self.schedule(0)
-
-    def critic_loss(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the loss of the Q functions (equation 5), their mean value and absolute errors ``[B]``.
-
-        With n-step returns the entropy of the steps in between does not count.
-        """
-        with torch.no_grad():
-            outputs = self.model.actor(seen.next_observation)
-            action, log_prob = squashed_draw(outputs, self._draw(len(outputs)))
-            value = self._target_critics.model(seen.next_observation, action).amin(dim=0)
-            value = value - self.model.log_temperature.exp() * log_prob
-            target = seen.reward + seen.discount * value
-        return self._td_loss(seen, target)
-
-    def policy_loss(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the loss of the policy (equation 9) and the log-probabilities ``[B]`` of its actions."""
-        outputs = self.model.actor(seen.observation)
-        action, log_prob = squashed_draw(outputs, self._draw(len(outputs)))
-        value = self.model.critics(seen.observation, action).amin(dim=0)
-        loss = ((self.model.log_temperature.detach().exp() * log_prob - value) * seen.weight).mean()
-        return loss, log_prob.detach()
-
-    def temperature_loss(self, log_prob: torch.Tensor) -> torch.Tensor:
-        """Return the loss of the temperature (equation 18), by its logarithm as in the authors' code."""
-        return -self.model.log_temperature * (log_prob.mean() + self._target_entropy)
-
-    def _losses(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor]:
-        critic_loss, mean_q, errors = self.critic_loss(seen)
-        critic_loss.backward(inputs=self._critics_parameters)  # type: ignore[no-untyped-call]
-        policy_loss, log_prob = self.policy_loss(seen)
-        policy_loss.backward(inputs=self._actor_parameters)  # type: ignore[no-untyped-call]
-        log_temperature = self.model.log_temperature
-        if self.settings.temperature is None:
-            self.temperature_loss(log_prob).backward(inputs=[log_temperature])  # type: ignore[no-untyped-call]
-        entropy, temperature = -log_prob.mean(), log_temperature.detach().exp()
-        diagnostics = critic_loss, policy_loss, mean_q, errors.mean(), entropy, temperature
-        return torch.stack(diagnostics).detach(), errors
-
-    def _improve(self) -> Norm:
-        norm = self._step(self._actor_adam)
-        if self.settings.temperature is None:  # Adam's moments would move a fixed one.
-            self._step(self._temperature_adam)
-        self._target_critics.follow(self.settings.target_tau)
-        return norm
-
-    def schedule(self, env_steps: int) -> None:
-        """Set the learning rates for so many env steps seen."""
-        super().schedule(env_steps)
-        self._temperature_adam.learning_rate = self._optimizer.learning_rate
-
-    def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
-        """Continue from what ``state`` returned; a fixed temperature comes from the settings."""
-        super().load_state(tensors, rest)
-        self._temperature_adam.steps = self._actor_adam.steps
-        if self.settings.temperature is not None:
-            self._set_temperature(self.settings.temperature)
-
-    def _set_temperature(self, value: float) -> None:
-        with torch.no_grad():
-            self.model.log_temperature.fill_(math.log(value))
-
-    def _optimizers(self) -> dict[str, Adam]:
-        """Name the optimizers."""
-        return super()._optimizers() | {"temperature": self._temperature_adam}
 
 
 def squashed_draw(outputs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -130,6 +45,109 @@ def squashed_draw(outputs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Ten
     # log(1 - tanh(u)^2), the logarithm of tanh's derivative, without the square that rounds to 1.
     slope = 2.0 * (math.log(2.0) - drawn - torch.nn.functional.softplus(-2.0 * drawn))
     return drawn.tanh(), (normal - slope).sum(dim=1)
+
+
+class SACEmbryo(ActorQEmbryo):
+    """SAC's update rule, with the losses of the Q functions, the policy and the temperature."""
+
+    algorithm: ClassVar[str] = "SAC"
+    contract: ClassVar[type[GaussianActorQ]] = GaussianActorQ
+    example: ClassVar[str] = "mlp_gaussian_q"
+    settings_type: ClassVar[type[SACSettings]] = SACSettings
+    settings: SACSettings
+    model: GaussianActorQ
+
+    def __init__(self, spaces: Spaces, model: GaussianActorQ, settings: SACSettings, seed: int) -> None:
+        super().__init__(spaces, model, settings, DIAGNOSTICS, seed)
+        self._temperature_adam = adam_of(self._flat, part_of(model, model.log_temperature), settings)
+        self._optimizers["temperature"] = self._temperature_adam
+        aim = settings.target_entropy
+        self._target_entropy = -float(self._bounds.size) if aim is None else aim
+        self._set_temperature(settings.temperature or settings.initial_temperature)
+        if self._by_hand:
+            critics = self._target_critics.model
+            assert isinstance(model, MLPGaussianQ)
+            assert isinstance(critics, Critics)
+            self._differentiate_by_hand: Callable[[Batch], Differentiated] = kernel("SAC.derivatives")(
+                model, critics, settings, self._target_entropy, self._rng
+            )
+        self.schedule(0)
+
+    # The losses.
+
+    def critic_loss(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the loss of the Q functions (equation 5), their mean value and absolute errors ``[B]``.
+
+        With n-step returns the entropy of the steps in between does not count.
+        """
+        with torch.no_grad():
+            outputs = self.model.actor(seen.next_observation)
+            action, log_prob = squashed_draw(outputs, self._draw(len(outputs)))
+            value = self._target_critics.model(seen.next_observation, action).amin(dim=0)
+            value = value - self.model.log_temperature.exp() * log_prob
+            target = seen.reward + seen.discount * value
+        return td_loss(self.model.critics(seen.observation, seen.action), target, seen.weight)
+
+    def policy_loss(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the loss of the policy (equation 9) and the log-probabilities ``[B]`` of its actions."""
+        outputs = self.model.actor(seen.observation)
+        action, log_prob = squashed_draw(outputs, self._draw(len(outputs)))
+        value = self.model.critics(seen.observation, action).amin(dim=0)
+        loss = ((self.model.log_temperature.detach().exp() * log_prob - value) * seen.weight).mean()
+        return loss, log_prob.detach()
+
+    def temperature_loss(self, log_prob: torch.Tensor) -> torch.Tensor:
+        """Return the loss of the temperature (equation 18), by its logarithm as in the authors' code."""
+        return -self.model.log_temperature * (log_prob.mean() + self._target_entropy)
+
+    # The gradients of the losses, and the steps of the optimizers.
+
+    def update(self, batch: Batch) -> UpdateResult:
+        """Take all gradients at the same parameters, then a step of each optimizer."""
+        self._normalizer.update_drawn(batch.observation, self._learners)
+        if self._by_hand:
+            diagnostics, errors = self._differentiate_by_hand(self._normalizer.seen_batch(batch))
+        else:
+            diagnostics, errors = self._differentiate(self._seen(batch))
+        average_gradients(self._gradient, self._learners)
+        critic_norm, actor_norm = self._step(self._optimizer), self._step(self._actor_adam)
+        if self.settings.temperature is None:  # Adam's moments would move a fixed one.
+            self._step(self._temperature_adam)
+        self._target_critics.follow(self.settings.target_tau)
+        self._means.add(diagnostics, actor_norm, critic_norm)
+        return self._result(errors)
+
+    def _differentiate(self, seen: Transitions) -> Differentiated:
+        """Write the gradients of all losses; return the diagnostics and the absolute errors ``[B]``."""
+        self._gradient.zero_()
+        critic_loss, mean_q, errors = self.critic_loss(seen)
+        critic_loss.backward(inputs=self._critics_parameters)  # type: ignore[no-untyped-call]
+        policy_loss, log_prob = self.policy_loss(seen)
+        policy_loss.backward(inputs=self._actor_parameters)  # type: ignore[no-untyped-call]
+        log_temperature = self.model.log_temperature
+        if self.settings.temperature is None:
+            self.temperature_loss(log_prob).backward(inputs=[log_temperature])  # type: ignore[no-untyped-call]
+        entropy, temperature = -log_prob.mean(), log_temperature.detach().exp()
+        diagnostics = critic_loss, policy_loss, mean_q, errors.mean(), entropy, temperature
+        return torch.stack(diagnostics).detach(), errors
+
+    # Learning rates, and what is restored.
+
+    def schedule(self, env_steps: int) -> None:
+        """Set the learning rates for so many env steps seen."""
+        super().schedule(env_steps)
+        self._temperature_adam.learning_rate = self._optimizer.learning_rate
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
+        """Continue from what ``state`` returned; a fixed temperature comes from the settings."""
+        super().load_state(tensors, rest)
+        self._temperature_adam.steps = self._actor_adam.steps
+        if self.settings.temperature is not None:
+            self._set_temperature(self.settings.temperature)
+
+    def _set_temperature(self, value: float) -> None:
+        with torch.no_grad():
+            self.model.log_temperature.fill_(math.log(value))
 
 
 class SACAgent(ContinuousAgent):

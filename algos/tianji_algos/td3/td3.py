@@ -1,4 +1,8 @@
-"""TD3 (Fujimoto et al., 2018, algorithm 1): twin Q functions, smoothed targets, and a policy that lags."""
+"""TD3 (Fujimoto et al., 2018, algorithm 1): twin Q functions, smoothed targets, and a policy that lags.
+
+It reads from top to bottom: the losses of the Q functions and the policy, ``update`` (gradients and steps),
+and the agent.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,10 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.batch import Batch
-from tianji_algos.continuous import ActorQEmbryo, ContinuousAgent, DeterministicRule, Transitions
-from tianji_algos.core import Spaces
+from tianji_algos.continuous import ActorQEmbryo, ContinuousAgent, DeterministicRule, Transitions, td_loss
+from tianji_algos.core import Spaces, UpdateResult
 from tianji_algos.models.actor_q import Actor, Critics, DeterministicActorQ, MLPDeterministicQ, part_of
-from tianji_algos.optim import Differentiated, Norm, TargetNetwork, tensors_of
+from tianji_algos.optim import Differentiated, Norm, TargetNetwork, average_gradients
 from tianji_algos.registry import kernel
 from tianji_algos.rules import ActionRule
 from tianji_algos.schedules import falling
@@ -36,6 +40,7 @@ class TD3Embryo(ActorQEmbryo):
     def __init__(self, spaces: Spaces, model: DeterministicActorQ, settings: TD3Settings, seed: int) -> None:
         super().__init__(spaces, model, settings, DIAGNOSTICS, seed)
         self._target_actor = TargetNetwork(model.actor, self._flat[part_of(model, model.actor)])
+        self._networks["target_actor"] = self._target_actor.model
         model.pair_targets(self._target_actor.model, self._target_critics.model)
         if self._by_hand:
             actor, critics = self._target_actor.model, self._target_critics.model
@@ -43,10 +48,11 @@ class TD3Embryo(ActorQEmbryo):
             assert isinstance(actor, Actor)
             assert isinstance(critics, Critics)
             self._hand = kernel("TD3.derivatives")(model, critics, actor, settings, self._rng)
-            self._differentiate = self._from_hand
         self._policy_loss = torch.zeros((), device=self._flat.device)
         self._actor_norm: Norm = 0.0 if self._by_hand else self._policy_loss
         self.schedule(0)
+
+    # The losses.
 
     def critic_loss(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the loss of the Q functions, their mean value and absolute errors ``[B]``."""
@@ -58,7 +64,7 @@ class TD3Embryo(ActorQEmbryo):
             action = (action + noise).clamp(-1.0, 1.0)
             value = self._target_critics.model(seen.next_observation, action).amin(dim=0)
             target = seen.reward + seen.discount * value
-        return self._td_loss(seen, target)
+        return td_loss(self.model.critics(seen.observation, seen.action), target, seen.weight)
 
     def policy_loss(self, seen: Transitions) -> torch.Tensor:
         """Return minus the mean value of the policy's actions by the first Q function."""
@@ -66,14 +72,34 @@ class TD3Embryo(ActorQEmbryo):
         loss: torch.Tensor = -(self.model.critics(seen.observation, action)[0] * seen.weight).mean()
         return loss
 
-    def _from_hand(self, batch: Batch) -> Differentiated:
-        """Differentiate the losses by hand."""
+    # The gradients of the losses, and the steps of the optimizers.
+
+    def update(self, batch: Batch) -> UpdateResult:
+        """Take all gradients at the same parameters, then a step of each optimizer."""
+        self._normalizer.update_drawn(batch.observation, self._learners)
+        if self._by_hand:
+            diagnostics, errors = self._differentiate_by_hand(self._normalizer.seen_batch(batch))
+        else:
+            diagnostics, errors = self._differentiate(self._seen(batch))
+        average_gradients(self._gradient, self._learners)
+        critic_norm = self._step(self._optimizer)
+        if self._moves_policy(self._optimizer.steps):
+            self._actor_norm = self._step(self._actor_adam)
+            self._target_actor.follow(self.settings.target_tau)
+            self._target_critics.follow(self.settings.target_tau)
+        self._means.add(diagnostics, self._actor_norm, critic_norm)
+        return self._result(errors)
+
+    def _differentiate_by_hand(self, batch: Batch) -> Differentiated:
+        """Write the same gradients as ``_differentiate``, without autograd."""
         loss, mean_q, error, errors = self._hand.fit_critics(batch)
         if self._moves_policy(self._optimizer.steps + 1):
             self._policy_loss.fill_(self._hand.fit_actor(batch))
         return (loss, float(self._policy_loss), mean_q, error), errors
 
-    def _losses(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor]:
+    def _differentiate(self, seen: Transitions) -> Differentiated:
+        """Write the gradients of the losses; return the diagnostics and the absolute errors ``[B]``."""
+        self._gradient.zero_()
         critic_loss, mean_q, errors = self.critic_loss(seen)
         critic_loss.backward(inputs=self._critics_parameters)  # type: ignore[no-untyped-call]
         if self._moves_policy(self._optimizer.steps + 1):
@@ -83,20 +109,9 @@ class TD3Embryo(ActorQEmbryo):
         diagnostics = critic_loss.detach(), self._policy_loss, mean_q, errors.mean()
         return torch.stack(diagnostics), errors
 
-    def _improve(self) -> Norm:
-        if self._moves_policy(self._optimizer.steps):
-            self._actor_norm = self._step(self._actor_adam)
-            self._target_actor.follow(self.settings.target_tau)
-            self._target_critics.follow(self.settings.target_tau)
-        return self._actor_norm
-
     def _moves_policy(self, update: int) -> bool:
         """Whether an update, counted from 1, also moves the policy and the target networks."""
         return update % self.settings.policy_delay == 0
-
-    def _networks(self) -> dict[str, torch.Tensor]:
-        """Name every tensor of all networks, in place."""
-        return super()._networks() | tensors_of("target_actor", self._target_actor.model)
 
 
 class TD3Agent(ContinuousAgent):

@@ -284,7 +284,7 @@ def test_a_plain_loop_makes_the_update_that_ppo_asks_for(monkeypatch: pytest.Mon
     policy, value = plain._model(observation)
     normal = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     minibatch = PPOMinibatch(
-        observation=observation, action=action, log_prob=log_prob, total=128,
+        observation=observation, action=action, log_prob=log_prob, total=128, uses=128,
         value=value.detach(), advantage=normal, target=target,
     )  # fmt: skip
     distribution = distribution_for(gymnasium.spaces.Discrete(2))
