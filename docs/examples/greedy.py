@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from tianji_algos.settings import Settings
-from tianji_cli.roles.evaluator import Evaluator
+from tianji_cli.roles.episodes import EpisodePlayer
 from tianji_cli.roles.user_role import RoleContext, UserRole
 
 
@@ -28,7 +28,7 @@ class Greedy(UserRole):
         self._episodes = self.settings.episodes
         self._agent = self.make_agent(self._episodes)
         self._environment = self.make_environment(self._episodes, evaluation=True)
-        self._playing: Evaluator | None = None
+        self._playing: EpisodePlayer | None = None
         self._version = -1
         self._result: dict[str, Any] = {"version": None, "mean": None}
 
@@ -52,10 +52,10 @@ class Greedy(UserRole):
         """Close the environments."""
         self._environment.close()
 
-    def _begin(self) -> Evaluator | None:
+    def _begin(self) -> EpisodePlayer | None:
         policy = self.policy(newer_than=self._version)
         if policy is None:
             return None
         self._version = policy.version
         self._agent.adopt(policy.parameters)
-        return Evaluator(self._agent, self._environment, self._episodes, self.context.seed)
+        return EpisodePlayer(self._agent, self._environment, self._episodes, self.context.seed)

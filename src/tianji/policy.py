@@ -15,14 +15,13 @@ import numpy.typing as npt
 from tianji_cli.config.loader import load_run_config
 from tianji_cli.errors import RunFailed, TianjiError, describe, errors_as
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
-from tianji_cli.files.saved import saved_progress
 from tianji_envs.errors import EnvironmentFailure
 
 if TYPE_CHECKING:
     import gymnasium
 
     from tianji_algos.core import Agent
-    from tianji_cli.worker.builder import Builder
+    from tianji_cli.worker.parts import SavedPolicy
 
 Array = npt.NDArray[Any]
 
@@ -45,18 +44,12 @@ class Policy:
         action_space: space of the actions that ``act`` returns.
     """
 
-    def __init__(self, builder: Builder, checkpoint: str, seed: int) -> None:
-        from tianji_cli.files.checkpoint import load_parameters  # noqa: PLC0415 - imports torch
-
-        spaces = builder.spaces
+    def __init__(self, saved: SavedPolicy, seed: int) -> None:
+        spaces = saved.parts.spaces
         self.observation_space: gymnasium.Space[Any] = spaces.observation
         self.action_space: gymnasium.Space[Any] = spaces.action
-        self._builder = builder
+        self._saved = saved
         self._seed = seed
-        self._model = builder.acting_model()
-        self._parameters = load_parameters(builder.job.checkpoints / checkpoint, self._model)
-        progress = saved_progress(builder.job.checkpoints, builder.config.distribution.groups)
-        self._env_steps = sum(group.env_steps for group in progress)
         self._build(1)
 
     def act(self, observation: Any, deterministic: bool = True) -> Any:
@@ -77,7 +70,7 @@ class Policy:
         Raises:
             ObservationError: the observation does not fit ``observation_space``; says how.
         """
-        team = self._builder.translator
+        team = self._saved.parts.translator
         if team is not None and isinstance(observation, Mapping):
             record = _fitting(team.record_of, observation, self.observation_space)
             return team.actions_of(self.act(record, deterministic), observation)
@@ -107,14 +100,13 @@ class Policy:
 
     def _build(self, number: int) -> None:
         """Build the agents that act in so many environments."""
-        from tianji_cli.roles.evaluator import ExploringPolicy  # noqa: PLC0415 - imports environments
+        from tianji_cli.roles.policies import ExploringPolicy  # noqa: PLC0415 - imports environments
 
         self._number = number
-        self._agent: Agent = self._builder.agent(self._model, number, self._seed)
-        self._agent.adopt(self._parameters)
-        self._agent.schedule(self._env_steps)
+        self._agent: Agent = self._saved.agent(number, self._seed)
+        self._agent.schedule(self._saved.env_steps)
         self._agent.begin_episodes(np.ones(number, np.bool_))
-        self._explorer = ExploringPolicy(self._agent, self._builder.agent_fields, number)
+        self._explorer = ExploringPolicy(self._agent, self._saved.parts.agent_fields, number)
 
     def _rows(self, observation: Any) -> tuple[Array, bool]:
         """Return observations ``[N, ...]``, and whether the argument was a single one."""
@@ -200,8 +192,8 @@ def load(
         warnings.warn(warning, stacklevel=2)
     config = load_run_config(str(directory.config))
     name = directory.checkpoint(str(checkpoint))
-    from tianji_cli.worker.builder import Builder  # noqa: PLC0415 - imports torch
+    from tianji_cli.worker.parts import Parts, SavedPolicy  # noqa: PLC0415 - imports torch
 
     # A user's environment, model or agent may raise anything.
     with errors_as(RunFailed, f"cannot load {directory.path}", Exception, SystemExit):
-        return Policy(Builder.of_run(directory, config), name, seed)
+        return Policy(SavedPolicy(Parts(config), directory.checkpoints / name), seed)

@@ -23,7 +23,7 @@ from tianji_cli.roles.actor.actor import Actor, Destination, Outbox
 from tianji_cli.roles.role import Role
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
 from tianji_cli.wire.parameters import PublishedPolicy, policy_layout
-from tianji_cli.worker.builder import spaces_of
+from tianji_cli.worker.parts import spaces_of
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.gym import GymFactory
 from tianji_transports.inproc import InprocTransport

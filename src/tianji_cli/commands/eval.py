@@ -25,7 +25,9 @@ from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.film import Film, FilmError, check_film
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.quantities import count, finite, number, several
-from tianji_cli.roles.evaluator import BASELINES, POLICIES, EvaluationLimits, PolicyName
+from tianji_cli.roles.episodes import EvaluationLimits
+from tianji_cli.roles.evaluator import AtTheEnd, Evaluator
+from tianji_cli.roles.policies import BASELINES, POLICIES, PolicyName
 from tianji_cli.root.observers.hangs import START_S
 from tianji_cli.signals import HangsError, limit
 from tianji_cli.telemetry.machine import changed_code
@@ -37,7 +39,7 @@ from tianji_cli.wire.reports import Evaluating, Evaluation
 from tianji_plugins import did_you_mean
 
 if TYPE_CHECKING:
-    from tianji_cli.roles.evaluator import Evaluator
+    from tianji_cli.roles.episodes import EpisodePlayer
     from tianji_cli.roles.filming import Filming
 
 
@@ -125,26 +127,23 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     with _ProgressLine(number, quiet=json_to == "-") as progress:
         # torch is slow to import; errors of the command line are found before.
         from tianji_cli.roles.filming import Filming  # noqa: PLC0415
-        from tianji_cli.worker.build import build_evaluator  # noqa: PLC0415
-        from tianji_cli.worker.builder import Builder  # noqa: PLC0415
+        from tianji_cli.worker.evaluation import final_evaluation  # noqa: PLC0415
+        from tianji_cli.worker.parts import Parts  # noqa: PLC0415
 
-        builder = Builder.of_run(directory, config)
-        filmed = render is not None
-        build = partial(
-            build_evaluator, builder, number, seed, name, policy=player, limits=limits, render=filmed
-        )
+        parts, filmed, place = Parts(config), render is not None, directory.checkpoints
+        build = partial(final_evaluation, parts, place, number, seed, name, player, limits, render=filmed)
         film = None if render is None else partial(Filming, path=render, overlay=overlay)
         try:
             # A user's environment or agent may raise anything.
             with errors_as(RunFailed, f"cannot evaluate {directory.path}", Exception, SystemExit):
-                evaluator, made = _play(build, limits, film, progress)
+                evaluation, made = _play(build, limits, film, progress)
         except FilmError as cause:
             raise UsageError(f"--render: {cause}") from cause
     for change in changed_code(directory):
         say(f"warning: {change} since the run's last session")
     other = None if player == "trained" else player
     who = ", ".join(filter(None, (str(directory.path), name, other and f"{other} policy")))
-    _show(evaluator, number, who, other, made, json_to)
+    _show(evaluation, number, who, other, made, json_to)
     return 0
 
 
@@ -179,44 +178,45 @@ def _find_policy(policy: str, checkpoint: str | None) -> PolicyName:
 
 
 def _play(
-    build: Callable[[], Evaluator],
+    build: Callable[[], AtTheEnd],
     limits: EvaluationLimits,
-    film: Callable[[Evaluator], Filming] | None,
+    film: Callable[[EpisodePlayer], Filming] | None,
     progress: _ProgressLine,
-) -> tuple[Evaluator, Film | None]:
-    """Play all episodes, and film them if there is a ``film``; returns the evaluator and the film."""
+) -> tuple[AtTheEnd, Film | None]:
+    """Play all episodes, and film them if there is a ``film``; returns the evaluation and the film."""
     with ExitStack() as stack:
         start_s = limits.max_s + START_S
         filming = None
         try:
             with limit(start_s):
-                evaluator = build()
+                evaluation = build()
+                evaluator, player = Evaluator(evaluation), evaluation.player
                 stack.callback(_close, evaluator)
                 if film is not None:  # Films the first observation, so that a drawing error shows now.
-                    filming = stack.enter_context(_begin_film(film, evaluator))
+                    filming = stack.enter_context(_begin_film(film, player))
         except HangsError as cause:
             raise TimeoutError(f"environments and policy were not ready after {start_s:g} s") from cause
         try:
             with limit(limits.max_s + GRACE_S):
                 while evaluator.finished is None:
                     (filming or evaluator).turn()
-                    progress.show(evaluator.progress, evaluator.returns)
+                    progress.show(player.progress, player.returns)
         except HangsError:
-            evaluator.cut_off = f"{limits.max_s:g} s, in a step or an action that did not return"
+            player.cut_off = f"{limits.max_s:g} s, in a step or an action that did not return"
         if filming is None:
-            return evaluator, None
+            return evaluation, None
         filming.film.finish()
-        return evaluator, filming.film
+        return evaluation, filming.film
 
 
-def _begin_film(film: Callable[[Evaluator], Filming], evaluator: Evaluator) -> Filming:
+def _begin_film(film: Callable[[EpisodePlayer], Filming], player: EpisodePlayer) -> Filming:
     """Film the first observation.
 
     Raises:
         FilmError: the film cannot be written, or the environment cannot be drawn.
     """
     try:
-        return film(evaluator)
+        return film(player)
     except TianjiError:
         raise
     except (Exception, SystemExit) as cause:
@@ -261,7 +261,7 @@ class _ProgressLine(AbstractContextManager["_ProgressLine"]):
 
 
 def _show(
-    evaluator: Evaluator,
+    played: AtTheEnd,
     wanted: int,
     who: str,
     other: str | None,
@@ -273,8 +273,8 @@ def _show(
     Args:
         other: name of the policy that played, if it is not the trained one as it is.
     """
-    returns = evaluator.returns
-    evaluation = Evaluation.of(evaluator.report(), wanted)
+    player, returns = played.player, played.player.returns
+    evaluation = Evaluation.of(played.report(), wanted)
     figures = {"policy": other, **asdict(evaluation)}
     known = {name: value for name, value in figures.items() if value is not None or name == "cut_off"}
     extremes = {"min": min(returns, default=None), "max": max(returns, default=None)}
@@ -290,9 +290,9 @@ def _show(
     if evaluation.metrics is not None:
         lines.append(f"means of metrics: {of_names(evaluation.metrics)}")
     if film is not None:
-        part = "" if evaluator.moment.over else ", the last one as far as it was played"
-        natural = evaluator.environment.render_fps is not None
+        part = "" if player.moment.over else ", the last one as far as it was played"
+        natural = player.environment.render_fps is not None
         reason = "" if natural else ", since the environment has no render_fps in its metadata"
         pictures = f"{several(film.pictures, 'picture')}, {film.fps:g} a second{reason}"
-        lines.append(f"{film.path}: {several(evaluator.moment.episode, 'episode')}{part}; {pictures}")
+        lines.append(f"{film.path}: {several(player.moment.episode, 'episode')}{part}; {pictures}")
     print_lines(lines)

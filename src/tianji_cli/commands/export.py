@@ -120,17 +120,14 @@ def _export(
     # torch is slow to import; errors of the command line are found before.
     from tianji_algos import registry as algorithms  # noqa: PLC0415
     from tianji_algos.export import ExportedPolicy, trace  # noqa: PLC0415
-    from tianji_cli.files.checkpoint import load_parameters  # noqa: PLC0415
-    from tianji_cli.worker.builder import Builder  # noqa: PLC0415
     from tianji_cli.worker.comparison import compare  # noqa: PLC0415
+    from tianji_cli.worker.parts import Parts, SavedPolicy  # noqa: PLC0415
 
     progress.begin("building environment and policy")
-    builder = Builder.of_run(directory, config)
-    model = builder.model()
-    model.read_parameters(load_parameters(directory.checkpoints / checkpoint, model))
+    saved = SavedPolicy(Parts(config), directory.checkpoints / checkpoint)
     agent = algorithms.load("agent", config.agent.type)
-    rule: ActionRule = agent.rule(builder.spaces, config.agent.settings)
-    policy = ExportedPolicy(builder.spaces, model, rule, sampled=sampled)
+    rule: ActionRule = agent.rule(saved.parts.spaces, config.agent.settings)
+    policy = ExportedPolicy(saved.parts.spaces, saved.model, rule, sampled=sampled)
     progress.begin("tracing what the policy computes")
     traced = trace(policy)
     steps = (directory.checkpoints / checkpoint).resolve().name.removeprefix("best-")
@@ -151,7 +148,7 @@ def _export(
     if not check:
         return content, document, {}
     progress.begin(f"comparing {CHECKED:,} observations")
-    return content, document, compare(builder, policy, load(content))
+    return content, document, compare(saved, policy, load(content))
 
 
 def _describe(port: Port) -> dict[str, Any]:

@@ -1,401 +1,337 @@
-"""The evaluator: plays greedy episodes with a saved policy, one step of all its environments a turn.
+"""The evaluator: plays whole episodes with saved or published policies, and one schedule says when.
 
-Untrained policies play in the same way, as baselines for a trained one.
+``AtTheEnd`` plays once with one policy: the last evaluation of a run, and `tianji eval`. ``WhileTraining``
+evaluates the newest policy while others train. It reads policies from the slots that actors read, so no
+process waits for it. It keeps the best policy so far, and ends the run when a mean return satisfies a stop
+rule. If the config asks for films, it then plays a few more episodes with the same policy, in a rendered
+environment.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import time
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from tianji_cli.errors import UsageError
-from tianji_cli.roles.actor.actor import LARGEST, frame_stack
-from tianji_cli.roles.role import Role
-from tianji_cli.wire.reports import Evaluating, EvaluatorReport
-from tianji_envs.core import VectorEnvironment, derive_seed
-from tianji_envs.errors import BrokenEnvironmentError
-from tianji_envs.results import bounds_of, first_fault, missing_reset
-from tianji_envs.team import AVAILABLE, REWARD
+from tianji_cli.config.schema import PeriodicEvaluation, Stop
+from tianji_cli.files.rundir import steps_name
+from tianji_cli.plan.plan import EXAMINER
+from tianji_cli.roles.episodes import EpisodePlayer, EvaluationLimits
+from tianji_cli.roles.filming import Films
+from tianji_cli.roles.role import Role, rejected_by
+from tianji_cli.wire.parameters import PublishedPolicy
+from tianji_cli.wire.reports import (
+    Evaluation,
+    EvaluatorReport,
+    Examined,
+    ExaminerReport,
+    RoleReport,
+)
+from tianji_envs.core import VectorEnvironment
+from tianji_transports.core import Transport
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # These import torch, which the root does without.
     from tianji_algos.core import Agent
-    from tianji_algos.fields import FieldSpec
-    from tianji_envs.core import VectorEnvironment
+    from tianji_cli.files.checkpoint import BestWriter
+
+Floats = npt.NDArray[np.float32]
+
+LEAST_S: Final = 0.25
+"""Least seconds between the starts of two evaluations, so that each is in a report of its own."""
+REPORTED: Final = 8
+"""Most evaluations in a report: so many may end before the next report."""
 
 
-SAMPLED: Final = 10
-"""Episodes of the policy as it acts in training, after at least ten times as many greedy ones."""
-MAX_PARALLEL: Final = 32
-"""Most environments stepped side by side; more gain little and cost memory."""
-
-
-class Policy(Protocol):
-    """A policy that plays: an agent, or a baseline."""
-
-    def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
-        """Reset memory where (``[N]``) the next observation is the first of an episode."""
-
-    def act_greedily(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Choose actions ``[N, ...]``."""
-
-
-@dataclass(frozen=True)
-class EvaluationLimits:
-    """Limits of an evaluation, since an episode of a policy that goes in circles may never end.
+class Schedule(ABC):
+    """Decides when an evaluator plays, and with which policy.
 
     Attributes:
-        max_s: seconds from the first step.
-        max_steps: env steps of all episodes together; None for any number.
-        begins_s: seconds from the first step after which no episode begins. Begun episodes are played to
-            their end, since episodes that end in time are the short ones, and their mean would be biased.
+        role: name of the role that it makes of an evaluator.
     """
 
-    max_s: float = math.inf
-    max_steps: int | None = None
-    begins_s: float = math.inf
+    role: str
 
+    @property
+    @abstractmethod
+    def finished(self) -> str | None:
+        """The reason once the evaluator ends its process or the run; None before."""
 
-@dataclass
-class Moment:
-    """State of the first environment's episode.
+    @abstractmethod
+    def next(self) -> EpisodePlayer | Films | None:
+        """Begin an evaluation or a film; returns None if it is not time for one."""
 
-    Attributes:
-        episode: number of the episode, from 1; of the game if an episode is a part of one.
-        step: env steps of the episode so far; 0 at its first observation.
-        reward: reward of the last step.
-        score: return of the episode so far; for a team, the team's.
-        over: the last step ended the episode.
-    """
+    def ended(self) -> None:  # noqa: B027 - one evaluation needs no record
+        """Record the evaluation that has ended."""
 
-    episode: int = 1
-    step: int = 0
-    reward: float = 0.0
-    score: float = 0.0
-    over: bool = False
+    def wind_down(self) -> None:  # noqa: B027 - only evaluations beside a training are given up
+        """Give up the present evaluation."""
 
-    def advance(self, reward: float, score: float, *, begins: bool, over: bool) -> None:
-        """Advance by one step, which ``begins`` an episode if it only shows a first observation."""
-        if self.over:
-            self.episode, self.step = self.episode + 1, 0
-        elif not begins:
-            self.step += 1
-        self.reward, self.score, self.over = reward, score, over
+    @abstractmethod
+    def report(self) -> RoleReport:
+        """Report results and progress."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the environments."""
 
 
 class Evaluator(Role):
-    """Plays whole episodes without exploration.
+    """Plays when its schedule says, one step of its environments a turn."""
 
-    Each environment plays a fixed share of the episodes: counting the first to end, from any environment,
-    would favour short ones. If an environment has games, the evaluator plays and counts games instead. At a
-    limit, the result consists of the episodes that have ended.
+    def __init__(self, schedule: Schedule) -> None:
+        self.name = schedule.role
+        self._schedule = schedule
+        self._playing: EpisodePlayer | Films | None = None
+        self._is_over = False
+
+    @property
+    def finished(self) -> str | None:
+        """The reason to stop, by the schedule."""
+        return self._schedule.finished
+
+    def turn(self) -> bool:
+        """Step the environments once; first begin to play if it is time for it."""
+        if self._is_over or self.finished is not None:
+            return False
+        if self._playing is None:
+            self._playing = self._schedule.next()
+        if self._playing is None:
+            return False
+        self._playing.turn()
+        if self._playing.finished is not None:
+            self._playing = None
+            self._schedule.ended()
+        return True
+
+    def wind_down(self) -> None:
+        """Give up the present evaluation or film: training is over."""
+        self._is_over = True
+        self._playing = None
+        self._schedule.wind_down()
+
+    def report(self) -> RoleReport:
+        """Report as the schedule does."""
+        return self._schedule.report()
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._schedule.close()
+
+
+class AtTheEnd(Schedule):
+    """Plays the episodes of one policy, then some of the policy as it acts in training.
 
     Args:
-        metrics: names of the environment's metrics.
-        follow: builds an evaluator of the same policy as it acts in training, which plays once all episodes
-            are over, within the remaining time.
+        player: plays the policy's episodes.
+        limits: limits of both together.
+        follow: builds a player of the same policy as it acts in training, within the remaining limits.
 
     Attributes:
-        environment: the environments.
-        moment: state of the first environment's episode.
-        returns: returns of the episodes that have ended.
-        sampled: returns of the policy as it acts in training.
-        cut_off: the limit that was reached, in words; None while none was.
+        player: plays the policy's episodes.
     """
 
-    name = "evaluator"
+    role = "evaluator"
 
     def __init__(
         self,
-        policy: Policy,
-        environment: VectorEnvironment,
-        episodes: int,
-        seed: int,
-        limits: EvaluationLimits = EvaluationLimits(),
-        metrics: Sequence[str] = (),
-        follow: Callable[[EvaluationLimits], Evaluator] | None = None,
+        player: EpisodePlayer,
+        limits: EvaluationLimits,
+        follow: Callable[[EvaluationLimits], EpisodePlayer] | None = None,
     ) -> None:
-        num_envs = environment.num_envs
-        self._follow = follow
-        self._follower: Evaluator | None = None
-        self._wanted = episodes
+        self.player = player
         self._limits = limits
-        self._began_s: float | None = None
-        self._env_steps = 0
-        self._policy = policy
-        self.environment = environment
-        self.moment = Moment()
-        self._left = np.full(num_envs, episodes // num_envs)
-        self._left[: episodes % num_envs] += 1
-        self._stack = frame_stack(environment)
-        self._frames = environment.new_observations()
-        self._reward = np.zeros(num_envs, np.float32)
-        self._terminated = np.zeros(num_envs, np.bool_)
-        self._truncated = np.zeros(num_envs, np.bool_)
-        self._ended = np.zeros(num_envs, np.bool_)
-        self._steps = np.zeros(num_envs, np.int64)  # In the present episodes.
-        bounds = bounds_of(environment.observation_space, num_envs)
-        self._played = np.zeros(num_envs, np.int64)  # In the present episodes or games.
-        self._all_played = 0
-        self._bounds = {name: one for name, one in bounds.items() if one.are_whole}
-        self._running = np.zeros(num_envs, np.float64)
-        self._of_agents = np.zeros((num_envs, len(environment.agents)), np.float64)
-        self._all_of_agents = np.zeros(len(environment.agents), np.float64)
-        self._wins = 0
-        self._metrics = np.zeros(len(metrics), np.float64)
-        self._names = metrics
-        self.returns: list[float] = []
-        self.sampled: list[float] = []
-        self.cut_off: str | None = None
-        policy.begin_episodes(np.ones(num_envs, np.bool_))  # The policy may have played before.
-        environment.reset(seed, self._frames)
-        self._check_result()
-        self._stack.push(self._frames)
+        self._follow = follow
+        self._follower: EpisodePlayer | None = None
 
     @property
     def finished(self) -> str | None:
         """The reason to stop once all episodes are over or a limit is reached."""
-        if self._plays or self._plays_on:
-            return None
-        return f"{len(self.returns)} episodes"
+        return None if self._follows else self.player.finished
 
     @property
-    def _plays(self) -> bool:
-        return bool(self._left.any()) and self.cut_off is None
-
-    @property
-    def _plays_on(self) -> bool:
+    def _follows(self) -> bool:
         """Whether the episodes of the policy as it acts in training are still to be played."""
-        if self._follow is None or self.cut_off is not None:
+        if self._follow is None or self.player.cut_off is not None or self.player.is_shortened:
             return False
         return self._follower is None or self._follower.finished is None
 
-    @property
-    def progress(self) -> Evaluating:
-        """Ended episodes, wanted episodes, env steps and seconds."""
-        return Evaluating(len(self.returns), self._wanted, self._env_steps, self._seconds)
-
-    @property
-    def _seconds(self) -> float:
-        return 0.0 if self._began_s is None else time.monotonic() - self._began_s
-
-    def turn(self) -> bool:
-        """Step every environment once."""
-        if self.finished is not None:
-            return False
-        if self._began_s is None:
-            self._began_s = time.monotonic()
-        if not self._plays:
-            return self._play_on()
-        # The step after an episode's end only shows the next one's first observation.
-        played = ~self._ended
-        self._played += played
-        self._env_steps += int(np.count_nonzero((self._left > 0) & played))
-        actions = self._policy.act_greedily(self._stack.seen)
-        begins = bool(self._ended[0])
-        self.environment.step(actions, self._frames, self._reward, self._terminated, self._truncated)
-        self._steps += 1
-        self._steps[self._ended] = 0
-        self._check_result()
-        # Environments whose episode ended in the last step were only reset in this one.
-        self._policy.begin_episodes(self._ended)
-        self._stack.forget(self._ended)
-        self._stack.push(self._frames)
-        np.logical_or(self._terminated, self._truncated, out=self._ended)
-        self._running += self._reward
-        if self.environment.agents:
-            self._of_agents += self._frames[REWARD]
-        over, score = self._games()
-        self.moment.advance(float(self._reward[0]), float(score[0]), begins=begins, over=bool(over[0]))
-        for i in np.flatnonzero(over):
-            if self._left[i]:
-                self._left[i] -= 1
-                self._count(i, float(score[i]))
-        self._running[over] = 0.0
-        self._played[over] = 0
-        self._of_agents[over] = 0.0
-        if self._left.any():
-            self._check_limits()
-        return True
-
-    def _check_result(self) -> None:
-        """Reject numbers outside their space, and steps after an episode's end that begin no episode."""
-        if fault := first_fault(self._frames[None], self._bounds):
-            copy = fault.copy
-            words = f"{fault.gave} in step {self._steps[copy]} of its episode: {fault.wanted}"
-        elif found := missing_reset(self._ended, self._reward, self._terminated, self._truncated):
-            copy, words = found
-        else:
-            return
-        raise BrokenEnvironmentError(f"environment {copy} of an evaluation {words}")
-
-    def _play_on(self) -> bool:
-        """Build the follower if there is none yet, and step its environments."""
-        if self._follower is None:
-            assert self._follow is not None
-            steps = self._limits.max_steps
-            left = None if steps is None else max(1, steps - self._env_steps)
-            self._follower = self._follow(EvaluationLimits(self._limits.max_s - self._seconds, left))
-            self.sampled = self._follower.returns
-        return self._follower.turn()
-
-    def _check_limits(self) -> None:
-        if self._seconds >= self._limits.begins_s and (self._left > 1).any():
-            np.minimum(self._left, 1, out=self._left)
-            self._wanted, self._follow = len(self.returns) + int(self._left.sum()), None
-        if self._seconds >= self._limits.max_s:
-            self.cut_off = f"{self._limits.max_s:g} s"
-        elif self._limits.max_steps is not None and self._env_steps >= self._limits.max_steps:
-            self.cut_off = f"{self._limits.max_steps:,} env steps"
-
-    def _count(self, i: np.intp, score: float) -> None:
-        """Count the episode or game that has ended in environment ``i``.
-
-        Raises:
-            BrokenEnvironmentError: the return is not finite.
-        """
-        if not math.isfinite(score):
-            raise BrokenEnvironmentError(
-                f"the return of an episode in environment {i} of an evaluation is {score}: a reward was not "
-                f"finite, or beyond {LARGEST:.2g}; smaller ones would be right"
-            )
-        self.returns.append(score)
-        self._all_played += int(self._played[i])
-        self._all_of_agents += self._of_agents[i]
-        if self.environment.won is not None:
-            self._wins += bool(self.environment.won[i])
-        if self.environment.metrics is not None:
-            self._metrics += self.environment.metrics[i]
-
-    def _games(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[Any]]:
-        """Return the flags of games or episodes that ended with this step, and their scores, ``[N]`` each."""
-        games = self.environment.games
-        return (self._ended, self._running) if games is None else (games.over, games.score)
-
-    @property
-    def win_rate(self) -> float | None:
-        """Share of won episodes so far; None if episodes cannot be won."""
-        if self.environment.won is None or not self.returns:
-            return None
-        return self._wins / len(self.returns)
-
-    @property
-    def agents(self) -> dict[str, float] | None:
-        """Mean return of each agent of a team so far, by name; None for a single agent."""
-        if not self.environment.agents or not self.returns:
-            return None
-        means = self._all_of_agents / len(self.returns)
-        return dict(zip(self.environment.agents, means.tolist(), strict=True))
-
-    @property
-    def metrics(self) -> dict[str, float] | None:
-        """Mean of each metric so far, by name; None without metrics."""
-        if not self._names or not self.returns:
-            return None
-        return dict(zip(self._names, (self._metrics / len(self.returns)).tolist(), strict=True))
+    def next(self) -> EpisodePlayer | Films | None:
+        """Return the player, or a new one of the policy as it acts in training."""
+        if self.player.finished is None:
+            return self.player
+        assert self._follow is not None
+        progress, steps = self.player.progress, self._limits.max_steps
+        left = None if steps is None else max(1, steps - progress.env_steps)
+        self._follower = self._follow(EvaluationLimits(self._limits.max_s - progress.seconds, left))
+        return self._follower
 
     def report(self) -> EvaluatorReport:
-        """Report returns, progress, limit, length, wins, agents and metrics so far."""
-        return EvaluatorReport(
-            returns=tuple(self.returns),
-            progress=self.progress,
-            cut_off=self.cut_off,
-            win_rate=self.win_rate,
-            agents=self.agents,
-            metrics=self.metrics,
-            sampled=tuple(self.sampled),
-            length=self._all_played / len(self.returns) if self.returns else None,
+        """Report the player's results, and the returns of the policy as it acts in training."""
+        sampled = () if self._follower is None else tuple(self._follower.returns)
+        return replace(self.player.report(), sampled=sampled)
+
+    def close(self) -> None:
+        """Close the environments of both players."""
+        self.player.environment.close()
+        if self._follower is not None:
+            self._follower.environment.close()
+
+
+class WhileTraining(Schedule):
+    """Evaluates the groups' policies in turn, while they train.
+
+    Args:
+        slots: slots of the groups' policies.
+        agent: the agent that plays; it gets new parameters for each evaluation.
+        player: begins an evaluation, always in the same environments.
+        environment: these environments; closed with the schedule.
+        best: keeps the best policy.
+        parameters: parameter count of the network.
+        films: films the evaluated policies; None if the config asks for no films.
+    """
+
+    role = EXAMINER
+
+    def __init__(  # noqa: PLR0913 - what plays, when, and where the best of it goes
+        self,
+        transport: Transport,
+        slots: Sequence[str],
+        *,
+        agent: Agent,
+        player: Callable[[], EpisodePlayer],
+        environment: VectorEnvironment,
+        pace: PeriodicEvaluation,
+        stop: Stop,
+        best: BestWriter,
+        parameters: int,
+        films: Films | None = None,
+    ) -> None:
+        self._transport = transport
+        self._slots = slots
+        self._agent = agent
+        self._environment = environment
+        self._begin_evaluation = player
+        self._pace = pace
+        self._stop = stop
+        self._best = best
+        self._films = films
+        self._parameters = np.zeros(parameters, np.float32)
+        self._versions = [-1] * len(slots)
+        self._group = len(slots) - 1
+        self._env_steps = 0
+        self._next_steps: int | None = None
+        self._next_s: float | None = None
+        self._began_s = -math.inf
+        self._player: EpisodePlayer | None = None
+        self._number = 0
+        self._newest: deque[Examined] = deque(maxlen=REPORTED)
+        self._finished: str | None = None
+
+    @property
+    def finished(self) -> str | None:
+        """The stop rule that holds, once it does."""
+        return self._finished
+
+    def next(self) -> EpisodePlayer | Films | None:
+        """Return a film that was begun, or begin an evaluation if it is time for one."""
+        if self._films is not None and self._films.finished is None:
+            return self._films
+        self._player = self._begin()
+        return self._player
+
+    def ended(self) -> None:
+        """Record the evaluation that has ended, and film its policy."""
+        if self._player is None:
+            return  # A film has ended.
+        self._note(self._player.report())
+        self._player = None
+        if self._films is not None and self._finished is None:
+            name = steps_name(self._env_steps) + (f"-group-{self._group}" if self._group else "")
+            self._films.begin(name, self._parameters, self._env_steps)
+
+    def wind_down(self) -> None:
+        """Give up the present evaluation or film: training is over."""
+        self._player = None
+        if self._films is not None:
+            self._films.discard()
+
+    def report(self) -> ExaminerReport:
+        """Report the newest evaluations, the best mean, and the progress of the present evaluation."""
+        return ExaminerReport(
+            rejected={"endpoint": rejected_by(self._transport)},
+            newest=tuple(self._newest),
+            best_mean=self._best.mean,
+            progress=None if self._player is None else self._player.progress,
+            film_failure=None if self._films is None else self._films.failure,
         )
 
     def close(self) -> None:
         """Close the environments."""
-        self.environment.close()
-        if self._follower is not None:
-            self._follower.close()
+        self._environment.close()
+        if self._films is not None:
+            self._films.close()
 
+    def _begin(self) -> EpisodePlayer | None:
+        """Begin an evaluation, if one is due, with the next group in turn that has a new policy."""
+        now = time.monotonic()
+        if now - self._began_s < LEAST_S:
+            return None
+        groups = len(self._slots)
+        claims = []
+        for group in ((self._group + 1 + i) % groups for i in range(groups)):
+            claim = self._transport.latest(self._slots[group], newer_than=self._versions[group])
+            if claim is not None:
+                claims.append((group, claim, PublishedPolicy(claim.view())))
+        # The group that is furthest shows the job's progress; a slow group still has its turns.
+        furthest = max((policy.env_steps for _, _, policy in claims), default=0)
+        is_due = bool(claims) and self._is_due(now, furthest)
+        if is_due:
+            self._set_next(now, furthest)
+            self._began_s = now
+            self._group, claim, policy = claims[0]
+            self._versions[self._group], self._env_steps = claim.version, policy.env_steps
+            self._parameters[:] = policy.parameters
+        for _, claim, _ in claims:
+            claim.release()
+        if not is_due:
+            return None
+        self._agent.adopt(self._parameters)
+        self._agent.schedule(self._env_steps)
+        return self._begin_evaluation()
 
-Array = npt.NDArray[Any]
+    def _is_due(self, now: float, env_steps: int) -> bool:
+        if self._next_steps is None:  # The first policy: time and steps count from it.
+            self._set_next(now, env_steps)
+        steps, seconds = self._pace.every_env_steps, self._pace.every_s
+        assert self._next_steps is not None
+        assert self._next_s is not None
+        by_steps = steps is not None and env_steps >= self._next_steps
+        return by_steps or (seconds is not None and now >= self._next_s)
 
+    def _set_next(self, now: float, env_steps: int) -> None:
+        self._next_steps = env_steps + (self._pace.every_env_steps or 0)
+        self._next_s = now + (self._pace.every_s or 0.0)
 
-class ExploringPolicy:
-    """Plays as an agent does in training: by samples of its policy, or with its share of random actions.
-
-    Args:
-        fields: fields that the agent records; the evaluation ignores them.
-    """
-
-    def __init__(self, agent: Agent, fields: Sequence[FieldSpec], num_envs: int) -> None:
-        self._agent = agent
-        self._row = {field.name: np.zeros((num_envs, *field.shape), field.dtype) for field in fields}
-
-    def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
-        """Let the agent forget earlier episodes."""
-        self._agent.begin_episodes(where)
-
-    def act_greedily(self, observation: Array) -> Array:
-        """Choose actions ``[N, ...]`` as in training, not greedily."""
-        return self._agent.act(observation, self._row)
-
-
-PolicyName = Literal["trained", "sampled", "random", "heuristic"]
-POLICIES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
-BASELINES: Final[tuple[PolicyName, ...]] = ("random", "heuristic")
-"""Names of the policies without training."""
-
-
-class RandomPolicy:
-    """Draws uniformly from the actions; for a team, from the actions available to each agent.
-
-    Args:
-        seed: seed of the environments; the draws are independent of theirs.
-    """
-
-    def __init__(self, environment: VectorEnvironment, seed: int) -> None:
-        own = derive_seed(seed, environment.num_envs)  # The environments have the numbers below.
-        self._random = np.random.default_rng(own)
-        self._space = copy.deepcopy(environment.action_space)
-        self._space.seed(own)
-
-    def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
-        """Do nothing, since the policy has no memory."""
-
-    def act_greedily(self, observation: Array) -> Array:
-        """Draw actions ``[N, ...]``."""
-        if AVAILABLE in (observation.dtype.names or ()):
-            available = observation[AVAILABLE]
-            drawn: Array = np.where(available, self._random.random(available.shape), -1.0).argmax(axis=-1)
-            return drawn
-        return np.stack([self._space.sample() for _ in range(len(observation))])
-
-
-class HeuristicPolicy:
-    """Acts as an environment's own heuristic does."""
-
-    def __init__(self, heuristic: Callable[[Array], Array]) -> None:
-        self._heuristic = heuristic
-
-    def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
-        """Do nothing, since the policy has no memory."""
-
-    def act_greedily(self, observation: Array) -> Array:
-        """Choose actions ``[N, ...]``."""
-        return self._heuristic(observation)
-
-
-def baseline(name: PolicyName, environment: VectorEnvironment, seed: int) -> RandomPolicy | HeuristicPolicy:
-    """Build a baseline for an environment.
-
-    Raises:
-        UsageError: the environment has no heuristic.
-    """
-    if name == "random":
-        return RandomPolicy(environment, seed)
-    if environment.heuristic is None:
-        raise UsageError("this environment has no heuristic to play by; --policy random would be right")
-    return HeuristicPolicy(environment.heuristic)
+    def _note(self, report: EvaluatorReport) -> None:
+        """Record an evaluation; one that a limit has cut off is neither the best nor ends the run."""
+        evaluation = Evaluation.of(report, self._pace.episodes)
+        mean, is_whole = evaluation.mean, evaluation.cut_off is None
+        is_best = is_whole and math.isfinite(mean) and (self._best.mean is None or mean > self._best.mean)
+        version = self._versions[self._group]
+        if is_best:
+            with self._transport.undisturbed():
+                self._best.write(self._parameters, mean, self._env_steps, version)
+        self._number += 1
+        self._newest.append(
+            Examined(self._number, self._group, version, self._env_steps, evaluation, is_best)
+        )
+        reason = self._stop.reached({"evaluation": mean}).get("evaluation") if is_whole else None
+        if reason is not None:
+            self._finished = f"{reason} in group {self._group}" if len(self._slots) > 1 else reason

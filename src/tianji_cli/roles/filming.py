@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tianji_cli.errors import describe
 from tianji_cli.files.film import MP4, PICTURES_PER_S, Film, Picture, remove_leftovers
-from tianji_cli.roles.evaluator import Evaluator, Moment
+from tianji_cli.roles.episodes import EpisodePlayer, Moment
 from tianji_cli.signals import HangsError, alarm
 from tianji_envs.core import VectorEnvironment
 
@@ -40,7 +40,7 @@ class Filming(contextlib.AbstractContextManager["Filming"]):
     """Films an evaluation from its first observation on.
 
     Args:
-        evaluator: evaluator in one environment that can be rendered; its owner closes it.
+        player: plays in one environment that can be rendered; its owner closes it.
         overlay: whether step, reward, return and episode appear below the pictures.
 
     Attributes:
@@ -50,10 +50,10 @@ class Filming(contextlib.AbstractContextManager["Filming"]):
         FilmError: the film cannot be written; EnvironmentFailure: the environment cannot be drawn.
     """
 
-    def __init__(self, evaluator: Evaluator, path: Path, *, overlay: bool) -> None:
-        self._evaluator = evaluator
+    def __init__(self, player: EpisodePlayer, path: Path, *, overlay: bool) -> None:
+        self._player = player
         self._overlay = overlay
-        self.film = Film(path, evaluator.environment.render_fps or PICTURES_PER_S)
+        self.film = Film(path, player.environment.render_fps or PICTURES_PER_S)
         try:
             self._shoot()
         except BaseException:
@@ -63,16 +63,16 @@ class Filming(contextlib.AbstractContextManager["Filming"]):
     @property
     def is_over(self) -> bool:
         """Whether all episodes are over, or a limit was reached."""
-        return self._evaluator.finished is not None
+        return self._player.finished is not None
 
     def turn(self) -> None:
         """Step the environment, and film it."""
-        if self._evaluator.turn():
+        if self._player.turn():
             self._shoot()
 
     def _shoot(self) -> None:
-        picture = enlarged(self._evaluator.environment.render())
-        self.film.add(with_numbers(picture, self._evaluator.moment) if self._overlay else picture)
+        picture = enlarged(self._player.environment.render())
+        self.film.add(with_numbers(picture, self._player.moment) if self._overlay else picture)
 
     def __exit__(self, *_exception: object) -> None:
         self.film.discard()
@@ -113,7 +113,7 @@ class Films:
         directory: directory of the films; made when needed.
         keep: number of films that stay.
         environment: builds the rendered environment, for the first film and after one that failed.
-        evaluator: begins to play there with parameters ``[P]`` that were published at an env step.
+        player: begins to play there with parameters ``[P]`` that were published at an env step.
         overlay: see ``Filming``.
         max_s: seconds after which a step or a picture is given up.
 
@@ -126,7 +126,7 @@ class Films:
         directory: Path,
         keep: int,
         environment: Callable[[], VectorEnvironment],
-        evaluator: Callable[[VectorEnvironment, Floats, int], Evaluator],
+        player: Callable[[VectorEnvironment, Floats, int], EpisodePlayer],
         *,
         overlay: bool,
         max_s: float = math.inf,
@@ -134,7 +134,7 @@ class Films:
         self._directory = directory
         self._keep = keep
         self._build = environment
-        self._begin_evaluation = evaluator
+        self._begin_evaluation = player
         self._overlay = overlay
         self._max_s = max_s
         self._environment: VectorEnvironment | None = None
@@ -142,9 +142,9 @@ class Films:
         self.failure: str | None = None
 
     @property
-    def is_filming(self) -> bool:
-        """Whether a film is being made."""
-        return self._filming is not None
+    def finished(self) -> str | None:
+        """The reason that there is nothing to film; None while a film is being made."""
+        return self.failure or "no film is begun" if self._filming is None else None
 
     def begin(self, name: str, parameters: Floats, env_steps: int) -> None:
         """Begin a film.
@@ -159,8 +159,8 @@ class Films:
             remove_leftovers(self._directory)  # An examiner that was killed leaves some.
             if self._environment is None:
                 self._environment = self._build()
-            evaluator = self._begin_evaluation(self._environment, parameters, env_steps)
-            self._filming = Filming(evaluator, self._directory / f"{name}{MP4}", overlay=self._overlay)
+            player = self._begin_evaluation(self._environment, parameters, env_steps)
+            self._filming = Filming(player, self._directory / f"{name}{MP4}", overlay=self._overlay)
 
     def turn(self) -> None:
         """Continue the film, and finish it when its episodes are over."""

@@ -9,25 +9,19 @@ endpoint of a process. ``builder.py`` builds the parts that this module connects
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Final, cast
 
 import numpy as np
-import numpy.typing as npt
 
-from tianji_algos.core import Agent, Embryo, Model, RolloutEmbryo
+from tianji_algos.core import Embryo, Model, RolloutEmbryo
 from tianji_algos.fields import ACTION_MASK, leaves_choices
 from tianji_cli.config.population import config_with
 from tianji_cli.config.schema import BATCHES_AHEAD, Environment
 from tianji_cli.errors import UsageError, describe
-from tianji_cli.files.checkpoint import BestWriter, CheckpointWriter, load_parameters
+from tianji_cli.files.checkpoint import CheckpointWriter
 from tianji_cli.files.counters import ProductionFile, ProductionPage
-from tianji_cli.files.film import remove_leftovers
-from tianji_cli.files.rundir import VIDEOS
-from tianji_cli.files.saved import checkpoints_of, link_best_to_best_evaluated, saved_progress
+from tianji_cli.files.saved import checkpoints_of, link_best_to_best_evaluated
 from tianji_cli.plan.graph import (
     ARRIVALS,
     AVERAGE,
@@ -53,19 +47,6 @@ from tianji_cli.roles.buffer.replay.file import ReplayKeeper
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings, bytes_of
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.buffer.rollout import RolloutStore
-from tianji_cli.roles.evaluator import (
-    BASELINES,
-    MAX_PARALLEL,
-    SAMPLED,
-    EvaluationLimits,
-    Evaluator,
-    ExploringPolicy,
-    Policy,
-    PolicyName,
-    baseline,
-)
-from tianji_cli.roles.examiner import Examiner
-from tianji_cli.roles.filming import Films
 from tianji_cli.roles.learner.data_source import (
     DataSource,
     LocalReplayClient,
@@ -98,9 +79,10 @@ from tianji_cli.wire.batches import BatchArrays, priorities_layout
 from tianji_cli.wire.fragment import stats_layout
 from tianji_cli.wire.members import member_layout
 from tianji_cli.wire.parameters import average_layout, contribution_layout, policy_layout
-from tianji_cli.worker.builder import Builder, seed_streams
+from tianji_cli.worker.builder import Builder
+from tianji_cli.worker.evaluation import examiner
 from tianji_envs import registry as environments
-from tianji_envs.core import VectorEnvironment, derive_seed
+from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import BrokenEnvironmentError
 from tianji_envs.results import bounds_of, first_fault
 from tianji_envs.serial import SerialVectorEnvironment
@@ -108,8 +90,6 @@ from tianji_transports.composite import edge_capabilities, open_endpoint
 from tianji_transports.core import Capabilities, EngineOptions, Transport
 from tianji_transports.wiring import Wiring
 
-FREE_S: Final = 1.0
-"""Least seconds in which the final evaluation may begin episodes, however short the training was."""
 AGE_BINS: Final = 1000
 """Number of bins of the age histogram, over the capacity of a replay."""
 
@@ -133,7 +113,7 @@ def build_roles(builder: Builder, transport: Transport, counters: ProductionFile
             shards = follower_source(builder, transport, embryo)
             built.append(Follower(embryo, shards, _connect_learners(builder)))
         elif name == EXAMINER:
-            built.append(_examiner(builder, transport))
+            built.append(examiner(builder, transport))
         else:
             built.append(_user_role(builder, transport, name))
     assert built, (
@@ -371,64 +351,6 @@ def _scatter(builder: Builder, transport: Transport, shards: int, nbytes: int) -
     return Scatter(transport, ranks, builder.number, shards, nbytes) if ranks else None
 
 
-def _examiner(builder: Builder, transport: Transport) -> Examiner:
-    """Build the examiner, which evaluates policies during training."""
-    experiment = builder.config.experiment
-    pace = experiment.evaluation
-    assert pace is not None
-    num_envs, seed = min(pace.episodes, MAX_PARALLEL), builder.seed("examiner")
-    limits, metrics = EvaluationLimits(pace.max_s), builder.config.environment.metrics
-    model = builder.acting_model()
-    best = BestWriter(builder.job.checkpoints, model, anew=builder.job.own_best and not builder.incarnation)
-    agent = builder.agent(model, num_envs, derive_seed(seed, num_envs))
-    policy = _player(builder, agent, num_envs, explores=not pace.deterministic)
-    seed_streams(seed)
-    environment = builder.environment(num_envs, evaluation=True)
-    films = None
-    if pace.video and not builder.incarnation:
-        films = _films(builder, model, seed, limits)
-    elif pace.video:  # Rendering may have killed the last examiner, so this one goes without films.
-        remove_leftovers(builder.job.run / VIDEOS)
-    return Examiner(
-        transport,
-        [slot_name(POLICY, group) for group in builder.job.plan.groups],
-        agent=agent,
-        evaluator=lambda: _evaluator(policy, environment, pace.episodes, seed, limits, metrics),
-        films=films,
-        environment=environment,
-        pace=pace,
-        stop=experiment.stop,
-        best=best,
-        parameters=model.parameter_count,
-    )
-
-
-def _films(builder: Builder, model: Model, seed: int, limits: EvaluationLimits) -> Films:
-    """Build the films of evaluations during training, with an environment that the first film builds.
-
-    Only this one environment renders: those of an evaluation are many, and some kinds would all render at
-    once.
-    """
-    pace = builder.config.experiment.evaluation
-    assert pace is not None
-    agent = builder.agent(model, 1, derive_seed(seed, 1))
-    policy = _player(builder, agent, 1, explores=not pace.deterministic)
-    episodes, metrics = pace.video, builder.config.environment.metrics
-
-    def build() -> VectorEnvironment:
-        return builder.environment(1, render=True, evaluation=True)
-
-    def begin(
-        environment: VectorEnvironment, parameters: npt.NDArray[np.float32], env_steps: int
-    ) -> Evaluator:
-        agent.adopt(parameters)
-        agent.schedule(env_steps)
-        return _evaluator(policy, environment, episodes, seed, limits, metrics)
-
-    place = builder.job.run / VIDEOS
-    return Films(place, pace.keep_videos, build, begin, overlay=pace.overlay, max_s=pace.max_s)
-
-
 def check_first_observation(section: Environment, environment: VectorEnvironment) -> None:
     """Make sure that an environment begins an episode with a valid observation: a wrapper may lie.
 
@@ -479,84 +401,6 @@ def check_pictures(builder: Builder) -> None:
         raise UsageError(f"experiment.evaluation.video: {describe(cause)}; 0 trains without films") from cause
     finally:
         environment.close()
-
-
-def build_evaluator(
-    builder: Builder,
-    episodes: int | None = None,
-    seed: int | None = None,
-    checkpoint: str | None = None,
-    policy: PolicyName = "trained",
-    limits: EvaluationLimits | None = None,
-    *,
-    render: bool = False,
-) -> Evaluator:
-    """Build the evaluator of a run's checkpoint, which plays greedily unless ``policy`` says otherwise.
-
-    Arguments that are None have the config's values.
-
-    Args:
-        checkpoint: name of a directory in ``checkpoints/``.
-        policy: "sampled" lets the checkpoint explore as at the end of training; a baseline replaces it.
-        render: play all episodes in one environment, which can be rendered.
-
-    Raises:
-        UsageError: the environment has no such policy.
-    """
-    experiment = builder.config.experiment
-    number = experiment.last_episodes if episodes is None else episodes
-    limits = limits or EvaluationLimits(experiment.eval_max_s, experiment.eval_max_steps)
-    most = MAX_PARALLEL
-    if episodes is None and experiment.eval_episodes is None and builder.config.distribution.mode != "sync":
-        progress = saved_progress(builder.job.checkpoints, builder.config.distribution.groups)
-        limits = replace(limits, begins_s=max(FREE_S, *(group.train_s / 10 for group in progress)))
-        most = SAMPLED  # The evaluator plays at least so many in any case.
-    num_envs = 1 if render else min(number, most)
-    seed = builder.seed("evaluation") if seed is None else seed
-    seed_streams(seed)
-    trained: Policy | None = None
-    follow: Callable[[EvaluationLimits], Evaluator] | None = None
-    if policy == "trained" and number >= 10 * SAMPLED and not render and builder.samples:
-        follow = partial(build_evaluator, builder, SAMPLED, seed, checkpoint, "sampled")
-    if policy not in BASELINES:
-        place = builder.job.checkpoints / (checkpoint or experiment.eval_checkpoint)
-        trained = _trained_policy(builder, place, num_envs, seed, explores=policy == "sampled")
-    seed_streams(seed)  # As in training, where the policy is built before the environment.
-    environment = builder.environment(num_envs, render=render, evaluation=True)
-    player = baseline(policy, environment, seed) if trained is None else trained
-    metrics = builder.config.environment.metrics
-    return _evaluator(player, environment, number, seed, limits, metrics, follow)
-
-
-def _evaluator(
-    policy: Policy,
-    environment: VectorEnvironment,
-    episodes: int,
-    seed: int,
-    limits: EvaluationLimits,
-    metrics: Sequence[str],
-    follow: Callable[[EvaluationLimits], Evaluator] | None = None,
-) -> Evaluator:
-    """Begin an evaluation, reproducible by its seed even if code draws from global streams."""
-    seed_streams(seed)
-    return Evaluator(policy, environment, episodes, seed, limits, metrics, follow)
-
-
-def _trained_policy(builder: Builder, place: Path, num_envs: int, seed: int, *, explores: bool) -> Policy:
-    """Load the policy of a checkpoint."""
-    model = builder.acting_model()
-    parameters = load_parameters(place, model)
-    agent = builder.agent(model, num_envs, derive_seed(seed, num_envs) if explores else 0)
-    agent.adopt(parameters)
-    if explores:
-        progress = saved_progress(builder.job.checkpoints, builder.config.distribution.groups)
-        agent.schedule(sum(group.env_steps for group in progress))
-    return _player(builder, agent, num_envs, explores=explores)
-
-
-def _player(builder: Builder, agent: Agent, num_envs: int, *, explores: bool) -> Policy:
-    """Return a policy that plays greedily, or as the agent does in training."""
-    return ExploringPolicy(agent, builder.agent_fields, num_envs) if explores else agent
 
 
 def _fragments_per_version(builder: Builder) -> int | None:

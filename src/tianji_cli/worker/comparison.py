@@ -16,9 +16,8 @@ from tianji_algos.export import LAST_ACTION, NEXT_STATE, STATE, ExportedPolicy
 from tianji_algos.normalization import acting_executor
 from tianji_algos.rules import SAMPLED
 from tianji_cli.files.exported import CHECKED, Act
-from tianji_cli.files.saved import saved_progress
-from tianji_cli.roles.evaluator import Evaluator
-from tianji_cli.worker.builder import Builder
+from tianji_cli.roles.episodes import EpisodePlayer
+from tianji_cli.worker.parts import SavedPolicy
 
 Array = npt.NDArray[Any]
 
@@ -28,25 +27,25 @@ SEED: Final = 1
 ACTION: Final = "action"
 
 
-def compare(builder: Builder, policy: ExportedPolicy, act: Act) -> dict[str, float]:
+def compare(saved: SavedPolicy, policy: ExportedPolicy, act: Act) -> dict[str, float]:
     """Compare a file with the policy on at least ``CHECKED`` observations.
 
     Returns:
         The largest difference of each output, by its name; NaN if an output was NaN.
     """
-    comparison = Comparison(builder, policy, act)
-    environment = builder.environment(SIDE_BY_SIDE, evaluation=True)
+    comparison = Comparison(saved, policy, act)
+    environment = saved.parts.environment(SIDE_BY_SIDE, evaluation=True)
     try:
-        evaluator = Evaluator(comparison, environment, SIDE_BY_SIDE * CHECKED, SEED)
+        player = EpisodePlayer(comparison, environment, SIDE_BY_SIDE * CHECKED, SEED)
         while comparison.seen < CHECKED:
-            evaluator.turn()
+            player.turn()
     finally:
         environment.close()
     return comparison.differences
 
 
 class Comparison:
-    """Plays as an agent does, and gives a file the same observations; see ``roles.evaluator.Policy``.
+    """Plays as an agent does, and gives a file the same observations; see ``roles.policies.Policy``.
 
     If the file samples, the agent samples with the same noise: both draw it from the same stream. The other
     outputs of the file are compared with the outputs of tianji's own network and its rule.
@@ -56,12 +55,13 @@ class Comparison:
         differences: largest difference of each output so far, by its name.
     """
 
-    def __init__(self, builder: Builder, policy: ExportedPolicy, act: Act) -> None:
+    def __init__(self, saved: SavedPolicy, policy: ExportedPolicy, act: Act) -> None:
         self._policy, self._rule, self._act = policy, policy.rule, act
-        self._greedy = _agent(builder, policy)
-        self._sampling = _agent(builder, policy) if policy.noise else None
+        self._greedy = _agent(saved, policy)
+        self._sampling = _agent(saved, policy) if policy.noise else None
         self._row = {
-            field.name: np.zeros((SIDE_BY_SIDE, *field.shape), field.dtype) for field in builder.agent_fields
+            field.name: np.zeros((SIDE_BY_SIDE, *field.shape), field.dtype)
+            for field in saved.parts.agent_fields
         }
         self._executor = acting_executor(policy.model, SIDE_BY_SIDE)
         self._rng = np.random.default_rng(SEED)
@@ -127,16 +127,15 @@ class Comparison:
         return float(np.max(np.where(differs, off, 0.0)))
 
 
-def _agent(builder: Builder, policy: ExportedPolicy) -> Agent:
+def _agent(saved: SavedPolicy, policy: ExportedPolicy) -> Agent:
     """Build an agent that acts with the exported policy, as at the end of training."""
-    section = builder.config.agent
+    section = saved.parts.config.agent
     settings = section.settings
     if "eval_epsilon" in type(settings).model_fields:  # Random actions cannot be compared.
         settings = settings.model_copy(update={"eval_epsilon": 0.0})
     agent_type = algorithms.load("agent", section.type)
-    agent: Agent = agent_type(builder.spaces, policy.model, settings, SIDE_BY_SIDE, SEED)
-    progress = saved_progress(builder.job.checkpoints, builder.config.distribution.groups)
-    agent.schedule(sum(group.env_steps for group in progress))
+    agent: Agent = agent_type(saved.parts.spaces, policy.model, settings, SIDE_BY_SIDE, SEED)
+    agent.schedule(saved.env_steps)
     return agent
 
 

@@ -135,8 +135,10 @@ def _work(
     # Imported here so that the process has its title and its log before the first slow or failing import.
     import torch  # noqa: PLC0415
 
-    from tianji_cli.worker.build import build_evaluator, build_roles, open_transport  # noqa: PLC0415
+    from tianji_cli.roles.evaluator import Evaluator  # noqa: PLC0415
+    from tianji_cli.worker.build import build_roles, open_transport  # noqa: PLC0415
     from tianji_cli.worker.builder import Builder, seed_process  # noqa: PLC0415
+    from tianji_cli.worker.evaluation import final_evaluation  # noqa: PLC0415
 
     process = job.plan.processes[own.rank]
     torch.set_num_threads(process.threads)
@@ -144,7 +146,7 @@ def _work(
     config = config_with(parse_config(job.config), job.hyperparameters_of(process.group))
     builder = Builder(job, config, process, own.incarnation, own.env_steps)
     if "evaluator" in process.roles:
-        _run_evaluator(build_evaluator(builder), handler)
+        _run_evaluator(Evaluator(final_evaluation(builder, job.checkpoints)), handler)
         return
     with contextlib.ExitStack() as stack:
         if "learner" in process.roles:

@@ -12,7 +12,8 @@ from cli.film import Film
 from cli.skirmish import SIZES, Recruit, Skirmish
 
 from tianji_cli.errors import UsageError
-from tianji_cli.roles.evaluator import BASELINES, Evaluator, RandomPolicy, baseline
+from tianji_cli.roles.episodes import EpisodePlayer
+from tianji_cli.roles.policies import BASELINES, RandomPolicy, baseline
 from tianji_cli.wire.reports import EvaluatorReport
 from tianji_envs.errors import BrokenEnvironmentError
 
@@ -81,10 +82,10 @@ def test_a_reward_of_one_agent_that_is_no_number_ends_the_actor(stage: OpenStage
 @pytest.mark.parametrize("episodes", [1, 7, 30])
 def test_an_evaluation_says_how_many_were_won_and_what_each_agent_got(episodes: int) -> None:
     policy = Witnessed(4)
-    evaluator = Evaluator(policy, Skirmish(4), episodes, seed=5)
-    assert (evaluator.win_rate, evaluator.agents) == (None, None)
-    while evaluator.finished is None:
-        evaluator.turn()
+    player = EpisodePlayer(policy, Skirmish(4), episodes, seed=5)
+    assert (player.win_rate, player.agents) == (None, None)
+    while player.finished is None:
+        player.turn()
     twin, left = Twin(4, 5), [len(range(n, episodes, 4)) for n in range(4)]
     each, all_of_agents, wins = np.zeros((4, 3)), np.zeros(3), 0
     for actions in policy.chosen:
@@ -97,16 +98,14 @@ def test_an_evaluation_says_how_many_were_won_and_what_each_agent_got(episodes: 
                 all_of_agents += each[n]
                 wins += twin.world.won[n]
             each[n] = 0
-    assert evaluator.agents == pytest.approx(
-        dict(zip(twin.world.agents, all_of_agents / episodes, strict=True))
-    )
-    assert sum(evaluator.agents.values()) == pytest.approx(np.mean(evaluator.returns))
-    assert evaluator.win_rate == wins / episodes
-    assert evaluator.progress.episodes == episodes
-    assert replace(evaluator.report(), progress=None, length=None) == EvaluatorReport(
-        returns=tuple(evaluator.returns),
-        win_rate=evaluator.win_rate,
-        agents=evaluator.agents,
+    assert player.agents == pytest.approx(dict(zip(twin.world.agents, all_of_agents / episodes, strict=True)))
+    assert sum(player.agents.values()) == pytest.approx(np.mean(player.returns))
+    assert player.win_rate == wins / episodes
+    assert player.progress.episodes == episodes
+    assert replace(player.report(), progress=None, length=None) == EvaluatorReport(
+        returns=tuple(player.returns),
+        win_rate=player.win_rate,
+        agents=player.agents,
     )
 
 
@@ -160,10 +159,10 @@ def test_a_random_policy_draws_from_the_space_of_actions(space: gym.Space[Any]) 
 def test_a_baseline_plays_as_many_episodes_as_an_agent(name: Any) -> None:
     world = Skirmish(4)
     world.heuristic = lambda seen: seen["available"].argmax(axis=-1)
-    evaluator = Evaluator(baseline(name, world, 5), world, 10, seed=5)
-    while evaluator.finished is None:
-        evaluator.turn()
-    assert len(evaluator.returns) == 10
+    player = EpisodePlayer(baseline(name, world, 5), world, 10, seed=5)
+    while player.finished is None:
+        player.turn()
+    assert len(player.returns) == 10
 
 
 def test_a_heuristic_is_refused_where_there_is_none() -> None:

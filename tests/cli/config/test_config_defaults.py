@@ -26,9 +26,7 @@ from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.without_file import config_without_file
 from tianji_cli.errors import ConfigError, UsageError
-from tianji_cli.plan.plan import make_plan
-from tianji_cli.plan.spec import JobSpec
-from tianji_cli.worker.builder import Builder
+from tianji_cli.worker.parts import Parts
 
 OWN = """
 from tianji_algos.models.actor_q import GaussianActorQ
@@ -71,16 +69,13 @@ FITTING = [
 
 
 @pytest.mark.parametrize(("agent", "observation", "action"), FITTING)
-def test_what_is_chosen_can_be_built(agent: str, observation: str, action: str, tmp_path: Path) -> None:
+def test_what_is_chosen_can_be_built(agent: str, observation: str, action: str) -> None:
     config = chosen(agent, observation, action)
-    plan = make_plan(config)
-    builder = Builder(
-        JobSpec("", dump_config(config), plan, tmp_path, tmp_path), config, plan.processes[1], 0
-    )
-    model = builder.model()
-    builder.agent(model, config.environment.num_envs, 0)
-    assert builder.layout.nbytes > 0
-    assert algorithms.load("embryo", agent)(builder.spaces, model, config.training.settings, 0)
+    parts = Parts(config)
+    model = parts.model()
+    parts.agent(model, config.environment.num_envs, 0)
+    assert parts.layout.nbytes > 0
+    assert algorithms.load("embryo", agent)(parts.spaces, model, config.training.settings, 0)
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,10 @@ def test_roles_of_installed_packages_are_listed(
     )
     assert list_things("roles", json_to="-") == 0
     (entry,) = json.loads(capsys.readouterr().out)["roles"]
-    assert (entry["name"], entry["description"]) == ("judge", "Plays whole episodes without exploration.")
+    assert (entry["name"], entry["description"]) == (
+        "judge",
+        "Plays when its schedule says, one step of its environments a turn.",
+    )
 
 
 def test_a_role_s_module_is_found_beside_the_config_and_travels_to_other_hosts(place: Path) -> None:

@@ -17,7 +17,7 @@ from tianji_cli.config.schema import SamplerName
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.samplers import SMALLEST_PRIORITY, PrioritisedSampler
 from tianji_cli.roles.buffer.replay.store import ReplayStore
-from tianji_cli.roles.evaluator import Evaluator
+from tianji_cli.roles.episodes import EpisodePlayer
 from tianji_cli.roles.learner.data_source import LocalReplayClient, ReplaySource
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
@@ -150,11 +150,11 @@ def test_an_agent_that_explores_is_evaluated_by_what_its_network_values_most(eps
     for agent_seed in (0, 1):
         agent = algorithms.load("agent", "dqn")(spaces, model, settings, 4, agent_seed)
         agent.adopt(parameters)
-        evaluator = Evaluator(agent, make(), 8, seed=3)
-        while evaluator.finished is None:
-            evaluator.turn()
-        evaluator.close()
-        returns.append(evaluator.returns)
+        player = EpisodePlayer(agent, make(), 8, seed=3)
+        while player.finished is None:
+            player.turn()
+        player.environment.close()
+        returns.append(player.returns)
     assert returns[0] == returns[1], "nothing of it is drawn"
     assert returns[0] == pytest.approx(greedy_returns(model, make()))
 

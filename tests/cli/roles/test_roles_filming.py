@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from tianji_cli.files.film import Film
-from tianji_cli.roles.evaluator import EvaluationLimits, Evaluator, Moment
+from tianji_cli.roles.episodes import EpisodePlayer, EvaluationLimits, Moment
 from tianji_cli.roles.filming import LEAST_WIDTH, STRIP, Filming, Films, enlarged, with_numbers
 from tianji_cli.signals import HangsError
 from tianji_envs.core import BaseEnv, VectorEnvironment
@@ -67,8 +67,8 @@ def lamps() -> VectorEnvironment:
     return SerialVectorEnvironment("lamp", Lamp, 1)
 
 
-def played(environment: VectorEnvironment, episodes: int = 2, **limits: Any) -> Evaluator:
-    return Evaluator(Idle(), environment, episodes, 1, EvaluationLimits(**limits))
+def played(environment: VectorEnvironment, episodes: int = 2, **limits: Any) -> EpisodePlayer:
+    return EpisodePlayer(Idle(), environment, episodes, 1, EvaluationLimits(**limits))
 
 
 def films(directory: Path, keep: int = 3) -> Films:
@@ -83,7 +83,7 @@ def brightness(path: Path) -> list[int]:
 
 def finish(made: Films, name: str) -> None:
     made.begin(name, NOTHING, 7)
-    while made.is_filming:
+    while made.finished is None:
         made.turn()
 
 
@@ -91,8 +91,8 @@ def finish(made: Films, name: str) -> None:
 def test_a_film_has_the_first_observation_and_every_step_of_all_episodes(
     tmp_path: Path, overlay: bool
 ) -> None:
-    evaluator = played(lamps())
-    with Filming(evaluator, tmp_path / "play.mp4", overlay=overlay) as filming:
+    player = played(lamps())
+    with Filming(player, tmp_path / "play.mp4", overlay=overlay) as filming:
         while not filming.is_over:
             filming.turn()
         filming.film.finish()
@@ -202,7 +202,7 @@ def test_a_film_that_is_given_up_leaves_nothing_and_one_of_the_dead_is_removed(t
     (half,) = tmp_path.iterdir()
     assert half.name.startswith(".100.mp4.")
     made.discard()
-    assert not made.is_filming
+    assert made.finished is not None
     assert not list(tmp_path.iterdir())
 
 

@@ -19,7 +19,8 @@ from tianji_cli.errors import UsageError
 from tianji_cli.plan.plan import make_plan
 from tianji_cli.plan.spec import JobSpec
 from tianji_cli.wire.batches import BatchLayout
-from tianji_cli.worker.builder import Builder, spaces_of
+from tianji_cli.worker.builder import Builder
+from tianji_cli.worker.parts import spaces_of
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import UnsupportedSpaceError
 from tianji_envs.gym import GymFactory
