@@ -16,6 +16,7 @@ import platform
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,7 @@ from matplotlib.figure import Figure
 
 from tianji_cli.errors import RunFailed
 from tianji_cli.runs.comparison.figures import draw_curve
-from tianji_lab.training import Training, read_training, train_once
+from tianji_lab.training import Entry, Training, read_learned, train_in_turns
 
 ALIKE: Final = (
     'agent.epsilon_schedule="linear"',
@@ -76,21 +77,14 @@ RATES: Final = ("produced_per_s", "consumed_per_s")
 
 def measure(game: Game, seeds: int, seconds: float, place: Path) -> dict[str, list[Training]]:
     """Train every system with every seed, in turns."""
-    found: dict[str, list[Training]] = {name: [] for name in game.systems}
-    for seed in range(1, seeds + 1):
-        for number, (name, (config, overrides)) in enumerate(game.systems.items()):
-            stop = f"experiment.stop={{wall_s={seconds}}}"
-            settings = [*ALIKE, *overrides, stop, f"experiment.seed={seed}"]
-            run = train_once(config, settings, name=f"apex-{number}-{seed}", place=place)
-            training = read_training(run, seed, game.threshold)
-            found[name].append(training)
-            reached = f"{training.time_to_s:5.1f} s" if training.reached else "  never"
-            print(
-                f"{name:<20} seed {seed}: {game.threshold:g} after {reached}, "
-                + ", ".join(f"{rate[:8]} {getattr(training, rate) / 1e3:6.1f} K/s" for rate in RATES),
-                flush=True,
-            )
-    return found
+    stop = f"experiment.stop={{wall_s={seconds}}}"
+    entries = [
+        Entry(f"apex-{number}", config, (*ALIKE, *overrides, stop))
+        for number, (config, overrides) in enumerate(game.systems.values())
+    ]
+    read = partial(read_learned, threshold=game.threshold)
+    found = train_in_turns(entries, range(1, seeds + 1), place, read=read, quiet=False)
+    return {name: outcome.trainings for name, outcome in zip(game.systems, found, strict=True)}
 
 
 def draw(found: dict[str, list[Training]], seconds: float, path: Path) -> None:
@@ -98,7 +92,7 @@ def draw(found: dict[str, list[Training]], seconds: float, path: Path) -> None:
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     returns, rates = figure.subplots(1, 2, width_ratios=(2, 1))
     for number, (name, trainings) in enumerate(found.items()):
-        curves = [training.curve for training in trainings]
+        curves = [training.curve for training in trainings if training.curve is not None]
         draw_curve(returns, curves, over="train_s", end=seconds, color=f"C{number}", label=name)
         middle = [np.median([getattr(t, rate) for t in trainings]) / 1e3 for rate in RATES]
         rates.bar(np.arange(len(RATES)) + 0.28 * (number - 1), middle, 0.26, color=f"C{number}")

@@ -21,40 +21,36 @@ import platform
 import statistics
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tianji_cli.telemetry.metrics import read_metrics
 from tianji_lab.environment import busy_share
-from tianji_lab.scaling.study import settled_rates
-from tianji_lab.training import read_summary, train_once
+from tianji_lab.training import Entry, Training, read_training, train_in_turns
 
 MOST = 0.10
 """Maximum share of one group's throughput that two groups may lose."""
 QUANTITIES = ("produced", "received", "consumed")
 
 
-def settings(groups: int, options: argparse.Namespace, seed: int) -> list[str]:
-    """Settings of one training."""
-    return [
+def entry(groups: int, options: argparse.Namespace) -> Entry:
+    """Settings of the trainings with one number of groups."""
+    settings = (
         *options.set,
         "distribution.pin_cores=false",
         f"distribution.groups={groups}",
         f"distribution.actor.num={options.actors // groups}",
-        f"experiment.seed={seed}",
         f"experiment.stop={{ wall_s = {options.seconds:g} }}",
         "experiment.eval_episodes=0",
         "experiment.checkpoint_every_s=1e9",
-    ]
+    )
+    return Entry(f"groups-{groups}", options.config, settings)
 
 
-def train(groups: int, options: argparse.Namespace, seed: int, place: Path) -> dict[str, Any]:
-    """Train once; returns the rates a second, and how often the root averaged."""
-    run = train_once(options.config, settings(groups, options, seed), name=f"groups-{groups}", place=place)
-    summary = read_summary(run)
-    rates = settled_rates(read_metrics(run.metrics), run)
-    averaging = summary.get("averaging") or {"rounds": 0, "missed": []}
-    return {**dict(zip(QUANTITIES, rates, strict=True)), "seed": seed, "averaging": averaging}
+def figures(training: Training) -> dict[str, Any]:
+    """Take the rates a second of a training, and how often the root averaged."""
+    rates = {name: getattr(training, f"{name}_per_s") for name in QUANTITIES}
+    return {**rates, "seed": training.seed, "averaging": training.averaging or {"rounds": 0, "missed": []}}
 
 
 def main() -> int:
@@ -75,7 +71,7 @@ def main() -> int:
         f"# {platform.platform()}, {len(os.sched_getaffinity(0))} cores, {busy:.0%} of them busy before; "
         f"{options.config}, {options.actors} actors in all, {options.repeats} x {options.seconds:g} s"
     )
-    found = train_in_turns(options)
+    found = train_both(options)
     costs = report(found)
     good = judge(costs["consumed"], rounds_of(found[2]))
     if options.json:
@@ -84,14 +80,12 @@ def main() -> int:
     return 0 if good else 1
 
 
-def train_in_turns(options: argparse.Namespace) -> dict[int, list[dict[str, Any]]]:
+def train_both(options: argparse.Namespace) -> dict[int, list[dict[str, Any]]]:
     """Train one group and two groups with each seed; returns the trainings by number of groups."""
-    found: dict[int, list[dict[str, Any]]] = {1: [], 2: []}
+    entries, seeds = [entry(groups, options) for groups in (1, 2)], range(1, options.repeats + 1)
     with tempfile.TemporaryDirectory() as place:
-        for seed in range(1, options.repeats + 1):
-            for groups, trainings in found.items():
-                trainings.append(train(groups, options, seed, Path(place)))
-    return found
+        found = train_in_turns(entries, seeds, Path(place), read=partial(read_training, settles=True))
+    return {groups: [figures(one) for one in of.trainings] for groups, of in zip((1, 2), found, strict=True)}
 
 
 def rounds_of(trainings: list[dict[str, Any]]) -> list[int]:

@@ -25,11 +25,10 @@ import numpy.typing as npt
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.quantities import several
-from tianji_cli.runs.comparison.curves import Curve, read_curve, stretch, values_on
+from tianji_cli.runs.comparison.curves import Curve, stretch, values_on
 from tianji_cli.runs.comparison.statistics import Estimate, estimate
-from tianji_cli.telemetry.metrics import read_metrics
 from tianji_lab.environment import busy_share
-from tianji_lab.training import read_summary, train_once
+from tianji_lab.training import Entry, read_training, train_in_turns
 
 HERE = Path(__file__).resolve().parent
 RESAMPLES = 10_000
@@ -38,22 +37,20 @@ LEAST_SEEDS = 5
 Array = npt.NDArray[np.float64]
 
 
-def train(learners: int, seed: int, options: argparse.Namespace, num_envs: int, place: Path) -> Curve:
-    """Train once; returns the learning curve."""
-    settings = [
+def entry(learners: int, options: argparse.Namespace, num_envs: int) -> Entry:
+    """Settings of the trainings with one number of learners."""
+    settings = (
         'environment.type="slowed_gym:SlowedGym"',
         f'experiment.extensions=["{HERE}"]',
         f"environment.options={{ step_s = {num_envs / options.steps_per_s!r} }}",
         'distribution.mode="sync"',
         "distribution.pin_cores=false",
         f"distribution.learner.num={learners}",
-        f"experiment.seed={seed}",
         f"experiment.stop={{ env_steps = {options.env_steps} }}",
         "experiment.eval_episodes=0",
         *options.set,
-    ]
-    run = train_once(options.config, settings, name=f"learners-{learners}", place=place)
-    return read_curve(read_metrics(run.metrics), read_summary(run))
+    )
+    return Entry(f"learners-{learners}", options.config, settings)
 
 
 def band(curves: list[Curve], grid: Array) -> Estimate:
@@ -103,11 +100,15 @@ def main() -> int:
         f"{options.config}, seeds {seeds[0]} to {seeds[-1]}, {options.env_steps} env steps"
     )
     num_envs = load_config(options.config, options.set).environment.num_envs
-    curves: dict[int, list[Curve]] = {1: [], 2: []}
+    entries = [entry(learners, options, num_envs) for learners in (1, 2)]
     with tempfile.TemporaryDirectory() as place:
-        for seed in seeds:
-            for learners, of in curves.items():
-                of.append(train(learners, seed, options, num_envs, Path(place)))
+        found = train_in_turns(entries, seeds, Path(place), read=read_training)
+    pairs = zip((1, 2), found, strict=True)
+    curves: dict[int, list[Curve]] = {}
+    for learners, of in pairs:
+        curves[learners] = [curve for one in of.trainings if (curve := one.curve) is not None]
+        if len(curves[learners]) < len(of.trainings):
+            raise SystemExit(f"a training with {learners} learners ended before an episode did: no figures")
     every = [curve for of in curves.values() for curve in of]
     # The grid covers the env steps at which all curves have a return; no curve continues beyond its end.
     grid = np.linspace(*stretch(every, "env_steps", [False] * len(every)), options.points)

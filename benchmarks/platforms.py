@@ -27,13 +27,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from tianji_cli.errors import RunFailed
-from tianji_cli.runs.comparison.curves import Curve, read_curve, stretch, values_on
+from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.runs.comparison.curves import Curve, stretch, values_on
 from tianji_cli.runs.comparison.figures import draw_curve
 from tianji_cli.runs.comparison.statistics import Estimate, estimate
 from tianji_cli.telemetry.figures import COLORS, write_figure
-from tianji_cli.telemetry.metrics import read_metrics
 from tianji_lab.environment import busy_share
-from tianji_lab.training import read_summary, train_once
+from tianji_lab.training import Entry, Training, read_training, train_in_turns
 
 PLATFORMS: Final = {"cpu": ("cpu", "cpu"), "mixed": ("cuda", "cpu"), "gpu": ("cuda", "cuda")}
 """Devices of learners and actors, by platform."""
@@ -54,22 +54,25 @@ def missing() -> dict[str, str]:
     return {name: why for name, devices in PLATFORMS.items() if "cuda" in devices}
 
 
-def train(name: str, seed: int, options: argparse.Namespace, place: Path) -> tuple[Curve, float]:
-    """Train once; returns the learning curve, and env steps a second."""
+def entry(name: str, options: argparse.Namespace) -> Entry:
+    """Settings of the trainings on one platform."""
     of_learner, of_actor = PLATFORMS[name]
-    settings = [
+    settings = (
         f'distribution.device="{of_learner}"',
         f'distribution.actor.device="{of_actor}"',
-        f"experiment.seed={seed}",
         f"experiment.stop={{ env_steps = {options.env_steps} }}",
         "experiment.eval_episodes=0",
         *options.set,
-    ]
-    run = train_once(options.config, settings, name=f"platform-{name}", place=place)
-    summary = read_summary(run)
-    if summary["returns"]["mean_100"] is None:
-        raise RunFailed(f"no episode ended in {options.env_steps} env steps: --env-steps should be more")
-    return read_curve(read_metrics(run.metrics), summary), summary["produced_per_s"]
+    )
+    return Entry(f"platform-{name}", options.config, settings)
+
+
+def read(run: RunDirectory, seed: int) -> Training:
+    """Read a training in which an episode has ended."""
+    training = read_training(run, seed)
+    if training.curve is None:
+        raise RunFailed(f"no episode ended in {training.env_steps} env steps: --env-steps should be more")
+    return training
 
 
 def bands_of(curves: Curves, points: int) -> tuple[Array, dict[str, Estimate]]:
@@ -142,16 +145,15 @@ def main() -> int:
     )
     for name, why in lacking.items():
         print(f"# not here: {name} ({why})")
-    curves: dict[str, list[Curve]] = {name: [] for name in PLATFORMS if name not in lacking}
-    steps_per_s: dict[str, list[float]] = {name: [] for name in curves}
+    names = [name for name in PLATFORMS if name not in lacking]
     with tempfile.TemporaryDirectory() as place:
-        for seed, name in itertools.product(seeds, curves):
-            try:
-                curve, speed = train(name, seed, options, Path(place))
-            except RunFailed as failed:
-                sys.exit(str(failed))
-            curves[name].append(curve)
-            steps_per_s[name].append(speed)
+        try:
+            found = train_in_turns([entry(name, options) for name in names], seeds, Path(place), read=read)
+        except RunFailed as failed:
+            sys.exit(str(failed))
+    trainings = {name: of.trainings for name, of in zip(names, found, strict=True)}
+    curves = {name: [one.curve for one in of if one.curve] for name, of in trainings.items()}
+    steps_per_s = {name: [one.produced_per_s for one in of] for name, of in trainings.items()}
     grid, bands = bands_of(curves, options.points)
     alike = report(grid, bands, steps_per_s)
     if lacking:
@@ -161,8 +163,8 @@ def main() -> int:
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
         draw(curves, options.out / "figure-11.png")
-        found = document(options, busy, lacking, grid, bands, steps_per_s)
-        (options.out / "figure-11.json").write_text(json.dumps(found, indent=1) + "\n")
+        written = document(options, busy, lacking, grid, bands, steps_per_s)
+        (options.out / "figure-11.json").write_text(json.dumps(written, indent=1) + "\n")
     return 0 if alike else 1
 
 

@@ -1,11 +1,14 @@
-"""One training of a benchmark: runs it in a process of its own, and reads its results."""
+"""Trainings of a benchmark: trains a table of settings in turns, and reads each run into one record.
+
+`bench scaling`, `bench staleness` and the benchmarks are such tables: settings of configs, times seeds.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,10 +19,10 @@ from tianji_cli.files.directories import temporary_directory
 from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.children import run_child
-from tianji_cli.quantities import exact
-from tianji_cli.runs.campaign import training_command
+from tianji_cli.quantities import duration, exact, rate
 from tianji_cli.runs.comparison.curves import Curve, read_curve
 from tianji_cli.telemetry.metrics import read_metrics
+from tianji_cli.telemetry.progress import Progress
 
 END_S: Final = 30.0
 """Seconds in which an interrupted training has to stop and save before it is killed."""
@@ -39,38 +42,148 @@ def lasting_config(config: str) -> Iterator[str]:
         yield str(kept)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """Figures of one training that came to its end.
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A setting of a table: a config and the overrides that make the setting.
 
     Attributes:
-        reached: whether the training reached the threshold; if not, ``time_to_s`` and ``steps_to`` are those
-            of its end.
-        time_to_s: seconds from the first environment step to the threshold.
-        steps_to: environment steps received until then, interpolated between two reports.
+        name: of the experiment, and so of a directory.
+    """
+
+    name: str
+    config: str
+    overrides: tuple[str, ...]
+
+    def with_seed(self, seed: int) -> tuple[str, ...]:
+        """List the overrides of one training."""
+        return (*self.overrides, f"experiment.seed={seed}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """Figures of one training.
+
+    Attributes:
+        time_to_s: seconds from the first environment step to the threshold; None if the training did not
+            reach it, or there is no threshold.
         train_s: seconds of the whole training.
         env_steps: environment steps of the whole training.
-        mean_100: mean return of its last 100 episodes.
-        best_mean_100: the highest ``mean_100`` of the training.
-        staleness: mean policy lag of the samples used, in versions.
         produced_per_s: environment steps made per second.
+        received_per_s: environment steps received per second: the steps of a rollout count when its first
+            update begins, the steps of a replay when they arrive.
         consumed_per_s: sample uses per second.
-        curve: its learning curve.
+        rho: target uses of each sample.
+        mean_100: mean return of its last 100 episodes; None before an episode has ended.
+        best_mean_100: the highest ``mean_100`` of the training; None before 100 episodes have ended.
+        staleness: mean policy lag of the samples used, in versions; None before an update.
+        averaging: of the groups' parameters: ``rounds``, the rounds that each group ``missed``, and groups
+            that were ``lost`` (none: such a training has no figures); None with one group.
+        curve: its learning curve; None before an episode has ended.
     """
 
     seed: int
     run: str
-    reached: bool
-    time_to_s: float
-    steps_to: float
+    time_to_s: float | None
     train_s: float
     env_steps: int
-    mean_100: float
-    best_mean_100: float
-    staleness: float
+    updates: int
     produced_per_s: float
+    received_per_s: float
     consumed_per_s: float
-    curve: Curve
+    rho: float
+    mean_100: float | None
+    best_mean_100: float | None
+    staleness: float | None
+    averaging: Mapping[str, Any] | None
+    curve: Curve | None
+
+    @property
+    def reached(self) -> bool:
+        """Whether the training reached the threshold."""
+        return self.time_to_s is not None
+
+    @property
+    def seconds_until(self) -> float:
+        """Seconds to the threshold, or to the end of a training that did not reach it."""
+        return self.train_s if self.time_to_s is None else self.time_to_s
+
+    @property
+    def steps_until(self) -> float:
+        """Environment steps received until then, interpolated between two reports."""
+        return float(self.env_steps) if self.curve is None else self.curve.steps_at(self.seconds_until)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A training without figures, and the reason."""
+
+    seed: int
+    why: str
+
+
+@dataclass
+class Outcome:
+    """Trainings of an entry, with and without figures."""
+
+    trainings: list[Training] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)
+
+
+def train_in_turns(
+    entries: Sequence[Entry],
+    seeds: Sequence[int],
+    place: Path,
+    *,
+    read: Callable[[RunDirectory, int], Training],
+    threshold: float | None = None,
+    train: Callable[..., RunDirectory] | None = None,
+    keep_going: bool = False,
+    quiet: bool = True,
+) -> list[Outcome]:
+    """Train every entry with every seed, one training at a time, each with the whole machine.
+
+    The entries take turns, so that other load on the machine disturbs all of them alike.
+
+    Args:
+        place: directory of the runs.
+        read: reads a run with its seed.
+        threshold: return that progress lines speak of; None for none.
+        train: trains once, as ``train_once`` does; None for that.
+        keep_going: go on after a training without figures.
+
+    Returns:
+        The trainings of each entry, in the order of the entries.
+
+    Raises:
+        RunFailed: a training has no figures, unless ``keep_going``.
+    """
+    train = train or train_once
+    found = [Outcome() for _ in entries]
+    with Progress(len(entries) * len(seeds), quiet, ticks=True) as progress:
+        for seed in seeds:
+            for entry, outcome in zip(entries, found, strict=True):
+                progress.begin(f"{entry.name}, seed {seed}")
+                try:
+                    run = train(entry.config, entry.with_seed(seed), name=entry.name, place=place)
+                    training = read(run, seed)
+                except RunFailed as error:
+                    if not keep_going:
+                        raise
+                    outcome.failed.append(Failed(seed, str(error)))
+                    progress.done("failed")
+                else:
+                    outcome.trainings.append(training)
+                    progress.done(_summary(training, threshold))
+    return found
+
+
+def _summary(training: Training, threshold: float | None) -> str:
+    used = f"{rate(training.consumed_per_s)} used"
+    if threshold is None:
+        return used
+    if training.time_to_s is None:
+        return f"{used}, {exact(threshold)} not in {duration(training.train_s)}"
+    return f"{used}, {exact(threshold)} after {duration(training.time_to_s, 2)}"
 
 
 def threshold_of(config: str, job: JobConfig, threshold: float | None) -> float:
@@ -115,39 +228,88 @@ def train_once(
     return RunDirectory.find(name, place)
 
 
-def read_training(run: RunDirectory, seed: int, threshold: float) -> Training:
+def read_training(
+    run: RunDirectory, seed: int, *, threshold: float | None = None, settles: bool = False
+) -> Training:
     """Read the figures of a training from its run directory.
 
     Args:
-        threshold: one of its ``experiment.thresholds``.
+        threshold: one of its ``experiment.thresholds``; None measures no time.
+        settles: take the rates of the time after the training has settled; otherwise of its whole time, as
+            for a training that ends as soon as it has learned.
 
     Raises:
-        RunFailed: there are no figures: samples were lost or are unaccounted for, or nothing was learned.
+        RunFailed: samples were lost or are unaccounted for, a group was lost, or the training was too short
+            for its throughput.
     """
-    summary = read_summary(run)
-    returns, staleness = summary["returns"], summary["staleness"]["mean"]
-    if returns["best_mean_100"] is None or staleness is None:
-        raise RunFailed(
-            f"{run.path} ended before 100 episodes or one update: experiment.stop should allow for more"
+    summary, rows = read_summary(run), read_metrics(run.metrics)
+    returns, lag = summary["returns"], summary["staleness"]
+    if settles:
+        produced, received, consumed = settled_rates(rows, run)
+    else:
+        produced, received, consumed = (
+            summary[f"{name}_per_s"] for name in ("produced", "received", "consumed")
         )
-    curve = read_curve(read_metrics(run.metrics), summary)
-    crossed = summary["time_to"][exact(threshold)]
-    time_to_s = summary["train_s"] if crossed is None else crossed
     return Training(
         seed=seed,
         run=str(run.path),
-        reached=crossed is not None,
-        time_to_s=time_to_s,
-        steps_to=curve.steps_at(time_to_s),
+        time_to_s=None if threshold is None else summary["time_to"][exact(threshold)],
         train_s=summary["train_s"],
         env_steps=summary["env_steps"],
+        updates=summary["updates"],
+        produced_per_s=produced,
+        received_per_s=received,
+        consumed_per_s=consumed,
+        rho=summary["replay_ratio"]["target"],
         mean_100=returns["mean_100"],
         best_mean_100=returns["best_mean_100"],
-        staleness=staleness,
-        produced_per_s=summary["produced_per_s"],
-        consumed_per_s=summary["consumed_per_s"],
-        curve=curve,
+        staleness=None if lag is None else lag["mean"],
+        averaging=summary.get("averaging"),
+        curve=None if returns["mean_100"] is None else read_curve(rows, summary),
     )
+
+
+def read_learned(run: RunDirectory, seed: int, *, threshold: float) -> Training:
+    """Read the figures of a training that has to have learned.
+
+    Raises:
+        RunFailed: as of ``read_training``, or it ended before 100 episodes or one update.
+    """
+    training = read_training(run, seed, threshold=threshold)
+    if training.best_mean_100 is None or training.staleness is None:
+        raise RunFailed(
+            f"{run.path} ended before 100 episodes or one update: experiment.stop should allow for more"
+        )
+    return training
+
+
+SETTLES: Final = 0.25
+"""Share of a training's time after its first update that its throughput leaves out: the pipeline has to fill
+first, as in a longer training."""
+COUNTED: Final = ("elapsed_s", "train_s", "env_steps", "produced", "consumed")
+"""Columns of a metrics row whose growth gives the rates."""
+
+
+def settled_rates(rows: Sequence[Mapping[str, Any]], run: RunDirectory) -> tuple[float, float, float]:
+    """Compute the rates of a training from its metrics: of env steps made and received, and of sample uses.
+
+    Before the first update a replay warms up, and after the last one samples in flight still count. The rates
+    also leave out the first quarter (``SETTLES``) of the time in between.
+
+    Raises:
+        RunFailed: the training was too short.
+    """
+    training = [row for row in rows if 0 < row["updates"] < rows[-1]["updates"]]
+    if training:
+        began, ended = training[0]["elapsed_s"], training[-1]["elapsed_s"]
+        training = [row for row in training if row["elapsed_s"] >= began + SETTLES * (ended - began)]
+    if len(training) < 2 or training[-1]["env_steps"] == training[0]["env_steps"]:
+        raise RunFailed(f"{run.path} was over before its throughput could be told; --seconds gives it longer")
+    grown = {name: training[-1][name] - training[0][name] for name in COUNTED}
+    # Steps made and uses grow all the time, and are as old as the row, or a report. Receptions are counted
+    # together with ``train_s``, which stands still between two of them.
+    seconds = grown["elapsed_s"]
+    return grown["produced"] / seconds, grown["env_steps"] / grown["train_s"], grown["consumed"] / seconds
 
 
 def read_summary(run: RunDirectory) -> dict[str, Any]:

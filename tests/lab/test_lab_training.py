@@ -14,7 +14,7 @@ from tianji_cli.errors import RunFailed
 from tianji_cli.launch import children
 from tianji_cli.runs.comparison.curves import Curve
 from tianji_lab import training
-from tianji_lab.training import read_training, train_once
+from tianji_lab.training import read_learned, train_once
 
 
 def test_a_training_that_cannot_start_says_why(config: str, tmp_path: Path) -> None:
@@ -61,13 +61,14 @@ ROWS = [
 
 
 def test_steps_to_the_threshold_lie_between_two_reports(tmp_path: Path) -> None:
-    found = read_training(left_run(tmp_path, ROWS), 3, 300.0)
+    found = read_learned(left_run(tmp_path, ROWS), 3, threshold=300.0)
     assert (found.seed, found.reached, found.time_to_s) == (3, True, 2.5)
-    assert found.steps_to == pytest.approx(2400)
+    assert found.steps_until == pytest.approx(2400)
     assert found.curve == Curve((2.0, 3.0, 4.0), (2000, 2800, 4000), (100.0, 305.0, 310.0))
     # A threshold not reached counts as the end.
-    found = read_training(left_run(tmp_path, ROWS, time_to={"300": None}), 3, 300.0)
-    assert (found.reached, found.time_to_s, found.steps_to, found.train_s) == (False, 4.0, 4000, 4.0)
+    found = read_learned(left_run(tmp_path, ROWS, time_to={"300": None}), 3, threshold=300.0)
+    assert (found.reached, found.time_to_s, found.train_s) == (False, None, 4.0)
+    assert (found.seconds_until, found.steps_until) == (4.0, 4000)
 
 
 @pytest.mark.parametrize(
@@ -82,4 +83,4 @@ def test_steps_to_the_threshold_lie_between_two_reports(tmp_path: Path) -> None:
 )
 def test_a_run_that_is_not_whole_has_no_figures(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(RunFailed, match=said):
-        read_training(left_run(tmp_path, ROWS, **changes), 3, 300.0)
+        read_learned(left_run(tmp_path, ROWS, **changes), 3, threshold=300.0)

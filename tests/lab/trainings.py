@@ -28,16 +28,18 @@ def trained(seed: int, time_to_s: float, *, reached: bool = True, staleness: flo
     return Training(
         seed=seed,
         run=f"runs/{seed}",
-        reached=reached,
-        time_to_s=time_to_s,
-        steps_to=1000 * time_to_s,
+        time_to_s=time_to_s if reached else None,
         train_s=end,
         env_steps=round(1000 * end),
+        updates=100,
         mean_100=top,
         best_mean_100=top,
         staleness=staleness,
         produced_per_s=1000.0,
+        received_per_s=1000.0,
         consumed_per_s=4000.0,
+        rho=4.0,
+        averaging=None,
         curve=Curve(times, tuple(1000 * t for t in times), tuple(np.linspace(20, top, 12))),
     )
 

@@ -95,12 +95,14 @@ class Race:
         is_clear: whether the best finalist has beaten the others in each of its trainings.
         seconds: duration of the race.
         failed: candidates whose trainings failed.
+        fell_back: whether all finalists failed, and those that were dropped before took their place.
     """
 
     contenders: Sequence[Contender]
     is_clear: bool
     seconds: float
     failed: Sequence[Contender] = ()
+    fell_back: bool = False
 
     @property
     def winner(self) -> Contender:
@@ -111,8 +113,10 @@ class Race:
 def race(trainer: Trainer, candidates: Sequence[Candidate], seconds: float, progress: Progress) -> Race:
     """Train with candidates in turns until one is clearly the best, or the time is up.
 
+    If all finalists fail, those that were dropped before take their place, with what earlier rounds measured.
+
     Raises:
-        RunFailed: all trainings failed.
+        RunFailed: every candidate that was trained with failed.
     """
     began_s = time.monotonic()
     left = contenders = [Contender(candidate) for candidate in candidates]
@@ -131,17 +135,21 @@ def race(trainer: Trainer, candidates: Sequence[Candidate], seconds: float, prog
         left = [one for one in left if one.seconds and not one.failure]
         left = _better_half(left) if is_whole and left else left
         window_s *= 2
+    failed = [one for one in contenders if one.failure]
+    fell_back = not left
+    left = left or [one for one in contenders if one.seconds and not one.failure]
     if not left:
-        raise RunFailed(contenders[0].failure)
+        raise RunFailed(f"every split of the race failed, so there is no result: {failed[0].failure}")
     finalists = _ranked(left)
     first = fewest_changes([one for one in finalists if one.measured >= (1 - TIE) * finalists[0].measured])
     dropped = [one for one in contenders if one.seconds and one not in left and not one.failure]
     dropped.sort(key=lambda one: (-len(one.seconds), -one.measured))  # Later dropped ones come first.
     return Race(
         [first, *(one for one in finalists if one is not first), *dropped],
-        is_whole and _is_clear(left),
+        is_whole and not fell_back and _is_clear(left),
         time.monotonic() - began_s,
-        [one for one in contenders if one.failure],
+        failed,
+        fell_back,
     )
 
 

@@ -163,6 +163,10 @@ def _print_race(console: Console, race: Race) -> None:
         _print_wrapped(
             console, f"* {_roles(one.candidate.split)} failed: {one.failure}", WARNING, indent="  "
         )
+    if race.fell_back:
+        words = "All finalists failed in a later round: the first is the best of those dropped before."
+        _print_wrapped(console, words, WARNING)
+        return
     if race.is_clear:
         first, *others = race.contenders
         is_best = all(first.measured >= one.measured for one in others)

@@ -115,7 +115,7 @@ def _check_way(way: str, names: Sequence[str]) -> None:
 
 
 def train_over_hosts(
-    config: str, overrides: Sequence[str], others: Others, *, name: str, place: Path
+    config: str, overrides: Sequence[str], *, others: Others, name: str, place: Path
 ) -> RunDirectory:
     """Run `tianji train` to its end, with other hosts.
 

@@ -9,7 +9,8 @@ from statistics import median
 from typing import Any, Final
 
 from tianji_lab.profile.split import Split
-from tianji_lab.scaling.study import Failed, Found, Outcome, Setting, Trained
+from tianji_lab.scaling.study import Found, Setting
+from tianji_lab.training import Failed, Outcome, Training
 
 RANGES: Final = ("produced_per_s", "received_per_s", "consumed_per_s", "time_to_s")
 """Figures of a row that are a ``Range``."""
@@ -66,7 +67,7 @@ class Row:
     consumed_per_s: Range | None
     time_to_s: Range | None
     reached: int
-    trainings: tuple[Trained, ...]
+    trainings: tuple[Training, ...]
     failed: tuple[Failed, ...]
 
     @property

@@ -10,21 +10,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig, OnPolicySettings
-from tianji_cli.errors import ConfigError, RunFailed, UsageError
-from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.launch.mpi import launched
 from tianji_cli.limits import usable_cores
 from tianji_cli.plan.plan import EXAMINER, expected_hosts, make_plan
-from tianji_cli.quantities import duration, exact, rate
-from tianji_cli.runs.comparison.curves import Curve, read_curve
-from tianji_cli.telemetry.metrics import read_metrics
-from tianji_cli.telemetry.progress import Progress
 from tianji_lab.profile.split import (
     ACTORS,
     GROUPS,
@@ -38,7 +34,7 @@ from tianji_lab.profile.split import (
     split_values,
 )
 from tianji_lab.scaling.hosts import Others, train_over_hosts
-from tianji_lab.training import read_summary, threshold_of, train_once
+from tianji_lab.training import Entry, Outcome, read_training, threshold_of, train_in_turns
 
 MOST_ACTORS: Final = 8
 """Most actors that a figure tries on any machine; it tries more where there are cores for them."""
@@ -168,13 +164,13 @@ class Study:
         """Figure of the study."""
         return FIGURES[self.figure]
 
-    def overrides_of(self, setting: Setting, seed: int) -> list[str]:
-        """List the overrides of one training."""
+    def entry(self, setting: Setting) -> Entry:
+        """Make the entry of a setting in the table of trainings."""
         wanted = [] if self.threshold is None else [self.threshold]
         stop = f"wall_s = {json.dumps(self.seconds)}"
         if self.of.until_threshold:
             stop += f", mean_return = {json.dumps(self.threshold)}"
-        return [
+        overrides = (
             "experiment.eval_episodes=0",
             "experiment.evaluation=false",
             "experiment.plots=false",
@@ -183,8 +179,8 @@ class Study:
             *_settings_of(setting.split),
             f"experiment.thresholds={json.dumps(sorted({*self.job.experiment.thresholds, *wanted}))}",
             f"experiment.stop={{ {stop} }}",
-            f"experiment.seed={seed}",
-        ]
+        )
+        return Entry(setting.directory, self.config, overrides)
 
 
 def plan_study(config: str, request: Request) -> Study:
@@ -333,68 +329,6 @@ def _check(request: Request, figure: Figure) -> None:
             raise UsageError(f"--set {override}: in figure {request.figure}, {taken[key]} says that")
 
 
-SETTLES: Final = 0.25
-"""Share of a training's time after its first update that its throughput leaves out: the pipeline has to fill
-first, as in a longer training."""
-COUNTED: Final = ("elapsed_s", "train_s", "env_steps", "produced", "consumed")
-"""Columns of a metrics row whose growth gives the rates."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
-    """Figures of one training.
-
-    Attributes:
-        time_to_s: seconds from the first environment step to the threshold; None if the training did not
-            reach it, or there is no threshold.
-        train_s: seconds of the whole training.
-        env_steps: environment steps of the whole training.
-        produced_per_s: environment steps made per second.
-        received_per_s: environment steps received per second: the steps of a rollout count when its first
-            update begins, the steps of a replay when they arrive.
-        consumed_per_s: sample uses per second.
-        rho: target uses of each sample.
-        mean_100: mean return of its last 100 episodes; None before an episode has ended.
-        best_mean_100: the highest ``mean_100`` of the training; None before 100 episodes have ended.
-        staleness: mean policy lag of the samples used, in versions.
-        averaging: of the groups' parameters: ``rounds``, the rounds that each group ``missed``, and groups
-            that were ``lost`` (none: such a training has no figures); None with one group.
-        curve: its learning curve; None before an episode has ended.
-    """
-
-    seed: int
-    run: str
-    time_to_s: float | None
-    train_s: float
-    env_steps: int
-    updates: int
-    produced_per_s: float
-    received_per_s: float
-    consumed_per_s: float
-    rho: float
-    mean_100: float | None
-    best_mean_100: float | None
-    staleness: float | None
-    averaging: Mapping[str, Any] | None
-    curve: Curve | None
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A training without figures, and the reason."""
-
-    seed: int
-    why: str
-
-
-@dataclass
-class Outcome:
-    """Trainings of a setting, with and without figures."""
-
-    trainings: list[Trained] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)
-
-
 Found = Mapping[Setting, Outcome]
 
 
@@ -403,94 +337,14 @@ def measure(study: Study, place: Path, *, quiet: bool) -> dict[Setting, Outcome]
 
     If a training fails, the others still have figures.
     """
-    found = {setting: Outcome() for setting in study.settings}
-    with Progress(len(study.settings) * len(study.seeds), quiet, ticks=True) as progress:
-        for seed in study.seeds:
-            for setting, outcome in found.items():
-                progress.begin(f"{setting.name}, seed {seed}")
-                try:
-                    run = _train(study, setting, seed, place)
-                    training = read_trained(run, seed, study.threshold, settles=not study.of.until_threshold)
-                except RunFailed as error:
-                    outcome.failed.append(Failed(seed, str(error)))
-                    progress.done("failed")
-                else:
-                    outcome.trainings.append(training)
-                    progress.done(_summary(training, study.threshold))
-    return found
-
-
-def _train(study: Study, setting: Setting, seed: int, place: Path) -> RunDirectory:
-    overrides = study.overrides_of(setting, seed)
-    if study.others is None:
-        return train_once(study.config, overrides, name=setting.directory, place=place)
-    return train_over_hosts(study.config, overrides, study.others, name=setting.directory, place=place)
-
-
-def read_trained(run: RunDirectory, seed: int, threshold: float | None, *, settles: bool) -> Trained:
-    """Read the figures of a training from its run directory.
-
-    Args:
-        settles: take the rates of the time after the training has settled; otherwise of its whole time, as
-            for a training that ends as soon as it has learned.
-
-    Raises:
-        RunFailed: samples were lost or are unaccounted for, a group was lost, or the training was too short
-            for its throughput.
-    """
-    summary, rows = read_summary(run), read_metrics(run.metrics)
-    returns, lag = summary["returns"], summary["staleness"]
-    if settles:
-        produced, received, consumed = settled_rates(rows, run)
-    else:
-        produced, received, consumed = (
-            summary[f"{name}_per_s"] for name in ("produced", "received", "consumed")
-        )
-    return Trained(
-        seed=seed,
-        run=str(run.path),
-        time_to_s=None if threshold is None else summary["time_to"][exact(threshold)],
-        train_s=summary["train_s"],
-        env_steps=summary["env_steps"],
-        updates=summary["updates"],
-        produced_per_s=produced,
-        received_per_s=received,
-        consumed_per_s=consumed,
-        rho=summary["replay_ratio"]["target"],
-        mean_100=returns["mean_100"],
-        best_mean_100=returns["best_mean_100"],
-        staleness=None if lag is None else lag["mean"],
-        averaging=summary.get("averaging"),
-        curve=None if returns["mean_100"] is None else read_curve(rows, summary),
+    found = train_in_turns(
+        [study.entry(setting) for setting in study.settings],
+        study.seeds,
+        place,
+        read=partial(read_training, threshold=study.threshold, settles=not study.of.until_threshold),
+        threshold=study.threshold,
+        train=None if study.others is None else partial(train_over_hosts, others=study.others),
+        keep_going=True,
+        quiet=quiet,
     )
-
-
-def settled_rates(rows: Sequence[Mapping[str, Any]], run: RunDirectory) -> tuple[float, float, float]:
-    """Compute the rates of a training from its metrics: of env steps made and received, and of sample uses.
-
-    Before the first update a replay warms up, and after the last one samples in flight still count. The rates
-    also leave out the first quarter (``SETTLES``) of the time in between.
-
-    Raises:
-        RunFailed: the training was too short.
-    """
-    training = [row for row in rows if 0 < row["updates"] < rows[-1]["updates"]]
-    if training:
-        began, ended = training[0]["elapsed_s"], training[-1]["elapsed_s"]
-        training = [row for row in training if row["elapsed_s"] >= began + SETTLES * (ended - began)]
-    if len(training) < 2 or training[-1]["env_steps"] == training[0]["env_steps"]:
-        raise RunFailed(f"{run.path} was over before its throughput could be told; --seconds gives it longer")
-    grown = {name: training[-1][name] - training[0][name] for name in COUNTED}
-    # Steps made and uses grow all the time, and are as old as the row, or a report. Receptions are counted
-    # together with ``train_s``, which stands still between two of them.
-    seconds = grown["elapsed_s"]
-    return grown["produced"] / seconds, grown["env_steps"] / grown["train_s"], grown["consumed"] / seconds
-
-
-def _summary(training: Trained, threshold: float | None) -> str:
-    used = f"{rate(training.consumed_per_s)} used"
-    if threshold is None:
-        return used
-    if training.time_to_s is None:
-        return f"{used}, {exact(threshold)} not in {duration(training.train_s)}"
-    return f"{used}, {exact(threshold)} after {duration(training.time_to_s, 2)}"
+    return dict(zip(study.settings, found, strict=True))

@@ -72,10 +72,11 @@ def _draw_curves(
     over: Over,
 ) -> None:
     every = [training for trainings in found.values() for training in trainings]
-    longest = max(getattr(training.curve, over)[-1] for training in every)
+    longest = max(getattr(training, over) for training in every)
     for setting, trainings in found.items():
         color, dashes = styles[setting]
-        curves, label = [training.curve for training in trainings], _label(setting)
+        curves = [training.curve for training in trainings if training.curve is not None]
+        label = _label(setting)
         draw_curve(axes, curves, over=over, end=longest, color=color, dashes=dashes, label=label)
     axes.set_xlim(0, longest)
 

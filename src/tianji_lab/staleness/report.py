@@ -10,7 +10,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tianji_cli.files.directories import temporary_directory
 from tianji_cli.quantities import count, number
@@ -18,7 +20,8 @@ from tianji_cli.runs.results import Result, check_places, document_head, print_h
 from tianji_cli.telemetry.tables import print_table
 from tianji_lab.environment import busy_share, describe, warnings
 from tianji_lab.staleness.rows import Found, Interval, Row, judged, rows_of
-from tianji_lab.staleness.study import Comparison, measure
+from tianji_lab.staleness.study import Comparison, Setting
+from tianji_lab.training import Training, read_learned, train_in_turns
 
 
 def cautions(rows: Sequence[Row], threshold: float) -> list[str]:
@@ -103,9 +106,7 @@ def result_of(
         "threshold": comparison.threshold,
         "rows": [asdict(row) for row in rows],
         "trainings": [
-            {"mapping": setting.mapping, "lag": setting.lag, **asdict(training)}
-            for setting, trainings in found.items()
-            for training in trainings
+            _training(setting, training) for setting, trainings in found.items() for training in trainings
         ],
     }
 
@@ -118,6 +119,13 @@ def result_of(
     return Result(name=name, document=document, figures={name: draw})
 
 
+def _training(setting: Setting, training: Training) -> dict[str, Any]:
+    """Build the object of a training; one that did not reach the threshold counts with its end."""
+    until = {"time_to_s": training.seconds_until, "steps_to": training.steps_until}
+    of_setting = {"mapping": setting.mapping, "lag": setting.lag}
+    return {**of_setting, **asdict(training), "reached": training.reached, **until}
+
+
 def compare(comparison: Comparison, *, out: Path | None, json_to: str | None, quiet: bool) -> None:
     """Train, and show the results.
 
@@ -127,7 +135,16 @@ def compare(comparison: Comparison, *, out: Path | None, json_to: str | None, qu
     check_places(out, json_to)
     busy = busy_share()
     with temporary_directory() as temporary:
-        found = measure(comparison, temporary if out is None else out / "runs", quiet=quiet)
+        outcomes = train_in_turns(
+            [comparison.entry(setting) for setting in comparison.settings],
+            comparison.seeds,
+            temporary if out is None else out / "runs",
+            read=partial(read_learned, threshold=comparison.threshold),
+            threshold=comparison.threshold,
+            quiet=quiet,
+        )
+    pairs = zip(comparison.settings, outcomes, strict=True)
+    found = {setting: outcome.trainings for setting, outcome in pairs}
     rows = rows_of(found)
     environment = describe([comparison.job.distribution.transport.local], ["here"], None, busy)
     all_warnings = [*warnings(busy), *cautions(rows, comparison.threshold)]

@@ -84,7 +84,7 @@ def rows_of(found: Found) -> list[Row]:
     for setting, trainings in found.items():
         reached = sum(training.reached for training in trainings)
         at_least = reached < len(trainings)
-        time_to_s = _interval(trainings, "time_to_s", at_least=at_least)
+        time_to_s = _interval(trainings, "seconds_until", at_least=at_least)
         first = first or time_to_s
         rows.append(
             Row(
@@ -95,7 +95,7 @@ def rows_of(found: Found) -> list[Row]:
                 seeds=len(trainings),
                 reached=reached,
                 time_to_s=time_to_s,
-                steps_to=_interval(trainings, "steps_to", at_least=at_least),
+                steps_to=_interval(trainings, "steps_until", at_least=at_least),
                 mean_100=_interval(trainings, "mean_100"),
                 staleness=_interval(trainings, "staleness"),
                 produced_per_s=_interval(trainings, "produced_per_s"),

@@ -1,8 +1,6 @@
-"""Trains with stale samples and a poor mapping, to measure their cost: the paper's Figures 12(a) and 6(d).
+"""Lists trainings with stale samples and a poor mapping, whose cost the paper's Figures 12(a) and 6(d) show.
 
 A buffer that holds k rollouts hands out samples of which one in k is new (D.1): 1 is called New, k is Lagk.
-Each setting trains with the same seeds, and the settings take turns, so that other load on the machine
-disturbs all of them alike.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from tianji_cli.config.loader import load_config
@@ -18,9 +15,7 @@ from tianji_cli.config.schema import JobConfig, OnPolicySettings
 from tianji_cli.errors import UsageError
 from tianji_cli.launch.mpi import launched
 from tianji_cli.limits import usable_cores
-from tianji_cli.quantities import duration
-from tianji_cli.telemetry.progress import Progress
-from tianji_lab.training import Training, read_training, threshold_of, train_once
+from tianji_lab.training import Entry, threshold_of
 
 LAGS: Final[Mapping[str, tuple[int, ...]]] = {"12a": (1, 2, 4, 8), "6d": (1, 8)}
 """Lags of a figure unless the user names others. Figure 6(d) has 1:1 and 1:8 (4.3.2)."""
@@ -69,19 +64,19 @@ class Comparison:
     seeds: tuple[int, ...]
     threshold: float
 
-    def overrides_of(self, setting: Setting, seed: int) -> list[str]:
-        """List the overrides of one training."""
+    def entry(self, setting: Setting) -> Entry:
+        """Make the entry of a setting in the table of trainings."""
         thresholds = sorted({*self.job.experiment.thresholds, self.threshold})
-        return [
+        overrides = (
             "experiment.eval_episodes=0",
             "experiment.evaluation=false",
             "experiment.plots=false",
             *self.overrides,
             *setting.overrides,
             f"experiment.thresholds={json.dumps(thresholds)}",
-            f"experiment.seed={seed}",
             f"distribution.buffer.rollouts={setting.lag}",
-        ]
+        )
+        return Entry(setting.name, self.config, overrides)
 
 
 def plan_comparison(
@@ -124,7 +119,7 @@ def plan_comparison(
     every = tuple(range(first, first + seeds))
     comparison = Comparison(figure, config, job, tuple(overrides), tuple(settings), every, threshold)
     for setting in settings:
-        load_config(config, comparison.overrides_of(setting, every[-1]))
+        load_config(config, comparison.entry(setting).with_seed(every[-1]))
     return comparison
 
 
@@ -138,31 +133,6 @@ def oversubscribed(job: JobConfig, cores: int) -> tuple[str, ...]:
     # If no number divides the rollout, the config's own check names one that does.
     num_envs = next((count for count in range(most, 0, -1) if rollout % (unit * count) == 0), most)
     return (f"distribution.actor.num={num}", f"environment.num_envs={num_envs}")
-
-
-def measure(comparison: Comparison, place: Path, *, quiet: bool) -> dict[Setting, list[Training]]:
-    """Train every setting with every seed, the settings in turns.
-
-    Raises:
-        RunFailed: a training failed, so there are no figures.
-    """
-    found: dict[Setting, list[Training]] = {setting: [] for setting in comparison.settings}
-    with Progress(len(comparison.settings) * len(comparison.seeds), quiet, ticks=True) as progress:
-        for seed in comparison.seeds:
-            for setting in comparison.settings:
-                progress.begin(f"{setting.name}, seed {seed}")
-                overrides = comparison.overrides_of(setting, seed)
-                run = train_once(comparison.config, overrides, name=setting.name, place=place)
-                training = read_training(run, seed, comparison.threshold)
-                found[setting].append(training)
-                progress.done(_outcome(training, comparison.threshold))
-    return found
-
-
-def _outcome(training: Training, threshold: float) -> str:
-    if training.reached:
-        return f"{threshold:g} after {duration(training.time_to_s, 2)}"
-    return f"{threshold:g} not reached in {duration(training.train_s, 2)}"
 
 
 def _check(job: JobConfig, threshold: float) -> None:

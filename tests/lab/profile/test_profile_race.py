@@ -129,6 +129,20 @@ def test_a_candidate_that_fails_ends_no_other_and_is_named(
         ran(monkeypatch, six[:2], 60.0, [0], [0])
 
 
+def test_if_all_finalists_fail_later_those_dropped_before_take_their_place(
+    monkeypatch: pytest.MonkeyPatch, six: list[Candidate]
+) -> None:
+    found, trainer = ran(monkeypatch, six[:4], 1000.0, [100, 0], [99, 0], [90], [80])
+    assert trainer.trained == [0, 1, 2, 3, 0, 1]
+    assert [one.candidate for one in found.contenders] == [six[2], six[3]]
+    assert [one.candidate for one in found.failed] == six[:2]
+    assert (found.fell_back, found.is_clear) == (True, False)
+    with pytest.raises(
+        RunFailed, match="every split of the race failed, so there is no result: out of memory"
+    ):
+        ran(monkeypatch, six[:2], 1000.0, [100, 0], [99, 0])
+
+
 def test_one_candidate_alone_is_a_race_that_is_won(
     monkeypatch: pytest.MonkeyPatch, six: list[Candidate]
 ) -> None:

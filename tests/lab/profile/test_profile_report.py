@@ -219,3 +219,11 @@ def test_what_failed_in_the_race_is_named(found: Find, capsys: Out) -> None:
     there = replace(there, race=replace(there.race, failed=[failed]))
     assert "failed: out of memory" in flat(printed(there, capsys))
     assert there.document()["race"]["failed"][0]["why"] == "out of memory"
+
+
+def test_a_race_whose_finalists_all_failed_says_where_its_first_comes_from(found: Find, capsys: Out) -> None:
+    there = raced(found(), 3.0, 2.0, is_clear=False)
+    assert there.race is not None
+    there = replace(there, race=replace(there.race, fell_back=True))
+    said = flat(printed(there, capsys))
+    assert "All finalists failed in a later round: the first is the best of those dropped before" in said

@@ -9,7 +9,8 @@ import numpy as np
 from tianji_cli.runs.comparison.curves import Curve
 from tianji_lab.profile.split import Split
 from tianji_lab.scaling.prediction import Machines
-from tianji_lab.scaling.study import Failed, Outcome, Request, Setting, Study, Trained, plan_study
+from tianji_lab.scaling.study import Request, Setting, Study, plan_study
+from tianji_lab.training import Failed, Outcome, Training
 
 
 def study_of(config: str, **options: Any) -> Study:
@@ -22,10 +23,10 @@ def machines(nodes: int | None = None, node_cores: int = 40, link_mb_per_s: floa
 
 def trained(
     seed: int, rate: float, time_to_s: float | None, averaging: dict[str, Any] | None = None
-) -> Trained:
+) -> Training:
     """A training nobody made: each sample is used four times."""
     times = tuple(np.linspace(0.1, 10.0, 12))
-    return Trained(
+    return Training(
         seed=seed,
         run=f"runs/{seed}",
         time_to_s=time_to_s,

@@ -133,7 +133,7 @@ def test_figure_6a_doubles_the_actors_and_marks_what_wants_more_cores_than_there
 
 def test_a_training_lasts_as_long_as_it_is_told_whatever_it_learns(config: str) -> None:
     study = study_of(config, threshold=30.0, seconds=4.0, overrides=("training.epochs=1",))
-    job = load_config(config, study.overrides_of(study.settings[1], 9))
+    job = load_config(config, study.entry(study.settings[1]).with_seed(9))
     stop = job.experiment.stop
     assert (stop.wall_s, stop.env_steps, stop.mean_return) == (4.0, None, None)
     assert job.experiment.thresholds == (15.0, 30.0)
@@ -145,7 +145,7 @@ def test_a_training_lasts_as_long_as_it_is_told_whatever_it_learns(config: str) 
 def test_figure_6b_has_twice_the_cores_and_twice_the_batch(config: str) -> None:
     study = study_of(config, figure="6b", actors=(4, 1))
     assert [setting.split.actors for setting in study.settings] == [1, 4]
-    job = load_config(config, study.overrides_of(study.settings[1], 1))
+    job = load_config(config, study.entry(study.settings[1]).with_seed(1))
     assert job.distribution.learner.cores == 2
     assert job.training.settings.model_dump()["minibatch_size"] == 256
     assert study.job.training.settings.model_dump()["rollout_steps"] == 512
@@ -190,7 +190,7 @@ def test_table_1_and_figure_12b_are_of_the_same_trainings(config: str) -> None:
 def test_other_hosts_take_part_in_every_training(config: str) -> None:
     others = Others(("b", "c"), "ssh {host}", "10.0.0.1")
     study = study_of(config, actors=(2,), others=others)
-    job = load_config(config, study.overrides_of(study.settings[0], 1))
+    job = load_config(config, study.entry(study.settings[0]).with_seed(1))
     assert job.distribution.hosts == 3
     assert (job.distribution.transport.local, job.distribution.transport.remote) == ("shm", "zmq")
     assert study.cores == 3 * len(os.sched_getaffinity(0))
@@ -209,10 +209,10 @@ def test_a_point_is_oversubscribed_if_one_of_its_hosts_is(config: str) -> None:
 
 def test_figure_4c_ends_at_the_threshold_which_keeps_all_its_digits(config: str) -> None:
     study = study_of(config, figure="4c")
-    stop = load_config(config, study.overrides_of(study.settings[0], 1)).experiment.stop
+    stop = load_config(config, study.entry(study.settings[0]).with_seed(1)).experiment.stop
     assert (stop.wall_s, stop.mean_return) == (10.0, 15.0)
     study = study_of(config, figure="4c", threshold=1234567.125, seconds=1234567.5)
-    experiment = load_config(config, study.overrides_of(study.settings[0], 1)).experiment
+    experiment = load_config(config, study.entry(study.settings[0]).with_seed(1)).experiment
     assert (experiment.stop.mean_return, experiment.stop.wall_s) == (1234567.125, 1234567.5)
     assert experiment.thresholds == (15.0, 1234567.125)
 
@@ -245,7 +245,7 @@ def test_what_makes_no_figure_is_refused(config: str, options: dict[str, Any], s
 def test_without_a_threshold_throughput_alone_is_measured(config: str) -> None:
     study = study_of(config, overrides=("experiment.thresholds=[]",))
     assert study.threshold is None
-    assert load_config(config, study.overrides_of(study.settings[0], 1)).experiment.thresholds == ()
+    assert load_config(config, study.entry(study.settings[0]).with_seed(1)).experiment.thresholds == ()
 
 
 @pytest.mark.parametrize(

@@ -84,14 +84,16 @@ def test_what_names_no_way_is_refused(names: list[str] | None, join_with: str | 
 
 def test_an_address_of_somebody_else_is_refused(config: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no address of this host"):
-        train_over_hosts(config, TWO_HOSTS, Others(("b",), "env", "192.0.2.1"), name="new", place=tmp_path)
+        train_over_hosts(
+            config, TWO_HOSTS, others=Others(("b",), "env", "192.0.2.1"), name="new", place=tmp_path
+        )
 
 
 def test_a_host_that_is_brought_in_takes_part(config: str, tmp_path: Path) -> None:
     stale = stale_shared_memory()
     settings = [*TWO_HOSTS, "distribution.actor.num=2", "experiment.eval_episodes=0"]
     # Another host that is this one: as far as tianji knows, they are two.
-    run = train_over_hosts(config, settings, Others(("b",), "env", HERE), name="new", place=tmp_path)
+    run = train_over_hosts(config, settings, others=Others(("b",), "env", HERE), name="new", place=tmp_path)
     summary = json.loads(run.summary.read_text())
     assert summary["status"] == "finished"
     assert summary["transport"] == "shm+zmq"
@@ -114,7 +116,11 @@ def test_a_host_that_cannot_take_part_ends_the_training_in_order(
 ) -> None:
     with pytest.raises(RunFailed, match=said):
         train_over_hosts(
-            config, (*TWO_HOSTS, *settings), Others(("b",), join_with, HERE), name="new", place=tmp_path
+            config,
+            (*TWO_HOSTS, *settings),
+            others=Others(("b",), join_with, HERE),
+            name="new",
+            place=tmp_path,
         )
     assert not (tmp_path / "new" / "1" / "job.key").exists()
 
@@ -125,4 +131,4 @@ def test_hosts_that_do_not_arrive_are_not_waited_for(
     monkeypatch.setattr(hosts, "ARRIVE_S", 0.5)
     others = Others(("b", "c"), "sh -c 'exec sleep 100'", HERE)
     with pytest.raises(RunFailed, match=r"b, c: not all of them have joined within 0\.5 s"):
-        train_over_hosts(config, TWO_HOSTS, others, name="new", place=tmp_path)
+        train_over_hosts(config, TWO_HOSTS, others=others, name="new", place=tmp_path)

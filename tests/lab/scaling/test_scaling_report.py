@@ -24,7 +24,8 @@ from tianji_lab.scaling.plots import draw_into
 from tianji_lab.scaling.prediction import Predicted, Predictions
 from tianji_lab.scaling.report import cautions, print_all, result_of
 from tianji_lab.scaling.rows import Range, rows_of
-from tianji_lab.scaling.study import Outcome, Setting, read_trained, settled_rates
+from tianji_lab.scaling.study import Setting
+from tianji_lab.training import Outcome, read_training, settled_rates
 
 ENVIRONMENT = {"cores": "2 usable of 2"}
 
@@ -212,7 +213,7 @@ def test_a_training_without_a_settled_time_has_no_rates() -> None:
 
 
 def test_a_training_that_ends_when_it_has_learned_has_the_rates_of_all_its_time(tmp_path: Path) -> None:
-    found = read_trained(left_run(tmp_path), 3, 300.0, settles=False)
+    found = read_training(left_run(tmp_path), 3, threshold=300.0)
     assert (found.produced_per_s, found.consumed_per_s, found.time_to_s) == (1025.0, 4000.0, 2.5)
     for settles, changes, said in (
         (True, {}, "--seconds gives it longer"),
@@ -220,4 +221,4 @@ def test_a_training_that_ends_when_it_has_learned_has_the_rates_of_all_its_time(
         (False, {"received": 3997, "lost": 3}, "misses 3 samples"),
     ):
         with pytest.raises(RunFailed, match=said):
-            read_trained(left_run(tmp_path, **changes), 3, 300.0, settles=settles)
+            read_training(left_run(tmp_path, **changes), 3, threshold=300.0, settles=settles)

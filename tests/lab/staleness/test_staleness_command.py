@@ -122,13 +122,13 @@ def test_a_training_does_not_outlive_a_killed_command(start: Start, config: str,
 def test_figure_12a_is_four_lags_of_the_config_as_it_is(config: str) -> None:
     found = plan(config, overrides=["training.epochs=1"])
     above = plan(config, threshold=30.0)
-    job = load_config(config, above.overrides_of(above.settings[0], 1))
+    job = load_config(config, above.entry(above.settings[0]).with_seed(1))
     assert job.experiment.thresholds == (15.0, 30.0), "a threshold is added to those of the config"
     assert [setting.samples for setting in found.settings] == ["New", "Lag2", "Lag4", "Lag8"]
     assert [setting.name for setting in found.settings] == ["new", "lag2", "lag4", "lag8"]
     assert found.seeds == (7, 8, 9, 10, 11)
     assert found.threshold == 15.0
-    job = load_config(config, found.overrides_of(found.settings[2], 9))
+    job = load_config(config, found.entry(found.settings[2]).with_seed(9))
     assert job.distribution.buffer.rollouts == 4
     assert (job.experiment.seed, job.experiment.eval_episodes) == (9, 0)
     assert job.training.settings.model_dump()["epochs"] == 1
@@ -141,7 +141,7 @@ def test_figure_6d_is_two_mappings_by_two_lags(config: str) -> None:
     assert [(setting.mapping, setting.lag) for setting in found.settings] == mappings
     assert found.settings[0].overrides == ()
     cores = len(os.sched_getaffinity(0))
-    job = load_config(config, found.overrides_of(found.settings[3], 1))
+    job = load_config(config, found.entry(found.settings[3]).with_seed(1))
     assert job.distribution.actor.num == 4 * cores
     assert job.distribution.buffer.rollouts == 8
     poor = ["distribution.actor.num=2", "environment.num_envs=2"]
