@@ -18,7 +18,7 @@ from tianji_cli.errors import ProcessExit
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.regular import open_to_append
 from tianji_cli.launch.local import WorkerProcess
-from tianji_cli.launch.worker_pool import WorkerPool, refuse_late
+from tianji_cli.launch.pool import WorkerPool, refuse_late
 from tianji_cli.plan.graph import RoleGraph, graph_of
 from tianji_cli.plan.plan import EXAMINER, Plan
 from tianji_cli.plan.spec import JobSpec, ProcessSpec

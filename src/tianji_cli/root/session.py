@@ -35,7 +35,7 @@ from tianji_cli.files.saved import (
 )
 from tianji_cli.launch.local import LocalLauncher
 from tianji_cli.launch.mpi import World
-from tianji_cli.launch.worker_pool import NodeAgent, NodeLauncher, WorkerPool, refuse_late
+from tianji_cli.launch.pool import NodeAgent, NodeLauncher, WorkerPool, refuse_late
 from tianji_cli.plan.plan import Host, Plan, files_elsewhere, make_plan, plan_for_ranks, this_host
 from tianji_cli.plan.spec import JobSpec
 from tianji_cli.root.averaging import ParameterAveraging

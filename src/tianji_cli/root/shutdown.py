@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
-from tianji_cli.launch.worker_pool import WorkerPool
+from tianji_cli.launch.pool import WorkerPool
 from tianji_cli.plan.plan import Plan
 from tianji_cli.telemetry.snapshot import Status
 from tianji_cli.wire.control import ControlServer
