@@ -17,8 +17,8 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ProcessExit
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.regular import open_to_append
-from tianji_cli.launch.local import WorkerProcess
-from tianji_cli.launch.pool import WorkerPool, refuse_late
+from tianji_cli.launch.node import refuse_late
+from tianji_cli.launch.pool import WorkerPool, WorkerProcess
 from tianji_cli.plan.graph import RoleGraph, graph_of
 from tianji_cli.plan.plan import EXAMINER, Plan
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
@@ -555,7 +555,7 @@ class Root:
         evaluators = self._plan.carrying("evaluator")
         if not evaluators or self._outcome is None or self._outcome.status != "finished":
             return Phase.OVER
-        if self._pool.starts_no_more:
+        if not self._pool.can_start(evaluators[0].rank):
             self._outcome = Outcome(
                 "finished", f"{self._outcome.reason}; no evaluation: the fork server was stopped"
             )
