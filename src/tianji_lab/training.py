@@ -20,6 +20,7 @@ from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.children import run_child
 from tianji_cli.quantities import duration, exact, rate
+from tianji_cli.runs.campaign import training_command
 from tianji_cli.runs.comparison.curves import Curve, read_curve
 from tianji_cli.telemetry.metrics import read_metrics
 from tianji_cli.telemetry.progress import Progress

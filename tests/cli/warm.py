@@ -300,14 +300,14 @@ def become_command(
 
 def run_command() -> None:
     """Do what `sys.argv` says, with a fork server at hand."""
-    announcements, launcher, children = map(
+    announcements, node, children = map(
         importlib.import_module,
-        ("tianji_cli.root.observers.announcements", "tianji_cli.launch.local", "tianji_cli.launch.children"),
+        ("tianji_cli.root.observers.announcements", "tianji_cli.launch.node", "tianji_cli.launch.children"),
     )
     children.subprocess = WarmChildren()
     with ReadyServer() as server:
         announcements.BEGAN_S = time.monotonic()
-        launcher.subprocess = server
+        node.subprocess = server
         # Of a command that another one has started the other's is there already.
         original = getattr(children.end_descendants, "original", children.end_descendants)
 

@@ -39,7 +39,7 @@ from tianji_cli.config.source import find_config
 from tianji_cli.config.without_file import ORIGIN, config_without_file, find_environment
 from tianji_cli.errors import ConfigError, TianjiError, UsageError, describe, one_line
 from tianji_cli.files.directories import remove_stale
-from tianji_cli.launch.local import LocalLauncher
+from tianji_cli.launch.node import LocalNode
 from tianji_cli.limits import pin
 from tianji_cli.plan.plan import expected_hosts, make_plan
 from tianji_cli.quantities import count, several
@@ -415,8 +415,8 @@ def _processes(jobs: Sequence[JobConfig], environment: VectorEnvironment) -> Ite
         return
     job = jobs[0]
     try:
-        with LocalLauncher() as launcher:
-            launcher.build_once(build_spec(job, make_plan(job, expected_hosts(job)), Path.cwd()), say)
+        with LocalNode() as node:
+            node.build_once(build_spec(job, make_plan(job, expected_hosts(job)), Path.cwd()), say)
     except UsageError as error:
         only_one = "it was built above: files, ports or devices may be only one process's at a time"
         remedy = only_one if "cannot be built" in str(error) else "mend what is named there, and check again"

@@ -31,7 +31,6 @@ from tianji_cli.files.modules import digests
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.files.saved import goals_reached, saved_progress
 from tianji_cli.launch.extensions import collect_files
-from tianji_cli.launch.local import LocalLauncher
 from tianji_cli.launch.mpi import (
     LEFT_OVER,
     Launch,
@@ -44,6 +43,7 @@ from tianji_cli.launch.mpi import (
     serve,
     started_again,
 )
+from tianji_cli.launch.node import LocalNode
 from tianji_cli.plan.graph import RoleGraph, graph_of
 from tianji_cli.plan.plan import (
     Plan,
@@ -195,21 +195,21 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         with status("importing torch, building environment and model once", quiet=quiet or json_to == "-"):
             where, init = (earlier.path if earlier else run_in or place), (source.place if source else None)
             spec = build_spec(job, plan, where, init, resumed=earlier is not None)
-            launcher = _launcher_that_built(spec, world, stack)
-        begun = None if source is None or launcher is None else source.document(launcher.built.init)
+            node = _node_that_built(spec, world, stack)
+        begun = None if source is None or node is None else source.document(node.built.init)
         if dry_run:
             print_plan(plan, graph_of(job), job.roles, json_to, described(begun))
             return 0
         if seeds is not None or by_mpiexec:
-            stack.close()  # The trainings have launchers of their own, or ranks that start by themselves.
+            stack.close()  # The trainings have fork servers of their own, or ranks that start by themselves.
         if seeds is not None:
             return train_seeds(job, seeds, place, quiet=quiet, json_to=json_to)
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
         run = earlier or _directory_for(job, run_in, place, source, begun)
-        code = code_of_job(run) if launcher is None else digests(launcher.built.modules)
+        code = code_of_job(run) if node is None else digests(node.built.modules)
         resumed = earlier is not None
         changes = (*changes, *changed_code(run, code)) if resumed else ()
-        starter = launcher if world is None else None  # MPI ranks are running already.
+        starter = node if world is None else None  # MPI ranks are running already.
         request = RunRequest(job, run, resumed, changes, quiet, address, world, starter, files, code)
         return (
             run_under_mpiexec(job, len(plan.processes), run, code, resumed=resumed)
@@ -383,8 +383,8 @@ def _exit_status(result: Result, world: World | None) -> int:
     return INTERRUPTED if summary.status == "stopped" else 0
 
 
-def _launcher_that_built(spec: JobSpec, world: World | None, stack: ExitStack) -> LocalLauncher | None:
-    """Build environment, model and layout once; closes the launcher if the workers are MPI ranks.
+def _node_that_built(spec: JobSpec, world: World | None, stack: ExitStack) -> LocalNode | None:
+    """Build environment, model and layout once; closes the node if the workers are MPI ranks.
 
     Raises:
         UsageError: this machine lacks something, or the job cannot be built.
@@ -395,9 +395,9 @@ def _launcher_that_built(spec: JobSpec, world: World | None, stack: ExitStack) -
     if names := left_over():
         say(f"{', '.join(names)}: {LEFT_OVER}")
     with ExitStack() as only_to_build:
-        launcher = (stack if world is None else only_to_build).enter_context(LocalLauncher())
-        launcher.build_once(spec, say)
-        return launcher
+        node = (stack if world is None else only_to_build).enter_context(LocalNode())
+        node.build_once(spec, say)
+        return node
 
 
 def _wants_mpiexec(job: JobConfig, plan: Plan, launch: Launch | None, world: World | None) -> bool:

@@ -1,7 +1,7 @@
 """Children of this process: commands that run TianJi's own modules, watched, and ended in order.
 
 A training that is measured and a worker of a benchmark are such children. The
-workers of a job are not: a fork server starts them (``local``).
+workers of a job are not: nodes start them (``node``).
 
 A child's Python begins here, too: ``python -P -m tianji_cli.launch.children PATH MODULE ...`` runs a module
 as if it were the program, but finds other modules where its parent finds them.

@@ -1,10 +1,9 @@
 """The fork server of a job: imports the modules that workers share, then forks a worker at each request.
 
-Started by ``local`` as ``python -m tianji_cli.launch.fork_server CHANNEL ROOT_PIPE``, two descriptors.
-Lines of JSON go over the channel: requests come in, notices go out. The launcher never waits for the server
-to read; so the server may wait for the launcher. Once the other end of the channel closes, as it does when
-the root is dead, the server starts nothing more. It stays until the workers have ended, and cleans up behind
-them.
+Started by ``node`` as ``python -m tianji_cli.launch.fork_server CHANNEL ROOT_PIPE``, two descriptors. The
+messages of a node (``wire/messages``) go over the channel, a line each. The other end never waits for the
+server to read; so the server may wait for the other end. Once that closes, as it does when the root is dead,
+the server starts nothing more. It stays until the workers have ended, and cleans up behind them.
 
 A process that a worker leaves behind, such as an environment's simulator, becomes a child of the server,
 which ends it.
@@ -23,18 +22,33 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Final, Literal
+from typing import Final
 
 import setproctitle
-from pydantic import BaseModel, Field, TypeAdapter
 
 from tianji_cli.errors import ProcessExit
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.launch.children import ORPHAN_LOOK_S, adopt_orphans, end_orphans
 from tianji_cli.launch.fresh_worker import turn_into_build, turn_into_worker
-from tianji_cli.plan.spec import JobSpec, ProcessSpec
+from tianji_cli.plan.spec import JobSpec
 from tianji_cli.signals import leave_threads
-from tianji_cli.wire.messages import BuildOutput, BuildReport
+from tianji_cli.wire.messages import (
+    HERE,
+    Began,
+    Begin,
+    Build,
+    BuildOutput,
+    BuildReport,
+    Built,
+    Cleared,
+    Exited,
+    FromForkServer,
+    Prepare,
+    StartNoMore,
+    ToForkServer,
+    decode_to_fork_server,
+    encode,
+)
 from tianji_transports import registry
 
 SHARED: Final = ("gymnasium", "torch")
@@ -56,72 +70,6 @@ def preload() -> None:
     gc.collect()
 
 
-class Build(BaseModel):
-    """Build environment, model and layout once, in a process that ends with it."""
-
-    kind: Literal["build"] = "build"
-    spec: JobSpec
-
-
-class Job(BaseModel):
-    """The job of all workers that are started from now on."""
-
-    kind: Literal["job"] = "job"
-    spec: JobSpec
-
-
-class Start(BaseModel):
-    """Start a worker of the job; notices about it name it by ``number``."""
-
-    kind: Literal["start"] = "start"
-    number: int
-    spec: ProcessSpec
-
-
-class Finish(BaseModel):
-    """Start nothing more of the ``job``-th job; ``Finished`` answers once nothing is left of its workers."""
-
-    kind: Literal["finish"] = "finish"
-    job: int
-
-
-Request = Build | Job | Start | Finish
-REQUEST: Final[TypeAdapter[Request]] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])
-
-
-class Built(BaseModel):
-    """The build has ended, or could not begin."""
-
-    kind: Literal["built"] = "built"
-    report: BuildReport
-
-
-class Started(BaseModel):
-    """The ``number``-th worker runs."""
-
-    kind: Literal["started"] = "started"
-    number: int
-    pid: int
-
-
-class Exited(BaseModel):
-    """The ``number``-th worker has ended, or could not be started."""
-
-    kind: Literal["exited"] = "exited"
-    number: int
-    exit: ProcessExit
-
-
-class Finished(BaseModel):
-    """Nothing is left of the ``job``-th job's workers, nor of the processes that they started."""
-
-    kind: Literal["finished"] = "finished"
-    job: int
-
-
-Notice = Built | Started | Exited | Finished
-NOTICE: Final[TypeAdapter[Notice]] = TypeAdapter(Annotated[Notice, Field(discriminator="kind")])
-
 Work = Callable[[int], None]
 """Work of a forked process; gets the descriptor of the pipe that closes when the root ends."""
 
@@ -132,10 +80,11 @@ class ForkServer:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._received = b""
-        self._requests: deque[Request] = deque()
+        self._requests: deque[ToForkServer] = deque()
         self._job: JobSpec | None = None
-        self._finishing: Finish | None = None
-        self._children: dict[int, tuple[int, Callable[[ProcessExit], Notice]]] = {}
+        self._job_number = 0
+        self._clearing: int | None = None
+        self._children: dict[int, tuple[int, Callable[[ProcessExit], FromForkServer]]] = {}
         self._orphans: dict[int, float] = {}
         self._building: BuildOutput | None = None
         self._is_asked = True
@@ -143,7 +92,7 @@ class ForkServer:
         self._poller.register(channel, select.POLLIN)
 
     def run(self) -> Work | None:
-        """Serve until the launcher has closed the channel and all started processes have ended.
+        """Serve until the other end has closed the channel and all started processes have ended.
 
         Returns:
             The work of a forked process; None in the server, at its end.
@@ -156,9 +105,9 @@ class ForkServer:
                 work = self._serve(self._requests.popleft())
                 if work is not None:
                     return work
-            if self._finishing is not None and not (self._children or self._orphans):
-                self._send(Finished(job=self._finishing.job))
-                self._finishing = None
+            if self._clearing is not None and not (self._children or self._orphans):
+                self._send(Cleared(number=self._clearing))
+                self._clearing = None
         return None
 
     def _wait(self) -> None:
@@ -175,23 +124,21 @@ class ForkServer:
                 self._is_asked = False
                 self._poller.unregister(self._channel)
             *lines, self._received = (self._received + data).split(b"\n")
-            self._requests.extend(map(REQUEST.validate_json, lines))
+            self._requests.extend(map(decode_to_fork_server, lines))
         if self._building is not None:
             self._building.bound()
         end_orphans({pid for pid, _ in self._children.values()}, self._orphans)
 
-    def _serve(self, request: Request) -> Work | None:
-        if isinstance(request, Build | Job) and not request.spec.fresh:
-            preload()
+    def _serve(self, request: ToForkServer) -> Work | None:
         match request:
-            case Job(spec=job):
-                self._job = job
-            case Build(spec=job):
-                return self._build(job)
-            case Start():
-                return self._start(request.number, request.spec)
-            case Finish():
-                self._finishing = request
+            case Prepare():
+                self._job, self._job_number = _read_job(request.job), request.number
+            case Build():
+                return self._build(_read_job(request.job))
+            case Begin():
+                return self._begin(request)
+            case StartNoMore():
+                self._clearing = self._job_number
         return None
 
     def _build(self, job: JobSpec) -> Work | None:
@@ -199,7 +146,7 @@ class ForkServer:
 
         output = BuildOutput.new()
 
-        def built(exit_: ProcessExit) -> Notice:
+        def built(exit_: ProcessExit) -> Built:
             self._building = None
             report = output.read(exit_)
             for name in () if job.fresh else report.imported:  # Workers then need not import it one by one.
@@ -215,32 +162,34 @@ class ForkServer:
             return None
         return partial(turn_into_build if job.fresh else check_build, job, output)
 
-    def _start(self, number: int, own: ProcessSpec) -> Work | None:
+    def _begin(self, request: Begin) -> Work | None:
         from tianji_cli.worker.worker import run_worker  # noqa: PLC0415 - the root imports this module, too
 
         job = self._job
-        assert job is not None, "a launcher says what the job is before it asks for a worker"
-        if any(isinstance(later, Finish) for later in self._requests):
+        assert job is not None, "the other end says what the job is before it asks for a worker"
+        if any(isinstance(later, StartNoMore) for later in self._requests):
             return None
+        number, own = request.number, job.process(request.rank, request.incarnation, request.env_steps)
         gate: tuple[int, ...] = ()
         try:
             gate = os.pipe()
-            pid = self._fork(lambda exit_: Exited(number=number, exit=exit_))
+            pid = self._fork(lambda exit_: Exited(node=HERE, number=number, exit=exit_))
         except OSError as cause:
             _close(gate)
-            self._send(Exited(number=number, exit=ProcessExit(error=cause.strerror or str(cause))))
+            error = cause.strerror or str(cause)
+            self._send(Exited(node=HERE, number=number, exit=ProcessExit(error=error)))
             return None
         reader, writer = gate
         if not pid:
             os.close(writer)
             begin: Work = partial(turn_into_worker, job, own) if job.fresh else partial(run_worker, job, own)
             return partial(_once_known, reader, begin)
-        if self._send(Started(number=number, pid=pid)):
+        if self._send(Began(node=HERE, number=number, pid=pid)):
             os.write(writer, b"!")
         _close(gate)
         return None
 
-    def _fork(self, ended: Callable[[ProcessExit], Notice]) -> int:
+    def _fork(self, ended: Callable[[ProcessExit], FromForkServer]) -> int:
         """Fork; returns the child's process id, and 0 in the child.
 
         Raises:
@@ -272,13 +221,21 @@ class ForkServer:
         _, status = os.waitpid(pid, 0)
         self._send(ended(ProcessExit(status=os.waitstatus_to_exitcode(status))))
 
-    def _send(self, notice: Notice) -> bool:
-        """Send a notice to the launcher; returns False if the launcher is dead."""
+    def _send(self, message: FromForkServer) -> bool:
+        """Send a message; returns False if the other end is dead."""
         try:
-            self._channel.sendall(notice.model_dump_json().encode() + b"\n")
+            self._channel.sendall(encode(message) + b"\n")
         except (BrokenPipeError, ConnectionResetError):
             return False
         return True
+
+
+def _read_job(text: str) -> JobSpec:
+    """Read a job's spec, and import what its processes share unless each of them begins anew."""
+    job = JobSpec.from_json(text)
+    if not job.fresh:
+        preload()
+    return job
 
 
 def _once_known(gate: int, work: Work, root_pipe: int) -> None:

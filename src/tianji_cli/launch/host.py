@@ -1,6 +1,6 @@
-"""A host that has joined a job by hand: it starts workers here at the root's request, until the job is over.
+"""A host that has joined a job by hand: it passes the root's requests to the fork server here, and news back.
 
-Their logs go to the root in pieces, as this host keeps none.
+The logs of workers go to the root in pieces, as this host keeps none.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tianji_cli.errors import RunFailed, UsageError, describe, one_line
 from tianji_cli.files.counters import ProductionFile
-from tianji_cli.files.regular import LOG_BYTES, open_regular
+from tianji_cli.files.regular import LOG_BYTES, bound_log, open_regular
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.extensions import DIRECTORY, lay_down
-from tianji_cli.launch.local import LocalLauncher, WorkerProcess
+from tianji_cli.launch.node import LocalNode
 from tianji_cli.plan.plan import Host
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.signals import Interruption, StopSignals
@@ -79,8 +79,8 @@ class JoinedHost:
         self._last_seen_s = self._last_present_s = time.monotonic()
         self._interruptions = 0
         self._job: JobSpec | None = None
-        self._workers: dict[int, WorkerProcess] = {}
-        self._announced: set[int] = set()
+        self._workers: dict[int, ProcessSpec] = {}
+        """Workers that have not ended, by number."""
         self._logs: dict[Path, HostLog] = {}
         self._unhandled: list[FromRoot] = []
         self._reaches_run = False
@@ -103,9 +103,9 @@ class JoinedHost:
                 lay_down(welcome.files, self._directory)
                 self._reaches_run = reaches_run(Path(welcome.run), self._root.key, self._say)
                 production = ProductionFile(self._directory / "production.bin", welcome.actors)
-            with LocalLauncher() as launcher:
-                control.send(self._present(launcher))
-                self._serve(control, launcher, production)
+            with LocalNode() as here:
+                control.send(self._present(here))
+                self._serve(control, here, production)
         self._say("the job is over")
 
     @contextlib.contextmanager
@@ -140,32 +140,32 @@ class JoinedHost:
                     raise UsageError(f"{self._root.address} refuses this host: {one_line(message.reason)}")
         raise RunFailed(f"nobody answered at {self._root.address} for {ARRIVE_LIMIT_S:g} s")
 
-    def _serve(self, control: ControlClient, launcher: LocalLauncher, production: ProductionFile) -> None:
+    def _serve(self, control: ControlClient, here: LocalNode, production: ProductionFile) -> None:
         self._last_seen_s = time.monotonic()
         deadline = float("inf")
         while True:
             if not self._unhandled:
-                self._listen(control, (self._signals.descriptor, launcher.descriptor))
+                self._listen(control, (self._signals.descriptor, *here.descriptors))
             severed = control.severed  # Asked before the root's last messages are read.
             for message in (*self._unhandled, *self._receive(control)):
-                self._handle(message, launcher, production)
+                self._handle(message, here, production)
             self._unhandled = []
-            launcher.check()
-            self._announce(control, production)
+            for news in here.check():
+                self._pass_on(control, news, production)
             self._pass_on_signals(control)
             now = time.monotonic()
             if now - self._last_present_s > PRESENT_EVERY_S:
                 self._last_present_s = now
-                control.send(self._present(launcher))
-                for number, worker in self._workers.items():
-                    self._pass_on(control, number, self._log_of(worker).piece())
+                control.send(self._present(here))
+                for number, own in self._workers.items():
+                    self._pass_on_output(control, number, self._log_of(own).piece())
             if (severed and not self._over) or now - self._last_seen_s > SILENT_S:
                 raise RunFailed(f"the root at {self._root.address} is gone; its workers here have been ended")
-            if launcher.lost and not launcher.dismissed and not self._over:
-                raise RunFailed(launcher.cause_of_loss())
+            if here.failure and not self._over:
+                raise RunFailed(here.failure)
             if self._over:
                 deadline = min(deadline, now + END_LIMIT_S)
-                if now > deadline or all(worker.exit for worker in self._workers.values()):
+                if now > deadline or not self._workers:
                     return
 
     def _listen(self, control: ControlClient, also: tuple[int, ...]) -> None:
@@ -179,39 +179,37 @@ class JoinedHost:
             raise RunFailed(f"{makes_no_sense}: {control.malformed}")
         return messages
 
-    def _handle(self, message: FromRoot, launcher: LocalLauncher, production: ProductionFile) -> None:
+    def _handle(self, message: FromRoot, here: LocalNode, production: ProductionFile) -> None:
         self._last_seen_s = time.monotonic()
         match message:
             case Prepare():
                 with self._naming_root("a job"):
                     self._job = self._adapted(JobSpec.from_json(message.job))
-                    launcher.begin(self._job)
-            case Begin(number=number, rank=rank, incarnation=incarnation, env_steps=env_steps):
+                    here.send(message.model_copy(update={"job": self._job.to_json()}))
+            case Begin():
                 with self._naming_root("an order"):
-                    own = self._known_job().process(rank, incarnation, env_steps)
+                    own = self._known_job().process(message.rank, message.incarnation, message.env_steps)
                     for actor in self._actors_of(own):
-                        production.begin(actor, incarnation)
-                self._workers[number] = launcher.start(own)
+                        production.begin(actor, own.incarnation)
+                self._workers[message.number] = own
+                here.send(message)
                 self._say(f"starting {own.title}")
-            case StartNoMore():
-                launcher.start_no_more()
-            case Kill(number=number, hung=hung) if number in self._workers:
-                if hung:
-                    launcher.abort(self._workers[number], hung)
-                else:
-                    launcher.kill(self._workers[number])
+            case Kill() | StartNoMore():
+                here.send(message)
             case Dismiss():
                 self._over = True
-                launcher.kill_all()
+                here.send(StartNoMore())
+                for number in self._workers:
+                    here.send(Kill(number=number))
             case _:
                 pass  # A ping, or a message to workers.
 
-    def _present(self, launcher: LocalLauncher) -> Present:
+    def _present(self, here: LocalNode) -> Present:
         return Present(
             node=self._node,
             reaches_run=self._reaches_run,
-            suspended_server=launcher.pid if launcher.stopped else None,
-            suspended=tuple(number for number, worker in self._workers.items() if worker.is_suspended),
+            suspended_server=here.suspended_server,
+            suspended=tuple(filter(here.is_suspended, self._workers)),
         )
 
     def _known_job(self) -> JobSpec:
@@ -234,29 +232,23 @@ class JoinedHost:
             interface=self._interface,
         )
 
-    def _announce(self, control: ControlClient, production: ProductionFile) -> None:
-        for number, worker in list(self._workers.items()):
-            if worker.pid is not None and number not in self._announced:
-                self._announced.add(number)
-                control.send(Began(node=self._node, number=number, pid=worker.pid))
-            if worker.exit is not None:
-                del self._workers[number]
-                for piece in self._log_of(worker).rest():
-                    self._pass_on(control, number, piece)
-                control.send(
-                    Exited(
-                        node=self._node,
-                        number=number,
-                        exit=worker.exit,
-                        pages=report_pages(production, self._actors_of(worker.spec)),
-                    )
-                )
+    def _pass_on(self, control: ControlClient, news: Began | Exited, production: ProductionFile) -> None:
+        """Pass news of a worker to the root; its end goes behind all of its output, with its counters."""
+        update: dict[str, Any] = {"node": self._node}
+        if isinstance(news, Exited):
+            own = self._workers.pop(news.number)
+            with contextlib.suppress(OSError):  # It may have begun no log.
+                bound_log(own.log)
+            for piece in self._log_of(own).rest():
+                self._pass_on_output(control, news.number, piece)
+            update["pages"] = report_pages(production, self._actors_of(own))
+        control.send(news.model_copy(update=update))
 
-    def _log_of(self, worker: WorkerProcess) -> HostLog:
+    def _log_of(self, own: ProcessSpec) -> HostLog:
         """Find the log of a worker: a later life of its rank goes on in the same file."""
-        return self._logs.setdefault(worker.spec.log, HostLog(worker.spec.log))
+        return self._logs.setdefault(own.log, HostLog(own.log))
 
-    def _pass_on(self, control: ControlClient, number: int, output: bytes) -> None:
+    def _pass_on_output(self, control: ControlClient, number: int, output: bytes) -> None:
         """Send a worker's output to the root: this host will forget it."""
         if output:
             control.send(Wrote(node=self._node, number=number, output=output))
@@ -269,7 +261,7 @@ class JoinedHost:
         if self._interruptions > 1 or not self._workers:
             raise Interruption
         self._say(f"{self._signals.last}: asking the root to end the job")
-        control.send(Terminate(rank=next(iter(self._workers.values())).spec.rank))
+        control.send(Terminate(rank=next(iter(self._workers.values())).rank))
 
 
 def reaches_run(run: Path, key: JobKey, say: Callable[[str], None]) -> bool:

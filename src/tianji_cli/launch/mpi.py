@@ -339,7 +339,7 @@ def _serve(control: ControlClient, node: str) -> bool:
                     pass
         if time.monotonic() - last_sent > PRESENT_EVERY_S:
             last_sent = time.monotonic()
-            control.send(Present(node=node))
+            control.send(Present(node=node, reaches_run=True))
     return True
 
 

@@ -82,7 +82,7 @@ class JobSpec:
         return dict(self.members[group]) if self.members and group is not None else {}
 
     def to_json(self) -> str:
-        """Serialise the spec for another host."""
+        """Serialise the spec for a node."""
         return _JOB.dump_json(self).decode()
 
     @classmethod
@@ -93,12 +93,9 @@ class JobSpec:
             ValueError: the text is no job spec.
         """
         try:
-            job = _JOB.validate_json(text)
+            return _JOB.validate_json(text)
         except ValidationError as cause:
             raise ValueError(first_mistake(cause)) from cause
-        if job.root is None:
-            raise ValueError("root: missing")
-        return job
 
     def process(self, rank: int, incarnation: int = 0, env_steps: int = 0) -> ProcessSpec:
         """Return the spec of a process on this host."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 from tianji_cli.errors import ProcessExit
-from tianji_cli.launch.local import WorkerProcess
+from tianji_cli.launch.pool import WorkerProcess
 from tianji_cli.plan.spec import ProcessSpec
 from tianji_cli.root.accounting import Account, reconcile
 from tianji_cli.root.running_job import Phase, RunningJob

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from tianji_cli.files.regular import open_to_append
-from tianji_cli.launch.worker_pool import refuse_late
+from tianji_cli.launch.node import refuse_late
 from tianji_cli.root.deaths import Deaths
 from tianji_cli.root.job_view import choose_best
 from tianji_cli.root.observers.observer import Observer
@@ -320,7 +320,7 @@ class Root:
         evaluators = job.plan.carrying("evaluator")
         if not evaluators or job.outcome is None or job.outcome.status != "finished":
             return Phase.OVER
-        if job.pool.starts_no_more:
+        if not job.pool.can_start(evaluators[0].rank):
             reason = f"{job.outcome.reason}; no evaluation: the fork server was stopped"
             job.outcome = Outcome("finished", reason)
             return Phase.OVER

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.files.counters import ProductionFile
-from tianji_cli.launch.worker_pool import WorkerPool
+from tianji_cli.launch.pool import WorkerPool
 from tianji_cli.plan.graph import graph_of
 from tianji_cli.plan.plan import EXAMINER
 from tianji_cli.plan.spec import JobSpec

@@ -33,10 +33,10 @@ from tianji_cli.files.saved import (
     link_best_to_best_evaluated,
     saved_progress,
 )
-from tianji_cli.launch.local import LocalLauncher
 from tianji_cli.launch.mpi import World
-from tianji_cli.launch.worker_pool import NodeAgent, NodeLauncher, WorkerPool, refuse_late
-from tianji_cli.plan.plan import Host, Plan, files_elsewhere, make_plan, plan_for_ranks, this_host
+from tianji_cli.launch.node import LocalNode, Node, RemoteNode, refuse_late
+from tianji_cli.launch.pool import WorkerPool
+from tianji_cli.plan.plan import ROOT_RANK, Host, Plan, files_elsewhere, make_plan, plan_for_ranks, this_host
 from tianji_cli.plan.spec import JobSpec
 from tianji_cli.root.endpoint import RootEndpoint
 from tianji_cli.root.observers.announcements import Announcements
@@ -83,7 +83,7 @@ class RunRequest:
         changes: changes of a resumed run to the way it judges policies, in words.
         listen: host and port of the control channel; None chooses them.
         world: the ranks, if an MPI launcher has started them.
-        launcher: starts processes on this host; None if an MPI launcher has started them.
+        node: this host; None if an MPI launcher has started the processes.
         files: the user's files for hosts that join.
         code: digests of the user's modules, by name.
         enough: called at every tick; a reason ends the session as a stop rule does.
@@ -96,7 +96,7 @@ class RunRequest:
     quiet: bool = False
     listen: tuple[str, int] | None = None
     world: World | None = None
-    launcher: LocalLauncher | None = None
+    node: LocalNode | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
     code: Mapping[str, str] = field(default_factory=dict)
     enough: Callable[[Snapshot], str | None] = lambda _snapshot: None
@@ -163,10 +163,7 @@ def run_session(request: RunRequest) -> Result:
         spec = _job_spec(request, progress, plan, control.address)
         options = engine_options(request.address[0], control.address.key)
         endpoint = RootEndpoint(plan, options)
-        for launcher in dict.fromkeys((request.launcher, *nodes.values())):
-            if launcher is not None:
-                launcher.begin(spec)
-        pool = WorkerPool(job.distribution.max_restarts_per_minute, request.launcher, nodes)
+        pool = WorkerPool(spec, nodes, job.distribution.max_restarts_per_minute)
         stack.callback(remove_stale)  # Removes what killed workers could not remove themselves.
         stack.callback(endpoint.close)
         stack.callback(pool.close)
@@ -290,8 +287,8 @@ def _remove_lockstep_stores(run: RunDirectory) -> None:
 
 def _meet(
     request: RunRequest, control: ControlServer, signals: StopSignals, telemetry: Telemetry, stack: ExitStack
-) -> tuple[Plan, dict[int, NodeLauncher]]:
-    """Wait for all hosts, and place the roles; return the plan and the nodes by rank."""
+) -> tuple[Plan, Mapping[int, Node]]:
+    """Wait for all hosts, and place the roles; return the plan, and the node of each worker by rank."""
     job, world = request.job, request.world
     rendezvous = Rendezvous(control, signals, telemetry)
     stack.callback(rendezvous.dismiss)
@@ -299,9 +296,11 @@ def _meet(
         plan = plan_for_ranks(job, world.hosts)
         world.brief(control.address)
         return plan, dict(enumerate(rendezvous.ranks(world.hosts), start=1))
+    assert request.node is not None, "without an MPI launcher this host starts processes"
     here, missing = this_host(), job.distribution.hosts - 1
     if not missing:
-        return make_plan(job, [here]), {}
+        plan = make_plan(job, [here])
+        return plan, _node_of_each(plan, request.node, [])
     key = request.run.path / KEY_FILE
     telemetry.event(
         f"waiting for {missing} more host{'s' if missing > 1 else ''}: "
@@ -315,22 +314,26 @@ def _meet(
         actors=job.distribution.actor.num * job.distribution.groups,
     )
     joined = rendezvous.hosts(missing, here, welcome)
-    plan = make_plan(job, [here, *(launcher.node.host for launcher in joined)])
-    by_host = {launcher.node.host.name: launcher for launcher in joined}
-    return plan, {
-        process.rank: by_host[process.host] for process in plan.processes if process.host in by_host
-    }
+    plan = make_plan(job, [here, *(node.host for node in joined)])
+    return plan, _node_of_each(plan, request.node, joined)
+
+
+def _node_of_each(plan: Plan, here: LocalNode, joined: Sequence[RemoteNode]) -> dict[int, Node]:
+    """Find the node of each rank but the root's by its host."""
+    by_host: dict[str, Node] = {node.host.name: node for node in joined}
+    workers = (process for process in plan.processes if process.rank != ROOT_RANK)
+    return {process.rank: by_host.get(process.host, here) for process in workers}
 
 
 def _check_files_elsewhere(
-    request: RunRequest, plan: Plan, nodes: Mapping[int, NodeLauncher], telemetry: Telemetry
+    request: RunRequest, plan: Plan, nodes: Mapping[int, Node], telemetry: Telemetry
 ) -> None:
     """Announce the hosts whose files end with the job; ranks of an MPI launcher count as sharing directories.
 
     Raises:
         RunFailed: a host needs checkpoints that it cannot reach.
     """
-    cut_off = {launcher.node.host.name for launcher in nodes.values() if launcher.reaches_run is False}
+    cut_off = {plan.processes[rank].host for rank, node in nodes.items() if node.reaches_run is False}
     for place in files_elsewhere(plan, request.job.roles):
         if place.host not in cut_off:
             continue
@@ -363,7 +366,7 @@ def _job_spec(request: RunRequest, progress: tuple[Progress, ...], plan: Plan, r
         path=tuple(sys.path),
         production=run / PRODUCTION_FILE,
         interface=request.address[0],
-        modules={} if request.launcher is None else request.launcher.built.modules,
+        modules={} if request.node is None else request.node.built.modules,
         fresh=_wants_fresh_process(request.job),
     )
 
@@ -437,51 +440,50 @@ class Rendezvous:
         self._signals = signals
         self._event = telemetry.event
         self._show = telemetry.doing
-        self._launchers: dict[str, NodeLauncher] = {}
+        self._nodes: dict[str, RemoteNode] = {}
 
-    def hosts(self, wanted: int, here: Host, welcome: Welcome) -> list[NodeLauncher]:
+    def hosts(self, wanted: int, here: Host, welcome: Welcome) -> list[RemoteNode]:
         """Wait until ``wanted`` other hosts have joined and reported whether they reach the run directory.
 
         Raises:
             Interruption: the user does not want to wait any longer.
         """
-        while len(self._launchers) < wanted or any(
-            launcher.reaches_run is None for launcher in self._launchers.values()
-        ):
-            names = [here.name, *(launcher.node.host.name for launcher in self._launchers.values())]
+        while len(self._nodes) < wanted or any(node.reaches_run is None for node in self._nodes.values()):
+            names = [here.name, *(node.host.name for node in self._nodes.values())]
             self._show(f"{len(names)} of {wanted + 1} hosts are here: {', '.join(names)}")
             for message in self._receive():
-                if isinstance(message, Arrive) and len(self._launchers) < wanted:
+                if isinstance(message, Arrive) and len(self._nodes) < wanted:
                     self._admit(message, here, welcome)
                 elif isinstance(message, Arrive):
                     self._event(refuse_late(self._control, message))
-            for name, launcher in list(self._launchers.items()):
-                launcher.check()
-                if launcher.lost:
-                    del self._launchers[name]
-                    self._event(f"{launcher.node.host.name} has left again")
-        return list(self._launchers.values())
+            for name, node in list(self._nodes.items()):
+                node.check()
+                if node.lost:
+                    del self._nodes[name]
+                    self._event(f"{node.host.name} has left again")
+        return list(self._nodes.values())
 
-    def ranks(self, hosts: Sequence[Host]) -> list[NodeLauncher]:
+    def ranks(self, hosts: Sequence[Host]) -> list[RemoteNode]:
         """Wait until all ranks of an MPI launcher are connected; rank 0 is the root itself.
 
         Raises:
             Interruption: the user does not want to wait any longer.
         """
         names = [f"rank-{rank}" for rank in range(1, len(hosts))]
-        while missing := [name for name in names if name not in self._launchers]:
+        while missing := [name for name in names if name not in self._nodes]:
             self._show(f"waiting for {len(missing)} of {len(hosts)} ranks, such as {missing[0]}")
             for message in self._receive():
                 if isinstance(message, Arrive) and message.node in names:
                     host = hosts[1 + names.index(message.node)]
-                    node = NodeAgent(message.node, host, message.interface)
-                    self._launchers[message.node] = NodeLauncher(self._control, node, can_kill=False)
-        return [self._launchers[name] for name in names]
+                    self._nodes[message.node] = RemoteNode(
+                        self._control, message.node, host, message.interface, can_kill=False
+                    )
+        return [self._nodes[name] for name in names]
 
     def dismiss(self) -> None:
         """Dismiss the hosts that have joined."""
-        for launcher in self._launchers.values():
-            launcher.dismiss()
+        for node in self._nodes.values():
+            node.end_job()
 
     def _receive(self) -> list[FromNode]:
         self._control.wait(LOOK_EVERY_S, (self._signals.descriptor,))
@@ -490,8 +492,8 @@ class Rendezvous:
             raise Interruption
         received = [message for message in self._control.receive() if isinstance(message, FromNode)]
         for message in received:
-            if message.node in self._launchers and not isinstance(message, Arrive | Exited):
-                self._launchers[message.node].handle(message)
+            if message.node in self._nodes and not isinstance(message, Arrive | Exited):
+                self._nodes[message.node].note(message)
         return received
 
     def _admit(self, arrival: Arrive, here: Host, welcome: Welcome) -> None:
@@ -501,12 +503,11 @@ class Rendezvous:
             self._event(f"refused a host: {reason}")
             self._control.send(arrival.node, Refuse(reason=reason))
             return
-        taken = {here.name, *(launcher.node.host.name for launcher in self._launchers.values())}
+        taken = {here.name, *(node.host.name for node in self._nodes.values())}
         name, number = arrival.host, 2
         while name in taken:
             name, number = f"{arrival.host}#{number}", number + 1
-        node = NodeAgent(arrival.node, Host(name, tuple(arrival.cores)), arrival.interface)
-        self._launchers[arrival.node] = NodeLauncher(self._control, node)
-        self._control.send(arrival.node, welcome.model_copy(update={"host": node.host.name}))
-        cores = len(node.host.cores)
-        self._event(f"{node.host.name} ({node.interface}, {cores} cores) has joined")
+        host = Host(name, tuple(arrival.cores))
+        self._nodes[arrival.node] = RemoteNode(self._control, arrival.node, host, arrival.interface)
+        self._control.send(arrival.node, welcome.model_copy(update={"host": name}))
+        self._event(f"{name} ({arrival.interface}, {len(host.cores)} cores) has joined")

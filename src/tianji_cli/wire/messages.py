@@ -1,7 +1,7 @@
 """JSON messages between processes, checked on arrival; most go over the control channel.
 
-A *worker* carries roles. A *node agent* starts workers besides the root's own fork server: a host that has
-joined (any number of workers), or a rank that an MPI launcher has started (itself).
+A *worker* carries roles. A *node* starts workers: the fork server of the root's host, a host that has joined
+(any number of workers), or a rank that an MPI launcher has started (itself).
 
 Worker to root: ``register`` when its endpoint is open, ``report`` from time to time, ``finished`` when a
 role has reached its goal, ``failed`` when one raised, ``terminate`` when it was sent SIGTERM, ``stopped``
@@ -9,13 +9,16 @@ as its last word. Root to worker: ``addresses``, ``peer_lost``, ``allow``, ``ado
 When a run is traced the root sends ``trace``; workers of other hosts ask for the time (``ask_clock``,
 ``clock``), and all send their ``spans``, and ``traced`` behind them.
 
-Node agent to root: ``arrive``, ``present`` once a second, ``began``, ``wrote`` and ``exited`` for a worker.
-Root to node agent: ``welcome`` or ``refuse``, ``prepare``, ``begin`` and ``kill`` for each worker, ``ping``
-from time to time, ``dismiss``. The workers of a benchmark are nodes too: the root may ``ask``, and they
-``answer``.
+Root to node: ``prepare`` for a job, ``begin`` and perhaps ``kill`` for each worker, ``start_no_more``.
+Node to root: ``began`` and ``exited`` for each worker.
 
-A process that builds the parts of a job once writes a ``BuildReport`` to memory that it shares with the
-fork server.
+A node on another host begins with ``arrive``, which the root answers by ``welcome`` or ``refuse``; it sends
+``present`` once a second, and what a worker ``wrote``; the root sends ``ping`` from time to time, and
+``dismiss``. The workers of a benchmark are nodes too: the root may ``ask``, and they ``answer``.
+
+A fork server talks over a socket pair to the process that started it, in lines. It also answers ``build`` by
+``built``, and ``start_no_more`` by ``cleared``. The process that builds writes its ``BuildReport`` to memory
+that it shares with the fork server.
 """
 
 from __future__ import annotations
@@ -180,6 +183,10 @@ class Terminate(Message):
     rank: int
 
 
+HERE: Final = "here"
+"""Name of a fork server as a node: the process that started it knows no other one."""
+
+
 class Arrive(Message):
     """A node is there: its host's name and cores, and the address that other hosts reach it by."""
 
@@ -244,6 +251,41 @@ class Exited(Message):
     number: Natural
     exit: ProcessExit
     pages: list[PageReport] = Field(default_factory=list)
+
+
+class BuildReport(Message):
+    """Result of building the parts of a job once.
+
+    Attributes:
+        error: why the build failed; empty if it succeeded.
+        traceback: traceback of the exception, for ``--debug``.
+        imported: modules of TianJi that the build needed and the fork server had not imported: algorithms,
+            mostly.
+        modules: the user's modules that the build needed, by name.
+        init: data that a new run takes from another one; None if it begins by itself.
+        fragment_bytes: size of a fragment.
+    """
+
+    error: str = ""
+    traceback: str = ""
+    imported: tuple[str, ...] = ()
+    modules: dict[str, KeptModule] = {}
+    init: dict[str, Any] | None = None
+    fragment_bytes: int = 0
+
+
+class Built(Message):
+    """The build has ended, or could not begin."""
+
+    kind: Literal["built"] = "built"
+    report: BuildReport
+
+
+class Cleared(Message):
+    """Nothing is left of the ``number``-th job's workers, nor of the processes that they started."""
+
+    kind: Literal["cleared"] = "cleared"
+    number: Natural
 
 
 class Answer(Message):
@@ -337,11 +379,23 @@ class Refuse(Message):
     reason: str
 
 
+class Build(Message):
+    """Build environment, model and layout of a job once, in a process that ends with it."""
+
+    kind: Literal["build"] = "build"
+    job: str
+
+
 class Prepare(Message):
-    """Job spec of all workers that this node starts from now on, in JSON (``JobSpec.to_json``)."""
+    """Job spec of all workers that this node starts from now on, in JSON (``JobSpec.to_json``).
+
+    Attributes:
+        number: counts the jobs of a node; only a fork server may have several.
+    """
 
     kind: Literal["prepare"] = "prepare"
     job: str
+    number: Natural = 0
 
 
 class Begin(Message):
@@ -375,7 +429,7 @@ class Kill(Message):
 
 
 class StartNoMore(Message):
-    """Cancel the requests for workers that have not begun."""
+    """Cancel the requests for workers of this job that have not begun, and start no further ones."""
 
     kind: Literal["start_no_more"] = "start_no_more"
 
@@ -398,11 +452,18 @@ FromWorker = Register | Report | Finished | Failed | Stopped | Terminate | AskCl
 FromNode = Arrive | Present | Began | Wrote | Exited | Answer
 ToRoot = FromWorker | FromNode
 ToWorker = Addresses | PeerLost | Allow | Adopt | Trace | Clock | WindDown | Stop
-ToNode = Welcome | Refuse | Prepare | Begin | Kill | StartNoMore | Ping | Dismiss | Ask
+NodeRequest = Prepare | Begin | Kill | StartNoMore
+ToNode = NodeRequest | Welcome | Refuse | Ping | Dismiss | Ask
 FromRoot = ToWorker | ToNode
+ToForkServer = Build | Prepare | Begin | StartNoMore
+FromForkServer = Built | Began | Exited | Cleared
 
 _TO_ROOT: TypeAdapter[ToRoot] = TypeAdapter(Annotated[ToRoot, Field(discriminator="kind")])
 _FROM_ROOT: TypeAdapter[FromRoot] = TypeAdapter(Annotated[FromRoot, Field(discriminator="kind")])
+_TO_FORK_SERVER: TypeAdapter[ToForkServer] = TypeAdapter(Annotated[ToForkServer, Field(discriminator="kind")])
+_FROM_FORK_SERVER: TypeAdapter[FromForkServer] = TypeAdapter(
+    Annotated[FromForkServer, Field(discriminator="kind")]
+)
 
 
 class MalformedMessageError(Exception):
@@ -414,7 +475,7 @@ def text(raw: str) -> str:
     return raw.encode("utf-8", "backslashreplace").decode()[-MOST_TEXT:]
 
 
-def encode(message: ToRoot | FromRoot) -> bytes:
+def encode(message: ToRoot | FromRoot | ToForkServer | FromForkServer) -> bytes:
     """Write a message as JSON. Infinities and NaN in a role's report become null, which JSON can hold."""
     return message.model_dump_json().encode()
 
@@ -445,6 +506,16 @@ def decode_from_root(data: bytes) -> FromRoot:
     return _decode(_FROM_ROOT, data)
 
 
+def decode_to_fork_server(data: bytes) -> ToForkServer:
+    """Decode a message of the process that started this fork server; raises as ``decode_from_root``."""
+    return _decode(_TO_FORK_SERVER, data)
+
+
+def decode_from_fork_server(data: bytes) -> FromForkServer:
+    """Decode a message of a fork server; raises as ``decode_from_root``."""
+    return _decode(_FROM_FORK_SERVER, data)
+
+
 def _decode(adapter: TypeAdapter[T], data: bytes) -> T:
     try:
         return adapter.validate_json(data)
@@ -472,27 +543,6 @@ LAST_BYTES: Final = 500
 """Bytes at the end of a process's output that are searched for its last line."""
 MOST_PRINTED_BYTES: Final = 1 << 20
 """Maximum bytes of memory for the output of a building process, between two looks at it."""
-
-
-class BuildReport(Message):
-    """Result of building the parts of a job once.
-
-    Attributes:
-        error: why the build failed; empty if it succeeded.
-        traceback: traceback of the exception, for ``--debug``.
-        imported: modules of TianJi that the build needed and the fork server had not imported: algorithms,
-            mostly.
-        modules: the user's modules that the build needed, by name.
-        init: data that a new run takes from another one; None if it begins by itself.
-        fragment_bytes: size of a fragment.
-    """
-
-    error: str = ""
-    traceback: str = ""
-    imported: tuple[str, ...] = ()
-    modules: dict[str, KeptModule] = {}
-    init: dict[str, Any] | None = None
-    fragment_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from tianji_cli.errors import RunFailed
 from tianji_cli.files.directories import temporary_directory
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.files.traces import TracePlace, asked_for
-from tianji_cli.launch.local import LocalLauncher
+from tianji_cli.launch.node import LocalNode
 from tianji_cli.plan.plan import make_plan
 from tianji_cli.root.session import RunRequest, build_spec, run_session
 from tianji_cli.runs.timeline.timeline import Timeline, read_timeline
@@ -82,10 +82,10 @@ class Trainer:
         self._overrides = (*overrides, *TO_MEASURE, *_in_place_of_mpi(load_config(config, overrides)))
         with ExitStack() as stack:
             self._place = stack.enter_context(temporary_directory())
-            self._launcher = stack.enter_context(LocalLauncher())
+            self._node = stack.enter_context(LocalNode())
             job = self._load(())
-            self._launcher.build_once(build_spec(job, make_plan(job), self._place), say)
-            self.fragment_bytes = self._launcher.built.fragment_bytes
+            self._node.build_once(build_spec(job, make_plan(job), self._place), say)
+            self.fragment_bytes = self._node.built.fragment_bytes
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -110,7 +110,7 @@ class Trainer:
         run = RunDirectory.create(job.experiment.name, self._place)
         with ExitStack() as stack:
             window = _Window(run, seconds, stack if traced else None)
-            request = RunRequest(job, run, quiet=True, launcher=self._launcher, enough=window.note)
+            request = RunRequest(job, run, quiet=True, node=self._node, enough=window.note)
             summary = run_session(request).summary
             if summary.status == "stopped":
                 raise Interruption

@@ -16,10 +16,14 @@ from tianji_cli.wire.messages import (
     Ask,
     AskClock,
     Began,
+    BuildReport,
+    Built,
+    Cleared,
     Clock,
     Exited,
     Failed,
     Finished,
+    FromForkServer,
     FromRoot,
     FromWorker,
     MalformedMessageError,
@@ -31,11 +35,14 @@ from tianji_cli.wire.messages import (
     SpansOf,
     Stop,
     Stopped,
+    ToForkServer,
     ToRoot,
     Trace,
     Traced,
     WindDown,
+    decode_from_fork_server,
     decode_from_root,
+    decode_to_fork_server,
     decode_to_root,
     encode,
 )
@@ -126,6 +133,15 @@ from_root = st.one_of(
 )
 
 
+from_fork_server = st.one_of(
+    st.builds(Built, kind=st.just("built"), report=st.builds(BuildReport, init=st.none() | plain_data)),
+    st.from_type(Began),
+    st.from_type(Cleared),
+    st.builds(Exited, kind=st.just("exited"), pages=st.just([])),
+)
+to_fork_server = st.one_of(*map(st.from_type, typing.get_args(ToForkServer)))
+
+
 @given(to_root)
 def test_what_the_root_is_told_arrives_as_it_was_said(message: ToRoot) -> None:
     assert decode_to_root(encode(message), RANKS) == message
@@ -134,6 +150,22 @@ def test_what_the_root_is_told_arrives_as_it_was_said(message: ToRoot) -> None:
 @given(from_root)
 def test_what_the_root_says_arrives_as_it_was_said(message: FromRoot) -> None:
     assert decode_from_root(encode(message)) == message
+
+
+@given(to_fork_server)
+def test_requests_to_a_fork_server_arrive_as_they_were_sent_on_a_line_of_their_own(
+    message: ToForkServer,
+) -> None:
+    assert b"\n" not in encode(message)
+    assert decode_to_fork_server(encode(message)) == message
+
+
+@given(from_fork_server)
+def test_news_of_a_fork_server_arrive_as_they_were_sent_on_a_line_of_their_own(
+    message: FromForkServer,
+) -> None:
+    assert b"\n" not in encode(message)
+    assert decode_from_fork_server(encode(message)) == message
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])

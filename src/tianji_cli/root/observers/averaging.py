@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tianji_cli.launch.local import WorkerProcess
+from tianji_cli.launch.pool import WorkerProcess
 from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
 from tianji_cli.plan.plan import ROOT_RANK
 from tianji_cli.root.observers.observer import Observer

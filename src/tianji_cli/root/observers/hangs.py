@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from tianji_cli.launch.local import WorkerProcess
+from tianji_cli.launch.pool import WorkerProcess
 from tianji_cli.plan.plan import EXAMINER
 from tianji_cli.root.observers.observer import Observer
 from tianji_cli.root.running_job import Phase, RunningJob

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tianji_cli.launch.local import WorkerProcess
+from tianji_cli.launch.pool import WorkerProcess
 from tianji_cli.telemetry.snapshot import Snapshot
 from tianji_cli.wire.messages import ToRoot
 

@@ -14,7 +14,7 @@ from typing import Final
 from tianji_cli.errors import describe
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.files.traces import TracedProcess, TracePlace, TraceResult, take_request
-from tianji_cli.launch.local import WorkerProcess
+from tianji_cli.launch.pool import WorkerProcess
 from tianji_cli.plan.plan import PlannedProcess
 from tianji_cli.root.observers.observer import Observer
 from tianji_cli.root.running_job import Phase, RunningJob
