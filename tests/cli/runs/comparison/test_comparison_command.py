@@ -482,7 +482,7 @@ def test_what_is_no_run_is_refused(place: Path, tmp_path: Path, capsys: Capture)
     ("file", "content", "said"),
     [
         ("config.toml", "[experiment", "config.toml: TOMLDecodeError"),
-        ("metrics.jsonl", "{}\n", "line 1: not a JSON object of a run's (elapsed_s: Field required)"),
+        ("metrics.jsonl", "{}\n", "line 1: not a JSON object of a run's (wall_s: Field required)"),
         ("metrics.jsonl", "no\n", "line 1: not a JSON object"),
         ("summary.json", "{", "no summary that this version"),
     ],
