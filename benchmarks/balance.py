@@ -39,7 +39,7 @@ def windows(rows: Sequence[Row]) -> list[float]:
     ratios = []
     last = 0
     for first in rows:
-        while last < len(rows) and rows[last]["elapsed_s"] - first["elapsed_s"] < WINDOW_S:
+        while last < len(rows) and rows[last]["wall_s"] - first["wall_s"] < WINDOW_S:
             last += 1
         if last == len(rows):
             break
@@ -50,7 +50,7 @@ def windows(rows: Sequence[Row]) -> list[float]:
 
 def rate(rows: Sequence[Row], key: str) -> float:
     """Mean growth of a value a second over the rows."""
-    return float((rows[-1][key] - rows[0][key]) / (rows[-1]["elapsed_s"] - rows[0]["elapsed_s"]))
+    return float((rows[-1][key] - rows[0][key]) / (rows[-1]["wall_s"] - rows[0]["wall_s"]))
 
 
 def busy(rows: Sequence[Row], *roles: str) -> float:
@@ -65,7 +65,7 @@ def busy(rows: Sequence[Row], *roles: str) -> float:
 
 def describe(case: str, rows: Sequence[Row]) -> Row:
     """Make a row of the table; exits if the run is shorter than a window."""
-    ratios, target = windows(rows), rows[-1]["replay_ratio_target"]
+    ratios, target = windows(rows), rows[-1]["replay_ratio.target"]
     if not ratios:
         raise SystemExit(f"{case}: too short for a window of {WINDOW_S:g} s; --seconds would help")
     return {

@@ -32,7 +32,7 @@ class Run:
     """Results of a run, or of a running one so far; each access reads the files anew.
 
         run = tianji.Run("ppo_cartpole")              # the newest of that name
-        run.metrics["mean_100"]
+        run.metrics["returns.mean_100"]
 
     Args:
         run: a path, ``name/n``, or ``name`` for its newest run.

@@ -287,7 +287,7 @@ def read_learned(run: RunDirectory, seed: int, *, threshold: float) -> Training:
 SETTLES: Final = 0.25
 """Share of a training's time after its first update that its throughput leaves out: the pipeline has to fill
 first, as in a longer training."""
-COUNTED: Final = ("elapsed_s", "train_s", "env_steps", "produced", "consumed")
+COUNTED: Final = ("wall_s", "train_s", "env_steps", "produced", "consumed")
 """Columns of a metrics row whose growth gives the rates."""
 
 
@@ -302,14 +302,14 @@ def settled_rates(rows: Sequence[Mapping[str, Any]], run: RunDirectory) -> tuple
     """
     training = [row for row in rows if 0 < row["updates"] < rows[-1]["updates"]]
     if training:
-        began, ended = training[0]["elapsed_s"], training[-1]["elapsed_s"]
-        training = [row for row in training if row["elapsed_s"] >= began + SETTLES * (ended - began)]
+        began, ended = training[0]["wall_s"], training[-1]["wall_s"]
+        training = [row for row in training if row["wall_s"] >= began + SETTLES * (ended - began)]
     if len(training) < 2 or training[-1]["env_steps"] == training[0]["env_steps"]:
         raise RunFailed(f"{run.path} was over before its throughput could be told; --seconds gives it longer")
     grown = {name: training[-1][name] - training[0][name] for name in COUNTED}
     # Steps made and uses grow all the time, and are as old as the row, or a report. Receptions are counted
     # together with ``train_s``, which stands still between two of them.
-    seconds = grown["elapsed_s"]
+    seconds = grown["wall_s"]
     return grown["produced"] / seconds, grown["env_steps"] / grown["train_s"], grown["consumed"] / seconds
 
 

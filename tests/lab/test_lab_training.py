@@ -51,7 +51,7 @@ def interrupt(_number: int, _frame: object) -> None:
 
 
 ROWS = [
-    {"elapsed_s": train_s, "train_s": train_s, "env_steps": received, "updates": 0}
+    {"wall_s": train_s, "train_s": train_s, "env_steps": received, "updates": 0}
     | {"produced": received + 50, "mean_100": mean_100}
     for train_s, received, mean_100 in (
         *((0.0, 0, None), (1.0, 1000, None), (2.0, 2000, 100.0)),

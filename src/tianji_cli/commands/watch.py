@@ -138,7 +138,7 @@ class _Screen(contextlib.AbstractContextManager["_Screen"]):
             if isinstance(row, EvaluationRow):
                 self._display.remember_evaluation(row.env_steps, row.mean)
                 continue
-            if self.newest is not None and row.elapsed_s < self.newest.elapsed_s:
+            if self.newest is not None and row.wall_s < self.newest.wall_s:
                 self._begin_session()
             self._display.remember(row.env_steps, row.mean_100)
             self.newest = newest = row

@@ -222,7 +222,7 @@ class Overview:
     def _evaluation_row(self, one: Examined) -> dict[str, Any]:
         of_it = asdict(one.evaluation).items()
         known = {name: value for name, value in of_it if value is not None or name not in OF_SOME}
-        times = {"elapsed_s": self.elapsed_s, "train_s": self._learner().train_s}
+        times = {"wall_s": self.elapsed_s, "train_s": self._learner().train_s}
         whose = {"env_steps": one.env_steps, "version": one.version, "group": one.group}
         row = {"kind": EVALUATION, **times, **whose, **known, "is_best": one.is_best}
         return {name: finite(value) for name, value in row.items()}
@@ -299,7 +299,7 @@ class Overview:
             "evaluation": None if state.evaluated is None else state.evaluated.mean,
         }
         return Snapshot(
-            **vars(replace(state, produced=self.earlier_env_steps + made, evaluating=self.evaluating)),
+            **vars(replace(state, evaluating=self.evaluating)),
             roles=role_states(self._plan, self.workers, elapsed_s, self._work.window_began(elapsed_s)),
             stop=self._forecast.update(train_s, values),
         )

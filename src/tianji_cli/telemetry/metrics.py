@@ -21,17 +21,25 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from itertools import count
-from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from tianji_cli.errors import TianjiError, one_line, os_errors_as, printable
 from tianji_cli.files.regular import open_regular, parse_json, read_json
 from tianji_cli.files.rundir import RunDirectory, RunDirectoryError
-from tianji_cli.telemetry.snapshot import METRICS, SPREADS, SUMMARY_SCHEMA, Snapshot, Summary, read_back
+from tianji_cli.telemetry.snapshot import (
+    METRICS,
+    SPREADS,
+    SUMMARY_SCHEMA,
+    Snapshot,
+    Summary,
+    read_back,
+    summary_with_paths,
+    with_paths,
+)
 
 
 class InUseError(TianjiError):
@@ -214,18 +222,20 @@ class EventFile:
 def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
     """Yield the known numbers of a snapshot as (TensorBoard tag, value)."""
     for metric in METRICS:
-        if metric.tag.startswith("replay/") and snapshot.buffer.replay is None:
+        if metric.path == "stale_priorities" and snapshot.buffer.replay is None:
             continue
-        value = metric.value(snapshot) if metric.tag else None
+        value, tag = metric.value(snapshot) if metric.charted else None, metric.path.replace(".", "/")
         if is_dataclass(value):
             value = vars(value)
+        elif isinstance(value, tuple):
+            value = dict(enumerate(value))
         if isinstance(value, Mapping):
-            yield from ((f"{metric.tag}/{name}", one) for name, one in value.items())
+            yield from ((f"{tag}/{name}", one) for name, one in value.items())
         elif value is not None:
-            yield metric.tag, value
+            yield tag, value
     for group in snapshot.by_group:
         if group.mean_100 is not None:
-            yield f"return/mean_100_of_group_{group.group}", group.mean_100
+            yield f"by_group/{group.group}/mean_100", group.mean_100
     for kind in dict.fromkeys(role.role for role in snapshot.roles):
         busy = [role.busy for role in snapshot.roles if role.role == kind and role.busy is not None]
         if busy:
@@ -235,7 +245,7 @@ def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
 def evaluation_scalars(row: Mapping[str, Any]) -> dict[str, float]:
     """Return the known numbers of an evaluation made during training, by TensorBoard tag."""
     names = ("mean", "std", "win_rate", "length")
-    return {f"evaluation/{name}": row[name] for name in names if row.get(name) is not None}
+    return {f"evaluated/{name}": row[name] for name in names if row.get(name) is not None}
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -369,7 +379,7 @@ def read_history(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]
 def _parsed_lines(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in whole_lines(path, MOST_METRICS_BYTES):
         try:
-            row = parse_json(line)
+            row = with_paths(parse_json(line))
             of_evaluation = isinstance(row, dict) and row.get("kind") == EVALUATION
             (EvaluationRow if of_evaluation else Row).model_validate(row)
         except ValueError as cause:
@@ -439,7 +449,7 @@ class Row(BaseModel):
     """A row of ``metrics.jsonl``: the fields that readers need, and all others unchecked.
 
     Attributes:
-        elapsed_s: seconds since the start of its session.
+        wall_s: seconds since the start of its session.
         env_steps: environment steps so far, over all sessions.
         updates: gradient updates so far, likewise.
         busy: busy share of each role in the last interval, by the role's name.
@@ -452,11 +462,11 @@ class Row(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    elapsed_s: float
+    wall_s: float
     env_steps: int = 0
     updates: int
-    mean_100: float | None
-    best_mean_100: float | None = None
+    mean_100: float | None = Field(alias="returns.mean_100")
+    best_mean_100: float | None = Field(None, alias="returns.best_mean_100")
     busy: dict[str, float | None] = {}
     memory: dict[str, int | None] = {}
     stop: dict[str, float] = {}
@@ -486,7 +496,7 @@ class Row(BaseModel):
         states = [
             {**role, "busy": self.busy.get(name), "memory": self.memory.get(name)} for name, role in by_name
         ]
-        values = read_back(self.model_dump(), attrgetter("row"))
+        values = read_back(self.model_dump(by_alias=True))
         return _SNAPSHOT.validate_python(_printable(values | {"stop": stop, "roles": states}))
 
 
@@ -550,15 +560,14 @@ def read_summary(path: Path) -> Summary | None:
     """
     try:
         document = _printable(read_json(path))
-        if (schema := document["schema"]) != SUMMARY_SCHEMA:
+        if (schema := document["schema"]) not in {1, SUMMARY_SCHEMA}:
             raise TianjiError(f"{path} is of schema {schema}: this version of tianji reads {SUMMARY_SCHEMA}")
+        document = summary_with_paths(document)
         for key in SPREADS:
             if not any(value is not None for value in (document.get(key) or {}).values()):
                 document[key] = None
-        values = read_back(document, attrgetter("summary"))
+        values = read_back(document) | {"session": document["session"]["number"]}
         values["learner"]["time_to"] = document["time_to"]
-        if document.get("frames") and document["env_steps"]:
-            values["frames_per_step"] = document["frames"] // document["env_steps"]
         return _SUMMARY.validate_python(document | values)
     except FileNotFoundError:
         return None
@@ -583,7 +592,7 @@ class EvaluationRow(BaseModel):
 def parsed_row(line: bytes) -> Row | None:
     """Parse the row of a snapshot; None if the line is none."""
     try:
-        return Row.model_validate(parse_json(line))
+        return Row.model_validate(with_paths(parse_json(line)))
     except ValueError:
         return None
 

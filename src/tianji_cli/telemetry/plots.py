@@ -76,12 +76,12 @@ def drawings(
             share of roles, and the replay ratio of rollouts, which are used as often as the config asks.
     """
     started = [row for row in rows if row["env_steps"] > 0]
-    returns = [row for row in started if row["mean_100"] is not None]
-    won = [row for row in started if WINS in row]
-    lags = [row for row in started if row["lag"] is not None]
+    returns = [row for row in started if row["returns.mean_100"] is not None]
+    won = [row for row in started if f"returns.{WINS}" in row]
+    lags = [row for row in started if row["staleness"] is not None]
     # Rows of an earlier version, which a resumed run goes on with, have no ages.
-    ages = [row for row in started if row.get("age") is not None]
-    ratios = ages or [row for row in started if more and row.get("replay_ratio_actual") is not None]
+    ages = [row for row in started if row.get("sample_age") is not None]
+    ratios = ages or [row for row in started if more and row.get("replay_ratio.actual") is not None]
     found: dict[str, Drawing] = {}
     for over, name in ((_steps, "steps"), (_time, "time")):
         if returns:
@@ -92,15 +92,17 @@ def drawings(
         found["throughput"] = partial(_draw_throughput, trained)
     if lags:
         versions = MaxNLocator(integer=True)
-        found["policy_lag"] = partial(_draw_spread, lags, "lag", "Policy lag (versions)", versions)
+        found["policy_lag"] = partial(_draw_spread, lags, "staleness", "Policy lag (versions)", versions)
     if ages:
-        found["sample_age"] = partial(_draw_spread, ages, "age", "Sample age (env steps)", None)
+        found["sample_age"] = partial(_draw_spread, ages, "sample_age", "Sample age (env steps)", None)
     if ratios:
         found["replay_ratio"] = partial(_draw_ratio, ratios)
     if more:
-        lengths = [row for row in started if row.get("mean_length") is not None]
+        lengths = [row for row in started if row.get("returns.mean_length") is not None]
         if lengths:
-            found["episode_length"] = partial(_draw_one, lengths, "mean_length", "Steps of an episode")
+            found["episode_length"] = partial(
+                _draw_one, lengths, "returns.mean_length", "Steps of an episode"
+            )
         names = dict.fromkeys(name for row in started for name in row.get("losses") or ())
         for name in list(names)[:MOST_LOSSES]:
             key = f"{LOSS}{name}"
@@ -141,7 +143,7 @@ def _draw_return(
         axes.plot(x, _returns_of(group, rows), color=GREY, linewidth=0.6, label=label)
     axes.plot(
         x,
-        _values(rows, "mean_100"),
+        _values(rows, "returns.mean_100"),
         color=BLUE,
         marker=_marker(rows),
         label="all groups" if groups else "training" if played else None,
@@ -163,7 +165,7 @@ def _draw_one(rows: Rows, column: str, label: str, axes: Axes) -> None:
 
 
 def _draw_wins(rows: Rows, over: Across, axes: Axes) -> None:
-    axes.plot(over(axes, rows), _values(rows, WINS), color=BLUE, marker=_marker(rows))
+    axes.plot(over(axes, rows), _values(rows, f"returns.{WINS}"), color=BLUE, marker=_marker(rows))
     _draw_target(axes, rows[-1]["stop"].get(WINS), "stops at")
     if axes.get_legend_handles_labels()[1]:
         _legend_above(axes)
@@ -174,7 +176,7 @@ def _draw_wins(rows: Rows, over: Across, axes: Axes) -> None:
 def _draw_throughput(rows: Rows, axes: Axes) -> None:
     x = _time(axes, rows)
     # A resumed run that failed before its learner reported ends with rows that have no ratio.
-    ratio = next((row["replay_ratio_target"] for row in reversed(rows) if row["replay_ratio_target"]), 1.0)
+    ratio = next((row["replay_ratio.target"] for row in reversed(rows) if row["replay_ratio.target"]), 1.0)
     # Divided by the replay ratio, consumption lies on production when the two are in balance (Eq. 4).
     lines = (
         ("produced", _values(rows, "produced_per_s"), BLUE, "-"),
@@ -208,8 +210,8 @@ def _draw_spread(rows: Rows, column: str, label: str, ticks: MaxNLocator | None,
 
 def _draw_ratio(rows: Rows, axes: Axes) -> None:
     x = _time(axes, rows)
-    axes.plot(x, _values(rows, "replay_ratio_actual"), color=BLUE, marker=_marker(rows), label="actual")
-    _draw_target(axes, rows[-1]["replay_ratio_target"], "target")
+    axes.plot(x, _values(rows, "replay_ratio.actual"), color=BLUE, marker=_marker(rows), label="actual")
+    _draw_target(axes, rows[-1]["replay_ratio.target"], "target")
     axes.set_ylabel("Uses of each sample")
     _finish_from_zero(axes)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
 
 from tianji_cli.errors import one_line
 from tianji_cli.files.directories import is_occupied
@@ -185,6 +185,10 @@ class _Returns(BaseModel):
     best_mean_100: float | None = None
 
 
+SESSION: Final = AliasChoices(AliasPath("session", "number"), "session")
+"""Places of a session's number in a summary: ``session.number``, or ``session`` in version 0.1."""
+
+
 class _Result(BaseModel):
     """A summary: the fields that tell how a run ended."""
 
@@ -192,7 +196,7 @@ class _Result(BaseModel):
     reason: str
     env_steps: int
     updates: int
-    session: int | None = None
+    session: int | None = Field(None, validation_alias=SESSION)
     returns: _Returns
 
 

@@ -9,9 +9,8 @@ terminals.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass, field, fields, is_dataclass
-from operator import attrgetter
 from typing import Any, Final, Literal, Self
 
 from tianji_cli.quantities import (
@@ -37,7 +36,7 @@ from tianji_cli.wire.reports import (
     Number,
 )
 
-SUMMARY_SCHEMA: Final = 1
+SUMMARY_SCHEMA: Final = 2
 """Schema number of ``summary.json``; it changes when a key changes its meaning or goes away."""
 
 Status = Literal["finished", "stopped", "failed"]
@@ -102,11 +101,6 @@ class Averaging:
     missed: tuple[int, ...]
     lost: tuple[int, ...] = ()
 
-    @property
-    def all_missed(self) -> int:
-        """Missed rounds, summed over the groups."""
-        return sum(self.missed)
-
     def __str__(self) -> str:
         """Return the text for displays: ``12 rounds; group 1 missed 3; group 2 is lost``."""
         words = [f"{self.rounds} round{'' if self.rounds == 1 else 's'}"]
@@ -158,28 +152,25 @@ class PopulationStanding:
         rounds: number of comparisons, over all sessions.
         metric: name of the score.
         members: all members, in the order of their groups.
+        takeovers: number of takeovers by all members, over all sessions.
         best: group of the member with the highest score; None before any member has one.
+        best_score: that score; None likewise.
     """
 
     rounds: int
     metric: str
     members: tuple[MemberStanding, ...]
+    takeovers: int = field(init=False)
     best: int | None = field(init=False)
+    best_score: float | None = field(init=False)
 
     def __post_init__(self) -> None:
-        """Set ``best``."""
+        """Set what follows from the members."""
         scores = {one.group: one.score for one in self.members if one.score is not None}
-        object.__setattr__(self, "best", max(scores, key=lambda group: scores[group], default=None))
-
-    @property
-    def takeovers(self) -> int:
-        """Number of takeovers by all members, over all sessions."""
-        return sum(one.takeovers for one in self.members)
-
-    @property
-    def best_score(self) -> float | None:
-        """Score of the best member; None before any member has one."""
-        return next((one.score for one in self.members if one.group == self.best), None)
+        best = max(scores, key=lambda group: scores[group], default=None)
+        object.__setattr__(self, "takeovers", sum(one.takeovers for one in self.members))
+        object.__setattr__(self, "best", best)
+        object.__setattr__(self, "best_score", None if best is None else scores[best])
 
     def __str__(self) -> str:
         """Return the text for displays.
@@ -320,7 +311,7 @@ class Snapshot(JobState):
 
     def metrics(self) -> dict[str, Any]:
         """Return one row of ``metrics.jsonl``, without fields of roles that seldom change; fit for JSON."""
-        row = dict(_known(self, attrgetter("row")))
+        row = dict(_known(self, {"both", "rows"}))
         row["busy"] = {role.name: role.busy for role in self.roles}
         row["memory"] = {role.name: role.memory for role in self.roles}
         row["restarts"] = sum(role.restarts for role in self.roles)
@@ -402,9 +393,7 @@ class Summary(JobState):
                 del document["evaluation"][optional]
         if self.init is None:
             del document["init"]
-        for place, value in _known(self, attrgetter("summary")):
-            table, _, key = place.rpartition(".")
-            (document.setdefault(table, {}) if table else document)[key] = value
+        document |= as_tables([("session.number", document.pop("session")), *_known(self, {"both"})])
         document["time_to"] = {
             exact(threshold): finite(seconds) for threshold, seconds in self.learner.time_to.items()
         }
@@ -439,14 +428,13 @@ def _for_json(value: Any) -> Any:
     return finite(value)
 
 
-def _known(state: JobState, place: Callable[[Metric], str]) -> Iterator[tuple[str, Any]]:
-    """Yield keys and values for a row or a summary, fit for JSON."""
+def _known(state: JobState, files: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Yield paths and values of the metrics that some files have, fit for JSON."""
     for metric in METRICS:
-        key = place(metric)
-        if key:
+        if metric.written in files:
             value = metric.value(state)
             if value is not None or not metric.if_known:
-                yield key, _for_json(value)
+                yield metric.path, _for_json(value)
 
 
 Line = tuple[str, Callable[[Any], str | None]]
@@ -455,24 +443,27 @@ Line = tuple[str, Callable[[Any], str | None]]
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A number of a job, or a small record of numbers, and every place that shows it.
+    """A number of a job, or a small record of numbers: its path, and the places that show it.
+
+    It has its path in rows, in the summary, in plain lines, in TensorBoard (with slashes) and in trackers.
 
     Attributes:
+        path: ``key``, or ``table.key`` of a table in ``summary.json``; no path has two meanings.
         of: path to the value in a ``JobState``: names of attributes, joined by dots.
-        row: key in a row of ``metrics.jsonl``; empty if rows do not have it.
-        summary: key in ``summary.json``, ``table.key`` in a table; empty if the summary does not have it.
-        tag: tag of the scalar in TensorBoard; for a record, the prefix of the name of each number.
-        plain: pair in a plain line, with a format for the value.
+        written: files that have it: rows of ``metrics.jsonl`` and ``summary.json``, rows alone, or none
+            where it is a part of a record that they have.
+        plain: format of the value in plain lines; empty if they do not have it.
+        charted: TensorBoard and trackers have it, of a record each number.
         live: line in the live display.
         result: line in the result on stdout.
         if_known: rows and summary leave the number out while it is None.
     """
 
-    of: str
-    row: str = ""
-    summary: str = ""
-    tag: str = ""
+    path: str
+    of: str = ""
+    written: Literal["both", "rows", "neither"] = "both"
     plain: str = ""
+    charted: bool = False
     live: Line | None = None
     result: Line | None = None
     if_known: bool = False
@@ -480,7 +471,7 @@ class Metric:
     def value(self, state: JobState) -> Any:
         """Return the metric's value; None if the value, or a record that contains it, is unknown."""
         value: Any = state
-        for name in self.of.split("."):
+        for name in (self.of or self.path).split("."):
             value = None if value is None else getattr(value, name)
         return value
 
@@ -600,74 +591,66 @@ GROUPS: Final[Line] = ("groups", lambda state: "; ".join(map(_group, state.by_gr
 
 # fmt: off
 OF_EPISODES: Final = (
-    Metric(of="elapsed_s", row="elapsed_s", summary="wall_s"),
-    Metric(of="learner.train_s", row="train_s", summary="train_s"),
-    Metric(of="learner.env_steps", row="env_steps", summary="env_steps", plain="env_steps={}"),
-    Metric(of="learner.episodes", row="episodes", summary="returns.episodes", tag="return/episodes"),
-    Metric(of="learner.mean_100", row="mean_100", summary="returns.mean_100", tag="return/mean_100",
-           plain="mean_100={:.6g}"),
-    Metric(of="learner.best_mean_100", row="best_mean_100", summary="returns.best_mean_100"),
-    Metric(of="learner.mean_length", row="mean_length", summary="returns.mean_length",
-           tag="episodes/mean_length", if_known=True),
-    Metric(of="learner.win_rate", row="win_rate", summary="returns.win_rate", tag="episodes/win_rate",
-           plain="win_rate={:.6g}", live=("win rate", _win_rate), result=("win rate", _win_rate),
-           if_known=True),
-    Metric(of="learner.metrics", row="metrics", summary="returns.metrics", tag="episodes",
-           live=("metrics", _metrics), result=("metrics", _metrics), if_known=True),
-    Metric(of="learner.episodes_in_mean", row="episodes_in_mean", summary="returns.episodes_in_mean"),
-    Metric(of="evaluated", row="evaluated", summary="evaluated", live=EVALUATIONS, result=EVALUATIONS,
-           if_known=True),
-    Metric(of="evaluated.mean", plain="evaluated={:.6g}"),
-    Metric(of="evaluating", row="evaluating", plain="evaluating={}"),
+    Metric(path="wall_s", of="elapsed_s"),
+    Metric(path="train_s", of="learner.train_s"),
+    Metric(path="env_steps", of="learner.env_steps", plain="{}"),
+    Metric(path="returns.episodes", of="learner.episodes", charted=True),
+    Metric(path="returns.mean_100", of="learner.mean_100", plain="{:.6g}", charted=True),
+    Metric(path="returns.best_mean_100", of="learner.best_mean_100"),
+    Metric(path="returns.mean_length", of="learner.mean_length", charted=True, if_known=True),
+    Metric(path="returns.win_rate", of="learner.win_rate", plain="{:.6g}", charted=True, if_known=True,
+           live=("win rate", _win_rate), result=("win rate", _win_rate)),
+    Metric(path="returns.metrics", of="learner.metrics", charted=True, if_known=True,
+           live=("metrics", _metrics), result=("metrics", _metrics)),
+    Metric(path="returns.episodes_in_mean", of="learner.episodes_in_mean"),
+    Metric(path="evaluated", live=EVALUATIONS, result=EVALUATIONS, if_known=True),
+    Metric(path="evaluated.mean", written="neither", plain="{:.6g}"),
+    Metric(path="evaluating", written="rows", plain="{}"),
 )
 OF_PACE: Final = (
-    Metric(of="learner.updates", row="updates", summary="updates", tag="learner/updates",
-           live=("steps", _steps), result=("trained", _trained)),
-    Metric(of="learner.version", row="version", tag="learner/version"),
-    Metric(of="produced", row="produced", summary="produced"),
-    Metric(of="learner.consumed", row="consumed"),
-    Metric(of="learner.session_consumed", summary="consumed"),
-    Metric(of="produced_per_s", row="produced_per_s", summary="produced_per_s", tag="rate/produced_per_s",
-           plain="produced_per_s={:.0f}", live=("rates", _rates), result=("rates", _rates)),
-    Metric(of="received_per_s", row="received_per_s", summary="received_per_s", tag="rate/received_per_s"),
-    Metric(of="consumed_per_s", row="consumed_per_s", summary="consumed_per_s", tag="rate/consumed_per_s",
-           plain="consumed_per_s={:.0f}"),
-    Metric(of="eta_s", row="eta_s", plain="eta_s={:.0f}"),
-    Metric(of="frames_per_step", row="frames_per_step"),
-    Metric(of="frames", row="frames", summary="frames"),
-    Metric(of="frames_per_s", row="frames_per_s", summary="frames_per_s"),
-    Metric(of="bottleneck", row="bottleneck", summary="bottleneck", plain="bottleneck={.kind}",
-           live=("bottleneck", _bottleneck), result=("bottleneck", _bottleneck)),
-    Metric(of="learner.rho", row="replay_ratio_target", summary="replay_ratio.target",
-           tag="replay_ratio/target", live=("replay", _fill_and_ratio), result=("replay ratio", _ratio)),
-    Metric(of="replay_ratio", row="replay_ratio_actual", summary="replay_ratio.actual",
-           tag="replay_ratio/actual"),
+    Metric(path="updates", of="learner.updates", charted=True, live=("steps", _steps),
+           result=("trained", _trained)),
+    Metric(path="version", of="learner.version", charted=True),
+    Metric(path="produced"),
+    Metric(path="consumed", of="learner.consumed"),
+    Metric(path="session.consumed", of="learner.session_consumed"),
+    Metric(path="produced_per_s", plain="{:.0f}", charted=True, live=("rates", _rates),
+           result=("rates", _rates)),
+    Metric(path="received_per_s", charted=True),
+    Metric(path="consumed_per_s", plain="{:.0f}", charted=True),
+    Metric(path="eta_s", written="rows", plain="{:.0f}"),
+    Metric(path="frames_per_step"),
+    Metric(path="frames"),
+    Metric(path="frames_per_s"),
+    Metric(path="bottleneck", live=("bottleneck", _bottleneck), result=("bottleneck", _bottleneck)),
+    Metric(path="bottleneck.kind", written="neither", plain="{}"),
+    Metric(path="replay_ratio.target", of="learner.rho", charted=True, live=("replay", _fill_and_ratio),
+           result=("replay ratio", _ratio)),
+    Metric(path="replay_ratio.actual", of="replay_ratio", charted=True),
 )
 OF_A_REPLAY: Final = (
-    Metric(of="buffer.replay", row="replay", summary="replay", result=("replay", _fill_and_p)),
-    Metric(of="buffer.replay.size", tag="replay/size"),
-    Metric(of="staleness_p", row="staleness_p", summary="staleness_p"),
-    Metric(of="learner.age", row="age", summary="sample_age", tag="sample_age", live=AGE, result=AGE),
-    Metric(of="buffer.uses", row="uses", summary="uses", tag="sample_uses", live=USES,
-           result=USES),
-    Metric(of="buffer.stale_priorities", row="stale_priorities", summary="stale_priorities",
-           tag="replay/stale_priorities", live=("priorities", _late), result=("priorities", _late_in_all)),
-    Metric(of="buffer.steps_given_up", row="steps_given_up", summary="steps_given_up",
-           tag="replay/steps_given_up", live=("given up", _given_up), if_known=True),
+    Metric(path="replay", of="buffer.replay", result=("replay", _fill_and_p)),
+    Metric(path="replay.size", of="buffer.replay.size", written="neither", charted=True),
+    Metric(path="staleness_p"),
+    Metric(path="sample_age", of="learner.age", charted=True, live=AGE, result=AGE),
+    Metric(path="uses", of="buffer.uses", charted=True, live=USES, result=USES),
+    Metric(path="stale_priorities", of="buffer.stale_priorities", charted=True, live=("priorities", _late),
+           result=("priorities", _late_in_all)),
+    Metric(path="steps_given_up", of="buffer.steps_given_up", charted=True, live=("given up", _given_up),
+           if_known=True),
 )
 OF_VERSIONS: Final = (
-    Metric(of="learner.lag", row="lag", summary="staleness", tag="policy_lag", plain="lag_mean={.mean:.3g}",
-           live=LAG, result=LAG),
-    Metric(of="averaging", row="averaging", summary="averaging", live=AVERAGING, result=AVERAGING),
-    Metric(of="averaging.rounds", tag="averaging/rounds"),
-    Metric(of="averaging.all_missed", tag="averaging/missed"),
-    Metric(of="population", row="population", summary="population", live=POPULATION, result=POPULATION,
-           if_known=True),
-    Metric(of="population.best_score", tag="population/best"),
-    Metric(of="population.takeovers", tag="population/takeovers"),
-    Metric(of="by_group", row="by_group", summary="by_group", result=GROUPS),
-    Metric(of="extra", row="extra", summary="extra"),
-    Metric(of="learner.losses", row="losses", tag="loss", live=("losses", _losses)),
+    Metric(path="staleness", of="learner.lag", charted=True, live=LAG, result=LAG),
+    Metric(path="staleness.mean", of="learner.lag.mean", written="neither", plain="{:.3g}"),
+    Metric(path="averaging", live=AVERAGING, result=AVERAGING),
+    Metric(path="averaging.rounds", written="neither", charted=True),
+    Metric(path="averaging.missed", written="neither", charted=True),
+    Metric(path="population", live=POPULATION, result=POPULATION, if_known=True),
+    Metric(path="population.best_score", written="neither", charted=True),
+    Metric(path="population.takeovers", written="neither", charted=True),
+    Metric(path="by_group", result=GROUPS),
+    Metric(path="extra"),
+    Metric(path="losses", of="learner.losses", charted=True, live=("losses", _losses)),
 )
 # fmt: on
 METRICS: Final = (*OF_EPISODES, *OF_PACE, *OF_A_REPLAY, *OF_VERSIONS)
@@ -684,19 +667,70 @@ def lines(
             yield line[0], text
 
 
-def read_back(written: Mapping[str, Any], place: Callable[[Metric], str]) -> dict[str, Any]:
-    """Put the values of a row or a summary at their paths in a ``JobState``, ready for validation."""
+def read_back(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Put the values of a row or a summary at their places in a ``JobState``, ready for validation."""
     state: dict[str, Any] = {}
     for metric in METRICS:
-        table, _, key = place(metric).rpartition(".")
-        found = (written.get(table) or {}) if table else written
-        if key in found:
-            *records, name = metric.of.split(".")
+        table, _, key = metric.path.rpartition(".")
+        found = written if metric.path in written else (written.get(table) or {})
+        key = metric.path if found is written else key
+        if metric.written != "neither" and key in found:
+            *records, name = (metric.of or metric.path).split(".")
             into = state
             for record in records:
                 into = into.setdefault(record, {})
             into[name] = found[key]
     return state
+
+
+def as_tables(values: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Put values into tables by their paths.
+
+    >>> as_tables([("updates", 3), ("returns.episodes", 2), ("returns.mean_100", None)])
+    {'updates': 3, 'returns': {'episodes': 2, 'mean_100': None}}
+    """
+    tables: dict[str, Any] = {}
+    for path, value in values:
+        table, _, key = path.rpartition(".")
+        (tables.setdefault(table, {}) if table else tables)[key] = value
+    return tables
+
+
+_OLD_PATHS: Final = {
+    "elapsed_s": "wall_s",
+    "episodes": "returns.episodes",
+    "mean_100": "returns.mean_100",
+    "best_mean_100": "returns.best_mean_100",
+    "mean_length": "returns.mean_length",
+    "win_rate": "returns.win_rate",
+    "metrics": "returns.metrics",
+    "episodes_in_mean": "returns.episodes_in_mean",
+    "replay_ratio_target": "replay_ratio.target",
+    "replay_ratio_actual": "replay_ratio.actual",
+    "lag": "staleness",
+    "age": "sample_age",
+}
+"""Keys of rows in runs of version 0.1, and the paths of the same numbers now."""
+
+
+def with_paths(row: Any) -> Any:
+    """Return a row of ``metrics.jsonl`` with its paths of today, whichever version wrote it."""
+    if not isinstance(row, dict) or "elapsed_s" not in row:
+        return row
+    is_evaluation = "kind" in row  # Its other keys are as they were.
+    renamed = {"elapsed_s": "wall_s"} if is_evaluation else _OLD_PATHS
+    return {renamed.get(key, key): value for key, value in row.items()}
+
+
+def summary_with_paths(document: dict[str, Any]) -> dict[str, Any]:
+    """Return ``summary.json`` as schema 2 has it: schema 1 had ``consumed`` of its session alone."""
+    if document["schema"] != 1:
+        return document
+    renewed = document | {"schema": SUMMARY_SCHEMA}
+    renewed["session"] = {"number": document.get("session"), "consumed": renewed.pop("consumed", 0)}
+    if document.get("frames") and document["env_steps"]:
+        renewed["frames_per_step"] = document["frames"] // document["env_steps"]
+    return renewed
 
 
 WINDOW_S: Final = 30.0

@@ -552,7 +552,7 @@ class PlainDisplay(Display):
 
     def event(self, text: str) -> None:
         """Write a line for an event."""
-        at = "" if self._newest is None else f"elapsed_s={self._newest.elapsed_s:.1f} "
+        at = "" if self._newest is None else f"wall_s={self._newest.elapsed_s:.1f} "
         self._write(f"{at}event={_quoted(text)}")
 
     def close(self) -> None:
@@ -566,7 +566,7 @@ class PlainDisplay(Display):
         if shown == self._shown:
             return
         self._shown, self._shown_s = shown, self._newest.elapsed_s
-        line = [("elapsed_s", f"{self._newest.elapsed_s:.1f}"), *list(_pairs(self._newest))[:MOST_PAIRS]]
+        line = [("wall_s", f"{self._newest.elapsed_s:.1f}"), *list(_pairs(self._newest))[:MOST_PAIRS]]
         self._write(" ".join(f"{key}={value}" for key, value in line))
 
     def _write(self, line: str) -> None:
@@ -584,10 +584,9 @@ def _pairs(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     for metric in METRICS:
         value = metric.value(snapshot) if metric.plain else None
         if value is not None:
-            key, _, written = metric.plain.partition("=")
-            text = written.format(value)
-            yield key, _quoted(text) if " " in text else text
-            if key == "evaluating":
+            text = metric.plain.format(value)
+            yield metric.path, _quoted(text) if " " in text else text
+            if metric.path == "evaluating":
                 return
 
 

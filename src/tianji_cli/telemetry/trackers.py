@@ -61,7 +61,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def log(self, env_steps: int, values: Mapping[str, float]) -> None:
-        """Log numbers by their TensorBoard tags, such as ``return/mean_100``."""
+        """Log numbers by their paths with slashes, such as ``returns/mean_100``."""
 
     @abstractmethod
     def finish(self, summary: Mapping[str, Any], files: Sequence[Path]) -> None:

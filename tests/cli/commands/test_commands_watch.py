@@ -120,8 +120,8 @@ def test_a_run_that_goes_on_is_shown_in_plain_lines_until_it_is_over(
     waits = between(lambda: session.write(4), nothing, lambda: session.end(summary(4)))
     assert watching.watch(str(run.path)) == 0
     out, err = capsys.readouterr()
-    assert [line.split()[0] for line in err.splitlines()] == ["elapsed_s=5.0", "elapsed_s=6.0"]
-    assert "mean_100=120 " in err
+    assert [line.split()[0] for line in err.splitlines()] == ["wall_s=5.0", "wall_s=6.0"]
+    assert "returns.mean_100=120 " in err
     assert out.startswith("ppo_cartpole finished")
     assert set(waits) == {watching.LOOK_S}
 
@@ -228,7 +228,7 @@ def test_a_resumed_run_is_not_over_because_its_first_session_is(
     )
     assert watching.watch(str(run.path)) == 0
     out, err = capsys.readouterr()
-    assert [line.split()[0] for line in err.splitlines()] == ["elapsed_s=0.1", "elapsed_s=2.0"]
+    assert [line.split()[0] for line in err.splitlines()] == ["wall_s=0.1", "wall_s=2.0"]
     assert out.startswith("ppo_cartpole finished: it went on\n")
 
 
@@ -255,7 +255,7 @@ def test_a_session_that_begins_while_one_watches_is_shown_from_its_beginning(
     between(resume, lambda: sessions[1].end(summary(51)))
     assert watching.watch(str(run.path)) == 0
     shown = [line.split()[0] for line in capsys.readouterr().err.splitlines()]
-    assert shown == ["elapsed_s=52.0", "elapsed_s=0.5"]
+    assert shown == ["wall_s=52.0", "wall_s=0.5"]
 
 
 def test_a_copy_of_a_run_is_over_whatever_its_files_were_written_last(

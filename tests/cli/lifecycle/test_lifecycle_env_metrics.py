@@ -136,9 +136,11 @@ def test_a_run_reports_the_metrics_of_its_episodes(
     assert returns["metrics"]["success"] == pytest.approx(returns["mean_100"] / 2)
     assert 3 <= returns["metrics"]["steps"] <= 12
     assert played["metrics"]["success"] == pytest.approx(played["mean"] / 2)
-    known = [row for row in run.rows if row.get("metrics")]
+    known = [row for row in run.rows if row.get("returns.metrics")]
     assert known
-    assert all(row["metrics"]["success"] == pytest.approx(row["mean_100"] / 2) for row in known)
+    assert all(
+        row["returns.metrics"]["success"] == pytest.approx(row["returns.mean_100"] / 2) for row in known
+    )
     assert "metrics         success " in run.command.stdout
 
 

@@ -68,7 +68,7 @@ def test_the_best_policy_goes_by_evaluations_and_plays_as_it_was_evaluated(workp
     assert [role["role"] for role in summary["roles"]][-2:] == ["examiner", "evaluator"]
     events = EventAccumulator(str(run.path))
     events.Reload()
-    scalars = events.Scalars("evaluation/mean")
+    scalars = events.Scalars("evaluated/mean")
     assert [scalar.step for scalar in scalars] == steps
     assert [scalar.value for scalar in scalars] == pytest.approx(means)
     assert (run.path / "plots/return_over_steps.png").is_file()
@@ -88,7 +88,7 @@ def test_a_run_stops_by_an_evaluation_and_has_reached_its_goal_then(workplace: A
     assert reached >= 25.0
     assert summary["reason"] == f"mean return of an evaluation is {reached:.6g}"
     assert "evaluated  " in run.command.stdout
-    assert " evaluated=" in run.command.stderr
+    assert " evaluated.mean=" in run.command.stderr
     again = workplace.command("train", "--resume", str(run.path))
     again.wait(0)
     assert "has reached its goal" in again.stdout
@@ -379,8 +379,8 @@ def test_a_suspended_examiner_is_left_alone(workplace: Any) -> None:
     wait_for(run, workplace)
     examiner = run.command.kill("examiner", signal.SIGSTOP)
     workplace.until(lambda: "nothing heard of examiner" in run.log, "it is reported")
-    until_s = run.rows[-1]["elapsed_s"] + 6.0
-    workplace.until(lambda: run.rows[-1]["elapsed_s"] > until_s, "it is not heard of for longer")
+    until_s = run.rows[-1]["wall_s"] + 6.0
+    workplace.until(lambda: run.rows[-1]["wall_s"] > until_s, "it is not heard of for longer")
     os.kill(examiner, signal.SIGCONT)
     wait_for(run, workplace, len(evaluations_of(run)) + 1)
     run.command.signal_all(signal.SIGTERM)

@@ -175,7 +175,7 @@ def test_a_run_in_step_produces_what_the_config_says_and_its_resolved_config_run
 def test_a_short_run_has_a_learning_curve(workplace: Any) -> None:
     run = workplace.train({"experiment": {"stop": {"wall_s": 2.0}}})
     run.finish()
-    assert sum(row["mean_100"] is not None for row in run.rows) >= 4
+    assert sum(row["returns.mean_100"] is not None for row in run.rows) >= 4
 
 
 def test_json_on_stdout_is_all_there_is_on_stdout(workplace: Any) -> None:

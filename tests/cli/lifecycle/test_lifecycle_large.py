@@ -94,7 +94,7 @@ def test_parameters_that_are_no_numbers_end_the_run_and_its_last_checkpoint_is_g
     assert run.summary["status"] == "failed"
     state = json.loads((run.path / "checkpoints/last/state.json").read_text())
     assert state["progress"]["updates"] == 0
-    assert all(math.isfinite(row["mean_100"] or 0.0) for row in run.rows if "mean_100" in row)
+    assert all(math.isfinite(row["returns.mean_100"] or 0.0) for row in run.rows if "returns.mean_100" in row)
     workplace.command("eval", str(run.path), "--episodes", "1", "--checkpoint", "last").wait(0)
     workplace.module(MODULE.replace('float("nan")', "0.0"))  # Mended, it goes on from there.
     workplace.resume(run).finish()

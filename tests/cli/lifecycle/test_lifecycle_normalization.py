@@ -89,7 +89,7 @@ def test_observations_of_a_replay_are_counted_as_they_are_drawn(workplace: Any) 
     assert count == first["consumed"] == 64 * first["updates"]
     assert (abs(mean - 5000) < 2000).all()
     again = workplace.resume(run, "--set", "experiment.stop.env_steps=5000").finish()
-    assert drawn()[0] == count + again["consumed"]
+    assert drawn()[0] == count + again["session"]["consumed"]
 
 
 def test_a_run_that_is_older_than_the_keys_goes_on_without_normalisation(workplace: Any) -> None:

@@ -109,7 +109,7 @@ def test_a_killed_buffer_ends_the_run_which_goes_on_with_a_new_warm_up(workplace
     resumed = workplace.resume(run, "--set", f"experiment.stop.env_steps={saved + 2000}")
     again = resumed.finish()
     check_books(again, earlier=saved)
-    assert again["consumed"] / RHO <= again["received"] - WARMUP + 96 + 64
+    assert again["session"]["consumed"] / RHO <= again["received"] - WARMUP + 96 + 64
     assert again["replay"]["size"] == again["received"], "it began empty"
 
 

@@ -49,7 +49,7 @@ def test_a_team_is_evaluated_by_agent_and_beside_its_baselines(workplace: Any) -
     assert list(evaluation["agents"]) == ["agent_0", "agent_1", "agent_2"]
     assert sum(evaluation["agents"].values()) == pytest.approx(evaluation["mean"], rel=1e-4)
     assert "of each agent   agent_0 " in run.command.stdout
-    assert not any("win_rate" in row for row in run.rows), "nothing is won here"
+    assert not any("returns.win_rate" in row for row in run.rows), "nothing is won here"
     assert "win" not in json.dumps(summary)
     assert not list((run.path / "plots").glob("win*"))
 
@@ -82,8 +82,8 @@ def test_a_run_says_how_much_was_won_and_may_end_by_it(workplace: Any) -> None:
     assert 0.3 <= won <= 0.8
     assert list(summary["evaluation"]) == ["episodes", "mean", "std", "win_rate", "agents", *LIMITS]
     rows = run.rows
-    assert "win_rate" not in rows[0], "no episode has ended yet"
-    assert rows[-1]["win_rate"] == won
+    assert "returns.win_rate" not in rows[0], "no episode has ended yet"
+    assert rows[-1]["returns.win_rate"] == won
     assert rows[-1]["stop"] == {"win_rate": 0.3, "wall_s": 600.0}
     assert f" win_rate={won:g} " in run.command.stderr
     assert "win rate        " in run.command.stdout

@@ -74,10 +74,10 @@ def test_a_tracker_of_ones_own_hears_all_of_a_run_and_goes_on_with_it(workplace:
     assert first == {"name": "run/1", "earlier": None, "seed": 1}
     snapshots = [row for row in run.rows if "kind" not in row]
     evaluations = [row for row in run.rows if row.get("kind") == "evaluation"]
-    logged = [row for row in rows if "learner/updates" in row["values"]]
+    logged = [row for row in rows if "updates" in row["values"]]
     assert [row["env_steps"] for row in logged] == [row["env_steps"] for row in snapshots]
-    assert logged[-1]["values"]["return/mean_100"] == summary["returns"]["mean_100"]
-    means = [row["values"]["evaluation/mean"] for row in rows if "evaluation/mean" in row["values"]]
+    assert logged[-1]["values"]["returns/mean_100"] == summary["returns"]["mean_100"]
+    means = [row["values"]["evaluated/mean"] for row in rows if "evaluated/mean" in row["values"]]
     assert means == [row["mean"] for row in evaluations]
     assert len(means) >= 1
     assert (last["status"], last["best"]) == ("finished", summary["returns"]["best_mean_100"])
@@ -87,7 +87,7 @@ def test_a_tracker_of_ones_own_hears_all_of_a_run_and_goes_on_with_it(workplace:
     begun = [said for said in noted(notes) if "name" in said]
     assert begun[1:] == [{"name": "run/1", "earlier": "the-first", "seed": 9}]
     later = noted(notes)[noted(notes).index(begun[1]) + 1 : -1]
-    assert sum("learner/updates" in row["values"] for row in later) == len(
+    assert sum("updates" in row["values"] for row in later) == len(
         [row for row in run.rows if "kind" not in row]
     ) - len(snapshots), "what was before it is not told twice"
 
@@ -115,7 +115,7 @@ def test_nobody_waits_for_a_tracker_that_hangs_once_the_user_has_asked_twice(
 def test_a_tracker_ends_with_a_run_that_is_killed(workplace: Any, notes: Path) -> None:
     workplace.begins_cold = True
     run = workplace.train(tracked("my_env:Mine", stop={"env_steps": 10**9}))
-    workplace.until(lambda: notes.exists() and "learner/updates" in notes.read_text(), "it is tracked")
+    workplace.until(lambda: notes.exists() and "updates" in notes.read_text(), "it is tracked")
     os.kill(run.command.pid, signal.SIGKILL)
     run.command.wait(-signal.SIGKILL)
     run.command.wait_for_all()
@@ -160,11 +160,11 @@ def test_real_trackers_have_the_run_and_a_resumed_one_goes_on_in_it(
     assert found.info.status == "FINISHED"
     assert found.data.params["training.rollout_steps"] == "512"
     assert found.data.metrics["summary/env_steps"] == longer["env_steps"]
-    steps = [point.step for point in client.get_metric_history(ids["mlflow"], "learner/updates")]
+    steps = [point.step for point in client.get_metric_history(ids["mlflow"], "updates")]
     assert steps[0] == 0
     assert summary["env_steps"] in steps
     assert max(steps) == longer["env_steps"]
-    assert client.get_metric_history(ids["mlflow"], "evaluation/mean")
+    assert client.get_metric_history(ids["mlflow"], "evaluated/mean")
     artifacts = [file.path for file in client.list_artifacts(ids["mlflow"])]
     assert {"return_over_steps.png", *videos} <= set(artifacts)
 

@@ -185,7 +185,7 @@ def test_a_session_that_is_killed_before_its_first_update_is_listed_as_killed_an
 
     again = workplace.resume(Run(run, begun), "--set", "experiment.stop={env_steps=6000}")
     summary = again.finish()
-    assert summary["session"] == 3
+    assert summary["session"]["number"] == 3
     numbers = [json.loads(line)["number"] for line in (run / "sessions.jsonl").read_text().splitlines()]
     assert numbers == [1, 2, 3]
     state = json.loads((run / "checkpoints/last/state.json").read_text())

@@ -77,7 +77,7 @@ def seen(
 def test_what_is_reported_of_a_replay_is_shown_and_summed_up(colocate: bool) -> None:
     snapshot, summary = seen(ReplayRule(), OF_A_LEARNER, OF_A_REPLAY, colocate=colocate)
     for row in (snapshot.metrics(), summary.document()):
-        assert row.get("age", row.get("sample_age")) == {"mean": 520.5, "p50": 500, "p95": 900, "max": 990}
+        assert row["sample_age"] == {"mean": 520.5, "p50": 500, "p95": 900, "max": 990}
         assert row["uses"] == {"mean": 3.9, "p50": 4, "p95": 8, "max": 11}
         assert row["replay"] == {"size": 1000, "capacity": 1024, "nbytes": 50_000}
         assert row["stale_priorities"] == 3
@@ -104,7 +104,7 @@ def test_the_ratio_of_a_replay_is_that_since_the_warm_up() -> None:
     snapshot, summary = seen(ReplayRule(), OF_A_LEARNER, OF_A_REPLAY)
     assert summary.document()["replay_ratio"] == {"target": 4.0, "actual": 4.004}
     row = snapshot.metrics()
-    assert (row["replay_ratio_target"], row["replay_ratio_actual"]) == (4.0, 4.004)
+    assert (row["replay_ratio.target"], row["replay_ratio.actual"]) == (4.0, 4.004)
 
 
 def test_a_replay_that_was_not_drawn_from_yet_has_no_ratio() -> None:
@@ -118,7 +118,9 @@ def test_a_replay_that_was_not_drawn_from_yet_has_no_ratio() -> None:
 def test_before_the_first_reports_nothing_is_known_of_a_replay() -> None:
     snapshot = overview(ReplayRule(), colocate=False).snapshot()
     row = snapshot.metrics()
-    assert [row[key] for key in ("replay", "age", "uses", "staleness_p", "replay_ratio_actual")] == [None] * 5
+    assert [row[key] for key in ("replay", "sample_age", "uses", "staleness_p", "replay_ratio.actual")] == [
+        None
+    ] * 5
 
 
 def test_a_learner_of_rollouts_has_the_ratio_of_all_that_was_produced() -> None:

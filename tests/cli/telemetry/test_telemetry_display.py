@@ -320,7 +320,7 @@ def test_however_a_run_ends_the_shell_has_a_cursor(end: str) -> None:
 def test_a_dumb_terminal_gets_plain_lines() -> None:
     text = show_live(200, 24, actors=2, TERM="dumb").text
     assert "event=" in text
-    assert "elapsed_s=7.0 env_steps=226000" in text
+    assert "wall_s=7.0 env_steps=226000" in text
 
 
 def test_a_terminal_without_unicode_gets_no_blocks() -> None:

@@ -26,11 +26,11 @@ MEASURED: dict[str, Any] = {
 
 
 def test_a_row_and_the_events_have_them_or_do_not_mention_them(snapshot: Callable[..., Snapshot]) -> None:
-    assert snapshot(metrics=MEANS).metrics()["metrics"] == MEANS
+    assert snapshot(metrics=MEANS).metrics()["returns.metrics"] == MEANS
     told = dict(scalars(snapshot(metrics=MEANS)))
-    assert (told["episodes/success"], told["episodes/steps"]) == (0.25, 12.5)
-    assert "metrics" not in snapshot().metrics()
-    assert not any(tag.startswith("episodes/") for tag in dict(scalars(snapshot())))
+    assert (told["returns/metrics/success"], told["returns/metrics/steps"]) == (0.25, 12.5)
+    assert "returns.metrics" not in snapshot().metrics()
+    assert not any(tag.startswith("returns/metrics/") for tag in dict(scalars(snapshot())))
 
 
 def test_so_it_is_with_the_summary(summary: Callable[..., Summary]) -> None:

@@ -29,7 +29,7 @@ def test_what_is_given_up_is_in_every_row_of_sequences_and_shown_if_there_is_any
 ) -> None:
     with_sequences = snapshot(5, steps_given_up=steps, **with_replay)
     assert with_sequences.metrics()["steps_given_up"] == steps
-    assert dict(scalars(with_sequences))["replay/steps_given_up"] == steps
+    assert dict(scalars(with_sequences))["steps_given_up"] == steps
     said = shown_of(with_sequences)
     assert ("given up    1.50 K steps of episodes that had lost their beginning" in said) is shown
 

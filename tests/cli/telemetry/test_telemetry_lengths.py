@@ -29,7 +29,7 @@ def test_rows_events_and_the_summary_have_lengths_and_are_read_back(
     run: RunDirectory, snapshot: Callable[..., Snapshot], summary: Callable[..., Summary]
 ) -> None:
     written = snapshot(mean_length=152.5)
-    assert dict(scalars(written))["episodes/mean_length"] == 152.5
+    assert dict(scalars(written))["returns/mean_length"] == 152.5
     writer = MetricsWriter(run, print)
     writer.write(written)
     writer.close()
@@ -58,7 +58,7 @@ def test_an_evaluation_that_came_to_nothing_is_shown_as_0() -> None:
     evaluation = Evaluation.of(EvaluatorReport(returns=(0.0, 0.0), length=12.0), 2)
     row = vars(evaluation) | {"env_steps": 7}
     assert evaluation_scalars(row) == {
-        "evaluation/mean": 0.0,
-        "evaluation/std": 0.0,
-        "evaluation/length": 12.0,
+        "evaluated/mean": 0.0,
+        "evaluated/std": 0.0,
+        "evaluated/length": 12.0,
     }

@@ -30,7 +30,7 @@ def test_every_snapshot_is_one_line_of_json(run: RunDirectory, snapshot: Callabl
     assert [{key: row[key] for key in row if key != "roles"} for row in rows] == [
         one.metrics() for one in snapshots
     ]
-    assert json.loads(lines[0])["mean_100"] is None
+    assert json.loads(lines[0])["returns.mean_100"] is None
 
 
 def test_roles_are_in_the_first_row_of_a_session_and_where_they_have_changed(
@@ -55,13 +55,11 @@ def test_roles_are_in_the_first_row_of_a_session_and_where_they_have_changed(
 def test_tensorboard_reads_the_events(run: RunDirectory, snapshot: Callable[..., Snapshot]) -> None:
     write(run, [snapshot(second) for second in range(3)])
     events = EventAccumulator(str(run.path)).Reload()
-    assert [(point.step, point.value) for point in events.Scalars("return/mean_100")] == [
+    assert [(point.step, point.value) for point in events.Scalars("returns/mean_100")] == [
         (45_200, 30),
         (90_400, 60),
     ]
-    assert {"rate/consumed_per_s", "policy_lag/p95", "loss/value", "busy/actor"} <= set(
-        events.Tags()["scalars"]
-    )
+    assert {"consumed_per_s", "staleness/p95", "losses/value", "busy/actor"} <= set(events.Tags()["scalars"])
 
 
 def test_tensorboard_has_the_replay(
@@ -71,9 +69,9 @@ def test_tensorboard_has_the_replay(
     events = EventAccumulator(str(run.path)).Reload()
     values = {tag: events.Scalars(tag)[0].value for tag in events.Tags()["scalars"]}
     assert values["sample_age/p95"] == 40_100
-    assert values["sample_uses/max"] == 13
+    assert values["uses/max"] == 13
     assert values["replay/size"] == 34_048
-    assert values["replay/stale_priorities"] == 12
+    assert values["stale_priorities"] == 12
 
 
 def test_a_resumed_run_appends_and_supersedes_what_lay_past_its_checkpoint(
@@ -84,8 +82,8 @@ def test_a_resumed_run_appends_and_supersedes_what_lay_past_its_checkpoint(
     write(run, resumed, resumed_at=45_200 * 3 + 1)
     assert len(run.metrics.read_text().splitlines()) == 8
     history = read_metrics(run.metrics)
-    assert [row["mean_100"] for row in history] == [30, 60, 90, 1000, 1000, 1000]
-    points = EventAccumulator(str(run.path)).Reload().Scalars("return/mean_100")
+    assert [row["returns.mean_100"] for row in history] == [30, 60, 90, 1000, 1000, 1000]
+    points = EventAccumulator(str(run.path)).Reload().Scalars("returns/mean_100")
     assert [point.value for point in points] == [30, 60, 90, 1000, 1000, 1000]
 
 
@@ -161,7 +159,7 @@ def test_a_full_disk_is_told_once_and_leaves_whole_records(
     assert 10 < kept < 200
     assert run.metrics.read_bytes().endswith(b"}\n")
     # TensorBoard stops at a torn record with a warning; there must be none.
-    points = EventAccumulator(str(run.path)).Reload().Scalars("rate/produced_per_s")
+    points = EventAccumulator(str(run.path)).Reload().Scalars("produced_per_s")
     assert len(points) == 200 - writer.lost_rows
     writer.close()
 

@@ -95,7 +95,9 @@ def test_metrics_that_know_no_replay_yet_are_drawn(
 ) -> None:
     write(run, [snapshot(1)])
     row = json.loads(run.metrics.read_text())
-    old = {key: value for key, value in row.items() if key not in {"age", "uses", "replay", "by_group"}}
+    old = {
+        key: value for key, value in row.items() if key not in {"sample_age", "uses", "replay", "by_group"}
+    }
     run.metrics.write_text(json.dumps(old) + "\n")
     draw_plots(run)
     assert {path.name for path in run.plots.iterdir()} == ALL

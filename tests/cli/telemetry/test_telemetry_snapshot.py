@@ -16,6 +16,7 @@ SUMMARY_KEYS = [
     "evaluation",
     "rejected_frames", "roles", "last_report_only", "sample_age", "uses", "replay", "staleness_p",
     "stale_priorities", "bottleneck", "averaging", "by_group", "extra", "overshoot", "frames", "frames_per_s",
+    "version", "frames_per_step", "losses",
 ]
 # fmt: on
 
@@ -112,13 +113,13 @@ def test_a_row_of_metrics_has_the_replay_or_null(
     snapshot: Callable[..., Snapshot], with_replay: dict[str, Any]
 ) -> None:
     row = snapshot(**with_replay).metrics()
-    assert row["age"]["p50"] == 12_000
+    assert row["sample_age"]["p50"] == 12_000
     assert row["uses"]["mean"] == 3.96
     assert row["replay"]["size"] == 34_048
     assert (row["staleness_p"], row["stale_priorities"]) == (64 / 50_048, 12)
     without = snapshot().metrics()
     assert list(without) == list(row)
-    assert [without[key] for key in ("age", "uses", "replay", "staleness_p")] == [None] * 4
+    assert [without[key] for key in ("sample_age", "uses", "replay", "staleness_p")] == [None] * 4
 
 
 def test_what_json_cannot_hold_becomes_null(
@@ -150,7 +151,12 @@ def test_a_row_of_metrics_names_every_role_and_stop_rule(snapshot: Callable[...,
     assert row["stop"] == {"mean_return": 475.0, "env_steps": 1_000_000.0, "wall_s": 600.0}
     assert row["reached"] == {"mean_return": 150.0, "env_steps": 226_000.0, "wall_s": 7.0}
     assert row["reached_in_s"] == {"mean_return": 12.0, "env_steps": 18.0, "wall_s": 593.0}
-    assert (row["mean_100"], row["episodes"], row["episodes_in_mean"], row["eta_s"]) == (
+    assert (
+        row["returns.mean_100"],
+        row["returns.episodes"],
+        row["returns.episodes_in_mean"],
+        row["eta_s"],
+    ) == (
         150.0,
         185,
         100,

@@ -22,7 +22,7 @@ def line(snapshot: Snapshot) -> bytes:
 
 
 def elapsed(follower: MetricsFollower[Row]) -> list[float]:
-    return [row.elapsed_s for row in follower.rows()]
+    return [row.wall_s for row in follower.rows()]
 
 
 @pytest.mark.parametrize("second", [0, 5])
@@ -68,7 +68,7 @@ def test_a_row_of_an_earlier_version_is_shown_without_what_it_does_not_have(
     snapshot: Callable[..., Snapshot],
 ) -> None:
     row = json.loads(line(snapshot()))
-    for newer in ("roles", "reached", "reached_in_s", "bottleneck", "age", "uses", "replay"):
+    for newer in ("roles", "reached", "reached_in_s", "bottleneck", "sample_age", "uses", "replay"):
         del row[newer]
     found = Row.model_validate(row).snapshot(())
     assert (found.learner.env_steps, found.learner.mean_100, found.roles) == (226_000, 150.0, ())
@@ -80,7 +80,7 @@ def test_a_row_of_an_earlier_version_is_shown_without_what_it_does_not_have(
 
 
 @pytest.mark.parametrize(
-    "damage", [{"lag": 3}, {"updates": None}, {"stop": {"wall_s": []}}, {"bottleneck": {"kind": "?"}}]
+    "damage", [{"staleness": 3}, {"updates": None}, {"stop": {"wall_s": []}}, {"bottleneck": {"kind": "?"}}]
 )
 def test_a_damaged_row_is_an_error_or_none_and_never_a_crash(
     snapshot: Callable[..., Snapshot], damage: dict[str, Any]
@@ -222,3 +222,30 @@ def test_a_file_that_is_no_summary_is_an_error_with_a_name(run: RunDirectory, co
     run.summary.write_text(content)
     with pytest.raises(TianjiError, match=r"summary\.json is no summary that this version"):
         read_summary(run.summary)
+
+
+def test_a_row_of_version_0_1_is_read_under_the_paths_of_today() -> None:
+    spread = {"mean": 1.25, "p50": 1.0, "p95": 3.0, "max": 5.0}
+    old = {"elapsed_s": 7.0, "env_steps": 900, "updates": 3, "mean_100": 20.5, "best_mean_100": 21.0}
+    old |= {"lag": spread, "replay_ratio_target": 4.0, "replay_ratio_actual": 3.5, "produced": 900}
+    old |= {"produced_per_s": 9.0, "received_per_s": 9.0, "consumed_per_s": 36.0}
+    row = parsed_row(json.dumps(old).encode())
+    assert row is not None
+    found = row.snapshot(())
+    assert (found.elapsed_s, found.learner.mean_100, found.learner.best_mean_100) == (7.0, 20.5, 21.0)
+    assert (found.learner.rho, found.replay_ratio) == (4.0, 3.5)
+    assert found.learner.lag is not None
+    assert found.learner.lag.mean == 1.25
+
+
+def test_the_summary_of_version_0_1_counts_uses_of_its_session(
+    tmp_path: Path, summary: Callable[..., Summary]
+) -> None:
+    document = summary(session=2, session_consumed=11_600, frames_per_step=4).document()
+    old = document | {"schema": 1, "session": 2, "consumed": 11_600}
+    del old["frames_per_step"]
+    (tmp_path / "summary.json").write_text(json.dumps(old))
+    found = read_summary(tmp_path / "summary.json")
+    assert found is not None
+    assert (found.session, found.learner.session_consumed, found.learner.consumed) == (2, 11_600, 0)
+    assert found.frames_per_step == 4

@@ -37,8 +37,8 @@ def keys(value: Any) -> Iterator[str]:
 def test_a_row_and_the_events_have_the_win_rate_or_do_not_mention_it(
     snapshot: Callable[..., Snapshot],
 ) -> None:
-    assert snapshot(win_rate=0.25).metrics()["win_rate"] == 0.25
-    assert dict(scalars(snapshot(win_rate=0.25)))["episodes/win_rate"] == 0.25
+    assert snapshot(win_rate=0.25).metrics()["returns.win_rate"] == 0.25
+    assert dict(scalars(snapshot(win_rate=0.25)))["returns/win_rate"] == 0.25
     assert not any("win" in name for name in snapshot().metrics())
     assert not any("win" in name for name in dict(scalars(snapshot())))
 
@@ -77,7 +77,7 @@ def test_a_win_rate_is_read_back_as_it_was(
 def test_a_plain_line_tells_the_win_rate(snapshot: Callable[..., Snapshot]) -> None:
     stream = io.StringIO()
     PlainDisplay(stream).show(snapshot(win_rate=0.75))
-    assert " mean_100=150 win_rate=0.75 " in stream.getvalue()
+    assert " returns.mean_100=150 returns.win_rate=0.75 " in stream.getvalue()
 
 
 def test_the_live_display_shows_the_win_rate_and_how_far_the_goal_is(

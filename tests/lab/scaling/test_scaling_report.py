@@ -190,14 +190,14 @@ def test_rates_are_of_the_time_after_the_pipeline_has_filled() -> None:
     # Uses go on while the clock of receptions stands still.
     rows = [report(second, 1000 * second, second) for second in range(1, 22)]
     for row in rows:  # A rollout begins every 4 s, and is learned from all the time.
-        row["train_s"] = row["elapsed_s"] // 4 * 4.0
+        row["train_s"] = row["wall_s"] // 4 * 4.0
         row["env_steps"] = 1000 * row["train_s"]
     assert settled_rates(rows, RunDirectory(Path("run"))) == (1000.0, 1000.0, 4000.0)
 
 
 def report(second: int, steps: int, updates: int) -> dict[str, Any]:
     return {
-        "elapsed_s": float(second),
+        "wall_s": float(second),
         "train_s": second - 0.5,
         "env_steps": steps,
         "produced": steps,

@@ -47,14 +47,14 @@ def read_curve(
 
     Args:
         rows: snapshots, as ``read_metrics`` returns them.
-        of: quantity of the curve: a key of the rows and of the summary's ``returns``.
+        of: quantity of the curve: a key of the table ``returns``.
     """
     points: list[tuple[float, float, float]] = []
     last = [] if summary is None else [(summary["train_s"], summary["env_steps"], summary["returns"][of])]
     for row in rows:
         is_newer = row["train_s"] > (points[-1][0] if points else 0.0)
-        if is_newer and row.get(of) is not None and not (last and row["train_s"] >= last[0][0]):
-            points.append((row["train_s"], row["env_steps"], row[of]))
+        if is_newer and row.get(f"returns.{of}") is not None and not (last and row["train_s"] >= last[0][0]):
+            points.append((row["train_s"], row["env_steps"], row[f"returns.{of}"]))
     return curve_through([*points, *last])
 
 

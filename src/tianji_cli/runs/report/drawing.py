@@ -61,11 +61,19 @@ PACE: Final = ("throughput", "policy_lag", "replay_ratio", "sample_age")
 BUSY: Final = ("busy",)
 
 _OF_A_RUN: Final[Mapping[str, tuple[str, str, str]]] = {
-    "return_over_steps": ("Return over env steps", "Mean of the last 100 training episodes.", "mean_100"),
-    "return_over_time": ("Return over time", "The same, over seconds of training.", "mean_100"),
-    "win_rate_over_steps": ("Won over env steps", "Share of the last 100 episodes.", "win_rate"),
-    "win_rate_over_time": ("Won over time", "The same, over seconds of training.", "win_rate"),
-    "episode_length": ("Episode length", "Env steps, mean of the last 100 training episodes.", "mean_length"),
+    "return_over_steps": (
+        "Return over env steps",
+        "Mean of the last 100 training episodes.",
+        "returns.mean_100",
+    ),
+    "return_over_time": ("Return over time", "The same, over seconds of training.", "returns.mean_100"),
+    "win_rate_over_steps": ("Won over env steps", "Share of the last 100 episodes.", "returns.win_rate"),
+    "win_rate_over_time": ("Won over time", "The same, over seconds of training.", "returns.win_rate"),
+    "episode_length": (
+        "Episode length",
+        "Env steps, mean of the last 100 training episodes.",
+        "returns.mean_length",
+    ),
     "throughput": (
         "Throughput",
         "Env steps that actors made and buffers received, and uses in updates over the replay ratio: in "
@@ -75,17 +83,17 @@ _OF_A_RUN: Final[Mapping[str, tuple[str, str, str]]] = {
     "policy_lag": (
         "Policy lag",
         "How many versions old the policy was that had made a sample when it was used.",
-        "lag.mean",
+        "staleness.mean",
     ),
     "replay_ratio": (
         "Replay ratio",
         "Uses of each sample in updates; the target is what one process, taking turns, would make of them.",
-        "replay_ratio_actual",
+        "replay_ratio.actual",
     ),
     "sample_age": (
         "Sample age",
         "Env steps that were received between a sample and its draw from the replay.",
-        "age.mean",
+        "sample_age.mean",
     ),
     "busy": ("Busy over time", "The middle one of the roles of each kind.", ""),
 }
@@ -197,9 +205,9 @@ def _describe_curve(note: str, rows: Rows, column: str) -> str:
 
 
 def _value(row: Mapping[str, Any], column: str) -> float | None:
-    value: Any = row
-    for name in column.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
+    table, _, name = column.partition(".")
+    within = row.get(table)
+    value = row.get(column, within.get(name) if isinstance(within, Mapping) else None)
     return value if isinstance(value, int | float) else None
 
 

@@ -12,6 +12,7 @@ from tianji_cli.errors import TianjiError, errors_as
 from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.metrics import EVALUATION, MetricsFollower, read_history
+from tianji_cli.telemetry.snapshot import with_paths
 
 BUILT_IN: Final = ("evaluation", "mean_100", "best_mean_100")
 TIME_TO: Final = "time_to."
@@ -114,7 +115,7 @@ class MetricCurve:
         self.passed = len(self._evaluations)
 
     def _pass(self, row: Mapping[str, Any], goal: int) -> None:
-        value = row.get(self._metric, (row.get("metrics") or {}).get(self._metric))
+        value = row.get(f"returns.{self._metric}", (row.get("returns.metrics") or {}).get(self._metric))
         passed = min(POINTS, row["env_steps"] * POINTS // goal)
         if value is not None:
             for point in range(self.passed + 1, passed + 1):
@@ -155,7 +156,7 @@ def points_of(metric: str, job: JobConfig) -> int | None:
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
     try:
-        row = json.loads(line)
+        row = with_paths(json.loads(line))
     except ValueError:
         return None
     return row if isinstance(row, dict) and "env_steps" in row else None

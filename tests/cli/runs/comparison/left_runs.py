@@ -66,7 +66,7 @@ def leave(
         figures = {"env_steps": steps, "train_s": float(second), "mean_100": mean, "best_mean_100": best}
         telemetry.update(build_snapshot(1, **figures, updates=steps, roles=roles))
         if evaluated and second in evaluated:
-            row = {"kind": "evaluation", "elapsed_s": second, "train_s": float(second), "env_steps": steps}
+            row = {"kind": "evaluation", "wall_s": second, "train_s": float(second), "env_steps": steps}
             row |= {"mean": evaluated[second], "std": 0.0, "left_out": int(second in cut_off)}
             telemetry.evaluation(row)
     if ends is None:

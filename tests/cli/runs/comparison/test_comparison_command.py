@@ -317,7 +317,7 @@ def test_a_run_that_was_resumed_and_killed_has_left_the_summary_of_a_session_bef
 ) -> None:
     run = leave(place, rises(100))
     rows = run.metrics.read_text().splitlines()
-    goes_on = {"env_steps": 12_000, "train_s": 12.0, "updates": 12_000, "mean_100": 70.0}
+    goes_on = {"env_steps": 12_000, "train_s": 12.0, "updates": 12_000, "returns.mean_100": 70.0}
     run.metrics.write_text("\n".join([*rows, json.dumps(json.loads(rows[-1]) | goes_on), ""]))
     found = compared(capsys, run.path)
     assert found["rows"][0]["final"]["iqm"] == 70
@@ -482,7 +482,7 @@ def test_what_is_no_run_is_refused(place: Path, tmp_path: Path, capsys: Capture)
     ("file", "content", "said"),
     [
         ("config.toml", "[experiment", "config.toml: TOMLDecodeError"),
-        ("metrics.jsonl", "{}\n", "line 1: not a JSON object of a run's (elapsed_s: Field required)"),
+        ("metrics.jsonl", "{}\n", "line 1: not a JSON object of a run's (wall_s: Field required)"),
         ("metrics.jsonl", "no\n", "line 1: not a JSON object"),
         ("summary.json", "{", "no summary that this version"),
     ],

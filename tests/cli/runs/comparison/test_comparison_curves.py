@@ -77,7 +77,7 @@ def test_a_threshold_is_reached_between_two_points() -> None:
 
 def test_rows_that_are_not_newer_are_left_out_and_the_summary_is_the_last() -> None:
     rows = [
-        {"train_s": time, "env_steps": steps, "mean_100": mean}
+        {"train_s": time, "env_steps": steps, "returns.mean_100": mean}
         for time, steps, mean in (
             (0.0, 0, 1.0),
             (1.0, 10, None),

@@ -174,8 +174,13 @@ def test_a_long_run_has_a_small_page(place: Path) -> None:
     with run.metrics.open("a") as file:
         for second, (mean, rate_, lag, ratio) in enumerate(noise, 1):
             spread = dict.fromkeys(("mean", "p50", "p95", "max"), lag)
-            changes = {"train_s": second, "env_steps": 1000 * second, "mean_100": mean, "lag": spread}
-            changes |= {"produced_per_s": rate_, "received_per_s": lag, "replay_ratio_actual": ratio}
+            changes = {
+                "train_s": second,
+                "env_steps": 1000 * second,
+                "returns.mean_100": mean,
+                "staleness": spread,
+            }
+            changes |= {"produced_per_s": rate_, "received_per_s": lag, "replay_ratio.actual": ratio}
             file.write(json.dumps(json.loads(row[0]) | changes) + "\n")
     page = reported("quick")
     assert len(page.source) < 600_000
@@ -429,7 +434,7 @@ def test_what_is_no_run_and_what_cannot_be_compared_is_refused(place: Path, caps
 
 
 def with_schema_2(text: str) -> str:
-    return json.dumps(json.loads(text) | {"schema": 2})
+    return json.dumps(json.loads(text) | {"schema": 3})
 
 
 @pytest.mark.parametrize(
@@ -439,9 +444,9 @@ def with_schema_2(text: str) -> str:
         (
             "metrics.jsonl",
             lambda text: f"{text}{{}}\n",
-            "not a JSON object of a run's (elapsed_s: Field required)",
+            "not a JSON object of a run's (wall_s: Field required)",
         ),
-        ("metrics.jsonl", lambda text: text.replace('"lag"', '"gal"'), "rows that this version"),
+        ("metrics.jsonl", lambda text: text.replace('"staleness"', '"gal"'), "rows that this version"),
         ("metrics.jsonl", lambda text: f"no\n{text}", "line 1: not a JSON object"),
         ("summary.json", lambda _: "{", "no summary that this version"),
         ("summary.json", with_schema_2, "is of schema 2: this version of tianji reads 1"),

@@ -60,11 +60,11 @@ def test_an_evaluation_that_was_cut_off_has_its_number_and_no_value(tmp_path: Pa
 
 def test_a_return_is_known_at_shares_of_the_env_steps(tmp_path: Path) -> None:
     rows = [
-        {"env_steps": 4_000, "mean_100": 1.0},
-        {"env_steps": 6_000, "mean_100": None},
-        {"env_steps": 16_000, "mean_100": 3.0},
-        {"env_steps": 19_000, "mean_100": 4.0},
-        {"env_steps": 110_000, "mean_100": 9.0},
+        {"env_steps": 4_000, "returns.mean_100": 1.0},
+        {"env_steps": 6_000, "returns.mean_100": None},
+        {"env_steps": 16_000, "returns.mean_100": 3.0},
+        {"env_steps": 19_000, "returns.mean_100": 4.0},
+        {"env_steps": 110_000, "returns.mean_100": 9.0},
     ]
     job = load_config("configs/ppo_cartpole.toml", EVALUATED)
     curve = MetricCurve(run_with(tmp_path, *rows), "mean_100", job)
