@@ -50,14 +50,6 @@ def test_a_long_run_does_not_drift() -> None:
     assert episodes.mean == pytest.approx(0.1, rel=1e-12)
 
 
-def test_a_mean_of_fewer_than_a_hundred_crosses_no_threshold() -> None:
-    episodes = Episodes([10.0])
-    assert not episodes.record([500.0] * 99, 1.0)
-    assert (episodes.best_mean, episodes.time_to) == (None, {10.0: None})
-    assert episodes.record([500.0], 2.0)
-    assert (episodes.best_mean, episodes.time_to) == (500.0, {10.0: 2.0})
-
-
 def test_a_resumed_run_keeps_its_best_and_its_thresholds() -> None:
     first = Episodes([10.0, 20.0])
     first.record([15.0] * WINDOW, 3.0)
