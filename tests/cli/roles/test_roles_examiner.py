@@ -63,5 +63,5 @@ def test_a_report_of_evaluations_is_as_long_however_many_episodes_they_have() ->
     returns = np.random.default_rng(1).random(20_000).tolist()
     evaluation = Evaluation.of(EvaluatorReport(returns=returns), 20_000)
     newest = tuple(Examined(n, 0, n, n, evaluation, False) for n in range(REPORTED))
-    said = TypeAdapter(ExaminerReport).dump_json(ExaminerReport(newest=newest))
-    assert len(said) < 4096  # Of the mebibyte that a message may have, five times a second.
+    document = TypeAdapter(ExaminerReport).dump_json(ExaminerReport(newest=newest))
+    assert len(document) < 4096  # Of the mebibyte that a message may have, five times a second.
