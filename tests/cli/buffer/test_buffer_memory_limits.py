@@ -3,12 +3,7 @@ from pathlib import Path
 import pytest
 
 from tianji_cli.roles.buffer.replay import memory as memory_limits
-from tianji_cli.roles.buffer.replay.memory import (
-    ReplayMemoryError,
-    available_bytes,
-    in_units,
-    place_for,
-)
+from tianji_cli.roles.buffer.replay.memory import ReplayMemoryError, available_bytes, in_units, place_for
 
 MiB = 1 << 20
 

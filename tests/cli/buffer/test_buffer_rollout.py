@@ -72,7 +72,7 @@ def test_a_fragment_unclaimed_is_a_fragment_not_yet_stale(line: OpenLine) -> Non
     for actor in range(2):
         assert one.send(actor)
         one.buffer.turn()
-        assert not one.send(actor), "nobody asked for more: the actor waits"
+        assert not one.send(actor), "no more is wanted: the actor waits"
 
 
 def test_in_step_the_order_is_that_of_the_actors(line: OpenLine) -> None:

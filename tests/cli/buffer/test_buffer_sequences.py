@@ -2,13 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli.buffer.naive_sequences import (
-    NaiveSequences,
-    check_sequences,
-    open_sequences,
-    play,
-    sequences_of,
-)
+from cli.buffer.naive_sequences import NaiveSequences, check_sequences, open_sequences, play, sequences_of
 from cli.buffer.replays import JOB, ScriptedActor, fragment_layout
 from hypothesis import given, settings
 from hypothesis import strategies as st

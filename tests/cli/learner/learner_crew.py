@@ -58,7 +58,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass
 class Followed:
-    """What became of a follower."""
+    """Result of a follower."""
 
     parameters: Floats
     moments: Floats
@@ -74,7 +74,7 @@ class Crew:
         learner: the one that publishes, once it is built.
         follower: in the process of a follower, itself.
         all_reduce: of this process.
-        followed: what became of each follower, by its number.
+        followed: the result of each follower, by its number.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Crew:
         return flat
 
     def run(self, lead: Callable[["Crew"], Any], follow: Callable[["Crew"], Any] | None = None) -> None:
-        """Let the learner lead, and its followers follow until it is done; raises what anybody raises."""
+        """Let the learner lead, and its followers follow until it is done; raises what any of them raises."""
         pipes = {number: FORK.Pipe() for number in range(1, len(self.embryos))}
         followers = [
             FORK.Process(target=self._follow, args=(number, theirs, follow or Crew.follow))
@@ -290,8 +290,8 @@ class Crew:
 
 
 def received(pipe: Connection) -> Any:
-    """Wait for what the other process says."""
-    assert pipe.poll(PATIENCE_S), "nothing was said"
+    """Wait for the other process's message."""
+    assert pipe.poll(PATIENCE_S), "no answer came"
     message = pipe.recv()
     assert not isinstance(message, str), message
     return message

@@ -76,11 +76,7 @@ class Line:
         else:
             replay = open_sequences(self.layout, fragments, sequence_steps)
         self.store = ReplayStore(
-            self.layout,
-            JOB,
-            {ACTOR: (0,)},
-            replay=replay,
-            limiter=RateLimiter(RHO, warmup, tolerance),
+            self.layout, JOB, {ACTOR: (0,)}, replay=replay, limiter=RateLimiter(RHO, warmup, tolerance)
         )
         self.buffer = ReplayBuffer(
             self.ends[BUFFER],

@@ -1,4 +1,4 @@
-"""What samples go through: the channels, buffers and data sources that a config and a plan ask for."""
+"""Channels, buffers and data sources are those that the config and the plan ask for."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -121,7 +121,7 @@ def group() -> Iterator[Callable[[Builder], Group]]:
 
 
 def train(one: Group, rounds: int) -> tuple[int, int]:
-    """Let everybody work; give what was received and how many batches came."""
+    """Let all roles work; returns the number of samples received and of batches."""
     received = batches = 0
     for _ in range(rounds):
         for process in one.carriers:
