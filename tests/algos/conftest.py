@@ -25,7 +25,7 @@ def pendulum_spaces() -> Spaces:
 
 @pytest.fixture(params=["cartpole_spaces", "pendulum_spaces"])
 def spaces(request: pytest.FixtureRequest) -> Spaces:
-    """Of an environment with two actions, and of one whose action is a number."""
+    """Spaces of an environment with two actions, and of one whose action is a number."""
     found = request.getfixturevalue(request.param)
     assert isinstance(found, Spaces)
     return found

@@ -58,7 +58,7 @@ def random_rollout(
 
 @st.composite
 def trajectories(draw: st.DrawFn) -> Fragment:
-    """What returns are computed from: small, and as hypothesis likes it."""
+    """Rewards, values and flags of small rollouts, as a hypothesis strategy."""
     steps, envs = draw(st.integers(1, 12)), draw(st.integers(1, 4))
     ends = draw(arrays(np.uint8, (steps, envs), elements=st.sampled_from([0, 0, 0, 1, 2, 3])))
     mask = np.ones((steps, envs), bool)

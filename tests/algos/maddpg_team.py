@@ -23,7 +23,7 @@ from tianji_envs.core import VectorEnvironment
 Array = npt.NDArray[Any]
 
 SIZES = (2, 4, 3)
-"""How many actions, or numbers of an action, each agent has."""
+"""Number of actions, or of numbers of an action, of each agent."""
 
 DISCRETE = team_spaces(SIZES, observation=3)
 CONTINUOUS = team_spaces(SIZES, observation=3, state=5, continuous=True)

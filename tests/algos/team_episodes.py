@@ -26,7 +26,7 @@ def team_spaces(
 
 
 def empty_records(spaces: Spaces, *shape: int) -> Records:
-    """Records of zeros in which everything is available and everybody lives."""
+    """Records of zeros in which everything is available and every agent lives."""
     records = np.zeros(shape, spaces.observation.dtype)
     records["available"] = records["alive"] = True
     return records

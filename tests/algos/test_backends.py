@@ -205,20 +205,20 @@ def test_derivatives_by_hand_are_refused_to_a_device(build: Any, batches: Any) -
 
 @EVERY
 def test_updates_are_the_same_by_hand_and_in_torch(build: Any, batches: Any) -> None:
-    found, said = [], []
+    found, metrics = [], []
     for backend in ("auto", "numpy", "torch"):
         embryo = build(backend=backend)
         begun = parameters(embryo)
         for batch in batches(embryo):
             embryo.update(batch)
         found.append(parameters(embryo))
-        said.append(embryo.metrics())
+        metrics.append(embryo.metrics())
     assert not np.allclose(found[0], begun, atol=1e-4)
     np.testing.assert_array_equal(found[1], found[0])
     assert (found[2] != found[0]).any(), "they are two ways"
     np.testing.assert_allclose(found[2], found[0], rtol=1e-3, atol=2e-5)
-    assert said[1] == said[0]
-    assert said[2] == pytest.approx(said[0], rel=1e-3, abs=1e-4)
+    assert metrics[1] == metrics[0]
+    assert metrics[2] == pytest.approx(metrics[0], rel=1e-3, abs=1e-4)
 
 
 @pytest.mark.parametrize(

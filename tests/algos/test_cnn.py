@@ -15,9 +15,7 @@ from torch.nn import functional
 
 from tianji_algos import registry
 from tianji_algos.core import Model, Spaces, build_model
-from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.cnn import CNNQ, CNNActorCritic
-from tianji_algos.models.q_network import QNetwork
 from tianji_algos.optim import flatten_parameters
 
 Floats = npt.NDArray[np.float32]
@@ -60,7 +58,7 @@ def observations(spaces: Spaces, rows: int) -> npt.NDArray[np.uint8]:
 
 
 def plain_stack(model: CNNActorCritic, pixels: torch.Tensor) -> torch.Tensor:
-    """What the papers describe, on pixels from 0 to 1."""
+    """Layers as the papers describe them, on pixels from 0 to 1."""
     layers = [model.encoder.first, *(layer for layer in model.encoder.rest if isinstance(layer, nn.Conv2d))]
     for layer in layers:
         pixels = functional.relu(functional.conv2d(pixels, layer.weight, layer.bias, layer.stride))
@@ -282,10 +280,3 @@ def test_continuous_actions_have_means_and_a_spread_of_their_own() -> None:
     policy, value = model(torch.from_numpy(observations(spaces, 2)))
     assert (policy.shape, value.shape) == ((2, 6), (2,))
     torch.testing.assert_close(policy[:, 3:], torch.full((2, 3), -0.5))
-
-
-def test_the_registry_knows_what_each_is_for() -> None:
-    assert issubclass(registry.load("model", "cnn_actor_critic"), ActorCritic)
-    assert issubclass(registry.load("model", "cnn_q"), QNetwork)
-    assert registry.contract("model", "cnn_actor_critic") == registry.contract("agent", "ppo")
-    assert registry.contract("model", "cnn_q") == registry.contract("agent", "dqn")

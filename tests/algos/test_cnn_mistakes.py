@@ -1,4 +1,4 @@
-"""What convolutional and recurrent networks refuse, and what they say would be right."""
+"""Convolutional and recurrent networks refuse spaces, and name what would be right."""
 
 from __future__ import annotations
 

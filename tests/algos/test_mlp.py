@@ -64,8 +64,6 @@ def test_the_numpy_executor_computes_what_torch_does(model: MLPActorCritic) -> N
 def test_an_executor_acts_with_what_it_adopted_and_not_with_the_model(model: MLPActorCritic) -> None:
     execute = model.executor(batch_size=5)
     before = [output.copy() for output in execute(observations(5))]
-    other = build_model(MLPActorCritic, Spaces(OBSERVATIONS, gym.spaces.Discrete(3)), model.settings, seed=4)
-    del other
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1)

@@ -45,7 +45,7 @@ PICTURE = gym.spaces.Box(0, 255, (36, 36), np.uint8)
 FLOATS = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
 STEPS, ENVS, GAMMA = 8, 4, 0.9
 CLOSE = 1e-5
-"""How near to 1 ratios of a policy to itself have to be."""
+"""Largest difference from 1 of a policy's ratio to itself."""
 NETWORK = MLPActorCriticSettings(hidden=(8,), policy_gain=1.0)
 ALL = Normalization(observations=True, rewards=True, gamma=GAMMA, values=True)
 ASKED: dict[str, Any] = {
@@ -117,12 +117,7 @@ def normalized(fragments: Sequence[Fragment]) -> list[Fragment]:
     ids=["ppo", "impala"],
 )
 def test_the_learner_shows_the_network_what_the_policy_saw_though_the_statistics_have_moved_on(
-    spaces: Spaces,
-    agent_type: Any,
-    agent_settings: Any,
-    embryo_type: Any,
-    settings: Any,
-    model_type: Any,
+    spaces: Spaces, agent_type: Any, agent_settings: Any, embryo_type: Any, settings: Any, model_type: Any
 ) -> None:
     learner = build(spaces, model_type)
     embryo: PolicyEmbryo = embryo_type(spaces, learner, settings, 0)
@@ -145,7 +140,7 @@ def test_the_learner_shows_the_network_what_the_policy_saw_though_the_statistics
     assert np.abs(1 / fragment[FILTER][0, 0, 1] - 20).max() < 10
 
 
-def test_of_records_the_network_is_shown_what_the_policy_saw(records: Spaces) -> None:
+def test_the_network_is_shown_the_records_that_the_policy_saw(records: Spaces) -> None:
     learner, acting = build(records), build(records)
     settings = PPOSettings(**SMALL, **ASKED, clip_range=CLOSE)
     embryo = PPOEmbryo(records, learner, settings, 0)
@@ -219,9 +214,7 @@ def test_discounted_returns_go_on_from_fragment_to_fragment_and_end_with_their_e
         np.testing.assert_allclose(second[RETURNS][0, n], [len(mine), mine.mean(), squares], rtol=1e-4)
 
 
-def test_rewards_are_learnt_in_units_of_the_spread_of_returns_and_clipped(
-    cartpole_spaces: Spaces,
-) -> None:
+def test_rewards_are_learnt_in_units_of_the_spread_of_returns_and_clipped(cartpole_spaces: Spaces) -> None:
     normalizer = normalizer_of(build(cartpole_spaces))
     assert normalizer is not None
     normalizer.update(normalized(random_rollout(cartpole_spaces, 5, steps=STEPS, envs=ENVS)), ALONE)
@@ -266,9 +259,7 @@ def test_a_resumed_learner_goes_on_with_its_statistics(spaces: Spaces) -> None:
     np.testing.assert_array_equal(flat_of(whole.model), flat_of(resumed.model))
 
 
-def test_acting_greedily_uses_the_statistics_that_were_learnt(
-    cartpole_spaces: Spaces,
-) -> None:
+def test_acting_greedily_uses_the_statistics_that_were_learnt(cartpole_spaces: Spaces) -> None:
     embryo = ppo(cartpole_spaces)
     train(embryo, normalized(random_rollout(cartpole_spaces, 2, steps=STEPS, envs=ENVS)))
     normalizer = normalizer_of(embryo.model)
@@ -289,11 +280,7 @@ def test_acting_greedily_uses_the_statistics_that_were_learnt(
 
 @pytest.mark.parametrize(
     "space",
-    [
-        gym.spaces.Discrete(5),
-        gym.spaces.MultiDiscrete([2, 3]),
-        gym.spaces.Box(0, 255, (84, 84, 3), np.uint8),
-    ],
+    [gym.spaces.Discrete(5), gym.spaces.MultiDiscrete([2, 3]), gym.spaces.Box(0, 255, (84, 84, 3), np.uint8)],
 )
 def test_what_has_no_scale_to_be_found_is_refused_with_the_way_out(space: gym.Space[Any]) -> None:
     with pytest.raises(UnsupportedSpaceError, match="normalize_observations = false would be right"):
@@ -340,8 +327,8 @@ def test_what_settings_leave_open_goes_by_what_is_seen(
     names = ("observations", "rewards", "values")
     assert {name for name in names if asked is not None and getattr(asked, name)} == decided
     of_an_unable_rule = Normalization.of(settings, spaces, able=False)
-    said = {name for name in names if getattr(settings, f"normalize_{name}", False) is True}
-    assert {name for name in names if of_an_unable_rule and getattr(of_an_unable_rule, name)} == said
+    on = {name for name in names if getattr(settings, f"normalize_{name}", False) is True}
+    assert {name for name in names if of_an_unable_rule and getattr(of_an_unable_rule, name)} == on
 
 
 def test_numbers_too_large_to_be_squared_end_the_training_with_a_reason(cartpole_spaces: Spaces) -> None:

@@ -26,13 +26,7 @@ from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings, TeamActorCriticSettings
 from tianji_algos.models.teams.actor_critic import TeamActorCritic
-from tianji_algos.normalization import (
-    Moments,
-    Normalization,
-    ValueUnits,
-    build_normalizer,
-    normalizer_of,
-)
+from tianji_algos.normalization import Moments, Normalization, ValueUnits, build_normalizer, normalizer_of
 from tianji_algos.ppo.ppo import PPOAgent, PPOEmbryo
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 

@@ -11,7 +11,7 @@ from tianji_algos.optim import Adam, Optimizer, RMSProp, build_optimizer
 from tianji_algos.ppo.settings import PPOSettings
 
 SCALES = (0.1, 10.0, 1.0)
-"""Of three gradients of 100 numbers: the second is clipped at a norm of 5."""
+"""Scales of three gradients of 100 numbers: the second is clipped at a norm of 5."""
 
 
 def parameter() -> torch.nn.Parameter:

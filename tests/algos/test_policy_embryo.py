@@ -1,4 +1,4 @@
-"""What PPO's and IMPALA's update rules have in common."""
+"""Claims of both PPO's and IMPALA's update rules."""
 
 from __future__ import annotations
 

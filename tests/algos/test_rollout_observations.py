@@ -39,7 +39,7 @@ def random_fragments(
 
 
 def seen(fragment: Fragment, t: int, n: int, stack: int) -> npt.NDArray[Any]:
-    """What the policy saw before step t, from the rule in words."""
+    """Observation that the policy saw before step t, by the rule in words."""
     frames = fragment["observation"][t : t + stack, n].copy()
     resets = [r for r in range(t) if not fragment["mask"][r, n]]
     if resets:
@@ -88,18 +88,18 @@ def test_rows_are_what_the_policy_saw(
         assert np.array_equal(taken, expected[rows])
 
 
-def device_frames() -> DeviceFrames:
-    """Frames of a device, which here is a CPU too: the same steps by plain copies."""
-    return DeviceFrames(torch.device("cpu"))
+KINDS = pytest.mark.parametrize("kind", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+"""Devices; a CPU stands in for one by the same steps with plain copies."""
 
 
+@KINDS
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("stack", [1, 4])
-def test_a_device_gathers_what_a_host_gathers(stack: int, dtype: str) -> None:
+def test_a_device_gathers_what_a_host_gathers(stack: int, dtype: str, kind: str) -> None:
     rng = np.random.default_rng(7)
-    on_host, on_device = HostFrames(), device_frames()
+    on_host, on_device = HostFrames(), DeviceFrames(torch.device(kind))
     for number in (2, 3, 1):
-        fragments = random_fragments(rng, number, 6, 2, stack, dtype)
+        fragments = random_fragments(rng, number, 40, 8, stack, dtype)
         frames = [fragment["observation"] for fragment in fragments]
         numbers = frame_numbers(np.stack([fragment["mask"] for fragment in fragments]), stack)
         numbers = numbers[rng.permutation(len(numbers))]
@@ -109,7 +109,7 @@ def test_a_device_gathers_what_a_host_gathers(stack: int, dtype: str) -> None:
         on_device.hold(frames)
         taken = on_device.take(numbers)
         assert isinstance(taken, torch.Tensor)
-        assert np.array_equal(taken.numpy(), on_host.take(numbers))
+        assert np.array_equal(taken.cpu().numpy(), on_host.take(numbers))
 
 
 def test_memory_is_kept_and_an_empty_share_has_rows_of_the_right_shape() -> None:
@@ -120,31 +120,18 @@ def test_memory_is_kept_and_an_empty_share_has_rows_of_the_right_shape() -> None
     assert np.shares_memory(first, observations.take(np.arange(4)))
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("stack", [1, 4])
-def test_a_gpu_gathers_what_a_host_gathers(stack: int) -> None:
-    rng = np.random.default_rng(3)
-    spaces = spaces_with(stack, (3, 2))
-    on_host, on_gpu = (Observations(spaces, torch.device(kind)) for kind in ("cpu", "cuda"))
-    for number in (2, 3, 1):
-        fragments = random_fragments(rng, number, 40, 8, stack, "uint8")
-        rows = rng.permutation(number * 41 * 8)
-        for observations in (on_host, on_gpu):
-            observations.gather(fragments)
-        assert np.array_equal(on_gpu.take(rows).cpu().numpy(), on_host.take(rows))
-
-
-def test_a_device_holds_records_as_bytes() -> None:
+@KINDS
+def test_a_device_holds_records_as_bytes(kind: str) -> None:
     rng, spaces = np.random.default_rng(0), team_spaces(state=3)
     fragments = [random_records(rng, (5, 2), spaces) for _ in range(2)]
     rows = rng.permutation(20)
-    on_host, on_device = HostFrames(), device_frames()
-    on_host.hold(fragments)
-    on_device.hold(fragments)
+    on_host, on_device = HostFrames(), DeviceFrames(torch.device(kind))
+    for frames in (on_host, on_device):
+        frames.hold(fragments)
     expected = on_host.take(rows)
     np.testing.assert_array_equal(
         expected["observation"], np.concatenate(fragments).reshape(-1)["observation"][rows]
     )
-    found = on_device.take(rows).numpy()
+    found = on_device.take(rows).cpu().numpy()
     assert found.shape == (20, spaces.observation.dtype.itemsize)
     np.testing.assert_array_equal(found.view(spaces.observation.dtype)[:, 0], expected)

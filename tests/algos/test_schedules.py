@@ -1,4 +1,4 @@
-"""What a schedule leaves of a hyperparameter after so many env steps."""
+"""Hyperparameters after a number of env steps, by their schedules."""
 
 from __future__ import annotations
 

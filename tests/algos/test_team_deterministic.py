@@ -127,13 +127,6 @@ def test_the_actors_come_first_in_the_flat_array_and_acting_reads_no_more() -> N
     np.testing.assert_allclose(executor(seen)[0], expected, rtol=1e-4, atol=1e-6)
 
 
-def test_one_network_for_all_tells_agents_apart() -> None:
-    model = build(DISCRETE, share_parameters=True)
-    disturb(model)
-    outputs = model.act(torch.ones(3, 1, 3))
-    assert len({tuple(row) for row in outputs[:, 0].tolist()}) == 3
-
-
 def test_first_policies_are_nearly_uniform() -> None:
     _, observation = seen_by_agents(DISCRETE)
     for settings in MODELS:

@@ -33,8 +33,7 @@ def unrolled(model: TeamQ, observation: Floats, last_action: Actions) -> Floats:
     """Q ``[T, N, M, A]`` of ``[T, N, M, ...]``, in one go."""
     steps, envs, *_ = observation.shape
     rows = AgentInputs(model)(
-        observation.reshape(steps * envs, *observation.shape[2:]),
-        last_action.reshape(steps * envs, -1),
+        observation.reshape(steps * envs, *observation.shape[2:]), last_action.reshape(steps * envs, -1)
     )
     with torch.no_grad():
         q = model(torch.from_numpy(rows), [envs] * steps)
@@ -42,10 +41,10 @@ def unrolled(model: TeamQ, observation: Floats, last_action: Actions) -> Floats:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("told", [True, False])
-def test_the_executor_does_step_by_step_what_torch_does_at_once(shared: bool, told: bool) -> None:
+@pytest.mark.parametrize("informed", [True, False])
+def test_the_executor_does_step_by_step_what_torch_does_at_once(shared: bool, informed: bool) -> None:
     spaces = team_spaces()
-    model = build(spaces, share_parameters=shared, last_action=told, agent_id=told)
+    model = build(spaces, share_parameters=shared, last_action=informed, agent_id=informed)
     rng = np.random.default_rng(0)
     seen = random_records(spaces, rng, STEPS, ENVS)
     actions = rng.integers(5, size=(STEPS, ENVS, 3))
@@ -100,9 +99,9 @@ def test_agents_that_share_a_network_differ_by_what_they_are_told() -> None:
     spaces = team_spaces()
     seen = random_records(spaces, np.random.default_rng(4), ENVS)
     seen["observation"][...] = 1.0
-    told, untold = (build(spaces, agent_id=told).executor(ENVS)(seen)[0] for told in (True, False))
-    assert np.ptp(told, axis=1).max() > 1e-3
-    np.testing.assert_allclose(untold, np.repeat(untold[:, :1], 3, axis=1), rtol=1e-5)
+    named, unnamed = (build(spaces, agent_id=named).executor(ENVS)(seen)[0] for named in (True, False))
+    assert np.ptp(named, axis=1).max() > 1e-3
+    np.testing.assert_allclose(unnamed, np.repeat(unnamed[:, :1], 3, axis=1), rtol=1e-5)
 
 
 def test_agents_with_networks_of_their_own_learn_apart() -> None:

@@ -1,4 +1,4 @@
-"""What an update returns, and update rules that return the number of uses alone."""
+"""Results of updates, and update rules that return the number of uses alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CountsUses:
 class HasNoPriorities(CountsUses):
     @property
     def priorities(self) -> npt.NDArray[np.float32]:
-        pytest.fail("nobody needs them")
+        pytest.fail("they were made")
 
 
 class ReturnsResults:

@@ -1,6 +1,6 @@
 """A Slurm with two nodes on this host: `munged`, `slurmctld` and two `slurmd` in a process namespace.
 
-Nothing of it outlives whoever made it: the first process of the namespace waits for the end of a pipe that
+Nothing of it outlives its maker: the first process of the namespace waits for the end of a pipe that
 only the maker holds, then ends everything in the namespace, jobs included, and removes the directory. A
 SIGKILL of the maker closes the pipe as well. Clients (`srun`, `sbatch`, ...) run outside, with
 ``SLURM_CONF`` in their environment.
@@ -25,7 +25,7 @@ from beds.unavailable import BedUnavailableError, attempt, require_programs, req
 
 NODES: Final = ("n1", "n2")
 CPUS: Final = 8
-"""Of each node, whatever the machine has: tasks take turns on the real ones."""
+"""Cores of each node, whatever the machine has: tasks take turns on the real ones."""
 
 MPI_SETTINGS: Final = {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self"}
 """The nodes are one machine, on which MPICH and UCX would take ways that two have not; and once in about
@@ -47,7 +47,7 @@ wait $alive
 kill -KILL -1
 rm -rf "$PWD"
 """
-"""A shell script: whoever waits is also the one that reaps orphans."""
+"""A shell script: the process that waits also reaps orphans."""
 
 CONFIG: Final = """\
 ClusterName=bed
@@ -89,7 +89,7 @@ class Slurm:
         attempt("unshare", "--pid", "--fork", "--mount-proc", "true")
         self._place = Path(tempfile.mkdtemp(prefix="tianji-slurm-"))
         self._place.chmod(0o755)
-        # What a Slurm around us said about its own jobs is not for this one.
+        # Variables of a Slurm around us are about its own jobs.
         outside = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
         self.environment = outside | MPI_SETTINGS | {"SLURM_CONF": str(self._place / "slurm.conf")}
 

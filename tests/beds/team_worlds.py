@@ -17,7 +17,7 @@ Leaving = tuple[int, str]
 class Leavers:
     """Agents see their number and the count of steps, so often as their number says, and get their number.
 
-    Agent m has m + 2 actions, sees m + 1 numbers, and leaves when it is told to.
+    Agent m has m + 2 actions, sees m + 1 numbers, and leaves as ``leaving`` says.
     """
 
     def __init__(self, leaving: Sequence[Leaving], returns: Mapping[str, int] | None = None) -> None:
@@ -80,22 +80,19 @@ class Masked(Leavers):
     def _see(self, agent: str) -> Any:
         mask = np.zeros(self.possible_agents.index(agent) + 2, np.int8)
         mask[-1] = 1
-        return {
-            "observation": super()._see(agent),
-            "action_mask": mask if self.masks is None else self.masks,
-        }
+        return {"observation": super()._see(agent), "action_mask": mask if self.masks is None else self.masks}
 
 
 class Telling(Leavers):
     """Each may choose the action that the count of steps says, and its info alone says so.
 
     Attributes:
-        told: by the count of steps, what the first agent's info has in place of its mask; None: nothing.
+        shown: by the count of steps, the mask in the first agent's info; None: it has none.
     """
 
-    def __init__(self, leaving: Sequence[Leaving], told: Mapping[int, Any] | None = None) -> None:
+    def __init__(self, leaving: Sequence[Leaving], shown: Mapping[int, Any] | None = None) -> None:
         super().__init__(leaving)
-        self.told = dict(told or {})
+        self.shown = dict(shown or {})
 
     def _infos(self) -> dict[str, Any]:
         infos: dict[str, Any] = {}
@@ -103,9 +100,9 @@ class Telling(Leavers):
             mask = np.zeros(m + 2, np.int8)
             mask[self.count % (m + 2)] = 1
             infos[agent] = {"action_mask": mask}
-        if self.count in self.told:
-            told = self.told[self.count]
-            infos["agent_0"] = {} if told is None else {"action_mask": told}
+        if self.count in self.shown:
+            shown = self.shown[self.count]
+            infos["agent_0"] = {} if shown is None else {"action_mask": shown}
         return infos
 
     def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -29,8 +29,8 @@ SHORT = ("--messages", "10", "--repeats", "1", "--quiet", "--json", "-")
 def shown(done: subprocess.CompletedProcess[str]) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """The environment and the rows of what a command has printed."""
     assert done.returncode == 0, done.stdout + done.stderr
-    said = json.loads(done.stdout)
-    return said["environment"], said["rows"]
+    document = json.loads(done.stdout)
+    return document["environment"], document["rows"]
 
 
 def clock_error_s(environment: dict[str, str]) -> float:
@@ -99,7 +99,7 @@ class Measured:
 
 @pytest.fixture(scope="module")
 def measured() -> Measured:
-    """What the tests below look at from several sides."""
+    """One measurement for the tests below."""
     # One write, of a fixed number of decimals: what two ranks print may come without a line's end between.
     clock = (sys.executable, "-c", "import os, time; os.write(1, b'%.3f ' % time.monotonic())")
     options = ("--figure", "5d", "--msg-kb", "512", *BACKENDS, *SHORT, "--link-mb", "125")

@@ -9,16 +9,8 @@ from beds.slurm import Slurm
 from beds.training import TIANJI, hosts_of, write_config
 
 OPTIONS = (
-    "--actors",
-    "2",
-    "--repeats",
-    "1",
-    "--seconds",
-    "6",  # A second apart, reports have to tell a rate also where the machine is busy.
-    "--threshold",
-    "15",
-    "--no-prediction",
-    "--quiet",
+    *("--actors", "2", "--repeats", "1", "--threshold", "15", "--no-prediction", "--quiet"),
+    *("--seconds", "6"),  # A second apart, reports have to tell a rate also where the machine is busy.
 )
 
 
@@ -52,8 +44,8 @@ def test_in_an_allocation_its_other_node_takes_part(slurm: Slurm, tmp_path: Path
     script = tmp_path / "job.sh"
     command = " ".join(map(str, (TIANJI, "bench", "scaling", config, *OPTIONS, "--out", out)))
     script.write_text(f"#!/bin/sh\n#SBATCH --nodes=2 --mincpus=4\n{command}\n")
-    said = tmp_path / "said"
-    done = slurm.run("sbatch", "--wait", "--output", said, script, cwd=tmp_path, timeout_s=200)
-    assert done.returncode == 0, said.read_text()
+    output = tmp_path / "output"
+    done = slurm.run("sbatch", "--wait", "--output", output, script, cwd=tmp_path, timeout_s=200)
+    assert done.returncode == 0, output.read_text()
     assert set(hosts_of(only_run(out)).values()) == {"n1", "n2"}
-    assert "# hosts: 2: here, n2" in said.read_text()
+    assert "# hosts: 2: here, n2" in output.read_text()

@@ -169,7 +169,7 @@ def test_the_jobs_of_an_array_share_the_trials_of_a_sweep(slurm: Slurm, tmp_path
     assert {node for took in owners(place).values() for node in took} == {"n1", "n2"}
 
 
-def test_of_an_array_that_was_killed_and_cancelled_another_job_does_the_rest(
+def test_another_job_does_the_rest_of_an_array_that_was_killed_and_cancelled(
     slurm: Slurm, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
@@ -204,8 +204,8 @@ def test_of_an_array_that_was_killed_and_cancelled_another_job_does_the_rest(
 def kill(task: str) -> None:
     """SIGKILL all processes of a job in an array, as a node that loses its power does."""
     array, _, place = task.partition("_")
-    said = {f"SLURM_ARRAY_JOB_ID={array}".encode(), f"SLURM_ARRAY_TASK_ID={place}".encode()}
+    variables = {f"SLURM_ARRAY_JOB_ID={array}".encode(), f"SLURM_ARRAY_TASK_ID={place}".encode()}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # It has ended meanwhile.
-            if said <= set((process / "environ").read_bytes().split(b"\0")):
+            if variables <= set((process / "environ").read_bytes().split(b"\0")):
                 os.kill(int(process.name), signal.SIGKILL)

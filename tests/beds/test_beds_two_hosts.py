@@ -29,8 +29,8 @@ def train_on_both(
     address = f"tcp://{first.address}:5555"
     train = first.command(TIANJI, "train", config, "--out", place / "out", "--listen", address, "--quiet")
     environment = os.environ | environment
-    with (place / "train").open("w+") as said:
-        training = subprocess.Popen(train, env=environment, cwd=place, stdout=said, stderr=said)
+    with (place / "train").open("w+") as output:
+        training = subprocess.Popen(train, env=environment, cwd=place, stdout=output, stderr=output)
         try:
             run = place / "out/run/1"
             deadline = time.monotonic() + 60
@@ -153,13 +153,13 @@ def test_a_host_that_is_lost_in_one_direction_leaves_exact_books(
         rows = (run / "metrics.jsonl").read_text().splitlines() if (run / "metrics.jsonl").exists() else []
         return json.loads(rows[-2]) if len(rows) > 1 else {}  # The last one may be half written.
 
-    with (tmp_path / "train").open("w+") as said:
-        begun = [subprocess.Popen(train, cwd=tmp_path, stdout=said, stderr=said)]
+    with (tmp_path / "train").open("w+") as output:
+        begun = [subprocess.Popen(train, cwd=tmp_path, stdout=output, stderr=output)]
         (training,) = begun
         try:
             wait_for((run / "job.key").exists, training)
             join = second.command(TIANJI, "join", address, "--key", run / "job.key")
-            begun.append(subprocess.Popen(join, cwd=tmp_path, stdout=said, stderr=said))
+            begun.append(subprocess.Popen(join, cwd=tmp_path, stdout=output, stderr=output))
             wait_for(
                 lambda: min((of["env_steps"] for of in last_row().get("by_group", ())), default=0) > 5000,
                 training,

@@ -1,4 +1,4 @@
-"""What a bed raises where it cannot be made."""
+"""The error of a bed that cannot be made."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def attempt(*command: str) -> None:
     """Run a command that makes a part of a bed.
 
     Raises:
-        BedUnavailableError: it failed; the message is what it said.
+        BedUnavailableError: it failed; the message is its output.
     """
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

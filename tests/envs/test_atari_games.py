@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
+from envs.conftest import Rollout, roll_out
 
 from tianji_envs.atari import environment as atari
 from tianji_envs.atari.environment import AtariFactory
@@ -18,44 +17,10 @@ BACKENDS = ["ale", "envpool"]
 SEED = 3
 
 
-@dataclass
-class Play:
-    """``[T, N, ...]``; ``observation`` has one row more; ``score`` and ``over`` are None without games."""
-
-    actions: npt.NDArray[np.int64]
-    observation: npt.NDArray[np.uint8]
-    reward: npt.NDArray[np.float32]
-    terminated: npt.NDArray[np.bool_]
-    truncated: npt.NDArray[np.bool_]
-    score: npt.NDArray[np.float32] | None
-    over: npt.NDArray[np.bool_] | None
-
-    @property
-    def ended(self) -> npt.NDArray[np.bool_]:
-        return self.terminated | self.truncated
-
-    @property
-    def begun(self) -> npt.NDArray[np.bool_]:
-        """The steps that only began an episode."""
-        return np.concatenate([np.zeros_like(self.ended[:1]), self.ended[:-1]])
-
-
-def play(
-    vector: VectorEnvironment, steps: int, seed: int = SEED, actions: npt.NDArray[np.int64] | None = None
-) -> Play:
-    n = vector.num_envs
+def play(vector: VectorEnvironment, steps: int, seed: int = SEED, actions: Any = None) -> Rollout:
     if actions is None:
-        actions = np.random.default_rng(seed).integers(0, vector.action_space.n, (steps, n))  # type: ignore[attr-defined]
-    observation = np.full((steps + 1, n, *(vector.observation_space.shape or ())), 77, np.uint8)
-    reward, score = np.full((2, steps, n), 77, np.float32)
-    terminated, truncated, over = np.ones((3, steps, n), np.bool_)
-    vector.reset(seed, observation[0])
-    for t in range(steps):
-        vector.step(actions[t], observation[t + 1], reward[t], terminated[t], truncated[t])
-        if vector.games is not None:
-            score[t], over[t] = vector.games.score, vector.games.over
-    games = (None, None) if vector.games is None else (score, over)
-    return Play(actions, observation, reward, terminated, truncated, *games)
+        actions = np.random.default_rng(seed).integers(0, vector.action_space.n, (steps, vector.num_envs))  # type: ignore[attr-defined]
+    return roll_out(vector, steps, seed, actions=actions)
 
 
 def make(backend: str, game: str, n: int = 3, limit: int | None = None, **how: Any) -> VectorEnvironment:
@@ -70,7 +35,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def berzerk(backend: str) -> tuple[Play, Play]:
+def berzerk(backend: str) -> tuple[Rollout, Rollout]:
     """The same seed and actions in training and in evaluation: three short lives, 50 points a robot."""
     training, evaluation = (
         play(make(backend, "Berzerk", evaluation=evaluation), 330) for evaluation in (False, True)
@@ -78,14 +43,14 @@ def berzerk(backend: str) -> tuple[Play, Play]:
     return training, evaluation
 
 
-def test_the_step_after_an_end_has_no_reward_and_no_flags(berzerk: tuple[Play, Play]) -> None:
+def test_the_step_after_an_end_has_no_reward_and_no_flags(berzerk: tuple[Rollout, Rollout]) -> None:
     for each in berzerk:
         assert each.begun.sum() >= 3
         assert not each.reward[each.begun].any()
         assert not each.ended[each.begun].any()
 
 
-def test_a_lost_life_ends_an_episode_and_the_same_game_goes_on(berzerk: tuple[Play, Play]) -> None:
+def test_a_lost_life_ends_an_episode_and_the_same_game_goes_on(berzerk: tuple[Rollout, Rollout]) -> None:
     training, evaluation = berzerk
     np.testing.assert_array_equal(training.observation, evaluation.observation)
     assert training.over is not None
@@ -97,7 +62,7 @@ def test_a_lost_life_ends_an_episode_and_the_same_game_goes_on(berzerk: tuple[Pl
 
 
 def test_rewards_are_clipped_in_training_and_the_games_own_in_evaluation(
-    berzerk: tuple[Play, Play],
+    berzerk: tuple[Rollout, Rollout],
 ) -> None:
     training, evaluation = berzerk
     assert evaluation.reward.max() == 50
@@ -106,7 +71,7 @@ def test_rewards_are_clipped_in_training_and_the_games_own_in_evaluation(
     np.testing.assert_array_equal(training.reward, expected)
 
 
-def test_a_score_is_the_sum_of_the_games_own_rewards_over_all_lives(berzerk: tuple[Play, Play]) -> None:
+def test_a_score_is_the_sum_of_the_games_own_rewards_over_all_lives(berzerk: tuple[Rollout, Rollout]) -> None:
     training, evaluation = berzerk
     assert training.score is not None
     assert training.over is not None
@@ -120,7 +85,7 @@ def test_a_score_is_the_sum_of_the_games_own_rewards_over_all_lives(berzerk: tup
                 total = 0.0
 
 
-def test_evaluation_plays_whole_games(berzerk: tuple[Play, Play]) -> None:
+def test_evaluation_plays_whole_games(berzerk: tuple[Rollout, Rollout]) -> None:
     training, evaluation = berzerk
     assert evaluation.score is None
     assert evaluation.terminated.sum() < training.terminated.sum()
@@ -128,7 +93,7 @@ def test_evaluation_plays_whole_games(berzerk: tuple[Play, Play]) -> None:
 
 
 def test_the_action_of_a_step_that_begins_an_episode_is_ignored(
-    berzerk: tuple[Play, Play], backend: str
+    berzerk: tuple[Rollout, Rollout], backend: str
 ) -> None:
     training, _ = berzerk
     other = np.where(training.begun, (training.actions + 1) % 18, training.actions)

@@ -1,4 +1,4 @@
-"""What real games do too rarely for a test: told by emulators with a script."""
+"""Lives and ends of games that real games show too rarely for a test, by scripted emulators."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Scripted(Emulators):
 Row = tuple[float, bool, bool, float, bool]
 
 
-def tell(
+def play(
     emulators: Scripted,
     steps: int,
     options: AtariOptions | None = None,
@@ -73,7 +73,7 @@ def tell(
 
 def test_the_reward_of_the_step_that_loses_a_life_is_kept_and_that_of_the_next_counts_as_score() -> None:
     emulators = Scripted(3, [(0, 3, ""), (5, 2, ""), (7, 2, ""), (-2, 2, "")])
-    assert tell(emulators, 4) == [
+    assert play(emulators, 4) == [
         (0, False, False, 0, False),
         (1, True, False, 5, False),
         (0, False, False, 12, False),
@@ -84,14 +84,14 @@ def test_the_reward_of_the_step_that_loses_a_life_is_kept_and_that_of_the_next_c
 
 def test_without_fire_the_step_that_begins_a_life_does_nothing() -> None:
     emulators = Scripted(3, [(0, 2, ""), (0, 2, ""), (0, 2, "")])
-    tell(emulators, 3, AtariOptions(fire_reset=False))
+    play(emulators, 3, AtariOptions(fire_reset=False))
     assert emulators.actions == [3, 0, 3]
 
 
 @pytest.mark.parametrize(("full", "first"), [(False, 0), (True, 1)])
 def test_a_game_whose_actions_have_no_fire_begins_its_lives_without(full: bool, first: int) -> None:
     emulators = Scripted(3, [(0, 2, ""), (0, 2, ""), (0, 2, "")])
-    tell(emulators, 3, AtariOptions(full_action_space=full), "ms_pacman")
+    play(emulators, 3, AtariOptions(full_action_space=full), "ms_pacman")
     assert emulators.actions == [3, first, 3]
 
 
@@ -102,36 +102,36 @@ def test_where_lives_end_no_episode_an_action_is_replaced_only_if_nobody_learns_
 ) -> None:
     emulators = Scripted(3, [(0, 2, ""), (4, 2, ""), (0, 2, "")])
     options = AtariOptions(fire_reset=fire, life_loss=False)
-    rows = tell(emulators, 3, options, evaluation=evaluation)
+    rows = play(emulators, 3, options, evaluation=evaluation)
     assert [(row[0], row[1]) for row in rows] == [(0, False), (1, False), (0, False)]
     assert emulators.actions == [3, 1 if fire and evaluation else 3, 3]
 
 
 def test_no_lives_left_are_the_end_only_once_the_game_is_over() -> None:
-    rows = tell(Scripted(1, [(0, 0, ""), (3, 0, ""), (2, 0, "over"), (0, 1, ""), (0, 1, "")]), 5)
+    rows = play(Scripted(1, [(0, 0, ""), (3, 0, ""), (2, 0, "over"), (0, 1, ""), (0, 1, "")]), 5)
     assert [row[1] for row in rows] == [False, False, True, False, False]
     assert [row[3:] for row in rows] == [(0, False), (3, False), (5, True), (0, False), (0, False)]
 
 
 def test_a_life_won_ends_nothing() -> None:
-    rows = tell(Scripted(3, [(0, 4, ""), (0, 3, ""), (0, 3, ""), (0, 3, "")]), 4)
+    rows = play(Scripted(3, [(0, 4, ""), (0, 3, ""), (0, 3, ""), (0, 3, "")]), 4)
     assert [row[1] for row in rows] == [False, True, False, False]
 
 
 def test_a_new_game_with_fewer_lives_than_the_last_one_has_lost_none() -> None:
-    rows = tell(Scripted(3, [(0, 4, ""), (0, 4, "cut"), (0, 3, ""), (0, 3, "")]), 4)
+    rows = play(Scripted(3, [(0, 4, ""), (0, 4, "cut"), (0, 3, ""), (0, 3, "")]), 4)
     assert [row[1:3] for row in rows] == [(False, False), (False, True), (False, False), (False, False)]
 
 
 def test_a_life_lost_in_the_step_that_begins_an_episode_ends_no_other() -> None:
-    rows = tell(Scripted(3, [(0, 2, ""), (0, 1, ""), (0, 1, ""), (0, 1, "")]), 4)
+    rows = play(Scripted(3, [(0, 2, ""), (0, 1, ""), (0, 1, ""), (0, 1, "")]), 4)
     assert [row[1] for row in rows] == [True, False, False, False]
 
 
 def test_a_game_that_ends_in_the_step_that_begins_an_episode_is_over_with_the_next() -> None:
     for end in ("over", "cut"):
         emulators = Scripted(3, [(1, 1, ""), (6, 1, end), (0, 3, ""), (0, 3, ""), (1, 3, "")])
-        assert tell(emulators, 5) == [
+        assert play(emulators, 5) == [
             (1, True, False, 1, False),
             (0, False, False, 7, False),
             (0, True, False, 7, True),

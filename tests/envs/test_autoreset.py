@@ -12,8 +12,8 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode
 
-from tianji_envs.core import BaseEnv, derive_seed
-from tianji_envs.gym import GymFactory, OwnVectorEnvironment
+from tianji_envs.core import BaseEnv
+from tianji_envs.gym import GymFactory
 from tianji_envs.serial import SerialVectorEnvironment, UserFactory
 
 Roll = Callable[..., Any]
@@ -137,10 +137,6 @@ def test_a_users_environment_is_truncated_at_the_configs_limit(roll: Roll) -> No
     assert rollout.truncated[:, 0].tolist() == [False, True, False, False, True, False]
 
 
-def test_cartpole_uses_its_own_vectorised_implementation() -> None:
-    assert isinstance(GymFactory().make("CartPole-v1", 2), OwnVectorEnvironment)
-
-
 class SameStepCartPole(CartPoleVectorEnv):
     def __init__(self, **keywords: Any) -> None:
         super().__init__(**keywords)
@@ -161,19 +157,3 @@ def test_an_implementation_that_resets_within_the_ending_step_is_not_used(roll: 
         assert np.nonzero(rollout.truncated[:, 0])[0].tolist() == [19, 40]
     finally:
         del gymnasium.registry["SameStepCartPole-v0"]
-
-
-@pytest.mark.parametrize("env_id", ["Acrobot-v1", "MountainCar-v0", "Pendulum-v1"])
-def test_trajectories_are_those_that_gymnasiums_own_environment_makes(env_id: str, roll: Roll) -> None:
-    vector = GymFactory().make(env_id, num_envs=1)
-    rollout = roll(vector, 60, seed=3)
-    env = gymnasium.make(env_id)
-    actions = vector.action_space
-    actions.seed(derive_seed(3, 0))  # As reset() does.
-    first, _ = env.reset(seed=derive_seed(3, 0))
-    np.testing.assert_array_equal(rollout.observation[0, 0], first)
-    for t in range(60):
-        shown, reward, terminated, _, _ = env.step(actions.sample())
-        np.testing.assert_array_equal(rollout.observation[t + 1, 0], shown)
-        assert rollout.reward[t, 0] == np.float32(reward)
-        assert not terminated

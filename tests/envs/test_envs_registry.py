@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
@@ -68,11 +69,6 @@ class NoSpacesOfGymnasium(gymnasium.Env):
 
 class EmptyObservation(GymnasiumWalk):
     observation_space = gymnasium.spaces.Box(-1, 1, (0,), np.float32)
-
-
-class RewardOfTwo(GymnasiumWalk):
-    def step(self, action):
-        return np.zeros(2, np.float32), np.ones(2), True, False, {}
 
 
 class NoStep(BaseEnv):
@@ -243,13 +239,6 @@ def test_a_gymnasium_class_of_ones_own_is_found(mine: str, roll: Callable[..., A
     assert rollout.terminated[:, 0].tolist() == [True, False, True, False]
 
 
-def test_a_reward_of_several_numbers_is_refused_as_such(mine: str, roll: Callable[..., Any]) -> None:
-    with pytest.raises(
-        BrokenEnvironmentError, match=r"step\(\) gave a reward of shape \(2,\) and .*; a single number"
-    ):
-        roll(registry.find(f"{mine}:RewardOfTwo").make("", 1), 1)
-
-
 def test_an_entry_point_leads_to_a_factory_and_is_listed(mine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [
         EntryPoint("walk", f"{mine}:Walk", registry.TYPES.group),
@@ -285,9 +274,8 @@ def test_an_entry_point_leads_to_a_factory_and_is_listed(mine: str, monkeypatch:
 def test_a_wrong_type_says_what_would_be_right(
     mine: str, name: str, error: type[Exception], words: str
 ) -> None:
-    with pytest.raises(error) as caught:
+    with pytest.raises(error, match=re.escape(words)):
         registry.find(name)
-    assert words in str(caught.value)
 
 
 def test_a_factory_of_ones_own_may_take_whatever_it_is_given_and_have_no_options_to_check(mine: str) -> None:
@@ -320,9 +308,8 @@ def test_a_function_may_make_gymnasium_s(mine: str, roll: Callable[..., Any]) ->
     ],
 )
 def test_what_a_function_makes_is_checked(mine: str, name: str, words: str) -> None:
-    with pytest.raises(BrokenEnvironmentError) as caught:
+    with pytest.raises(BrokenEnvironmentError, match=re.escape(words)):
         registry.find(f"{mine}:{name}").make("", 2)
-    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["Drawn", "drawn", "drawn_with_anything", "drawn_anyhow"])
@@ -378,12 +365,11 @@ def test_a_step_that_breaks_the_contract_says_how(
     mine: str, name: str, error: type[Exception], words: str, roll: Callable[..., Any]
 ) -> None:
     vector = registry.find(f"{mine}:{name}").make("", 1)
-    with pytest.raises(error) as caught:
+    with pytest.raises(error, match=re.escape(words)):
         roll(vector, 1)
-    assert words in str(caught.value)
 
 
-def test_so_does_that_of_a_vector_of_its_own(mine: str, roll: Callable[..., Any]) -> None:
+def test_a_vector_step_that_breaks_the_contract_says_how(mine: str, roll: Callable[..., Any]) -> None:
     gymnasium.register("OldVector-v0", vector_entry_point=f"{mine}:OldVector")
     try:
         with pytest.raises(BrokenEnvironmentError, match=r"OldVector-v0: step\(\) gave 4 values"):
@@ -424,9 +410,8 @@ def test_an_unknown_id_names_the_nearest(env_id: str, words: str, monkeypatch: p
     # ale_py registers its games with gymnasium when another test imports it.
     registered = {name: spec for name, spec in gymnasium.registry.items() if not is_ale(spec)}
     monkeypatch.setattr(gymnasium, "registry", registered)
-    with pytest.raises(UnknownEnvironmentError) as caught:
+    with pytest.raises(UnknownEnvironmentError, match=re.escape(words)):
         registry.find("gym").check_id(env_id)
-    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -434,12 +419,8 @@ def test_a_built_in_type_says_whether_its_environments_are_teams(name: str) -> N
     assert registry.find(name).makes_teams is (name not in ("atari", "gym"))
 
 
-def test_of_an_environment_of_ones_own_only_it_says_whether_it_is_a_team(mine: str) -> None:
+def test_a_users_environment_itself_says_whether_it_is_a_team(mine: str) -> None:
     assert registry.find(f"{mine}:Walk").makes_teams is None
-
-
-def test_a_known_id_is_accepted() -> None:
-    registry.find("gym").check_id("CartPole-v1")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What others wrote to judge environments by, run as it is against ours."""
+"""Checkers of gymnasium, PettingZoo and ALE accept our environments."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class OfVector(gymnasium.Env[Any, Any]):
 
     Args:
         vector: has one environment.
-        ends: an episode ends for whoever steps it; else flags are told in ``info`` and the vector begins the
+        ends: whether steps return the flags; else they are in ``info``, and the vector begins the
             next episode itself.
     """
 
@@ -65,8 +65,8 @@ class OfVector(gymnasium.Env[Any, Any]):
         return int(seen) if isinstance(self.observation_space, Discrete) else seen.copy()
 
 
-class Told(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Gymnasium's own environment, with our seeds, and with its flags told in ``info``."""
+class FlagsInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Gymnasium's own environment, with our seeds, and with its flags in ``info``."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -82,7 +82,7 @@ class Told(gymnasium.Wrapper[Any, Any, Any, Any]):
 @pytest.mark.parametrize("name", GYM)
 def test_gymnasium_finds_no_step_in_which_ours_and_its_own_differ(name: str) -> None:
     ours = OfVector(GymFactory().make(name, 1), ends=False)
-    judge = Told(Autoreset(gymnasium.make(name)))
+    judge = FlagsInInfo(Autoreset(gymnasium.make(name)))
     check_environments_match(judge, ours, STEPS, seed=3)
 
 

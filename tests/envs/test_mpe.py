@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from gymnasium import spaces
 
 from tianji_envs import registry
 from tianji_envs.errors import MissingExtraError, UnknownEnvironmentError, WrongOptionError
@@ -84,9 +84,8 @@ def test_an_id_means_the_newest_version_unless_it_says_which(env_id: str, name: 
     ],
 )
 def test_an_unknown_world_names_the_nearest(env_id: str, words: str) -> None:
-    with pytest.raises(UnknownEnvironmentError) as caught:
+    with pytest.raises(UnknownEnvironmentError, match=re.escape(words)):
         registry.find("mpe").check_id(env_id)
-    assert words in str(caught.value)
 
 
 def test_a_missing_library_is_answered_with_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,16 +159,6 @@ def test_the_heuristic_is_far_above_random(continuous: bool, at_least: float, ro
     by_hand = roll(vector, 51, act=vector.heuristic).reward.sum() / 32
     at_random = roll(vector, 51).reward.sum() / 32
     assert at_random < -65 < at_least < by_hand
-
-
-def test_the_heuristics_actions_are_the_vectors() -> None:
-    vector = make("simple_spread", 4)
-    record = np.zeros(4, vector.observation_space.dtype)
-    vector.reset(0, record)
-    actions = vector.heuristic(record)
-    assert isinstance(vector.action_space, spaces.MultiDiscrete)
-    assert actions.shape == (4, 3)
-    assert np.issubdtype(actions.dtype, np.integer)
 
 
 @pytest.mark.parametrize(

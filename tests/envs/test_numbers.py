@@ -17,22 +17,22 @@ from tianji_envs.serial import UserFactory
 from tianji_envs.wrappers import Wrapper
 
 given: list[Any] = []
-"""What was given to each that was made, with the number of its copy."""
+"""Options of each wrapper and environment that was made, with the number of its copy."""
 
 
-class Told(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Keeps what it was given."""
+class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Keeps its options."""
 
     def __init__(self, env: Any = None, **options: Any) -> None:
         super().__init__(env or gymnasium.make("CartPole-v1"))
         given.append(options | {"COPY": os.environ["TIANJI_COPY"]})
 
 
-def asks(index: int, speed: int = 1) -> Told:
-    return Told(index=index, speed=speed)
+def asks(index: int, speed: int = 1) -> Recorder:
+    return Recorder(index=index, speed=speed)
 
 
-class Asks(Told):
+class Asks(Recorder):
     def __init__(self, index: int, speed: int = 1) -> None:
         super().__init__(index=index, speed=speed)
 
@@ -47,10 +47,10 @@ def of_the_fourth_actor(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_options_and_keywords_of_wrappers_have_the_numbers_of_their_copy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(gymnasium.registry, "Told-v0", EnvSpec("Told-v0", entry_point=Told))
+    monkeypatch.setitem(gymnasium.registry, "Recorder-v0", EnvSpec("Recorder-v0", entry_point=Recorder))
     options = {"world": "w-{actor}-{copy}", "deep": [{"id": "{index}"}], "other": "{name} {", "n": 5}
-    wrapper = Wrapper("Told", Told, {"number": "{index}"})
-    GymFactory().make("Told-v0", 2, options=options, wrappers=[wrapper]).close()
+    wrapper = Wrapper("Recorder", Recorder, {"number": "{index}"})
+    GymFactory().make("Recorder-v0", 2, options=options, wrappers=[wrapper]).close()
     plain = {"other": "{name} {", "n": 5}
     assert given == [
         plain | {"world": "w-3-0", "deep": [{"id": 6}], "COPY": "0"},
@@ -77,8 +77,8 @@ def test_a_factory_that_asks_for_its_index_gets_it_unless_options_say_another(ma
 
 
 def test_a_factory_whose_index_is_no_keyword_is_not_given_one() -> None:
-    def makes(index: int = 5, /) -> Told:
-        return Told(index=index)
+    def makes(index: int = 5, /) -> Recorder:
+        return Recorder(index=index)
 
     UserFactory("mine", makes).make("", 1)
     assert given == [{"index": 5, "COPY": "0"}]

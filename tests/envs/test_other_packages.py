@@ -40,15 +40,15 @@ def far_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     sys.modules.pop("far_grid", None)
 
 
-def said_of(env_id: str) -> str:
+def message_about(env_id: str) -> str:
     with pytest.raises(UnknownEnvironmentError) as caught:
         registry.find("gym").check_id(env_id)
     return str(caught.value)
 
 
 def test_the_installed_package_that_registers_an_id_is_named_and_not_imported(far_grid: str) -> None:
-    said = said_of("FarGrid-Empty-v0")
-    assert said == (
+    message = message_about("FarGrid-Empty-v0")
+    assert message == (
         "gymnasium has no environment 'FarGrid-Empty-v0'; far_grid is installed and has it: "
         'id = "far_grid:FarGrid-Empty-v0" imports it'
     )
@@ -60,13 +60,13 @@ def test_with_its_module_in_front_an_id_is_found(roll: Callable[..., Any]) -> No
     factory = registry.find("gym")
     factory.check_id("far_grid:FarGrid-Empty-v0")
     roll(factory.make("far_grid:FarGrid-Empty-v0", 2), 3)
-    assert "; did you mean far_grid:FarGrid-Empty-v0" in said_of("far_grid:FarGrid-Empt-v0")
+    assert "; did you mean far_grid:FarGrid-Empty-v0" in message_about("far_grid:FarGrid-Empt-v0")
 
 
 @pytest.mark.parametrize("env_id", ["FarGrid-Other-v0", "FarGrid-Empty", ""])
 @pytest.mark.usefixtures("far_grid")
-def test_of_an_id_that_no_package_registers_none_is_named(env_id: str) -> None:
-    assert "far_grid" not in said_of(env_id)
+def test_no_package_is_named_for_an_id_that_none_registers(env_id: str) -> None:
+    assert "far_grid" not in message_about(env_id)
 
 
 def test_a_well_known_package_is_named_whether_it_is_installed_or_not(
@@ -75,15 +75,15 @@ def test_a_well_known_package_is_named_whether_it_is_installed_or_not(
     for env_id in ("MiniGrid-Empty-5x5-v0", "BabyAI-BossLevel-v0"):  # Another test may have used them.
         monkeypatch.delitem(gymnasium.registry, env_id, raising=False)
     monkeypatch.setattr(other_packages.importlib.util, "find_spec", lambda _module: None)
-    assert said_of("MiniGrid-Empty-5x5-v0").endswith(
+    assert message_about("MiniGrid-Empty-5x5-v0").endswith(
         'minigrid has such ones: pip install minigrid, then id = "minigrid:MiniGrid-Empty-5x5-v0"'
     )
     monkeypatch.setattr(other_packages.importlib.util, "find_spec", lambda _module: object())
-    assert said_of("BabyAI-BossLevel-v0").endswith(
+    assert message_about("BabyAI-BossLevel-v0").endswith(
         'minigrid is installed and has such ones: id = "minigrid:BabyAI-BossLevel-v0" imports it'
     )
 
 
 def test_a_module_that_is_not_there_is_answered_with_the_pip_command_if_it_is_known() -> None:
-    assert said_of("metaworld:Meta-World/MT1").endswith("pip install metaworld")
-    assert "pip" not in said_of("no_such_module:Some-v0")
+    assert message_about("metaworld:Meta-World/MT1").endswith("pip install metaworld")
+    assert "pip" not in message_about("no_such_module:Some-v0")

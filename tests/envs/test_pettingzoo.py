@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from importlib.abc import MetaPathFinder
@@ -33,7 +34,7 @@ from beds.team_worlds import Leavers
 
 def parallel_env(length=3, agents=2, render_mode=None):
     if agents < 1:
-        raise ValueError("nobody there")
+        raise ValueError("no agents")
     return Leavers([(length, "dies")] * agents)
 """
 
@@ -118,9 +119,8 @@ def test_agents_that_die_one_by_one_in_a_real_environment_end_their_teams_episod
 def test_a_wrong_id_says_what_would_be_right(
     mine: str, env_id: str, error: type[Exception], words: str
 ) -> None:
-    with pytest.raises(error) as caught:
+    with pytest.raises(error, match=re.escape(words)):
         registry.find("pettingzoo").check_id(env_id)
-    assert words in str(caught.value)
 
 
 class Lacking(MetaPathFinder):
@@ -188,16 +188,15 @@ def test_an_option_that_does_not_exist_is_named_before_anything_is_built(
         (
             "my_teams",
             {"agents": 0},
-            "my_teams cannot be built with options {'agents': 0}: ValueError: nobody",
+            "my_teams cannot be built with options {'agents': 0}: ValueError: no agents",
         ),
     ],
 )
 def test_a_value_that_the_environment_refuses_is_shown(
     mine: str, env_id: str, options: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(BrokenEnvironmentError) as caught:
+    with pytest.raises(BrokenEnvironmentError, match=re.escape(words)):
         make(env_id, options=options)
-    assert words in str(caught.value)
 
 
 @by_module

@@ -1,4 +1,4 @@
-"""What a team's record says of agents that differ, leave, come back, or may not do all things."""
+"""Records of teams whose agents differ, leave, come back, or have masks of actions."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ leavings = st.lists(st.tuples(st.integers(1, 6), st.sampled_from(["dies", "is cu
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(leavings)
-def test_whoever_leaves_when_the_records_keep_their_promises(leaving: list[Leaving]) -> None:
+def test_records_keep_their_promises_whenever_agents_leave(leaving: list[Leaving]) -> None:
     env = Leavers(leaving)
     made = vector(env)
     record, reward = np.zeros((2, 1), made.observation_space.dtype)[0], np.zeros(1, np.float32)
@@ -198,7 +198,7 @@ def test_a_mask_in_the_infos_says_what_is_available_as_one_in_the_observation_do
 
 @pytest.mark.parametrize("start", [0, 1])
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("shown", "words"),
     [
         ([1, 1, 1], r"agent_0 has an action_mask of shape \(3,\) in its info for 2 actions; \(2,\) would be"),
         ([[1, 1]], r"agent_0 has an action_mask of shape \(1, 2\) in its info for 2 actions"),
@@ -207,21 +207,21 @@ def test_a_mask_in_the_infos_says_what_is_available_as_one_in_the_observation_do
     ],
     ids=["too long", "too deep", "a number", "nothing left"],
 )
-def test_a_mask_in_the_infos_that_is_none_is_refused(start: int, told: Any, words: str) -> None:
+def test_a_mask_in_the_infos_that_is_none_is_refused(start: int, shown: Any, words: str) -> None:
     with pytest.raises(BrokenEnvironmentError, match=f"hand-made: {words}"):
-        team(Telling([STAYS], {start: told})).step(np.zeros(1, np.int64))
+        team(Telling([STAYS], {start: shown})).step(np.zeros(1, np.int64))
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("shown", "words"),
     [
         ({2: None}, "has no action_mask in its info, and had one before; one at reset"),
         ({0: None, 1: None}, "has an action_mask in its info, and had none before; one at reset"),
     ],
     ids=["vanishes", "appears"],
 )
-def test_a_mask_that_the_infos_have_at_some_steps_only_is_refused(told: Any, words: str) -> None:
-    made = team(Telling([STAYS], told))
+def test_a_mask_that_the_infos_have_at_some_steps_only_is_refused(shown: Any, words: str) -> None:
+    made = team(Telling([STAYS], shown))
     made.reset(0)
     made.step(np.zeros(1, np.int64))
     with pytest.raises(BrokenEnvironmentError, match=f"hand-made: agent_0 {words}"):
@@ -236,9 +236,9 @@ def test_masks_in_observation_and_infos_have_to_agree() -> None:
         team(TellingTwice([STAYS], {0: [1, 0]}))
 
 
-@pytest.mark.parametrize("told", [[0, 0], None], ids=["empty", "none"])
-def test_an_agent_that_was_cut_off_may_have_no_action_or_no_mask(told: Any) -> None:
-    made = team(Telling([(1, "is cut"), STAYS], {1: told}))
+@pytest.mark.parametrize("shown", [[0, 0], None], ids=["empty", "none"])
+def test_an_agent_that_was_cut_off_may_have_no_action_or_no_mask(shown: Any) -> None:
+    made = team(Telling([(1, "is cut"), STAYS], {1: shown}))
     made.reset(0)
     record, *_ = made.step(np.zeros(2, np.int64))
     assert record["truncated"].tolist() == [True, False]
@@ -367,7 +367,7 @@ class SeesNothing(Leavers):
         return {}, {}
 
 
-class NobodyThere(Leavers):
+class NoAgents(Leavers):
     def reset(self, seed: int | None = None) -> Any:
         seen = super().reset(seed)
         self.agents = []
@@ -378,11 +378,11 @@ class NobodyThere(Leavers):
     ("env", "words"),
     [
         (SeesNothing([STAYS]), "agent_0 is alive, and there is nothing that it sees"),
-        (NobodyThere([STAYS]), "no agent alive"),
+        (NoAgents([STAYS]), "no agent alive"),
         (Sees(spaces.Box(0, 1, (3,)), np.zeros(4)), r"agent_0 sees an array of shape \(4,\)"),
     ],
 )
-def test_an_environment_that_breaks_its_contract_is_told_how(env: ParallelEnv, words: str) -> None:
+def test_an_environment_that_breaks_its_contract_is_refused(env: ParallelEnv, words: str) -> None:
     with pytest.raises(BrokenEnvironmentError, match=f"hand-made: .*{words}"):
         team(env).reset(0)
 

@@ -1,4 +1,4 @@
-"""What environments draw: pictures as films take them, how fast they are shown, and what is no picture."""
+"""Pictures that environments draw, their rate, and results that are no picture."""
 
 from typing import Any
 

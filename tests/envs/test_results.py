@@ -1,4 +1,4 @@
-"""What reset() and step() give is held against the spaces: of single, vector and team environments."""
+"""Results of reset() and step() have to fit the spaces: of single, vector and team environments."""
 
 from __future__ import annotations
 
@@ -61,6 +61,13 @@ UINT8 = spaces.Box(0, 255, (3,), np.uint8)
 FLOATS = spaces.Box(-9.0, 9.0, (4,), np.float32)
 ZEROS = np.zeros(4, np.float32)
 PAIR = spaces.Dict({"seen": FLOATS, "deep": spaces.Dict({"mode": spaces.Discrete(3)})})
+
+
+def in_pair(seen: Any = ZEROS, mode: Any = 1) -> tuple[Any, Any]:
+    """Observations of ``PAIR``, of which the second has these parts."""
+    return {"seen": ZEROS, "deep": {"mode": 1}}, {"seen": seen, "deep": {"mode": mode}}
+
+
 BAD = [
     (UINT8, np.zeros(3, np.uint8), np.array([1, -1, 3]), "(3,) and int64, [ 1 -1 3], with -1 at [1]; obs"),
     (UINT8, [1, 2, 255], [1, 2, 300], "type list and shape (3,), [1, 2, 300], with 300 at [2]; obs"),
@@ -88,6 +95,21 @@ BAD = [
         np.array([0.0, 1.0]),
         "an observation of shape (2,) and float64",
     ),
+    (
+        PAIR,
+        *in_pair(seen=0.5),
+        "observation['seen'] of type float, 0.5; observation_space says (4,) and float32",
+    ),
+    (
+        PAIR,
+        *in_pair(mode=np.float32(1)),
+        "observation['deep.mode'] of shape () and float32, 1.0; observation_space",
+    ),
+    (
+        PAIR,
+        *in_pair(seen=ZEROS[:, None]),
+        "observation['seen'] of shape (4, 1) and float32, [[0.] [0.] [0.] [0.]]; obs",
+    ),
 ]
 
 
@@ -97,25 +119,11 @@ def test_a_step_that_numpy_would_cut_or_repeat_is_refused(
 ) -> None:
     with pytest.raises(BrokenEnvironmentError) as caught:
         roll(single(space, good, bad), 6)
-    assert str(caught.value).startswith("mine: step() gave an observation ")
+    assert str(caught.value).startswith(
+        f"mine: step() gave {'an observation ' if space is not PAIR else words}"
+    )
     assert words in str(caught.value)
     assert str(caught.value).endswith("(copy 1, step 2 of its episode)"), "as the user counts"
-
-
-@pytest.mark.parametrize(
-    ("mode", "seen", "words"),
-    [
-        (1, 0.5, "observation['seen'] of type float, 0.5; observation_space says (4,) and float32"),
-        (np.float32(1), ZEROS, "observation['deep.mode'] of shape () and float32, 1.0; observation_space"),
-        (1, ZEROS[:, None], "observation['seen'] of shape (4, 1) and float32, [[0.] [0.] [0.] [0.]]; obs"),
-    ],
-)
-def test_so_is_one_part_of_many(mode: Any, seen: Any, words: str, roll: Roll) -> None:
-    good, bad = {"seen": ZEROS, "deep": {"mode": 1}}, {"seen": seen, "deep": {"mode": mode}}
-    with pytest.raises(BrokenEnvironmentError) as caught:
-        roll(single(PAIR, good, bad), 6)
-    assert str(caught.value).startswith(f"mine: step() gave {words}")
-    assert str(caught.value).endswith("(copy 1, step 2 of its episode)")
 
 
 @pytest.mark.parametrize(
@@ -241,12 +249,12 @@ def test_a_flag_is_true_or_false(flag: Any, place: int, roll: Roll) -> None:
     name = {2: "terminated", 3: "truncated"}[place]
     with pytest.raises(BrokenEnvironmentError) as caught:
         roll(single(FLOATS, ZEROS, None, change), 6)
-    said = str(caught.value)
+    message = str(caught.value)
     if isinstance(flag, dict) and place == 3:
-        assert "step() gave 4 values" in said, "as gym's old step(), which has an info there"
+        assert "step() gave 4 values" in message, "as gym's old step(), which has an info there"
     else:
-        assert said.startswith(f"mine: step() gave {name} of ")
-        assert said.endswith("; True or False is wanted (copy 1, step 2 of its episode)")
+        assert message.startswith(f"mine: step() gave {name} of ")
+        assert message.endswith("; True or False is wanted (copy 1, step 2 of its episode)")
 
 
 @pytest.mark.parametrize("flag", [True, np.True_, np.array(True), 1, np.int32(1), 1.0], ids=repr)
@@ -449,7 +457,7 @@ def test_what_an_agent_sees_is_held_against_its_space(
         ({"reset": ({"zed": ZEROS}, {})}, "reset() gave observations of 'zed'; possible_agents are"),
     ],
 )
-def test_what_a_team_gives_is_by_its_agents_and_numbers_and_flags(
+def test_results_of_a_team_are_dicts_by_agent_of_numbers_and_flags(
     changes: dict[str, Any], words: str, roll: Roll
 ) -> None:
     with pytest.raises(BrokenEnvironmentError) as caught:

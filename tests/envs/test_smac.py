@@ -35,7 +35,7 @@ import numpy as np
 class Battle:
     '''Two agents against one enemy of 4 lives, or 1000; actions are no-op, stop and attack.
 
-    A step in which nobody attacks costs the first agent that lives its life; a hit is worth 5, winning 10.
+    A step without an attack costs the first agent that lives its life; a hit is worth 5, winning 10.
     '''
     n_agents, n_actions, obs_size, state_size = 2, 3, 4, 5
 
@@ -255,7 +255,7 @@ def test_a_game_that_was_lost_cuts_the_battle_off(packages: Path, roll: Roll) ->
     assert (reward[0], terminated[0], truncated[0]) == (0, False, True)
 
 
-def test_what_is_missing_is_said_with_the_steps_that_install_it(
+def test_a_missing_package_is_named_with_the_steps_that_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SC2PATH", str(tmp_path / "game"))
@@ -318,5 +318,5 @@ def test_what_smaclite_prints_is_not_the_command_s_output(
     packages: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     SMACFactory().make("short", 1, options={"package": "smaclite"}).close()
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "Using the numpy RVO2 port\n")
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "Using the numpy RVO2 port\n")

@@ -1,4 +1,4 @@
-"""Battles of SMAX as a vector of environments: JaxMARL's own, told to a team in records."""
+"""Battles of SMAX as a vector of environments: JaxMARL's own, as a team's records."""
 
 from __future__ import annotations
 
@@ -233,12 +233,12 @@ def test_making_one_prints_nothing_keeps_the_streams_and_imports_no_other_enviro
         "'jaxmarl.environments.storm' in sys.modules, 'matplotlib' in sys.modules)\n"
         "import jaxmarl; assert jaxmarl.make('HeuristicEnemySMAX')"
     )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert said.stdout.startswith("True False False\n")  # Then comes the whole of JaxMARL, and prints.
-    assert said.stderr == ""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("True False False\n")  # Then comes the whole of JaxMARL, and prints.
+    assert done.stderr == ""
 
 
-def test_what_the_user_has_said_about_jax_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_settings_of_jax_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     smax._settle_jax(4)

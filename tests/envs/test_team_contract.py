@@ -1,4 +1,4 @@
-"""What every type whose environments are teams promises."""
+"""Promises of every type whose environments are teams."""
 
 from __future__ import annotations
 

@@ -22,9 +22,8 @@ def joined(fragments: list[Any], name: str) -> npt.NDArray[Any]:
     return np.concatenate([one.fields[name][: len(one.fields["mask"])] for one in fragments])
 
 
-def test_a_twin_environment_that_is_given_the_recorded_actions_shows_the_same(stage: OpenStage) -> None:
-    one = stage(steps=8, num_envs=4)
-    one.publish(0)
+def test_a_twin_environment_that_is_given_the_recorded_actions_shows_the_same(acting: OpenStage) -> None:
+    one = acting(steps=8, num_envs=4)
     fragments = one.play(40)
     twin = one.make()
     shown = np.zeros((4, 4), np.float32)
@@ -58,10 +57,9 @@ ENVIRONMENTS = pytest.mark.parametrize(
 
 @ENVIRONMENTS
 def test_the_step_after_an_end_is_no_experience_and_every_other_is(
-    stage: OpenStage, name: str, options: dict[str, int], ends: str
+    acting: OpenStage, name: str, options: dict[str, int], ends: str
 ) -> None:
-    one = stage(name, steps=4, num_envs=3, **options)
-    one.publish(0)
+    one = acting(name, steps=4, num_envs=3, **options)
     fragments = one.play(30)
     over = joined(fragments, "terminated") | joined(fragments, "truncated")
     mask = joined(fragments, "mask")
@@ -74,10 +72,9 @@ def test_the_step_after_an_end_is_no_experience_and_every_other_is(
 
 @ENVIRONMENTS
 def test_an_episode_s_return_is_the_sum_of_its_rewards_across_fragments_and_its_steps_are_counted(
-    stage: OpenStage, name: str, options: dict[str, int], ends: str
+    acting: OpenStage, name: str, options: dict[str, int], ends: str
 ) -> None:
-    one = stage(name, steps=4, num_envs=3, **options)
-    one.publish(0)
+    one = acting(name, steps=4, num_envs=3, **options)
     fragments = one.play(30)
     over = joined(fragments, "terminated") | joined(fragments, "truncated")
     reward = joined(fragments, "reward") * joined(fragments, "mask")
@@ -92,9 +89,8 @@ def test_an_episode_s_return_is_the_sum_of_its_rewards_across_fragments_and_its_
         assert begin > 0
 
 
-def test_a_page_a_header_and_a_mask_count_the_same_samples(stage: OpenStage) -> None:
-    one = stage(steps=8, num_envs=4)
-    one.publish(0)
+def test_a_page_a_header_and_a_mask_count_the_same_samples(acting: OpenStage) -> None:
+    one = acting(steps=8, num_envs=4)
     fragments = one.play(20)
     samples = [int(fragment.header["samples"]) for fragment in fragments]
     assert samples == [np.count_nonzero(fragment.fields["mask"]) for fragment in fragments]
@@ -162,10 +158,9 @@ def test_in_step_an_actor_makes_its_share_and_waits_for_the_next_policy(
 
 
 def test_a_window_of_unclaimed_fragments_holds_the_actor_back(
-    stage: OpenStage, work: Callable[..., bool]
+    acting: OpenStage, work: Callable[..., bool]
 ) -> None:
-    one = stage(steps=4, num_envs=2, window=2)
-    one.publish(0)
+    one = acting(steps=4, num_envs=2, window=2)
     assert not work(one.actor, 40)
     held_back = one.file.read(0)
     assert (held_back.pushed, held_back.unfinished) == (2, 0)
@@ -177,10 +172,9 @@ def test_a_window_of_unclaimed_fragments_holds_the_actor_back(
 
 @pytest.mark.parametrize("turns", [1, 5, 8], ids=["begun", "half full", "full and not pushed"])
 def test_an_actor_that_stops_gives_its_fragment_up(
-    stage: OpenStage, work: Callable[..., bool], turns: int
+    acting: OpenStage, work: Callable[..., bool], turns: int
 ) -> None:
-    one = stage(steps=8, num_envs=4, window=1)
-    one.publish(0)
+    one = acting(steps=8, num_envs=4, window=1)
     work(one.actor, turns)
     one.actor.stop()
     page = one.file.read(0)
@@ -192,10 +186,9 @@ def test_an_actor_that_stops_gives_its_fragment_up(
 
 
 def test_an_actor_that_stops_between_fragments_drops_nothing(
-    stage: OpenStage, work: Callable[..., bool]
+    acting: OpenStage, work: Callable[..., bool]
 ) -> None:
-    one = stage(steps=4, num_envs=2, per_version=1)
-    one.publish(0)
+    one = acting(steps=4, num_envs=2, per_version=1)
     work(one.actor, 10)
     one.actor.stop()
     page = one.file.read(0)
@@ -245,12 +238,11 @@ class Leaky(BaseEnv):
     ],
 )
 def test_what_is_not_finite_is_named_at_its_source_and_is_in_no_fragment_that_is_sent(
-    stage: OpenStage, what: str, at: int, value: float, words: str
+    acting: OpenStage, what: str, at: int, value: float, words: str
 ) -> None:
     sound_first = iter([("", 0, 0.0), (what, at, value)])
     leaky = SerialVectorEnvironment("leaky", lambda: Leaky(*next(sound_first)), 2)
-    one = stage(steps=4, environment=leaky)
-    one.publish(0)
+    one = acting(steps=4, environment=leaky)
     sent: list[Any] = []
     with pytest.raises(BrokenEnvironmentError, match=words):
         one.play(30, sent)
@@ -259,38 +251,20 @@ def test_what_is_not_finite_is_named_at_its_source_and_is_in_no_fragment_that_is
         assert np.isfinite(fragment.fields["reward"]).all()
 
 
-def test_numbers_whose_squares_are_too_large_are_finite_all_the_same(stage: OpenStage) -> None:
+def test_numbers_whose_squares_are_too_large_are_finite_all_the_same(acting: OpenStage) -> None:
     leaky = SerialVectorEnvironment("leaky", lambda: Leaky("observation", 2, 1e30), 2)
-    one = stage(steps=4, environment=leaky)
-    one.publish(0)
+    one = acting(steps=4, environment=leaky)
     (fragment,) = one.play(1)
     assert fragment.fields["observation"].max() == np.float32(1e30)
 
 
-def test_an_agent_that_fails_over_what_is_not_finite_is_not_blamed(stage: OpenStage) -> None:
-    leaky = SerialVectorEnvironment("leaky", lambda: Leaky("observation", 2, np.nan), 2)
-    one = stage(steps=8, environment=leaky)
-
-    def act(observation: npt.NDArray[Any], _fields: Any) -> npt.NDArray[Any]:
-        if np.isnan(observation).any():
-            raise ValueError("probabilities contain NaN")
-        return np.zeros(2, np.int64)
-
-    one.agent_in_use.act = act
-    one.publish(0)
-    with pytest.raises(BrokenEnvironmentError, match="gave nan as observation") as caught:
-        one.play(1)
-    assert "probabilities" in str(caught.value.__cause__)
-
-
-def test_records_of_teams_are_looked_into_part_by_part(stage: OpenStage) -> None:
+def test_records_of_teams_are_looked_into_part_by_part(acting: OpenStage) -> None:
     class Poisoned(Skirmish):
         def step(self, actions: Any, observation: Any, *others: Any) -> None:
             super().step(actions, observation, *others)
             observation["reward"][1, 0] = np.nan
 
-    one = stage(steps=4, film=Poisoned(2))
-    one.publish(0)
+    one = acting(steps=4, film=Poisoned(2))
     with pytest.raises(
         BrokenEnvironmentError, match=r"environment 1 .* nan as observation\['reward'\]\[0\] in"
     ):
@@ -320,11 +294,10 @@ def showing(space: gym.Space[Any], at: int, value: Any) -> SerialVectorEnvironme
 
 @pytest.mark.parametrize("at", [1, 4, 5, 10, 11, 23])
 def test_a_whole_number_that_the_space_does_not_have_is_named_with_the_step_of_its_episode(
-    stage: OpenStage, at: int
+    acting: OpenStage, at: int
 ) -> None:
     space = gym.spaces.MultiDiscrete([3, 4])
-    one = stage(steps=4, environment=showing(space, at, np.array([5, 1])))
-    one.publish(0)
+    one = acting(steps=4, environment=showing(space, at, np.array([5, 1])))
     sent: list[Any] = []
     words = (
         rf"environment 1 of actor 0 gave 5 as observation\[0\] in step {(at - 1) % 10 + 1} of its episode: "
@@ -337,25 +310,8 @@ def test_a_whole_number_that_the_space_does_not_have_is_named_with_the_step_of_i
         assert fragment.fields["observation"].max() == 0
 
 
-def test_an_agent_that_fails_over_a_number_that_no_space_has_is_not_blamed(stage: OpenStage) -> None:
-    one = stage(steps=8, environment=showing(gym.spaces.Discrete(5), 2, 7))
-
-    def act(observation: npt.NDArray[Any], _fields: Any) -> npt.NDArray[Any]:
-        np.eye(5)[observation]
-        return np.zeros(2, np.int64)
-
-    one.agent_in_use.act = act
-    one.publish(0)
-    with pytest.raises(
-        BrokenEnvironmentError, match="gave 7 as observation in step 2 of its episode"
-    ) as caught:
-        one.play(1)
-    assert isinstance(caught.value.__cause__, IndexError)
-
-
-def test_real_numbers_outside_of_their_bounds_are_counted(stage: OpenStage) -> None:
-    one = stage(steps=4, environment=showing(gym.spaces.Box(-1, 1, (4,), np.float32), 12, [0, 2, 0, -3]))
-    one.publish(0)
+def test_real_numbers_outside_of_their_bounds_are_counted(acting: OpenStage) -> None:
+    one = acting(steps=4, environment=showing(gym.spaces.Box(-1, 1, (4,), np.float32), 12, [0, 2, 0, -3]))
     one.play(2)
     assert one.actor.report().remarks == {}
     one.play(4)
@@ -367,3 +323,42 @@ def test_real_numbers_outside_of_their_bounds_are_counted(stage: OpenStage) -> N
             "observation_space says -1.0 to 1.0 (2 such numbers in 4 steps): "
         )
     )
+
+
+def fails_at_nan(observation: npt.NDArray[Any], _fields: Any) -> npt.NDArray[Any]:
+    if np.isnan(observation).any():
+        raise ValueError("probabilities contain NaN")
+    return np.zeros(2, np.int64)
+
+
+def fails_at_no_class(observation: npt.NDArray[Any], _fields: Any) -> npt.NDArray[Any]:
+    np.eye(5)[observation]
+    return np.zeros(2, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("environment", "act", "words", "cause"),
+    [
+        (
+            lambda: SerialVectorEnvironment("leaky", lambda: Leaky("observation", 2, np.nan), 2),
+            fails_at_nan,
+            "gave nan as observation",
+            ValueError,
+        ),
+        (
+            lambda: showing(gym.spaces.Discrete(5), 2, 7),
+            fails_at_no_class,
+            "gave 7 as observation in step 2 of its episode",
+            IndexError,
+        ),
+    ],
+    ids=["not finite", "outside of the space"],
+)
+def test_an_agent_that_fails_over_an_impossible_observation_is_not_blamed(
+    acting: OpenStage, environment: Any, act: Any, words: str, cause: type[Exception]
+) -> None:
+    one = acting(steps=8, environment=environment())
+    one.agent_in_use.act = act
+    with pytest.raises(BrokenEnvironmentError, match=words) as caught:
+        one.play(1)
+    assert isinstance(caught.value.__cause__, cause)

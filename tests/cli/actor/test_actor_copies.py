@@ -29,10 +29,9 @@ def claimed(endpoint: InprocTransport, channel: str) -> bytes | None:
 
 
 def test_every_receiver_gets_the_same_bytes_as_the_buffer(
-    stage: OpenStage, work: Callable[..., bool]
+    acting: OpenStage, work: Callable[..., bool]
 ) -> None:
-    one = stage(steps=4, num_envs=2, copies=2)
-    one.publish(0)
+    one = acting(steps=4, num_envs=2, copies=2)
     for _ in range(10):
         work(one.actor, 5)
         fragment = claimed(one.receiver, "fragments")
@@ -42,10 +41,9 @@ def test_every_receiver_gets_the_same_bytes_as_the_buffer(
 
 @pytest.mark.parametrize("slow", ["buffer", "copies-0", "copies-1"])
 def test_whoever_is_behind_holds_the_actor_back_before_its_first_step(
-    stage: OpenStage, work: Callable[..., bool], slow: str
+    acting: OpenStage, work: Callable[..., bool], slow: str
 ) -> None:
-    one = stage(steps=4, num_envs=2, window=2, copies=2)
-    one.publish(0)
+    one = acting(steps=4, num_envs=2, window=2, copies=2)
     ends = {"buffer": (one.receiver, "fragments")}
     ends |= {f"copies-{i}": (copyist, f"copies-{i}") for i, copyist in enumerate(one.copyists)}
     others = [end for name, end in ends.items() if name != slow]
@@ -55,7 +53,7 @@ def test_whoever_is_behind_holds_the_actor_back_before_its_first_step(
             claimed(*end)
     page = one.file.read(0)
     assert (page.pushed, page.produced, page.unfinished) == (2, 16, 0)
-    assert all(claimed(*end) is None for end in others), "nobody got what the slow one could not"
+    assert all(claimed(*end) is None for end in others), "no other got more than the slow one"
     assert claimed(*ends[slow]) is not None
     work(one.actor, 20)
     assert one.file.read(0).pushed == 3
@@ -64,10 +62,9 @@ def test_whoever_is_behind_holds_the_actor_back_before_its_first_step(
 
 @pytest.mark.parametrize("slow", ["buffer", "copies-0"])
 def test_an_actor_that_stops_while_it_waits_for_memory_gives_back_what_it_had(
-    stage: OpenStage, work: Callable[..., bool], slow: str
+    acting: OpenStage, work: Callable[..., bool], slow: str
 ) -> None:
-    one = stage(steps=4, num_envs=2, window=1, copies=1)
-    one.publish(0)
+    one = acting(steps=4, num_envs=2, window=1, copies=1)
     work(one.actor, 20)
     end = (one.receiver, "fragments") if slow == "copies-0" else (one.copyists[0], "copies-0")
     assert claimed(*end) is not None
@@ -83,10 +80,9 @@ def test_an_actor_that_stops_while_it_waits_for_memory_gives_back_what_it_had(
 
 @pytest.mark.parametrize("turns", [1, 4], ids=["begun", "full and not pushed"])
 def test_a_fragment_that_was_not_pushed_is_dropped_once_and_copied_to_nobody(
-    stage: OpenStage, work: Callable[..., bool], turns: int
+    acting: OpenStage, work: Callable[..., bool], turns: int
 ) -> None:
-    one = stage(steps=4, num_envs=2, window=1, copies=2)
-    one.publish(0)
+    one = acting(steps=4, num_envs=2, window=1, copies=2)
     work(one.actor, turns)
     one.actor.stop()
     page = one.file.read(0)
@@ -118,12 +114,11 @@ def test_in_step_copies_change_nothing_of_what_an_actor_makes(
 
 
 def test_time_that_an_actor_waits_for_a_receiver_is_counted_as_that_receiver_s(
-    stage: OpenStage, work: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
+    acting: OpenStage, work: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = iter(range(10_000))
     monkeypatch.setattr("tianji_cli.roles.actor.actor.time.monotonic", lambda: float(next(now)))
-    one = stage(steps=4, num_envs=2, window=2, copies=2)
-    one.publish(0)
+    one = acting(steps=4, num_envs=2, window=2, copies=2)
     for _ in range(40):
         work(one.actor)
         claimed(one.receiver, "fragments")
@@ -141,7 +136,7 @@ def test_time_that_an_actor_waits_for_a_receiver_is_counted_as_that_receiver_s(
             claimed(copyist, f"copies-{i}")
     settled = one.actor.report().waited_s["role1"]
     work(one.actor, 3)
-    assert one.actor.report().waited_s["role1"] == settled, "nobody is behind any more"
+    assert one.actor.report().waited_s["role1"] == settled, "none is behind any more"
 
 
 def test_a_copy_is_claimed_alone_however_many_fragments_the_buffer_borrows(tmp_path: Path) -> None:

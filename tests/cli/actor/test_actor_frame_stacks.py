@@ -1,4 +1,4 @@
-"""What an actor shows its agent, tells it and writes, with frames stored once and seen in stacks."""
+"""An actor stores frames once, and its agent and learners see them in stacks."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -49,10 +49,9 @@ def episodes_seen(fragments: list[Any], stack: int) -> Iterator[npt.NDArray[Any]
 @relaxed
 @given(**ANY_FILM)
 def test_an_agent_sees_the_last_frames_of_each_episode_and_a_learner_what_it_saw(
-    stage: OpenStage, stack: int, steps: int, end_rate: float, num_envs: int
+    acting: OpenStage, stack: int, steps: int, end_rate: float, num_envs: int
 ) -> None:
-    one = stage(steps=steps, film=Film(num_envs, stack, end_rate))
-    one.publish(0)
+    one = acting(steps=steps, film=Film(num_envs, stack, end_rate))
     fragments = one.play(6)
     seen = one.witness.said.seen
     for shown, expected in zip(seen, episodes_seen(fragments, stack), strict=False):
@@ -75,10 +74,9 @@ def test_an_agent_sees_the_last_frames_of_each_episode_and_a_learner_what_it_saw
 @relaxed
 @given(n_step=st.sampled_from([1, 3]), **ANY_FILM)
 def test_a_replay_of_single_frames_gives_back_what_the_agent_saw(
-    stage: OpenStage, stack: int, steps: int, end_rate: float, num_envs: int, n_step: int
+    acting: OpenStage, stack: int, steps: int, end_rate: float, num_envs: int, n_step: int
 ) -> None:
-    one = stage(steps=steps, film=Film(num_envs, stack, end_rate))
-    one.publish(0)
+    one = acting(steps=steps, film=Film(num_envs, stack, end_rate))
     chosen = ReplaySettings(6 * steps * num_envs, "uniform", n_step, 0.9)
     replay = Replay(one.layout, chosen, agent_fields=("action",), seed=1)
     for fragment in one.play(6):
@@ -99,10 +97,9 @@ def test_a_replay_of_single_frames_gives_back_what_the_agent_saw(
 
 @pytest.mark.parametrize("end_rate", [0.1, 0.6])
 def test_what_an_agent_remembers_is_recorded_once_a_fragment_and_forgotten_between_episodes(
-    stage: OpenStage, end_rate: float
+    acting: OpenStage, end_rate: float
 ) -> None:
-    one = stage(steps=5, film=Film(4, 2, end_rate))
-    one.publish(0)
+    one = acting(steps=5, film=Film(4, 2, end_rate))
     expected, episodes = np.zeros(4, np.int64), 0
     for fragment in one.play(12):
         fields = fragment.fields
@@ -115,9 +112,8 @@ def test_what_an_agent_remembers_is_recorded_once_a_fragment_and_forgotten_betwe
     assert episodes > 10
 
 
-def test_returns_and_lengths_are_those_of_whole_games_where_an_episode_is_less(stage: OpenStage) -> None:
-    one = stage(steps=5, film=Film(3, 2, 0.4, games=True))
-    one.publish(0)
+def test_returns_and_lengths_are_those_of_whole_games_where_an_episode_is_less(acting: OpenStage) -> None:
+    one = acting(steps=5, film=Film(3, 2, 0.4, games=True))
     fragments = one.play(30)
     twin = Film(3, 2, 0.4, games=True)
     assert twin.games is not None
@@ -168,8 +164,8 @@ def test_the_step_of_a_game_is_said_where_an_episode_is_less(stage: OpenStage, a
         is_step = not (terminated[1] or truncated[1])
     played += is_step
     one.publish(0)
-    said = f"in step {played} of its episode" if played else "when it was reset"
-    with pytest.raises(BrokenEnvironmentError, match=rf"environment 1 of actor 0 {said}"):
+    moment = f"in step {played} of its episode" if played else "when it was reset"
+    with pytest.raises(BrokenEnvironmentError, match=rf"environment 1 of actor 0 {moment}"):
         one.play(30)
 
 
@@ -183,10 +179,9 @@ class Broken(Film):
 
 @pytest.mark.parametrize("games", [False, True])
 def test_a_return_that_is_no_number_is_an_error_and_no_lost_episode(
-    stage: OpenStage, work: Callable[..., bool], games: bool
+    acting: OpenStage, work: Callable[..., bool], games: bool
 ) -> None:
-    one = stage(steps=50, film=Broken(2, end_rate=0.5, games=games))
-    one.publish(0)
+    one = acting(steps=50, film=Broken(2, end_rate=0.5, games=games))
     with pytest.raises(BrokenEnvironmentError, match="environment 1 of actor 0 is nan"):
         work(one.actor, 49)
 
@@ -198,10 +193,9 @@ def test_it_says_how_many_frames_a_step_takes(stage: OpenStage) -> None:
 
 @pytest.mark.parametrize("turns", [3, 8])
 def test_an_actor_that_stopped_holds_no_memory_of_its_fragment(
-    stage: OpenStage, work: Callable[..., bool], turns: int
+    acting: OpenStage, work: Callable[..., bool], turns: int
 ) -> None:
-    one = stage(steps=8, film=Film(2, 1))
-    one.publish(0)
+    one = acting(steps=8, film=Film(2, 1))
     work(one.actor, turns)
     fragment = one.actor.unfinished
     lent = fragment.fields["observation"]

@@ -1,4 +1,4 @@
-"""What an actor records of a team and of its wins, and what an evaluation says of them."""
+"""Actors record what a team saw and won, and evaluations report it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,9 +40,8 @@ class Twin:
         return over
 
 
-def test_an_actor_records_what_a_team_saw_and_which_episodes_it_won(stage: OpenStage) -> None:
-    one = stage(steps=6, film=Skirmish(4))
-    one.publish(0)
+def test_an_actor_records_what_a_team_saw_and_which_episodes_it_won(acting: OpenStage) -> None:
+    one = acting(steps=6, film=Skirmish(4))
     twin, wins, ends, running = Twin(4, SEED), 0, 0, np.zeros(4)
     for fragment in one.play(20):
         fields = fragment.fields
@@ -61,20 +60,18 @@ def test_an_actor_records_what_a_team_saw_and_which_episodes_it_won(stage: OpenS
     assert 0 < wins < ends
 
 
-def test_where_nothing_is_won_nothing_is_recorded_of_it(stage: OpenStage) -> None:
-    one = stage(steps=6, film=Skirmish(4, winnable=False))
-    one.publish(0)
+def test_where_nothing_is_won_nothing_is_recorded_of_it(acting: OpenStage) -> None:
+    one = acting(steps=6, film=Skirmish(4, winnable=False))
     assert "won" not in one.play(3)[0].fields
 
 
-def test_a_reward_of_one_agent_that_is_no_number_ends_the_actor(stage: OpenStage) -> None:
+def test_a_reward_of_one_agent_that_is_no_number_ends_the_actor(acting: OpenStage) -> None:
     class Broken(Skirmish):
         def step(self, *arrays: npt.NDArray[Any]) -> None:
             super().step(*arrays)
             arrays[2][...] = np.nan
 
-    one = stage(steps=6, film=Broken(4))
-    one.publish(0)
+    one = acting(steps=6, film=Broken(4))
     with pytest.raises(BrokenEnvironmentError, match="the return of an episode in environment"):
         one.play(20)
 

@@ -24,7 +24,7 @@ class Sequence:
 
 
 class NaiveSequences:
-    """What a replay of so many fragments holds, and which sequences are complete."""
+    """Contents of a replay of ``live`` fragments, and the sequences that are complete."""
 
     def __init__(self, layout: FragmentLayout, live: int, most: int) -> None:
         self.layout, self.live, self.most = layout, live, most
@@ -46,7 +46,7 @@ class NaiveSequences:
 
     @property
     def complete(self) -> dict[int, Sequence]:
-        """Those that can be drawn, by their keys."""
+        """Sequences that can be drawn, by their keys."""
         first = self.oldest * self.layout.steps * self.layout.num_envs
         return {one.key: one for one in self._complete if one.key >= first}
 

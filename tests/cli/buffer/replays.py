@@ -67,7 +67,7 @@ class ScriptedActor:
     def fill(self, memory: memoryview, version: int = 0) -> None:
         """Write the next fragment."""
         fragment = Fragment(self.layout, memory)
-        memory[:] = self._rng.bytes(len(memory))  # Whoever reads between the fields is found out.
+        memory[:] = self._rng.bytes(len(memory))  # A read between the fields gives rubbish.
         fragment.begin(
             job=JOB,
             actor=self.number,
@@ -106,7 +106,7 @@ class ScriptedActor:
         self.before += samples
 
     def lose(self) -> None:
-        """Make a fragment that nobody gets."""
+        """Make a fragment that is lost."""
         self.fill(memoryview(bytearray(self.layout.nbytes)))
 
     def restart(self) -> None:
@@ -141,7 +141,7 @@ class Transition:
 
 
 class NaiveReplay:
-    """What a replay of so many fragments holds, as copies in a list."""
+    """Contents of a replay of ``live`` fragments, as copies in a list."""
 
     def __init__(self, layout: FragmentLayout, live: int) -> None:
         self.layout, self.live = layout, live

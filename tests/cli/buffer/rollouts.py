@@ -1,4 +1,4 @@
-"""What a rollout that a store hands out is made of."""
+"""Names of the fragments in a rollout."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

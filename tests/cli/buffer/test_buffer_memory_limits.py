@@ -3,69 +3,67 @@ from pathlib import Path
 import pytest
 
 from tianji_cli.roles.buffer.replay import memory as memory_limits
-from tianji_cli.roles.buffer.replay.memory import (
-    ReplayMemoryError,
-    available_bytes,
-    in_units,
-    place_for,
-)
+from tianji_cli.roles.buffer.replay.memory import ReplayMemoryError, available_bytes, in_units, place_for
 
 MiB = 1 << 20
 
 
-def kernel(directory: Path, cgroup: str, *, available_kb: int = 8 << 20) -> Path:
+def kernel(directory: Path, cgroup: str) -> Path:
     proc = directory / "proc"
     (proc / "self").mkdir(parents=True)
-    (proc / "meminfo").write_text(f"MemTotal: {16 << 20} kB\nMemAvailable: {available_kb} kB\n")
+    (proc / "meminfo").write_text(f"MemTotal: {16 << 20} kB\nMemAvailable: {8 << 20} kB\n")
     (proc / "self/cgroup").write_text(cgroup)
     return proc
 
 
-def group(directory: Path, **files: object) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        (directory / name.replace("__", ".")).write_text(f"{content}\n")
-
-
-def test_without_limits_it_is_what_the_host_has(tmp_path: Path) -> None:
-    assert available_bytes(kernel(tmp_path, "0::/\n"), tmp_path / "cgroup") == 8 << 30
-
-
-def test_the_narrowest_group_around_the_process_counts(tmp_path: Path) -> None:
-    proc, root = kernel(tmp_path, "0::/job/step\n"), tmp_path / "cgroup"
-    group(root / "job", memory__max=500 * MiB, memory__current=450 * MiB)
-    group(root / "job/step", memory__max=400 * MiB, memory__current=100 * MiB)
-    assert available_bytes(proc, root) == 50 * MiB
-
-
-def test_a_group_without_a_limit_limits_nothing(tmp_path: Path) -> None:
-    proc, root = kernel(tmp_path, "0::/job\n"), tmp_path / "cgroup"
-    group(root / "job", memory__max="max", memory__current=450 * MiB)
-    assert available_bytes(proc, root) == 8 << 30
-
-
-def test_pages_of_files_that_would_be_given_up_are_available(tmp_path: Path) -> None:
-    proc, root = kernel(tmp_path, "0::/job\n"), tmp_path / "cgroup"
-    group(
-        root / "job",
-        memory__max=500 * MiB,
-        memory__current=450 * MiB,
-        memory__stat=f"anon 5\ninactive_file {200 * MiB}",
-    )
-    assert available_bytes(proc, root) == 250 * MiB
-
-
-def test_limits_of_version_1_count_as_well(tmp_path: Path) -> None:
-    proc, root = kernel(tmp_path, "4:memory:/job\n3:cpu,cpuacct:/job\n0::/\n"), tmp_path / "cgroup"
-    group(root / "memory/job", memory__limit_in_bytes=300 * MiB, memory__usage_in_bytes=200 * MiB)
-    group(root / "memory", memory__limit_in_bytes=(1 << 63) - 4096, memory__usage_in_bytes=0)
-    assert available_bytes(proc, root) == 100 * MiB
-
-
-def test_of_a_group_over_its_limit_nothing_is_left(tmp_path: Path) -> None:
-    proc, root = kernel(tmp_path, "0::/\n"), tmp_path / "cgroup"
-    group(root, memory__max=MiB, memory__current=2 * MiB)
-    assert available_bytes(proc, root) == 0
+@pytest.mark.parametrize(
+    ("cgroup", "groups", "available"),
+    [
+        pytest.param("0::/\n", {}, 8 << 30, id="without limits all that the host has"),
+        pytest.param(
+            "0::/job/step\n",
+            {
+                "job": {"max": 500 * MiB, "current": 450 * MiB},
+                "job/step": {"max": 400 * MiB, "current": 100 * MiB},
+            },
+            50 * MiB,
+            id="the narrowest group around the process counts",
+        ),
+        pytest.param(
+            "0::/job\n",
+            {"job": {"max": "max", "current": 450 * MiB}},
+            8 << 30,
+            id="a group without a limit limits nothing",
+        ),
+        pytest.param(
+            "0::/job\n",
+            {"job": {"max": 500 * MiB, "current": 450 * MiB, "stat": f"anon 5\ninactive_file {200 * MiB}"}},
+            250 * MiB,
+            id="pages of files that would be given up are available",
+        ),
+        pytest.param(
+            "4:memory:/job\n3:cpu,cpuacct:/job\n0::/\n",
+            {
+                "memory/job": {"limit_in_bytes": 300 * MiB, "usage_in_bytes": 200 * MiB},
+                "memory": {"limit_in_bytes": (1 << 63) - 4096, "usage_in_bytes": 0},
+            },
+            100 * MiB,
+            id="limits of version 1 count as well",
+        ),
+        pytest.param(
+            "0::/\n", {"": {"max": MiB, "current": 2 * MiB}}, 0, id="over its limit nothing is left"
+        ),
+    ],
+)
+def test_memory_that_is_available(
+    tmp_path: Path, cgroup: str, groups: dict[str, dict[str, object]], available: int
+) -> None:
+    root = tmp_path / "cgroup"
+    for name, files in groups.items():
+        (root / name).mkdir(parents=True, exist_ok=True)
+        for file, content in files.items():
+            (root / name / f"memory.{file}").write_text(f"{content}\n")
+    assert available_bytes(kernel(tmp_path, cgroup), root) == available
 
 
 def test_this_host_has_some() -> None:

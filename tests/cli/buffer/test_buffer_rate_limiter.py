@@ -53,14 +53,8 @@ def test_with_the_least_tolerance_or_more_one_side_may_always_go_on_and_the_lead
             assert balance.error <= (tolerance if settled else fragment) + SLACK
 
 
-@given(
-    fragment=FRAGMENTS,
-    batch=BATCHES,
-    rho=RATIOS,
-    batches=st.integers(0, 10**7),
-    seed=st.integers(0, 9),
-)
-def test_rounding_blocks_nobody_after_any_number_of_steps(
+@given(fragment=FRAGMENTS, batch=BATCHES, rho=RATIOS, batches=st.integers(0, 10**7), seed=st.integers(0, 9))
+def test_rounding_never_blocks_both_sides(
     fragment: int, batch: int, rho: float, batches: int, seed: int
 ) -> None:
     consumed = batch * batches

@@ -195,8 +195,8 @@ def test_a_million_cartpole_transitions_take_at_most_1_3_times_what_they_say(
     action = FieldSpec("action", np.dtype(np.uint8))
     fields = tuple(action if spec == ACTION else spec for spec in layout.fields)
     layout = FragmentLayout(16, num_envs, fields)
-    said = 4 * 4 + 1 + 4 + 3  # Observation, action, reward, three flags.
-    assert bytes_of(layout, ReplaySettings(1_000_000, sampler), ("action",)).total <= 1.3 * said * 1_000_000
+    record = 4 * 4 + 1 + 4 + 3  # Observation, action, reward, three flags.
+    assert bytes_of(layout, ReplaySettings(1_000_000, sampler), ("action",)).total <= 1.3 * record * 1_000_000
 
 
 def test_frames_are_held_once_and_not_once_a_stack() -> None:

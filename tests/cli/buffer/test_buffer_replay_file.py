@@ -7,13 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli.buffer.naive_sequences import (
-    NaiveSequences,
-    check_sequences,
-    open_sequences,
-    play,
-    sequences_of,
-)
+from cli.buffer.naive_sequences import NaiveSequences, check_sequences, open_sequences, play, sequences_of
 from cli.buffer.replays import (
     PRIORITY,
     NaiveReplay,
@@ -274,7 +268,7 @@ def test_a_restored_replay_of_sequences_has_them_all(
 
 
 def test_sequences_begin_anew_after_a_restore(tmp_path: Path) -> None:
-    """What was open is no sample, then or later, and what comes next begins one."""
+    """Steps of an open sequence never become samples, and the next step begins a sequence."""
     layout = fragment_layout(3, 1)
     saved, naive = open_sequences(layout, 9, 5), NaiveSequences(layout, 9, 5)
     actor = ScriptedActor(layout, 0, seed=2, end_rate=0.0)

@@ -1,9 +1,8 @@
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
-from cli.buffer.replays import ScriptedActor, batch_of, fragment_layout, open_replay
+from cli.buffer.replays import ScriptedActor, fragment_layout, open_replay
 from cli.sessions import fill_disk
 
 from tianji_cli.roles.buffer.replay import file as replay_keeper
@@ -18,18 +17,6 @@ def fill(replay: Replay, fragments: int, seed: int = 1) -> None:
     for _ in range(fragments):
         actor.fill(replay.free)
         replay.accept()
-
-
-def test_a_replay_is_restored_as_it_was_saved(tmp_path: Path) -> None:
-    saved, restored = open_replay(LAYOUT, 5), open_replay(LAYOUT, 5)
-    fill(saved, 7)
-    keeper = ReplayKeeper(saved, tmp_path / "replay", 60.0)
-    assert keeper.save()
-    assert ReplayKeeper(restored, tmp_path / "replay", 60.0).restore()
-    assert restored.size == saved.size
-    expected, drawn = batch_of(saved, 64), batch_of(restored, 64)
-    np.testing.assert_array_equal(drawn.batch.observation, expected.batch.observation)
-    np.testing.assert_array_equal(drawn.batch.reward, expected.batch.reward)
 
 
 def test_without_a_copy_nothing_is_restored(tmp_path: Path) -> None:

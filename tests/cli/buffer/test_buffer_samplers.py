@@ -159,7 +159,7 @@ def test_priorities_of_evicted_samples_are_counted_and_left_out() -> None:
     assert replay.sampler.priorities[keys[0] % replay.ring.slot_steps] == np.float32((3.0 + 1e-6) ** 0.6)
 
 
-def test_of_two_priorities_for_one_sample_the_last_counts() -> None:
+def test_the_last_of_several_priorities_for_one_sample_counts() -> None:
     replay = filled(sampler="prioritised", priority_exponent=1.0)
     key = held(replay)[4]
     replay.update_priorities(np.array([key] * 3), np.array([3.0, 1.0, 2.0], np.float32))

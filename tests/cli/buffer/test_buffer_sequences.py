@@ -2,13 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli.buffer.naive_sequences import (
-    NaiveSequences,
-    check_sequences,
-    open_sequences,
-    play,
-    sequences_of,
-)
+from cli.buffer.naive_sequences import NaiveSequences, check_sequences, open_sequences, play, sequences_of
 from cli.buffer.replays import JOB, ScriptedActor, fragment_layout
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -139,57 +133,62 @@ def test_steps_of_an_episode_that_outlives_its_beginning_are_counted_and_given_u
     assert stage.sequences == {(10, 2, True)}
 
 
-def test_what_follows_a_sequence_s_end_repeats_its_last_observation() -> None:
-    stage = Stage(most=6)
-    stage.send("..t")
-    stage.send("r..")
-    stage.send(".c.")
-    arrays = sequences_of(stage.replay, 40).arrays
-    seen = {tuple(rows) for rows in arrays["observation"].astype(int).tolist()}
-    assert seen == {(0, 1, 2, 3, 3, 3, 3), (4, 5, 6, 7, 8, 8, 8)}
-
-
-def test_what_a_fragment_s_last_step_led_to_is_read_where_it_was_written() -> None:
-    """The next fragment's first row shows the same, unless the one between was lost."""
-    stage = Stage(most=3)
-    stage.send("...")
-    stage.send("...", lost=True)
-    stage.send("...")
-    arrays = sequences_of(stage.replay, 40).arrays
-    seen = {tuple(rows) for rows in arrays["observation"].astype(int).tolist()}
-    assert seen == {(0, 1, 2, 3), (6, 7, 8, 9)}
-
-
-def test_a_time_limit_is_no_termination() -> None:
-    stage = Stage()
-    stage.send("..c")
-    assert stage.sequences == {(0, 3, False)}
-
-
-def test_steps_that_only_reset_are_in_no_sequence_and_episodes_of_one_step_are_sequences() -> None:
-    stage = Stage()
-    stage.send("trt")
-    stage.send("rrt")
-    assert stage.sequences == {(0, 1, True), (2, 1, True), (5, 1, True)}
-    assert stage.replay.size == 3
-
-
-def test_an_episode_longer_than_a_sequence_goes_on_in_the_next_one() -> None:
-    stage = Stage(most=4)
-    for _ in range(3):
-        stage.send("...")
-    assert stage.sequences == {(0, 4, False), (4, 4, False)}
-    stage.send("t..")
-    assert stage.sequences == {(0, 4, False), (4, 4, False), (8, 2, True)}
-
-
-@pytest.mark.parametrize(("last", "terminated"), [("t", True), ("c", False), (".", False)])
-def test_a_sequence_that_is_full_with_an_episode_s_last_step_is_the_episode_s_last(
-    last: str, terminated: bool
+@pytest.mark.parametrize(
+    ("most", "sent", "observations"),
+    [
+        pytest.param(
+            6,
+            ["..t", "r..", ".c."],
+            {(0, 1, 2, 3, 3, 3, 3), (4, 5, 6, 7, 8, 8, 8)},
+            id="the last observation is repeated",
+        ),
+        # The next fragment's first row shows the same, unless the one between was lost.
+        pytest.param(
+            3, ["...", "lost", "..."], {(0, 1, 2, 3), (6, 7, 8, 9)}, id="it is read in its own fragment"
+        ),
+    ],
+)
+def test_observations_of_a_sequence_end_with_the_one_that_its_last_step_led_to(
+    most: int, sent: list[str], observations: set[tuple[int, ...]]
 ) -> None:
-    stage = Stage(most=3)
-    stage.send(f"..{last}")
-    assert stage.sequences == {(0, 3, terminated)}
+    stage = Stage(most=most)
+    for column in sent:
+        stage.send("..." if column == "lost" else column, lost=column == "lost")
+    arrays = sequences_of(stage.replay, 40).arrays
+    assert {tuple(rows) for rows in arrays["observation"].astype(int).tolist()} == observations
+
+
+@pytest.mark.parametrize(
+    ("most", "sent", "sequences"),
+    [
+        pytest.param(10, ["..c"], {(0, 3, False)}, id="a time limit is no termination"),
+        pytest.param(
+            10,
+            ["trt", "rrt"],
+            {(0, 1, True), (2, 1, True), (5, 1, True)},
+            id="steps that only reset are in no sequence",
+        ),
+        pytest.param(4, ["..."] * 3, {(0, 4, False), (4, 4, False)}, id="a long episode fills several"),
+        pytest.param(
+            4, [*["..."] * 3, "t.."], {(0, 4, False), (4, 4, False), (8, 2, True)}, id="and ends in the last"
+        ),
+        pytest.param(3, ["..t"], {(0, 3, True)}, id="full with the last step of an episode"),
+        pytest.param(3, ["..c"], {(0, 3, False)}, id="full where an episode is truncated"),
+        pytest.param(3, ["..."], {(0, 3, False)}, id="full in the middle of an episode"),
+        pytest.param(10, ["...", "lost"], set(), id="a sequence is open until it is known to be cut"),
+        pytest.param(
+            10, ["...", "lost", ".t."], {(0, 3, False), (6, 2, True)}, id="a lost fragment cuts a sequence"
+        ),
+    ],
+)
+def test_sequences_end_where_episodes_end_or_steps_are_missing(
+    most: int, sent: list[str], sequences: set[tuple[int, int, bool]]
+) -> None:
+    stage = Stage(most=most)
+    for column in sent:
+        stage.send("..." if column == "lost" else column, lost=column == "lost")
+    assert stage.sequences == sequences
+    assert stage.replay.size == sum(len(column.replace("r", "")) for column in sent if column != "lost")
 
 
 def test_sequences_of_environments_and_actors_are_kept_apart() -> None:
@@ -199,15 +198,6 @@ def test_sequences_of_environments_and_actors_are_kept_apart() -> None:
     stage.send("r..", "t..", actor=0)
     stage.send("..t", "...", actor=1)
     assert stage.sequences == {(0, 3, True), (1000, 4, True), (1000, 2, False), (0, 6, True)}
-
-
-def test_where_a_fragment_was_lost_a_sequence_is_cut_and_the_next_begins() -> None:
-    stage = Stage()
-    stage.send("...")
-    stage.send("...", lost=True)
-    assert stage.sequences == set()
-    stage.send(".t.")
-    assert stage.sequences == {(0, 3, False), (6, 2, True)}
 
 
 def test_what_a_dead_actor_has_left_open_is_cut_when_its_successor_is_heard_of() -> None:

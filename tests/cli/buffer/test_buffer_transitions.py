@@ -2,14 +2,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli.buffer.replays import (
-    NaiveReplay,
-    ScriptedActor,
-    batch_of,
-    check,
-    fragment_layout,
-    open_replay,
-)
+from cli.buffer.replays import NaiveReplay, ScriptedActor, batch_of, check, fragment_layout, open_replay
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

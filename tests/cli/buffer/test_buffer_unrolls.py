@@ -38,7 +38,7 @@ def unrolls_of(replay: Replay, size: int) -> BatchArrays:
 
 
 class Naive:
-    """What a replay of so many fragments holds, as copies in a list."""
+    """Contents of a replay of ``live`` fragments, as copies in a list."""
 
     def __init__(self, layout: FragmentLayout, live: int, unroll: Unroll) -> None:
         self.layout, self.live = layout, live

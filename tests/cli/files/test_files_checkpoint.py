@@ -18,13 +18,8 @@ from tianji_algos import registry
 from tianji_algos.core import Model, Spaces, build_model
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_cli.files import saved as sums
-from tianji_cli.files.checkpoint import (
-    CheckpointWriter,
-    TrainingState,
-    load_parameters,
-    load_training,
-)
-from tianji_cli.files.saved import CheckpointError, seal
+from tianji_cli.files.checkpoint import CheckpointWriter, TrainingState, load_parameters, load_training
+from tianji_cli.files.saved import MODEL, CheckpointError, seal
 
 SPACES = Spaces(gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(2))
 
@@ -51,6 +46,13 @@ def state(model: Model, env_steps: int, *, value: float | None = None, **changes
         episodes={"best_mean": None, "time_to": [[475.0, None]]},
     )
     return dataclasses.replace(filled, **changes)
+
+
+@pytest.fixture
+def last(tmp_path: Path, model: Model) -> Path:
+    """A checkpoint of one env step."""
+    CheckpointWriter(tmp_path, model, keep=1).write(state(model, 1))
+    return tmp_path / "last"
 
 
 def number_in(directory: Path, model: Model) -> float:
@@ -192,7 +194,7 @@ def test_a_kill_at_any_file_operation_leaves_a_whole_last_and_best(
         writers.await_a_writer_s_death(directory, number, operations)
         assert number_in(directory / "last", model) in {1.0, 2.0}
         assert set(load_parameters(directory / "best", model)) <= {1.0, 2.0}
-        # Whoever goes on clears away what is left, and keeps what is in use.
+        # A resumed run clears away what is left, and keeps what is in use.
         resumed = CheckpointWriter(directory, model, keep=1)
         assert number_in(directory / "last", model) in {1.0, 2.0}
         assert set(resumed.best_parameters()) <= {1.0, 2.0}
@@ -221,14 +223,18 @@ def test_a_full_disk_is_an_error_and_leaves_the_former_whole(
     assert number_in(small_disk / "checkpoints" / "last", model) == 3
 
 
-def test_another_model_s_checkpoint_names_the_tensor_that_does_not_fit(tmp_path: Path, model: Model) -> None:
-    CheckpointWriter(tmp_path, model, keep=1).write(state(model, 1))
+def test_another_model_s_checkpoint_names_the_tensor_that_does_not_fit(last: Path, model: Model) -> None:
     wider, deeper = network(16), network(8, 8)
     shape = r"is of another model: 'policy\.\S+' has shape \[8, 4\] there; the config's model has \[16, 4\]"
     with pytest.raises(CheckpointError, match=shape):
-        load_parameters(tmp_path / "last", wider)
+        load_parameters(last, wider)
     with pytest.raises(CheckpointError, match=r"model\.safetensors is of another model: 'policy"):
-        load_parameters(tmp_path / "last", deeper)
+        load_parameters(last, deeper)
+
+
+def resealed(directory: Path) -> None:
+    """Write the sums of the files as they are."""
+    seal(directory, [path.name for path in directory.iterdir() if path.name != "SHA256SUMS"])
 
 
 GARBAGE = [b"", b"garbage", b"\x00" * 100, b"\xff" * 100, b"[]", b'{"schema": 2}', b'{"schema": 1}', b"null"]
@@ -236,43 +242,26 @@ GARBAGE = [b"", b"garbage", b"\x00" * 100, b"\xff" * 100, b"[]", b'{"schema": 2}
 
 @pytest.mark.parametrize("content", GARBAGE)
 @pytest.mark.parametrize("file", ["state.json", "training.safetensors", "model.safetensors"])
-def test_a_damaged_file_is_an_error_that_names_the_checkpoint(
-    tmp_path: Path, model: Model, file: str, content: bytes
+@pytest.mark.parametrize("right_sum", [False, True])
+def test_garbage_is_an_error_that_names_the_checkpoint(
+    last: Path, model: Model, file: str, content: bytes, right_sum: bool
 ) -> None:
-    CheckpointWriter(tmp_path, model, keep=1).write(state(model, 1))
-    (tmp_path / "last" / file).write_bytes(content)
+    (last / file).write_bytes(content)
+    if right_sum:
+        resealed(last)
     with pytest.raises(CheckpointError, match="last"):
-        number_in(tmp_path / "last", model)
+        number_in(last, model)
 
 
 @pytest.mark.parametrize("file", ["training.safetensors", "model.safetensors"])
-def test_a_truncated_file_is_an_error(tmp_path: Path, model: Model, file: str) -> None:
-    CheckpointWriter(tmp_path, model, keep=1).write(state(model, 1))
-    whole = (tmp_path / "last" / file).read_bytes()
-    (tmp_path / "last" / file).write_bytes(whole[:-10])
+def test_a_truncated_file_is_an_error(last: Path, model: Model, file: str) -> None:
+    whole = (last / file).read_bytes()
+    (last / file).write_bytes(whole[:-10])
     with pytest.raises(CheckpointError, match="is damaged"):
-        number_in(tmp_path / "last", model)
+        number_in(last, model)
 
 
-def resealed(directory: Path) -> None:
-    """Let the sums be right, whatever is in the files."""
-    seal(directory, [path.name for path in directory.iterdir() if path.name != "SHA256SUMS"])
-
-
-@pytest.mark.parametrize("content", GARBAGE)
-@pytest.mark.parametrize("file", ["state.json", "training.safetensors", "model.safetensors"])
-def test_garbage_with_the_right_sum_is_an_error_as_well(
-    tmp_path: Path, model: Model, file: str, content: bytes
-) -> None:
-    CheckpointWriter(tmp_path, model, keep=1).write(state(model, 1))
-    (tmp_path / "last" / file).write_bytes(content)
-    resealed(tmp_path / "last")
-    with pytest.raises(CheckpointError, match="last"):
-        number_in(tmp_path / "last", model)
-
-
-def test_standard_tools_can_check_what_was_written(tmp_path: Path, model: Model) -> None:
-    CheckpointWriter(tmp_path, model, keep=1).write(state(model, 1))
+def test_standard_tools_can_check_what_was_written(tmp_path: Path, last: Path, model: Model) -> None:
     for name, files in (("last", 3), ("best", 2)):
         command = ["sha256sum", "--strict", "-c", "SHA256SUMS"]
         checked = subprocess.run(command, cwd=tmp_path / name, capture_output=True, text=True, check=True)
@@ -293,43 +282,45 @@ def test_a_single_flipped_bit_is_found_and_the_way_out_named(
     with pytest.raises(CheckpointError, match="is damaged: its SHA-256") as damaged:
         load_parameters(tmp_path / place, model)
     whole = 1 if place == "last" else 2
-    said, _, command = str(damaged.value).partition(", to go on with: ")
-    assert said.endswith(f"\n{whole:012d} beside it is whole")
+    message, _, command = str(damaged.value).partition(", to go on with: ")
+    assert message.endswith(f"\n{whole:012d} beside it is whole")
     subprocess.run(command, shell=True, check=True)
     assert (load_parameters(tmp_path / place, model) == whole).all()
 
 
 @pytest.mark.parametrize("file", ["training.safetensors", "model.safetensors"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_numbers_that_are_not_finite_are_refused(
-    tmp_path: Path, model: Model, file: str, value: float
-) -> None:
-    CheckpointWriter(tmp_path, model, keep=1).write(state(model, 1))
-    tensors = load_file(tmp_path / "last" / file)
+def test_numbers_that_are_not_finite_are_refused(last: Path, model: Model, file: str, value: float) -> None:
+    tensors = load_file(last / file)
     name = sorted(tensors)[0]
     tensors[name].view(-1)[-1] = value
-    save_file(tensors, tmp_path / "last" / file)
-    resealed(tmp_path / "last")
+    save_file(tensors, last / file)
+    resealed(last)
     with pytest.raises(CheckpointError, match=rf"{file} is of no use: '{name}' has numbers that are not"):
-        number_in(tmp_path / "last", model)
+        number_in(last, model)
 
 
-def test_parameters_of_another_type_are_refused(tmp_path: Path, model: Model) -> None:
-    CheckpointWriter(tmp_path, model, keep=1).write(state(model, 1))
-    path = tmp_path / "last/model.safetensors"
-    save_file({name: tensor.double() for name, tensor in load_file(path).items()}, path)
-    resealed(path.parent)
-    with pytest.raises(CheckpointError, match=r"is torch\.float64 there and not torch\.float32"):
-        load_parameters(tmp_path / "last", model)
-
-
-def test_tensors_that_the_model_does_not_have_are_refused(tmp_path: Path, model: Model) -> None:
-    CheckpointWriter(tmp_path, model, keep=1).write(state(model, 1))
-    path = tmp_path / "last/model.safetensors"
-    save_file({**load_file(path), "more": torch.zeros(1)}, path)
-    resealed(path.parent)
-    with pytest.raises(CheckpointError, match=r"is of another model: the config's has no 'more'"):
-        load_parameters(tmp_path / "last", model)
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (
+            lambda tensors: {name: tensor.double() for name, tensor in tensors.items()},
+            r"is torch\.float64 there and not torch\.float32",
+        ),
+        (
+            lambda tensors: {**tensors, "more": torch.zeros(1)},
+            r"is of another model: the config's has no 'more'",
+        ),
+    ],
+    ids=["of another type", "one more"],
+)
+def test_tensors_that_the_model_does_not_have_are_refused(
+    last: Path, model: Model, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], why: str
+) -> None:
+    save_file(change(load_file(last / MODEL)), last / MODEL)
+    resealed(last)
+    with pytest.raises(CheckpointError, match=why):
+        load_parameters(last, model)
 
 
 def test_a_checkpoint_of_an_earlier_version_is_refused_with_what_lets_it_in(
@@ -382,6 +373,6 @@ def test_a_policy_of_another_schema_is_refused(tmp_path: Path, model: Model, whi
     place = tmp_path / which
     document = json.loads((place / "state.json").read_text())
     (place / "state.json").write_text(json.dumps(document | {"schema": 2}))
-    seal(place, [path.name for path in place.iterdir() if path.name != "SHA256SUMS"])
+    resealed(place)
     with pytest.raises(CheckpointError, match=r"state\.json is not of schema 1"):
         load_parameters(place, model)

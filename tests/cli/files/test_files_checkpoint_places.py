@@ -1,4 +1,4 @@
-"""Each group has a place for its checkpoints, and ``best`` leads to the best of all, whoever writes on."""
+"""Each group has a place for its checkpoints, and ``best`` leads to the best of all."""
 
 import os
 from pathlib import Path

@@ -35,7 +35,7 @@ def tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def stem() -> Iterator[Path]:
-    """What the names of a job of this user's in shared memory begin with."""
+    """Prefix of the names of a job of this user in shared memory."""
     made = SHM / f"{user_prefix()}{secrets.token_hex(6)}"
     yield made
     for left in SHM.glob(f"{made.name}*"):

@@ -1,4 +1,4 @@
-"""What is read of a run before it goes on, and who is taken to reach its directory."""
+"""Checkpoints that a run goes on from, and hosts that reach its directory."""
 
 from __future__ import annotations
 
@@ -117,18 +117,18 @@ def test_a_goal_is_reached_if_a_rule_holds_of_what_all_sessions_and_groups_have_
 def test_a_goal_of_small_returns_is_written_with_its_digits(tmp_path: Path) -> None:
     save(tmp_path / "last", Progress(env_steps=200), best_mean=0.9304)
     save(tmp_path / "best", Progress())
-    (said,) = goals_reached(tmp_path, Stop(mean_return=0.93), 1).values()
-    assert said == "the best mean return of 100 episodes was 0.930"
+    (reason,) = goals_reached(tmp_path, Stop(mean_return=0.93), 1).values()
+    assert reason == "the best mean return of 100 episodes was 0.930"
 
 
-def test_of_a_run_without_a_hundred_episodes_no_goal_of_returns_is_reached(tmp_path: Path) -> None:
+def test_fewer_than_a_hundred_episodes_reach_no_goal_of_returns(tmp_path: Path) -> None:
     save(tmp_path / "last", Progress(env_steps=200), best_mean=None)
     assert goals_reached(tmp_path, Stop(mean_return=-1e9, win_rate=1e-9), 1) == {}
 
 
 @pytest.mark.parametrize("name", [MODEL, TRAINING, STATE])
 @pytest.mark.parametrize("group", [0, 1])
-def test_of_a_damaged_checkpoint_the_newest_older_one_that_is_whole_is_named(
+def test_a_damaged_checkpoint_is_refused_with_the_newest_older_one_that_is_whole(
     tmp_path: Path, name: str, group: int
 ) -> None:
     for place in (tmp_path, tmp_path / "group-1"):
@@ -141,9 +141,9 @@ def test_of_a_damaged_checkpoint_the_newest_older_one_that_is_whole_is_named(
         file.write_bytes(file.read_bytes()[:-1] + b"?")
     with pytest.raises(UsageError) as refused:
         saved_progress(tmp_path, 2)
-    said = str(refused.value)
-    assert f"{damaged}/last/{name} is damaged: its SHA-256 is not the one in SHA256SUMS" in said
-    assert f"ln -sfn 000000000100 {damaged}/last" in said
+    message = str(refused.value)
+    assert f"{damaged}/last/{name} is damaged: its SHA-256 is not the one in SHA256SUMS" in message
+    assert f"ln -sfn 000000000100 {damaged}/last" in message
     subprocess.run(["ln", "-sfn", "000000000100", str(damaged / "last")], check=True)
     assert saved_progress(tmp_path, 2)[group].env_steps == 100
 
@@ -177,23 +177,23 @@ def test_a_best_policy_that_is_damaged_is_refused_before_anything_starts(tmp_pat
 
 
 def test_a_run_directory_is_the_job_s_if_its_key_lies_there(tmp_path: Path) -> None:
-    key, said = JobKey.new(), list[str]()
-    assert not reaches_run(tmp_path / "nowhere", key, said.append)
-    assert not reaches_run(tmp_path, key, said.append)
+    key, events = JobKey.new(), list[str]()
+    assert not reaches_run(tmp_path / "nowhere", key, events.append)
+    assert not reaches_run(tmp_path, key, events.append)
     key.write(tmp_path / "job.key")
-    assert reaches_run(tmp_path, key, said.append)
-    assert not reaches_run(tmp_path, JobKey.new(), said.append)
-    assert said == []
+    assert reaches_run(tmp_path, key, events.append)
+    assert not reaches_run(tmp_path, JobKey.new(), events.append)
+    assert events == []
 
 
 def test_a_run_directory_that_others_may_change_is_not_used_and_said_to_be(tmp_path: Path) -> None:
-    key, said = JobKey.new(), list[str]()
+    key, events = JobKey.new(), list[str]()
     run = tmp_path / "shared/run"
     run.mkdir(parents=True)
     key.write(run / "job.key")
     run.parent.chmod(0o777)
-    assert not reaches_run(run, key, said.append)
-    assert "may be written to by all" in said[0]
+    assert not reaches_run(run, key, events.append)
+    assert "may be written to by all" in events[0]
 
 
 def test_learners_and_roles_of_the_user_s_on_other_hosts_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:

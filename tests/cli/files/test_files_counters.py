@@ -24,7 +24,7 @@ def write(path, actor, steps):
 
 
 def samples(steps: int) -> int:
-    """What the writer has counted after so many steps."""
+    """Samples that the writer has counted after ``steps``."""
     return sum(1 + step % 7 for step in range(steps % 7)) + 28 * (steps // 7)
 
 

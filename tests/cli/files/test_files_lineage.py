@@ -26,7 +26,7 @@ def test_the_next_session_knows_who_went_on_from_whom(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("entry", "why"),
     [
         ({}, "it has no 'kind'"),
         ({"kind": ROUND, "members": [{"group": 0}]}, "it has no 'from'"),
@@ -34,7 +34,7 @@ def test_the_next_session_knows_who_went_on_from_whom(tmp_path: Path) -> None:
         ({"kind": REPLACED, "from": 0, "group": "one"}, "invalid literal"),
     ],
 )
-def test_what_is_no_lineage_is_refused_in_words(tmp_path: Path, entry: dict[str, Any], said: str) -> None:
+def test_what_is_no_lineage_is_refused_in_words(tmp_path: Path, entry: dict[str, Any], why: str) -> None:
     (tmp_path / LINEAGE).write_text(json.dumps({"schema": 1, "entries": [entry]}))
-    with pytest.raises(UsageError, match=f"cannot go on with .*{LINEAGE}: .*{said}"):
+    with pytest.raises(UsageError, match=f"cannot go on with .*{LINEAGE}: .*{why}"):
         Lineage.of_run(tmp_path)

@@ -107,7 +107,7 @@ def test_a_run_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path)
     assert len(str(missing.value)) < len(str(tmp_path)) + 400
 
 
-def test_of_several_seeds_and_of_trials_none_is_meant_until_it_is_named(tmp_path: Path) -> None:
+def test_seeds_and_trials_have_to_be_named(tmp_path: Path) -> None:
     seeds = SeedsDirectory.create("ppo", (3, 7, 11), "", tmp_path).path
     for seed in (7, 3):
         RunDirectory(seeds / str(seed)).write_config("")

@@ -3,7 +3,6 @@
 import itertools
 import multiprocessing
 import os
-import socket
 import time
 import traceback
 from collections.abc import Callable
@@ -16,18 +15,16 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 import torch
+from cli.builders import STEPS, components, learner_builder
 
 from tianji_algos import registry as algorithms
 from tianji_algos.core import Embryo, Spaces, build_model
-from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
-from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
-from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
-from tianji_cli.config.schema import Component, JobConfig, Stop
+from tianji_algos.dqn.settings import DQNSettings
+from tianji_algos.ppo.settings import PPOSettings
+from tianji_cli.config.schema import Stop
 from tianji_cli.files.checkpoint import CheckpointWriter
 from tianji_cli.files.saved import Progress
 from tianji_cli.plan.graph import FRAGMENTS
-from tianji_cli.plan.plan import Host, make_plan
-from tianji_cli.plan.spec import JobSpec
 from tianji_cli.roles.learner.learner import Episodes, Learner, Publisher
 from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup
 from tianji_cli.roles.learner.parallel.followers import Follower
@@ -42,59 +39,26 @@ from tianji_cli.worker.build import (
     rollout_source,
     wiring_of,
 )
-from tianji_cli.worker.builder import Builder
 from tianji_transports.composite import edge_capabilities, open_endpoint
 from tianji_transports.core import EngineOptions, Full, Transport
 
 SPACES = Spaces(gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(2))
-STEPS, ENVS, PER_ROLLOUT, BATCH, PUBLISH_EVERY = 4, 4, 6, 24, 3
+ENVS, PER_ROLLOUT, BATCH, PUBLISH_EVERY = 4, 6, 24, 3
 PATIENCE_S = 40.0
 PPO = PPOSettings(rollout_steps=96, minibatch_size=96, epochs=1, learning_rate=1e-2)
 DQN = DQNSettings(
     batch_size=BATCH, warmup_steps=64, replay_ratio=2.0, publish_every=PUBLISH_EVERY, learning_rate=1e-2
 )
-COMPONENTS: dict[str, dict[str, Any]] = {
-    "ppo": {
-        "agent": Component(type="ppo", settings=PPOAgentSettings()),
-        "model": Component(type="mlp_actor_critic", settings=MLPActorCriticSettings(hidden=(8,))),
-        "training": Component(type="ppo", settings=PPO),
-    },
-    "dqn": {
-        "agent": Component(type="dqn", settings=DQNAgentSettings()),
-        "model": Component(type="mlp_q", settings=MLPQSettings(hidden=(8,))),
-        "training": Component(type="dqn", settings=DQN),
-    },
-}
+COMPONENTS = {"ppo": components("ppo", PPO), "dqn": components("dqn", DQN)}
 FORK = multiprocessing.get_context("fork")
 _numbers = itertools.count()
 
 Floats = npt.NDArray[np.float32]
 
 
-def builder_of(rule: str, learners: int, directory: Path, number: int, **buffer: Any) -> Builder:
-    """What the learner's process is built from; those of followers differ in their ranks only."""
-    config = JobConfig(
-        experiment={"name": "x", "stop": {"env_steps": 10**6}, "eval_episodes": 0},
-        environment={"type": "gym", "id": "CartPole-v1", "num_envs": ENVS},
-        **COMPONENTS[rule],
-        distribution={
-            "transport": "shm",
-            "pin_cores": False,
-            "learner": {"num": learners},
-            "actor": {"num": 1, "send_size": STEPS, "window": 2},
-            "buffer": {"capacity": 1024, **buffer} if rule == "dqn" else buffer,
-        },
-    )
-    plan = make_plan(config, [Host(socket.gethostname(), tuple(range(8)))])
-    (learner,) = plan.carrying("learner")
-    return Builder(
-        JobSpec(f"crew-{os.getpid()}-{number}", "", plan, directory, directory), config, learner, 0
-    )
-
-
 @dataclass
 class Followed:
-    """What became of a follower."""
+    """Result of a follower."""
 
     parameters: Floats
     moments: Floats
@@ -110,7 +74,7 @@ class Crew:
         learner: the one that publishes, once it is built.
         follower: in the process of a follower, itself.
         all_reduce: of this process.
-        followed: what became of each follower, by its number.
+        followed: the result of each follower, by its number.
     """
 
     def __init__(
@@ -124,7 +88,14 @@ class Crew:
         **buffer: Any,
     ) -> None:
         self._number = next(_numbers)
-        self.builder = builder_of(rule, learners, directory, self._number, **buffer)
+        self.builder = learner_builder(
+            rule,
+            PPO if rule == "ppo" else DQN,
+            directory,
+            f"crew-{os.getpid()}-{self._number}",
+            learners=learners,
+            **buffer,
+        )
         self.progress = Progress()
         self.embryos = [self._embryo(rule, number) for number in range(learners)]
         self.all_reduce: AllReduceGroup
@@ -159,7 +130,7 @@ class Crew:
         return flat
 
     def run(self, lead: Callable[["Crew"], Any], follow: Callable[["Crew"], Any] | None = None) -> None:
-        """Let the learner lead, and its followers follow until it is done; raises what anybody raises."""
+        """Let the learner lead, and its followers follow until it is done; raises what any of them raises."""
         pipes = {number: FORK.Pipe() for number in range(1, len(self.embryos))}
         followers = [
             FORK.Process(target=self._follow, args=(number, theirs, follow or Crew.follow))
@@ -319,8 +290,8 @@ class Crew:
 
 
 def received(pipe: Connection) -> Any:
-    """Wait for what the other process says."""
-    assert pipe.poll(PATIENCE_S), "nothing was said"
+    """Wait for the other process's message."""
+    assert pipe.poll(PATIENCE_S), "no answer came"
     message = pipe.recv()
     assert not isinstance(message, str), message
     return message

@@ -1,6 +1,7 @@
-"""An actor that is played, a replay in an endpoint of its own and the learner's end of it, on one thread."""
+"""A scripted actor, a replay in an endpoint of its own and the learner's end of it, on one thread."""
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from tianji_cli.config.schema import SamplerName
 from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.roles.buffer.buffer import ReplayBuffer
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
+from tianji_cli.roles.buffer.replay.file import ReplayKeeper
 from tianji_cli.roles.buffer.replay.samplers import PrioritisedSampler
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.learner.data_source import RemoteReplayClient
@@ -31,7 +33,7 @@ _numbers = itertools.count()
 
 
 class Line:
-    """An actor that is played, a buffer with its replay, and the learner's end."""
+    """A scripted actor, a buffer that saves its replay in ``copies``, and the learner's end."""
 
     def __init__(
         self,
@@ -42,6 +44,10 @@ class Line:
         arrivals_ahead: int = 64,
         tolerance: float | None = None,
         sequence_steps: int | None = None,
+        fragments: int = 300,
+        warmup: int = WARMUP,
+        end_rate: float = 0.3,
+        copies: Path | None = None,
     ) -> None:
         self.layout, self.batches = LAYOUT, BATCHES_LAYOUT
         if sequence_steps is not None:
@@ -64,17 +70,13 @@ class Line:
         addresses = {rank: end.address for rank, end in enumerate(self.ends)}
         for end in self.ends:
             end.connect(addresses)
-        self.actor = ScriptedActor(self.layout, 0, seed=1)
+        self.actor = ScriptedActor(self.layout, 0, seed=1, end_rate=end_rate)
         if sequence_steps is None:
-            replay = open_replay(self.layout, 300, sampler=sampler, priority_exponent=ALPHA)
+            replay = open_replay(self.layout, fragments, sampler=sampler, priority_exponent=ALPHA)
         else:
-            replay = open_sequences(self.layout, 300, sequence_steps)
+            replay = open_sequences(self.layout, fragments, sequence_steps)
         self.store = ReplayStore(
-            self.layout,
-            JOB,
-            {ACTOR: (0,)},
-            replay=replay,
-            limiter=RateLimiter(RHO, WARMUP, tolerance),
+            self.layout, JOB, {ACTOR: (0,)}, replay=replay, limiter=RateLimiter(RHO, warmup, tolerance)
         )
         self.buffer = ReplayBuffer(
             self.ends[BUFFER],
@@ -82,7 +84,7 @@ class Line:
             self.store,
             learner=LEARNER,
             batches=self.batches,
-            keeper=None,
+            keeper=ReplayKeeper(replay, copies, 60.0) if copies else None,
             in_step=in_step,
         )
         self.learner = RemoteReplayClient(self.ends[LEARNER], BUFFER, JOB, self.batches, EACH)

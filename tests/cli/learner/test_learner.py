@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from cli.conftest import let_work
 
 from tianji_algos import registry as algorithms
 from tianji_algos.core import RolloutEmbryo
@@ -49,13 +50,7 @@ class Training:
         self.stage = stage
         self.embryo: RolloutEmbryo = algorithms.load("embryo", "ppo")(stage.spaces, stage.model, SETTINGS, 1)
         self.store = RolloutStore(
-            stage.layout,
-            5,
-            {1: (0,)},
-            per_rollout=PER_ROLLOUT,
-            window=window,
-            lends=True,
-            in_step=in_step,
+            stage.layout, 5, {1: (0,)}, per_rollout=PER_ROLLOUT, window=window, lends=True, in_step=in_step
         )
         self.buffer = Buffer(stage.receiver, "fragments", self.store)
         self.progress = progress or Progress()
@@ -80,6 +75,12 @@ class Training:
         claim.release()
         return version, parameters
 
+    def advance(self, actor_turns: int = 1, learner_turns: int = 1) -> None:
+        """Let actor, buffer and learner work, one after the other."""
+        let_work(self.stage.actor, actor_turns)
+        let_work(self.buffer)
+        let_work(self.learner, learner_turns)
+
     def run(self) -> None:
         """Let all roles take turns until the learner is done, then stop them in order."""
         roles = [self.stage.actor, self.buffer, self.learner]
@@ -88,7 +89,7 @@ class Training:
             def handle(_) -> bool:  # noqa: N805 - the training is ``self``
                 return self.learner.finished is None
 
-        run_in_turns(roles, UntilFinished(), lambda _seconds: pytest.fail("everybody sleeps"))
+        run_in_turns(roles, UntilFinished(), lambda _seconds: pytest.fail("all roles sleep"))
         for role in roles:
             role.wind_down()
         for role in roles:
@@ -139,16 +140,12 @@ def test_training_ends_when_the_stop_rule_holds_and_every_sample_is_accounted_fo
     assert one.progress.consumed < EPOCHS * account.received
 
 
-def test_every_round_of_updates_publishes_the_next_version(
-    begin: Callable[..., Training], work: Work
-) -> None:
+def test_every_round_of_updates_publishes_the_next_version(begin: Callable[..., Training]) -> None:
     one = begin(Stop(env_steps=10**9))
     assert one.published()[0] == 0
     seen = [one.published()]
     while len(seen) < 6:
-        work(one.stage.actor)
-        work(one.buffer)
-        work(one.learner)
+        one.advance()
         now = one.published()
         if now[0] != seen[-1][0]:
             seen.append(now)
@@ -176,25 +173,21 @@ def test_a_turn_is_one_minibatch(begin: Callable[..., Training], work: Work) -> 
     assert not work(one.learner, 2)
 
 
-def test_fragments_are_released_once_a_round_has_begun(begin: Callable[..., Training], work: Work) -> None:
+def test_fragments_are_released_once_a_round_has_begun(begin: Callable[..., Training]) -> None:
     one = begin(Stop(env_steps=10**9), window=PER_ROLLOUT)
     for _ in range(20):
-        work(one.stage.actor, 100)
-        work(one.buffer)
-        work(one.learner, 30)
+        one.advance(100, 30)
     assert one.progress.version > 10, "a claim kept back would have used the loans up"
 
 
-@pytest.mark.parametrize("rule", [Stop(env_steps=10**9), Stop(env_steps=200)], ids=["told", "reached"])
+@pytest.mark.parametrize("rule", [Stop(env_steps=10**9), Stop(env_steps=200)], ids=["wound down", "reached"])
 def test_fragments_that_come_after_the_end_add_no_time_of_training(
-    begin: Callable[..., Training], work: Work, rule: Stop
+    begin: Callable[..., Training], rule: Stop
 ) -> None:
     one = begin(rule, window=PER_ROLLOUT)
 
     def train() -> tuple[int, float]:
-        work(one.stage.actor, 100)
-        work(one.buffer)
-        work(one.learner, 30)
+        one.advance(100, 30)
         return one.progress.env_steps, one.progress.train_s
 
     first, trained = train(), train()
@@ -207,16 +200,12 @@ def test_fragments_that_come_after_the_end_add_no_time_of_training(
     assert 0 < first[1] < trained[1] <= ended_s == received[1]
 
 
-def test_winding_down_counts_whatever_still_comes_and_updates_no_more(
-    begin: Callable[..., Training], work: Work
-) -> None:
+def test_winding_down_counts_whatever_still_comes_and_updates_no_more(begin: Callable[..., Training]) -> None:
     one = begin(Stop(env_steps=10**9))
     one.buffer.wind_down()
     one.learner.wind_down()
     for _ in range(30):
-        work(one.stage.actor, 8)
-        work(one.buffer)
-        work(one.learner)
+        one.advance(8)
     for role in (one.stage.actor, one.buffer, one.learner):
         role.stop()
     account = reconcile({(0, 0): one.stage.file.read(0)}, one.store.validator.receptions, set())
@@ -249,15 +238,13 @@ def test_in_step_nothing_is_ever_stale(begin: Callable[..., Training]) -> None:
     assert one.learner.report().lag.max == 0.0
 
 
-def test_the_policy_with_the_best_mean_is_kept(begin: Callable[..., Training], work: Work) -> None:
+def test_the_policy_with_the_best_mean_is_kept(begin: Callable[..., Training]) -> None:
     one = begin(Stop(env_steps=10**9))
     best = None
     while one.progress.version < 60 or best is None:
         before = one.episodes.best_mean
         _, parameters = one.published()
-        work(one.stage.actor)
-        work(one.buffer)
-        work(one.learner)
+        one.advance()
         if one.episodes.best_mean != before:
             best = parameters
     for role in (one.stage.actor, one.learner):
@@ -268,9 +255,7 @@ def test_the_policy_with_the_best_mean_is_kept(begin: Callable[..., Training], w
     assert not np.array_equal(saved, last)
 
 
-def test_a_resumed_run_keeps_the_best_policy_of_the_session_before(
-    begin: Callable[..., Training],
-) -> None:
+def test_a_resumed_run_keeps_the_best_policy_of_the_session_before(begin: Callable[..., Training]) -> None:
     first = begin(Stop(env_steps=1))
     best = np.full_like(first.published()[1], 7)
     first.episodes.best_mean = 400.0
@@ -321,10 +306,10 @@ def test_metrics_of_an_update_rule_are_sent_as_floats(
     begin: Callable[..., Training], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = begin(Stop(env_steps=100))
-    said = {"loss": np.float32(0.5), "clipped": 3, "entropy": None}
-    monkeypatch.setattr(one.embryo, "metrics", lambda: said)
+    metrics = {"loss": np.float32(0.5), "clipped": 3, "entropy": None}
+    monkeypatch.setattr(one.embryo, "metrics", lambda: metrics)
     losses = one.learner.report().losses
-    assert {name: type(loss) for name, loss in losses.items()} == dict.fromkeys(said, float)
+    assert {name: type(loss) for name, loss in losses.items()} == dict.fromkeys(metrics, float)
     assert (losses["loss"], losses["clipped"]) == (0.5, 3.0)
     assert math.isnan(losses["entropy"])
 
@@ -341,7 +326,7 @@ def test_a_metric_that_is_no_number_is_an_error_that_names_update_rule_and_metri
 
 
 class SlowSnapshot(Snapshot):
-    """Is on its way until somebody waits for it, as parameters on a GPU are for a while."""
+    """Parameters that are on their way until they are waited for, as from a GPU."""
 
     taken: torch.Tensor | None = None
 
@@ -373,7 +358,7 @@ def test_training_goes_on_while_parameters_are_on_their_way(
     begin: Callable[..., Training], work: Work
 ) -> None:
     one = begin(Stop(env_steps=10**9), window=2 * PER_ROLLOUT)
-    assert not work(one.learner, 2), "whoever has nothing to do has nothing under way either"
+    assert not work(one.learner, 2), "nothing to do, and nothing under way"
     assert one.published()[0] == 0
     work(one.stage.actor, 8 * 2 * PER_ROLLOUT + 10)
     while not one.learner.round_is_done():
@@ -401,14 +386,12 @@ def test_training_goes_on_while_parameters_are_on_their_way(
 
 @pytest.mark.usefixtures("slowly")
 def test_versions_that_are_slow_to_come_are_published_in_order_and_none_is_left_out(
-    begin: Callable[..., Training], work: Work
+    begin: Callable[..., Training],
 ) -> None:
     one = begin(Stop(env_steps=10**9), window=2 * PER_ROLLOUT)
     seen: dict[int, list[float]] = {}
     while one.progress.version < 5:
-        work(one.stage.actor)
-        work(one.buffer)
-        work(one.learner)
+        one.advance()
         version, parameters = one.published()
         seen.setdefault(version, parameters.tolist())
     one.learner.stop()

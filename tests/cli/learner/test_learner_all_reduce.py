@@ -23,7 +23,7 @@ from tianji_transports.zmq.door import borrowed, listening
 
 
 def in_step(store: Path, number: int, act: Callable[[AllReduceGroup], Any]) -> list[Any]:
-    """Let so many learners act; gives what each says, None of one that was killed."""
+    """Let so many learners act; gives the result of each, None of one that was killed."""
 
     def run(index: int, pipe: Any) -> None:
         all_reduce = AllReduceGroup(store, index, number, timeout_s=PATIENCE_S)
@@ -52,8 +52,8 @@ def test_sums_have_the_same_bits_for_all_and_are_in_the_order_of_the_learners(tm
         all_reduce.add_up(counts)
         return own.numpy(), int(counts)
 
-    said = in_step(tmp_path / "store", 3, act)
-    for total, count in said:
+    results = in_step(tmp_path / "store", 3, act)
+    for total, count in results:
         np.testing.assert_array_equal(total, values[0] + values[1] + values[2])
         assert count == 6
     assert list(tmp_path.iterdir()) == [], "what they met by is gone"
@@ -79,14 +79,14 @@ def test_once_the_learners_have_met_nobody_else_gets_a_connection(tmp_path: Path
     assert in_step(tmp_path / "store", 2, act) == [(1, 2.0), (1, 2.0)]
 
 
-def test_everybody_gets_the_tensors_of_the_first(tmp_path: Path) -> None:
+def test_all_learners_get_the_tensors_of_the_first(tmp_path: Path) -> None:
     def act(all_reduce: AllReduceGroup) -> Any:
         tensors = [torch.full((4, 2), float(all_reduce.index + 1)), torch.full((3,), 10.0 + all_reduce.index)]
         all_reduce.broadcast(tensors)
         return [tensor.tolist() for tensor in tensors]
 
-    said = in_step(tmp_path / "store", 3, act)
-    assert said[0] == said[1] == said[2] == [[[1.0, 1.0]] * 4, [10.0] * 3]
+    results = in_step(tmp_path / "store", 3, act)
+    assert results[0] == results[1] == results[2] == [[[1.0, 1.0]] * 4, [10.0] * 3]
 
 
 def test_a_difference_in_one_bit_is_found_and_its_learner_named(tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ def test_a_difference_in_one_bit_is_found_and_its_learner_named(tmp_path: Path) 
             all_reduce.check_same(5, parameters)
         return str(raised.value)
 
-    said = in_step(tmp_path / "store", 3, act)
-    assert len(set(said)) == 1
-    assert "after version 5 of the policy: learner 2 of 3 not those of learner 0" in said[0]
+    results = in_step(tmp_path / "store", 3, act)
+    assert len(set(results)) == 1
+    assert "after version 5 of the policy: learner 2 of 3 not those of learner 0" in results[0]
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
@@ -132,8 +132,8 @@ def test_a_killed_learner_is_missed_by_all_others(tmp_path: Path, victim: int) -
             all_reduce.add_up(gradient)
         return "missed"
 
-    said = in_step(tmp_path / "store", 3, act)
-    assert [said[index] for index in range(3) if index != victim] == ["missed"] * 2
+    results = in_step(tmp_path / "store", 3, act)
+    assert [results[index] for index in range(3) if index != victim] == ["missed"] * 2
 
 
 @pytest.mark.parametrize("leaving", [0, 1, 2])
@@ -149,7 +149,7 @@ def test_when_one_learner_leaves_all_others_hear_of_it_from_their_connections(
             all_reduce.close()
         with pytest.raises(LostPeerError) as kept:
             all_reduce.add_up(torch.ones(5000))
-        assert connections() is None, f"closed, though somebody keeps {kept!r}"
+        assert connections() is None, f"closed, though {kept!r} is kept"
         all_have_heard.wait(10.0)  # No process ends before: that would close its connections, too.
         return "heard"
 

@@ -50,14 +50,6 @@ def test_a_long_run_does_not_drift() -> None:
     assert episodes.mean == pytest.approx(0.1, rel=1e-12)
 
 
-def test_a_mean_of_fewer_than_a_hundred_crosses_no_threshold() -> None:
-    episodes = Episodes([10.0])
-    assert not episodes.record([500.0] * 99, 1.0)
-    assert (episodes.best_mean, episodes.time_to) == (None, {10.0: None})
-    assert episodes.record([500.0], 2.0)
-    assert (episodes.best_mean, episodes.time_to) == (500.0, {10.0: 2.0})
-
-
 def test_a_resumed_run_keeps_its_best_and_its_thresholds() -> None:
     first = Episodes([10.0, 20.0])
     first.record([15.0] * WINDOW, 3.0)
@@ -136,46 +128,35 @@ def test_where_nothing_is_won_or_measured_there_is_no_win_rate_and_there_are_no_
     assert (episodes.win_rate, episodes.metrics) == (None, None)
 
 
-def reached(rule: Stop, env_steps: int, returns: list[float], wins: list[bool] | None = None) -> str | None:
+STEPS, RETURN, WINS = Stop(env_steps=1000), Stop(mean_return=475.0), Stop(win_rate=0.8)
+
+
+@pytest.mark.parametrize(
+    ("rule", "env_steps", "returns", "wins", "reason"),
+    [
+        (STEPS, 999, [], [], None),
+        (STEPS, 1000, [], [], "1000 environment steps"),
+        (STEPS, 1020, [1.0] * 200, [], "1000 environment steps"),
+        (RETURN, 10**9, [500.0] * 99, [], None),
+        (RETURN, 0, [474.9] * 100, [], None),
+        (RETURN, 0, [475.0] * 100, [], "mean return of the last 100 episodes is 475"),
+        (Stop(mean_return=0.93), 0, [0.9304] * 100, [], "mean return of the last 100 episodes is 0.9304"),
+        (Stop(mean_return=0.0), 0, [-1.0] * 100, [], None),
+        (Stop(mean_return=0.0), 0, [0.0] * 100, [], "mean return of the last 100 episodes is 0"),
+        (Stop(mean_return=-100.0), 0, [-99.0] * 100, [], "mean return of the last 100 episodes is -99"),
+        (WINS, 10**9, [0.0] * 99, [True] * 99, None),
+        (WINS, 0, [0.0] * 100, [True] * 79 + [False] * 21, None),
+        (WINS, 0, [0.0] * 100, [True] * 80 + [False] * 20, "80 % of the last 100 episodes were won"),
+        (WINS, 10**9, [500.0] * 100, [], None),  # Nothing is won here.
+        (Stop(wall_s=1e-9), 10**12, [1e9] * 200, [], None),  # The root keeps to limits of time.
+    ],
+)
+def test_a_stop_rule_holds_of_steps_or_of_the_last_hundred_episodes(
+    rule: Stop, env_steps: int, returns: list[float], wins: list[bool], reason: str | None
+) -> None:
     episodes = Episodes()
-    episodes.record(returns, 0.0, wins or ())
-    return episodes.reached(rule, env_steps)
-
-
-def test_steps_end_a_run_when_as_many_were_received() -> None:
-    rule = Stop(env_steps=1000)
-    assert reached(rule, 999, []) is None
-    assert reached(rule, 1000, []) == "1000 environment steps"
-    assert reached(rule, 1020, [1.0] * 200) == "1000 environment steps"
-
-
-def test_a_mean_return_ends_a_run_when_a_hundred_episodes_have_it() -> None:
-    rule = Stop(mean_return=475.0)
-    assert reached(rule, 10**9, [500.0] * 99) is None
-    assert reached(rule, 0, [474.9] * 100) is None
-    assert reached(rule, 0, [475.0] * 100) == "mean return of the last 100 episodes is 475"
-    rule = Stop(mean_return=0.93)
-    assert reached(rule, 0, [0.9304] * 100) == "mean return of the last 100 episodes is 0.9304"
-
-
-def test_negative_and_zero_goals_are_goals() -> None:
-    assert reached(Stop(mean_return=0.0), 0, [-1.0] * 100) is None
-    assert reached(Stop(mean_return=0.0), 0, [0.0] * 100) is not None
-    assert reached(Stop(mean_return=-100.0), 0, [-99.0] * 100) is not None
-
-
-def test_a_win_rate_ends_a_run_when_a_hundred_episodes_have_it() -> None:
-    rule = Stop(win_rate=0.8)
-    assert reached(rule, 10**9, [0.0] * 99, [True] * 99) is None
-    assert reached(rule, 0, [0.0] * 100, [True] * 79 + [False] * 21) is None
-    assert (
-        reached(rule, 0, [0.0] * 100, [True] * 80 + [False] * 20) == "80 % of the last 100 episodes were won"
-    )
-    assert reached(rule, 10**9, [500.0] * 100) is None, "nothing is won here"
-
-
-def test_a_limit_of_time_is_none_of_the_learner_s() -> None:
-    assert reached(Stop(wall_s=1e-9), 10**12, [1e9] * 200) is None
+    episodes.record(returns, 0.0, wins)
+    assert episodes.reached(rule, env_steps) == reason
 
 
 def test_a_member_goes_on_with_the_returns_of_another_and_is_judged_by_its_own() -> None:

@@ -1,4 +1,4 @@
-"""What is no message of a job between a replay and its learner is counted, and harms nothing."""
+"""Garbage between a replay and its learner is counted, and harms nothing."""
 
 from collections.abc import Callable
 
@@ -142,7 +142,7 @@ def test_what_are_no_priorities_is_counted_and_changes_nothing(
 
 
 @pytest.mark.parametrize("key", [-1, -(2**63), 2**63 - 1, 10**9])
-def test_priorities_of_samples_that_nobody_has_are_stale(line: Callable[..., Line], key: int) -> None:
+def test_priorities_of_samples_that_do_not_exist_are_stale(line: Callable[..., Line], key: int) -> None:
     one = line()
     one.send(10)
     one.batch()

@@ -38,7 +38,7 @@ def test_batches_arrive_as_they_were_drawn(line: Callable[..., Line], engine: st
         twin.accept()
     one.send(10)
     while one.store.limiter.received < twin.accepted:
-        # Whoever draws too early draws from less than its twin.
+        # Drawn too early, a batch is from less than its twin's.
         claim = one.ends[BUFFER].probe("fragments")
         if claim is not None:
             one.store.admit(claim)

@@ -1,4 +1,4 @@
-"""What a learner is handed from a replay, with real DQN and the replay beside it."""
+"""Batches that a learner gets from a replay beside it, with real DQN."""
 
 from collections.abc import Callable
 from typing import Any
@@ -128,7 +128,7 @@ def test_an_update_changes_the_priorities_of_its_batch_to_its_errors() -> None:
 def test_without_priorities_an_update_changes_nothing_in_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     one = Training("uniform")
     one.receive(5)
-    monkeypatch.setattr(one.replay, "update_priorities", lambda *_: pytest.fail("nobody needs them"))
+    monkeypatch.setattr(one.replay, "update_priorities", lambda *_: pytest.fail("they were updated"))
     one.update()
 
 

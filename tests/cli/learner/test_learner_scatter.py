@@ -1,4 +1,4 @@
-"""What a learner scatters goes out whole, is known to have arrived, and is given back if it is not to be."""
+"""A learner scatters whole rounds, knows when they have arrived, and gives back memory of those it drops."""
 
 import itertools
 import os

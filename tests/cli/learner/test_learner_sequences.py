@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cli.buffer.naive_sequences import NaiveSequences, check_sequences, open_sequences
 from cli.buffer.replays import JOB, ScriptedActor, fragment_layout
-from cli.learner.replay_line import BATCH, BUFFER, LEARNER, Line
+from cli.learner.replay_line import BUFFER, LEARNER, Line
 
 from tianji_algos.batch import SequenceBatch
 from tianji_algos.core import UpdateResult
@@ -164,8 +164,3 @@ def test_the_balance_counts_steps_and_takes_a_batch_for_as_many_as_it_may_have()
         assert limiter.error - 4 * MOST / RHO < -20.0 or limiter.received < WARMUP
     assert used / (limiter.received - WARMUP) == pytest.approx(RHO, rel=0.05)
     assert books.store.report().uses.mean == pytest.approx(used / limiter.received)
-
-
-def test_a_batch_has_as_many_steps_as_its_sequences_at_most() -> None:
-    assert BatchLayout.of(LAYOUT, BATCH, ("action",), MOST).most_steps == BATCH * MOST
-    assert BatchLayout.of(LAYOUT, BATCH, ("action",)).most_steps == BATCH

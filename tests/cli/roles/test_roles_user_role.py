@@ -1,23 +1,21 @@
-"""What a role of the user's own finds around it: fragments, policies, a directory, agents."""
+"""A user's role has fragments, policies, a directory and agents."""
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cli.roles.contexts import JOB, context_of
 from pydantic import BaseModel
 
 from tianji_algos.settings import NoSettings, Settings
-from tianji_cli.config.loader import load_config
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.roles.user_role import RoleContext, UserRole, find_user_role
 from tianji_cli.wire.fragment import Fragment
 from tianji_transports.errors import TransportError
 
 OpenStage = Callable[..., Any]
-JOB = 5
 
 
 class NumberSettings(Settings):
@@ -32,24 +30,8 @@ class Listener(UserRole):
 
 
 def around(one: Any, directory: Path, *, settings: BaseModel | None = None, **changes: Any) -> RoleContext:
-    context = RoleContext(
-        name="listener",
-        group=0,
-        settings=settings or NumberSettings(),
-        config=load_config("configs/ppo_cartpole.toml"),
-        directory=directory / "roles" / "listener-0",
-        spaces=one.spaces,
-        layout=one.layout,
-        job=JOB,
-        actors={1: (0,)},
-        seed=9,
-        transport=one.copyists[0],
-        channel="copies-0",
-        slot="policy",
-        make_agent=lambda num_envs, seed: one.agent(one.build(1), num_envs, seed),
-        make_environment=lambda _num_envs, _evaluation: one.make(),
-    )
-    return dataclasses.replace(context, **changes)
+    place = directory / "roles" / "listener-0"
+    return context_of(one, "listener", place, settings or NumberSettings(), **changes)
 
 
 @pytest.fixture
@@ -185,7 +167,7 @@ def test_a_class_that_is_none_of_ours_is_not_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("report", "why"),
     [
         (
             {"written": np.float32(1.5)},
@@ -200,10 +182,10 @@ def test_a_class_that_is_none_of_ours_is_not_found() -> None:
     ids=["scalar", "array", "key", "taken", "large", "nothing"],
 )
 def test_a_report_that_cannot_be_sent_is_refused_by_name(
-    one: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Any, why: str
+    one: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report: Any, why: str
 ) -> None:
     listener = Listener(around(one, tmp_path))
-    monkeypatch.setattr(listener, "report", lambda: said)
+    monkeypatch.setattr(listener, "report", lambda: report)
     with pytest.raises(RunFailed, match=why):
         listener.checked_report()
 

@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli.roles.contexts import context_of
 from pydantic import BaseModel
 
-from tianji_cli.config.loader import load_config
 from tianji_cli.errors import RunFailed
-from tianji_cli.roles.user_role import RoleContext, UserRole
+from tianji_cli.roles.user_role import UserRole
 from tianji_cli.wire.fragment import Fragment
 
 OpenStage = Callable[..., Any]
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
-JOB = 5
 
 
 @pytest.fixture
@@ -39,27 +38,9 @@ def one(stage: OpenStage, work: Callable[..., bool]) -> Any:
 def make(examples: Any, one: Any) -> Callable[..., UserRole]:
     def build(directory: Path, max_mb: float = 1000) -> UserRole:
         recorder = examples("recorder")
-        # Less than a megabyte would be no use to anybody else.
+        # Less than a megabyte is of use here alone.
         settings: BaseModel = recorder.RecorderSettings.model_construct(max_mb=max_mb)
-        role: UserRole = recorder.Recorder(
-            RoleContext(
-                name="recorder",
-                group=0,
-                settings=settings,
-                config=load_config("configs/ppo_cartpole.toml"),
-                directory=directory,
-                spaces=one.spaces,
-                layout=one.layout,
-                job=JOB,
-                actors={1: (0,)},
-                seed=9,
-                transport=one.copyists[0],
-                channel="copies-0",
-                slot=None,
-                make_agent=lambda num_envs, seed: one.agent(one.build(1), num_envs, seed),
-                make_environment=lambda _num_envs, _evaluation: one.make(),
-            )
-        )
+        role: UserRole = recorder.Recorder(context_of(one, "recorder", directory, settings, slot=None))
         return role
 
     return build

@@ -70,7 +70,7 @@ def register(rank: int) -> Register:
     return Register(rank=rank, incarnation=0, pid=1, address="tcp://x")
 
 
-def told(client: ControlClient, number: int = 1) -> list[FromRoot]:
+def received(client: ControlClient, number: int = 1) -> list[FromRoot]:
     heard: list[FromRoot] = []
     while len(heard) < number:
         client.wait(1.0)
@@ -78,7 +78,7 @@ def told(client: ControlClient, number: int = 1) -> list[FromRoot]:
     return heard
 
 
-def test_a_worker_registers_and_is_spoken_to_by_its_rank(
+def test_a_worker_registers_and_is_addressed_by_its_rank(
     server: ControlServer, client: ControlClient, hear: Hear
 ) -> None:
     with ControlClient(server.address) as other:
@@ -88,8 +88,8 @@ def test_a_worker_registers_and_is_spoken_to_by_its_rank(
         assert sorted(message.rank for message in heard if isinstance(message, Register)) == [1, 2]
         server.send(1, Stop())
         server.send(2, Addresses(addresses={1: "a", 2: "b"}))
-        assert told(client) == [Stop()]
-        assert told(other) == [Addresses(addresses={1: "a", 2: "b"})]
+        assert received(client) == [Stop()]
+        assert received(other) == [Addresses(addresses={1: "a", 2: "b"})]
 
 
 def test_messages_of_a_worker_arrive_in_order(client: ControlClient, hear: Hear) -> None:
@@ -99,7 +99,7 @@ def test_messages_of_a_worker_arrive_in_order(client: ControlClient, hear: Hear)
     assert hear(lambda messages: len(messages) == len(sent)) == sent
 
 
-def test_a_rank_that_has_not_registered_is_not_spoken_to(server: ControlServer) -> None:
+def test_nothing_is_sent_to_a_rank_that_has_not_registered(server: ControlServer) -> None:
     server.send(7, Stop())
 
 
@@ -112,16 +112,16 @@ def test_a_restarted_worker_takes_its_rank_over(
         successor.send(register(1))
         hear()
         server.send(1, Stop())
-        assert told(successor) == [Stop()]
+        assert received(successor) == [Stop()]
     assert client.receive() == []
 
 
-def test_a_station_is_spoken_to_by_its_name(server: ControlServer, client: ControlClient, hear: Hear) -> None:
+def test_a_node_is_addressed_by_its_name(server: ControlServer, client: ControlClient, hear: Hear) -> None:
     arrival = Arrive(node="host-1", host="b", cores=[0], interface="127.0.0.1", pid=1, version="1")
     client.send(arrival)
     assert hear() == [arrival]
     assert server.send("host-1", Ping())
-    assert told(client) == [Ping()]
+    assert received(client) == [Ping()]
 
 
 def test_a_peer_whose_connection_is_gone_cannot_be_sent_to(server: ControlServer, hear: Hear) -> None:

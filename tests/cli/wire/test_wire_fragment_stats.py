@@ -27,6 +27,7 @@ def read(memory: memoryview) -> FragmentStats | str:
 
 
 @example(samples=0, age_s=0.0, ended=[], winnable=False)
+@example(samples=STEPS, age_s=1.0, ended=[(float(i), i % 3 == 0) for i in range(STEPS)], winnable=True)
 @given(
     samples=st.integers(0, STEPS),
     age_s=st.floats(0, 1e5),
@@ -67,35 +68,21 @@ def test_an_arrival_says_of_a_fragment_what_it_holds() -> None:
     assert arrival.wins == []
 
 
-def test_an_arrival_says_which_of_the_episodes_that_ended_were_won() -> None:
-    common = common_fields(gym.spaces.Box(-1, 1, (2,), np.float32), winnable=True)
+def test_wins_and_metrics_are_those_of_the_episodes_that_ended_and_arrive_unchanged() -> None:
+    common = common_fields(gym.spaces.Box(-1, 1, (2,), np.float32), winnable=True, metrics=2)
     fragment = Fragment(layout := FragmentLayout(2, 3, common), memoryview(bytearray(layout.nbytes)))
     fragment.fields["episode_return"][...] = [[np.nan, 5, 1], [2, np.nan, np.nan]]
     fragment.fields["won"][...] = [[False, True, False], [True, False, False]]
-    arrival = FragmentStats.of(fragment)
-    assert (arrival.returns, arrival.wins) == ([5.0, 1.0, 2.0], [True, False, True])
-
-
-def test_every_step_of_a_fragment_may_end_an_episode() -> None:
-    wins = [i % 3 == 0 for i in range(STEPS)]
-    came = read(message(FragmentStats(STEPS, 0, [float(i) for i in range(STEPS)], wins)))
-    assert isinstance(came, FragmentStats)
-    assert (list(came.returns), list(came.wins)) == (list(range(STEPS)), wins)
-
-
-def test_metrics_of_episodes_come_out_as_they_went_in() -> None:
-    common = common_fields(gym.spaces.Box(-1, 1, (2,), np.float32), metrics=2)
-    fragment = Fragment(layout := FragmentLayout(2, 3, common), memoryview(bytearray(layout.nbytes)))
-    fragment.fields["episode_return"][...] = [[np.nan, 5, 1], [2, np.nan, np.nan]]
     fragment.fields["metrics"][...] = np.arange(12).reshape(2, 3, 2)
-    arrival = FragmentStats.of(fragment)
-    assert arrival.metrics == [[2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]
+    sent = FragmentStats.of(fragment)
+    assert (sent.returns, sent.wins) == ([5.0, 1.0, 2.0], [True, False, True])
+    assert sent.metrics == [[2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]
     stats = stats_layout(6, 2)
     memory = memoryview(bytearray(stats.nbytes))
-    arrival.write(stats, memory, JOB)
+    sent.write(stats, memory, JOB)
     came = FragmentStats.read(stats, memory, JOB)
     assert isinstance(came, FragmentStats)
-    assert (came.returns, came.metrics) == (arrival.returns, arrival.metrics)
+    assert (list(came.returns), list(came.wins), came.metrics) == (sent.returns, sent.wins, sent.metrics)
     without = FragmentStats.read(stats_layout(6), memory, JOB)
     assert isinstance(without, str), "both ends have the same metrics"
 

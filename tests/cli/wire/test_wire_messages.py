@@ -143,12 +143,12 @@ to_fork_server = st.one_of(*map(st.from_type, typing.get_args(ToForkServer)))
 
 
 @given(to_root)
-def test_what_the_root_is_told_arrives_as_it_was_said(message: ToRoot) -> None:
+def test_messages_to_the_root_arrive_unchanged(message: ToRoot) -> None:
     assert decode_to_root(encode(message), RANKS) == message
 
 
 @given(from_root)
-def test_what_the_root_says_arrives_as_it_was_said(message: FromRoot) -> None:
+def test_messages_of_the_root_arrive_unchanged(message: FromRoot) -> None:
     assert decode_from_root(encode(message)) == message
 
 
@@ -170,9 +170,9 @@ def test_news_of_a_fork_server_arrive_as_they_were_sent_on_a_line_of_their_own(
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_a_number_that_is_not_finite_arrives_as_nothing(number: float) -> None:
-    said = UserReport(values={"loss": number, "inner": {"losses": [number, 1.0]}})
+    user = UserReport(values={"loss": number, "inner": {"losses": [number, 1.0]}})
     learner = LearnerReport(losses={"value": number}, mean_100=number, time_to={475.5: None, 30.0: 1.5})
-    sent = Report(rank=1, incarnation=0, roles=[said, learner], busy_s=[0.5, 0.5], running_s=1.0)
+    sent = Report(rank=1, incarnation=0, roles=[user, learner], busy_s=[0.5, 0.5], running_s=1.0)
     received = decode_to_root(encode(sent), RANKS)
     assert isinstance(received, Report)
     assert received.roles[0] == UserReport(values={"loss": None, "inner": {"losses": [None, 1.0]}})

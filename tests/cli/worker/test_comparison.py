@@ -1,4 +1,4 @@
-"""How far an exported file is off where it chooses another action than the policy itself."""
+"""Error of an exported file where it chooses another action than the policy."""
 
 import numpy as np
 

@@ -1,21 +1,17 @@
-"""What samples go through: the channels, buffers and data sources that a config and a plan ask for."""
+"""Channels, buffers and data sources are those that the config and the plan ask for."""
 
 import itertools
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.builders import STEPS, learner_builder
 
-from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
-from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
-from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
-from tianji_cli.config.schema import Component, JobConfig
+from tianji_algos.dqn.settings import DQNSettings
+from tianji_algos.ppo.settings import PPOSettings
 from tianji_cli.files.saved import Progress
 from tianji_cli.plan.graph import HEADERS, SHARDS
-from tianji_cli.plan.plan import Host, make_plan
-from tianji_cli.plan.spec import JobSpec
 from tianji_cli.roles.buffer.buffer import ReplayBuffer
 from tianji_cli.roles.buffer.replay.file import ReplayFileError
 from tianji_cli.roles.learner.data_source import ReplaySource, RolloutSource
@@ -25,56 +21,25 @@ from tianji_cli.worker.builder import Builder, Saved
 from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport
 
-STEPS, ENVS, WARMUP, BATCH = 4, 8, 64, 16
-HOSTS = [Host(socket.gethostname(), tuple(range(8)))]
+ENVS, WARMUP, BATCH = 8, 64, 16
 CAPABILITIES = InprocTransport.capabilities
-COMPONENTS: dict[str, dict[str, Any]] = {
-    "ppo": {
-        "agent": Component(type="ppo", settings=PPOAgentSettings()),
-        "model": Component(type="mlp_actor_critic", settings=MLPActorCriticSettings(hidden=(8,))),
-        "training": Component(
-            type="ppo",
-            settings=PPOSettings(
-                rollout_steps=64, minibatch_size=32, normalize_observations=False, normalize_rewards=False
-            ),
-        ),
-    },
-    "dqn": {
-        "agent": Component(type="dqn", settings=DQNAgentSettings()),
-        "model": Component(type="mlp_q", settings=MLPQSettings(hidden=(8,))),
-        "training": Component(
-            type="dqn",
-            settings=DQNSettings(batch_size=BATCH, warmup_steps=WARMUP, replay_ratio=2.0, publish_every=2),
-        ),
-    },
+TRAINING = {
+    "ppo": PPOSettings(
+        rollout_steps=64, minibatch_size=32, normalize_observations=False, normalize_rewards=False
+    ),
+    "dqn": DQNSettings(batch_size=BATCH, warmup_steps=WARMUP, replay_ratio=2.0, publish_every=2),
 }
 _numbers = itertools.count()
 
 
 def builder_of(
-    rule: str, directory: Path, *, resumed: bool = False, actors: int = 2, **buffer: Any
+    rule: str, directory: Path, *, resumed: bool = False, balance: str = "held", **options: Any
 ) -> Builder:
-    """What the learner's process is built from; ``at`` gives those of the others."""
-    distribution: dict[str, Any] = {"transport": "shm", "pin_cores": False}
-    if "learners" in buffer:
-        distribution["learner"] = {"num": buffer.pop("learners")}
-    for key in ("balance", "balance_tolerance", "mode"):
-        if key in buffer:
-            distribution[key] = buffer.pop(key)
-    config = JobConfig(
-        experiment={"name": "x", "stop": {"env_steps": 10**6}, "eval_episodes": 0},
-        environment={"type": "gym", "id": "CartPole-v1", "num_envs": ENVS},
-        **COMPONENTS[rule],
-        distribution={
-            **distribution,
-            "actor": {"num": actors, "send_size": STEPS, "window": 2},
-            "buffer": {"capacity": 1024, **buffer} if rule == "dqn" else buffer,
-        },
-    )
-    plan = make_plan(config, HOSTS)
+    """Builder of the learner's process; ``at`` gives those of the others."""
     progress = (Progress(),) if resumed else ()
-    job = JobSpec(f"experience-{next(_numbers)}", "", plan, directory, directory, progress)
-    return Builder(job, config, plan.carrying("learner")[0], 0)
+    chosen = {"actors": 2, "num_envs": ENVS, "progress": progress, "distribution": {"balance": balance}}
+    job = f"experience-{next(_numbers)}"
+    return learner_builder(rule, TRAINING[rule], directory, job, **chosen, **options)
 
 
 def test_versions_of_a_learner_rise_with_every_death_and_sessions_are_the_job_s(tmp_path: Path) -> None:
@@ -156,7 +121,7 @@ def group() -> Iterator[Callable[[Builder], Group]]:
 
 
 def train(one: Group, rounds: int) -> tuple[int, int]:
-    """Let everybody work; give what was received and how many batches came."""
+    """Let all roles work; returns the number of samples received and of batches."""
     received = batches = 0
     for _ in range(rounds):
         for process in one.carriers:

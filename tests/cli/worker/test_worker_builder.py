@@ -1,4 +1,4 @@
-"""What the parts of a job are built for: spaces as a policy sees them, and the fields of its fragments."""
+"""Builders know the spaces that a policy sees, and the fields of its fragments."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where networks compute: what the config may ask for, and what is said where there is no such device."""
+"""Devices of networks: keys of the config, and messages where there is no such device."""
 
 from __future__ import annotations
 
@@ -34,30 +34,33 @@ def test_a_device_that_torch_has_no_word_for_is_refused_with_those_it_has(key: s
     assert '"cuda:1"' in str(refused.value)
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_a_training_that_wants_cuda_is_refused_where_torch_is_built_without(
-    key: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch that is built without CUDA."""
     version = metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: "2.9.0+cpu" if name == "torch" else version(name))
+
+
+@pytest.mark.usefixtures("without_cuda")
+@pytest.mark.parametrize("key", KEYS)
+def test_a_training_that_wants_cuda_is_refused_where_torch_is_built_without(key: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="built without CUDA") as refused:
         train(CONFIG, overrides=[f'{key}="cuda"'], out=tmp_path)
     assert str(refused.value).startswith(f"{key}: 'cuda' is not there")
     assert not list(tmp_path.iterdir()), "nothing was begun"
 
 
-def test_nobody_who_wants_no_gpu_needs_to_know_how_torch_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchs_version_is_not_read_where_no_gpu_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_config(CONFIG)
     monkeypatch.delattr(metadata, "version")
     check_devices(config)
 
 
+@pytest.mark.usefixtures("without_cuda")
 @pytest.mark.parametrize(("key", "gpus"), [(KEYS[0], 1), (KEYS[1], None)])
 def test_a_profile_that_would_have_to_measure_cuda_is_refused_where_torch_is_built_without(
-    key: str, gpus: int | None, monkeypatch: pytest.MonkeyPatch
+    key: str, gpus: int | None
 ) -> None:
-    version = metadata.version
-    monkeypatch.setattr(metadata, "version", lambda name: "2.9.0+cpu" if name == "torch" else version(name))
     with pytest.raises(UsageError, match=rf"^{key}: 'cuda' is not there: .* built without CUDA"):
         profile(Options(CONFIG, [f'{key}="cuda"'], gpus=gpus))
 

@@ -1,4 +1,4 @@
-"""What a new run takes of another one: what fits by name and shape, in every algorithm."""
+"""A new run takes over parameters of another that fit by name and shape, in every algorithm."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -83,7 +83,7 @@ def begun(built: Builder) -> tuple[Embryo, dict[str, Any]]:
 
 
 def acts(built: Builder, agent: Agent, steps: int = 3) -> list[Any]:
-    """What an agent does, greedily, on random observations."""
+    """Greedy actions of an agent on random observations."""
     environment = built.environment(2)
     shown = environment.new_observations()
     environment.reset(5, shown)

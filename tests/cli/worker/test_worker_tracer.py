@@ -110,12 +110,7 @@ def test_the_oldest_spans_make_room_and_are_counted() -> None:
         call()
     assert [
         role for role, _ in spans_of([SpansOf(rank=0, trace=0, spans=piece) for piece in ring.pieces()])
-    ] == [
-        6,
-        7,
-        8,
-        9,
-    ]
+    ] == [6, 7, 8, 9]
     assert ring.dropped == 6
 
 
