@@ -59,6 +59,6 @@ def check_books(summary: dict[str, Any], *, earlier: int = 0) -> None:
     assert summary["env_steps"] == earlier + summary["received"] > 0
     assert summary["rejected_frames"] == 0
     assert summary["replay_ratio"]["target"] == RHO
-    steps = summary["consumed"] / summary["replay_ratio"]["actual"]
+    steps = summary["session"]["consumed"] / summary["replay_ratio"]["actual"]
     # A fragment and a batch are worth up to 128 env steps, and as many more come before the first is drawn.
-    assert abs(summary["consumed"] / RHO - steps) < 2 * 128
+    assert abs(summary["session"]["consumed"] / RHO - steps) < 2 * 128

@@ -52,7 +52,7 @@ def interrupt(_number: int, _frame: object) -> None:
 
 ROWS = [
     {"wall_s": train_s, "train_s": train_s, "env_steps": received, "updates": 0}
-    | {"produced": received + 50, "mean_100": mean_100}
+    | {"produced": received + 50, "returns.mean_100": mean_100}
     for train_s, received, mean_100 in (
         *((0.0, 0, None), (1.0, 1000, None), (2.0, 2000, 100.0)),
         *((3.0, 2800, 305.0), (4.0, 3900, 308.0), (4.0, 4000, 310.0)),

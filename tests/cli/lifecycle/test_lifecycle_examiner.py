@@ -44,7 +44,7 @@ def test_the_best_policy_goes_by_evaluations_and_plays_as_it_was_evaluated(workp
     summary = run.finish()
     rows = evaluations_of(run)
     assert len(rows) >= 2
-    keys = "kind elapsed_s train_s env_steps version group episodes mean std left_out cut_off length is_best"
+    keys = "kind wall_s train_s env_steps version group episodes mean std left_out cut_off length is_best"
     assert list(rows[0]) == keys.split()
     steps = [row["env_steps"] for row in rows]
     assert all(later - earlier >= 2000 for earlier, later in zip([0, *steps], steps, strict=False))

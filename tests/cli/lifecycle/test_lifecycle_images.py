@@ -101,7 +101,7 @@ def test_a_policy_of_images_acts_alike_in_training_evaluation_file_and_program(
 ) -> None:
     run = columns(workplace, shape=list(shape), width=width, dtype=dtype, high=high)
     policy = tianji.load(run, "last")
-    assert policy._model.encoder.first.weight.shape[1] == channels
+    assert policy._saved.model.encoder.first.weight.shape[1] == channels
     seen = drawn(policy, 50)
     found = Exported(workplace, run, "--checkpoint", "last")(observation=seen)
     np.testing.assert_array_equal(found["action"], policy.act(seen))
@@ -111,7 +111,7 @@ def test_a_policy_of_images_acts_alike_in_training_evaluation_file_and_program(
 def test_a_run_from_before_the_key_acts_by_the_network_that_it_has_trained(workplace: Any) -> None:
     run = columns(workplace, shape=[16, 18, 20], image_layout="legacy")
     policy = tianji.load(run, "last")
-    assert policy._model.encoder.first.weight.shape[1] == 16  # as [planes, H, W]
+    assert policy._saved.model.encoder.first.weight.shape[1] == 16  # as [planes, H, W]
     wanted = policy.act(drawn(policy, 20))
     file = run / "config.toml"
     written = file.read_text()

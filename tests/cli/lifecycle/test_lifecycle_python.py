@@ -340,7 +340,7 @@ def test_train_takes_settings_as_tables_and_tells_of_the_run(
     assert np.isnan(metrics["returns.mean_100"][0]), "there is none yet"
     with_losses = next(number for number, row in enumerate(rows) if row["losses"])
     assert metrics["losses.entropy"][with_losses] == rows[with_losses]["losses"]["entropy"]
-    assert metrics["reached.env_steps"].shape == metrics["lag.mean"].shape == (len(rows),)
+    assert metrics["reached.env_steps"].shape == metrics["staleness.mean"].shape == (len(rows),)
     assert not metrics.keys() & {"losses", "staleness", "roles"}, "tables have columns of their own"
     again = tianji.Run("mine", out=out)
     assert (again.path, repr(again)) == (run.path, f"Run('{run.path}')")

@@ -47,8 +47,8 @@ def check_books(summary: dict[str, Any], *, earlier: int = 0) -> None:
 def check_ratio(summary: dict[str, Any]) -> None:
     """Within the tolerance: a fragment and a batch are worth 96 env steps."""
     assert summary["replay_ratio"]["target"] == RHO
-    steps = summary["consumed"] / summary["replay_ratio"]["actual"]
-    assert abs(summary["consumed"] / RHO - steps) < 96 + 64
+    steps = summary["session"]["consumed"] / summary["replay_ratio"]["actual"]
+    assert abs(summary["session"]["consumed"] / RHO - steps) < 96 + 64
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_the_learner_hears_of_every_sample_that_was_received(
     assert (summary["in_flight"], summary["lost"]) == (0, 0)
     # Used is what was drawn: up to three batches more than the learner consumed. What came in after the end
     # was decided (the window's fragments, and the one that was being made) was received and not stored.
-    consumed, received, batch, fragment = summary["consumed"], summary["received"], 64, 64
+    consumed, received, batch, fragment = summary["session"]["consumed"], summary["received"], 64, 64
     most = (consumed + 3 * batch) / (received - 3 * fragment)
     assert consumed / received <= summary["uses"]["mean"] <= most
 

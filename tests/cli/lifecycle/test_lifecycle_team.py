@@ -85,7 +85,7 @@ def test_a_run_says_how_much_was_won_and_may_end_by_it(workplace: Any) -> None:
     assert "returns.win_rate" not in rows[0], "no episode has ended yet"
     assert rows[-1]["returns.win_rate"] == won
     assert rows[-1]["stop"] == {"win_rate": 0.3, "wall_s": 600.0}
-    assert f" win_rate={won:g} " in run.command.stderr
+    assert f" returns.win_rate={won:g} " in run.command.stderr
     assert "win rate        " in run.command.stdout
     assert {path.name for path in (run.path / "plots").glob("win*")} == {
         "win_rate_over_steps.png",

@@ -112,7 +112,7 @@ def test_a_run_is_watched_in_a_pipe_and_on_a_terminal_and_does_not_mind(workplac
     named = [row["bottleneck"] and row["bottleneck"]["kind"] for row in rows]
     assert named[0] is None
     assert summary["bottleneck"] is not None
-    assert lines[-1]["bottleneck"] == named[-1]
+    assert lines[-1]["bottleneck.kind"] == named[-1]
 
     text = ESCAPE.sub("", screen)
     last = text[text.rindex("run (out/run/1)") :]

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[3]
     ("words", "status", "message"),
     [
         (["platforms.py", "--config", "nowhere"], 1, "a training of platform-cpu failed"),
-        (["apex.py", "--seconds=-1"], 1, "a training of apex-0-1 failed"),
+        (["apex.py", "--seconds=-1"], 1, "a training of apex-0 failed"),
         (["policy_lag.py", "--rates", "1e-3", "--env-steps", "512"], 1, "a training of 0-1-0.001-1 failed"),
         (
             ["peers/compare.py", "--tianji", "tianji", "--envpool", "python"],

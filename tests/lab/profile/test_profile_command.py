@@ -298,7 +298,7 @@ def test_verify_trains_five_times_with_each_that_raced_the_winner_first(
     assert (tmp_path / "out" / "timeline.png").read_bytes().startswith(PNG)
 
 
-@pytest.mark.parametrize(("fails_after", "is_decided"), [(0, False), (3, False), (20, True)])
+@pytest.mark.parametrize(("fails_after", "is_decided"), [(0, False), (3, True), (20, True)])
 def test_what_was_found_is_there_even_if_trainings_fail(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_after: int, is_decided: bool
 ) -> None:
@@ -309,7 +309,7 @@ def test_what_was_found_is_there_even_if_trainings_fail(
         *("--out", str(tmp_path / "out")),
     )
     assert ended.status == 1, "all fail, or that which is traced at last"
-    assert ended.err.splitlines()[-1] == "tianji: error: a training failed"
+    assert ended.err.splitlines()[-1].endswith(": a training failed")
     assert "RECOMMENDED" in ended.out
     document = json.loads(files["x.json"].read_text())
     assert (document["race"] is not None) is is_decided

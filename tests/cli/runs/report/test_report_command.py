@@ -433,7 +433,7 @@ def test_what_is_no_run_and_what_cannot_be_compared_is_refused(place: Path, caps
     assert "has not begun" in refused(capsys, "experiments/waiting")
 
 
-def with_schema_2(text: str) -> str:
+def with_schema_3(text: str) -> str:
     return json.dumps(json.loads(text) | {"schema": 3})
 
 
@@ -449,7 +449,7 @@ def with_schema_2(text: str) -> str:
         ("metrics.jsonl", lambda text: text.replace('"staleness"', '"gal"'), "rows that this version"),
         ("metrics.jsonl", lambda text: f"no\n{text}", "line 1: not a JSON object"),
         ("summary.json", lambda _: "{", "no summary that this version"),
-        ("summary.json", with_schema_2, "is of schema 2: this version of tianji reads 1"),
+        ("summary.json", with_schema_3, "is of schema 3: this version of tianji reads 2"),
     ],
 )
 def test_a_damaged_file_or_one_of_another_version_is_named(
