@@ -9,7 +9,8 @@ SUMMARY_KEYS = """
     schema experiment status reason session wall_s train_s env_steps updates transport mode groups produced
     received consumed in_flight lost dropped produced_per_s received_per_s consumed_per_s replay_ratio
     staleness returns time_to evaluation rejected_frames roles last_report_only sample_age uses replay
-    staleness_p stale_priorities bottleneck averaging by_group extra overshoot frames frames_per_s version frames_per_step losses
+    staleness_p stale_priorities bottleneck averaging by_group extra overshoot frames frames_per_s
+    version frames_per_step losses
 """
 
 
