@@ -416,7 +416,7 @@ def _confirm(states: Sequence[RunState], *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError("nobody is there to be asked whether to remove it: --yes says so")
+        raise UsageError("there is no terminal to ask whether to remove it: --yes says so")
     for state in states:
         print_lines([f"{state.run.path}  {state.status}, {memory(state.nbytes)}"])
     if not typer.confirm("remove it?" if len(states) == 1 else f"remove these {len(states)} runs?"):

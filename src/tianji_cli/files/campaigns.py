@@ -11,6 +11,7 @@ import contextlib
 import errno
 import secrets
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
@@ -31,7 +32,7 @@ from tianji_cli.files.rundir import (
 
 
 @dataclass(frozen=True)
-class CampaignDirectory:
+class CampaignDirectory(ABC):
     """The directory of one campaign."""
 
     path: Path
@@ -91,9 +92,9 @@ class CampaignDirectory:
         raise AssertionError("numbers do not end")
 
     @property
+    @abstractmethod
     def is_there(self) -> bool:
         """Whether the directory has a campaign."""
-        raise NotImplementedError
 
 
 class SeedsDirectory(CampaignDirectory):

@@ -128,7 +128,7 @@ class JoinedHost:
         while time.monotonic() < deadline:
             self._listen(control, (self._signals.descriptor,))
             if control.turned_away:
-                raise UsageError(f"whoever listens at {self._root.address} does not know this key")
+                raise UsageError(f"the process that listens at {self._root.address} does not know this key")
             if self._signals.count:
                 raise Interruption
             messages = self._receive(control)
@@ -138,7 +138,7 @@ class JoinedHost:
                     return message
                 if isinstance(message, Refuse):
                     raise UsageError(f"{self._root.address} refuses this host: {one_line(message.reason)}")
-        raise RunFailed(f"nobody answered at {self._root.address} for {ARRIVE_LIMIT_S:g} s")
+        raise RunFailed(f"nothing answered at {self._root.address} for {ARRIVE_LIMIT_S:g} s")
 
     def _serve(self, control: ControlClient, here: LocalNode, production: ProductionFile) -> None:
         self._last_seen_s = time.monotonic()

@@ -30,15 +30,17 @@ class StoppingOrder:
     A learner stops when a buffer in a process of its own has reported all fragments to it. The buffer's later
     work, such as saving its replay, keeps no learner from saving its own state. User roles and followers stop
     with the learner.
+
+    Args:
+        producers: ranks that have stopped before all others.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, producers: AbstractSet[int]) -> None:
         learners = {process.rank for process in plan.carrying("learner")}
         buffers = {process.rank for process in plan.carrying("buffer")} - learners
-        actors = {process.rank for process in plan.carrying("actor")} - learners
         self._stages: list[tuple[set[int], ...]] = []
         for group in dict.fromkeys(process.group for process in plan.trainers):
-            ranks = {process.rank for process in plan.trainers if process.group == group} - actors
+            ranks = {process.rank for process in plan.trainers if process.group == group} - producers
             self._stages.append((ranks & buffers, ranks - buffers))
         self._permitted: set[int] = set()
 
@@ -66,7 +68,7 @@ class Shutdown:
     def __init__(self, job: RunningJob, deaths: Deaths) -> None:
         self._job = job
         self._deaths = deaths
-        self._order = StoppingOrder(job.plan)
+        self._order = StoppingOrder(job.plan, job.producers)
         saves = job.config.distribution.buffer.save_with_checkpoint
         self._savers = {process.rank for process in job.plan.carrying("buffer")} if saves else set[int]()
         self.deadline = float("inf")

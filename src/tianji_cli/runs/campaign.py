@@ -61,11 +61,12 @@ class Member:
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
-    def command(self, new_settings: Sequence[str] = ()) -> list[str] | None:
+    def command(self, new_settings: Sequence[str] = (), *, anew: bool = False) -> list[str] | None:
         """Return the command that goes on from the checkpoint, or begins if there is none.
 
         Args:
             new_settings: the user's, with which a finished training may have another goal.
+            anew: begin again where a checkpoint could go on.
 
         Returns:
             None if the training is finished.
@@ -77,7 +78,7 @@ class Member:
         if run.metrics.exists():
             if not new_settings and self.has_finished:
                 return None
-            if (run.checkpoints / "last").exists():
+            if not anew and (run.checkpoints / "last").exists():
                 return training_command(new_settings, "--resume", str(run.path.absolute()), "--quiet")
         if run.path.exists():
             run.begin_anew()

@@ -117,6 +117,7 @@ class Profile:
             else {
                 "seconds": self.race.seconds,
                 "is_clear": self.race.is_clear,
+                "fell_back": self.race.fell_back,
                 "rows": [_contender(contender) for contender in self.race.contenders],
                 "failed": [{**_split(one.candidate.split), "why": one.failure} for one in self.race.failed],
             },

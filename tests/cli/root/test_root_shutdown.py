@@ -30,13 +30,13 @@ COLOCATED = plan(("root",), ("buffer", "learner"), ("actor",))
 
 
 def test_a_learner_beside_its_buffer_stops_at_once() -> None:
-    order = StoppingOrder(COLOCATED)
+    order = StoppingOrder(COLOCATED, {2})
     assert order.next({1}, set()) == {1}
     assert order.next({1}, set()) == set()
 
 
 def test_a_learner_stops_when_its_buffer_has_said_its_last_word_though_it_still_saves() -> None:
-    order = StoppingOrder(PARTED)
+    order = StoppingOrder(PARTED, {3})
     assert order.next({1, 2}, set()) == {1}
     assert order.next({1, 2}, set()) == set()
     assert order.next({1, 2}, {1}) == {2}
@@ -44,7 +44,7 @@ def test_a_learner_stops_when_its_buffer_has_said_its_last_word_though_it_still_
 
 
 def test_a_learner_whose_buffer_has_died_stops_too() -> None:
-    order = StoppingOrder(PARTED)
+    order = StoppingOrder(PARTED, {3})
     assert order.next({1, 2}, set()) == {1}
     assert order.next({2}, set()) == {2}
 
@@ -57,13 +57,13 @@ TWO_GROUPS = plan(
 
 
 def test_followers_and_roles_of_the_user_stop_with_their_learner() -> None:
-    order = StoppingOrder(SEVERAL)
+    order = StoppingOrder(SEVERAL, {4})
     assert order.next({1, 2, 3}, set()) == {1, 2, 3}
     assert order.next({1, 2, 3}, {3}) == set()
 
 
 def test_a_buffer_that_is_late_keeps_no_other_group_waiting() -> None:
-    order = StoppingOrder(TWO_GROUPS)
+    order = StoppingOrder(TWO_GROUPS, {3, 6})
     assert order.next({1, 2, 4, 5}, set()) == {1, 4}
     assert order.next({1, 2, 4, 5}, {1}) == {2}
     assert order.next({4, 5}, {1, 2, 4}) == {5}

@@ -298,9 +298,20 @@ def test_verify_trains_five_times_with_each_that_raced_the_winner_first(
     assert (tmp_path / "out" / "timeline.png").read_bytes().startswith(PNG)
 
 
-@pytest.mark.parametrize(("fails_after", "is_decided"), [(0, False), (3, True), (20, True)])
+NONE_IS_LEFT = "every split of the race failed, so there is no result: a training failed"
+
+
+@pytest.mark.parametrize(
+    ("fails_after", "falls_back", "why"),
+    [(0, None, NONE_IS_LEFT), (3, True, "a training failed"), (20, False, "a training failed")],
+)
 def test_what_was_found_is_there_even_if_trainings_fail(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_after: int, is_decided: bool
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fails_after: int,
+    falls_back: bool | None,
+    why: str,
 ) -> None:
     monkeypatch.setattr(MadeUpTrainer, "fails_after", fails_after)
     files = {name: tmp_path / name for name in ("x.json", "x.toml")}
@@ -309,12 +320,13 @@ def test_what_was_found_is_there_even_if_trainings_fail(
         *("--out", str(tmp_path / "out")),
     )
     assert ended.status == 1, "all fail, or that which is traced at last"
-    assert ended.err.splitlines()[-1].endswith(": a training failed")
+    assert ended.err.splitlines()[-1] == f"tianji: error: {why}"
     assert "RECOMMENDED" in ended.out
     document = json.loads(files["x.json"].read_text())
-    assert (document["race"] is not None) is is_decided
+    race = document["race"]
+    assert (None if race is None else race["fell_back"]) is falls_back
     # A split that no training has shown to be good is written nowhere.
-    assert files["x.toml"].exists() is is_decided
+    assert files["x.toml"].exists() is (falls_back is not None)
     assert {place.name for place in (tmp_path / "out").iterdir()} >= {"profile.json", "profile.png"}
 
 

@@ -125,7 +125,7 @@ class Sweeper:
                 if one is None:
                     return
             member = one.waiting[0]
-            command = self._command(member)
+            command = member.command(anew=self._lacks_evaluation(member.run))
             if command is not None:
                 metric, job = self._plan.sweep.metric, self._plan.job
                 one.curves[member.seed] = MetricCurve(member.run, metric, job)
@@ -158,12 +158,6 @@ class Sweeper:
         members = [Member(run, config, seed, no_plots) for seed, run in runs.items()]
         one = self._running[trial.number] = Running(trial, members)
         return one
-
-    def _command(self, member: Member) -> list[str] | None:
-        """Return the command that trains a seed, or resumes it; None if it is done."""
-        if not member.has_finished and self._lacks_evaluation(member.run):
-            member.run.begin_anew()
-        return member.command()
 
     def _lacks_evaluation(self, run: RunDirectory) -> bool:
         """Whether a run has reached its goals, so that nothing but its final evaluation is missing."""
