@@ -34,8 +34,8 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.plan.graph import FRAGMENTS, POLICY, slot_name
+from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import make_plan
-from tianji_cli.plan.spec import JobSpec
 from tianji_cli.roles.actor.actor import Actor
 from tianji_cli.wire.parameters import PublishedPolicy, policy_layout
 from tianji_cli.worker.build import build_roles, open_transport
@@ -190,7 +190,7 @@ def measure(config_name: str, num_envs: int, repeats: int, seconds: float) -> di
     is_atari = config.environment.type == "atari"
     environment, policy = (ale_alone, network_alone) if is_atari else (environment_alone, policy_alone)
     with tempfile.TemporaryDirectory() as directory:
-        job = JobSpec("actor-alone", "", make_plan(config), Path(directory), Path(directory))
+        job = Job("actor-alone", "", make_plan(config), Path(directory), Path(directory))
         builder = Builder(job, config, job.plan.processes[1], 0)
         with acting_alone(builder) as turns:
             loops = {

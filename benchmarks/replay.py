@@ -31,8 +31,8 @@ import numpy as np
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig, SamplerName
+from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import make_plan
-from tianji_cli.plan.spec import JobSpec
 from tianji_cli.roles.buffer.replay.replay import PRIORITY, Replay, ReplaySettings
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
@@ -127,7 +127,7 @@ def builder_of(config: JobConfig) -> Builder:
     """Make the builder of the learner's process."""
     plan = make_plan(config)
     nowhere = Path(tempfile.gettempdir()) / "no-run"
-    return Builder(JobSpec("alone", "", plan, nowhere, nowhere), config, plan.processes[1], 0)
+    return Builder(Job("alone", "", plan, nowhere, nowhere), config, plan.processes[1], 0)
 
 
 def fields_of(builder: Builder) -> tuple[str, ...]:

@@ -33,8 +33,8 @@ from training import POLL_S, Training, tianji_beside_python
 
 from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.files.counters import ProductionFile
+from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import make_plan
-from tianji_cli.plan.spec import JobSpec
 from tianji_lab.environment import busy_share, cpu_model
 
 ROUNDS: Final = 20
@@ -73,7 +73,7 @@ class Turns:
         job = load_config(options.config, [*together, *endless, *options.set])
         plan = make_plan(job)
         (process,) = plan.carrying("learner")
-        builder = Builder(JobSpec("cost", dump_config(job), plan, place, place), job, process, 0)
+        builder = Builder(Job("cost", dump_config(job), plan, place, place), job, process, 0)
         self._run, self._goal = role.run_in_turns, 0
         self.production = ProductionFile(None, plan.num_actors)
         self.production.begin(0, 0)

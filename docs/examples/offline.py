@@ -27,8 +27,8 @@ from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.errors import TianjiError
 from tianji_cli.files.checkpoint import CheckpointWriter, TrainingState
 from tianji_cli.files.saved import Progress
+from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import make_plan
-from tianji_cli.plan.spec import JobSpec
 from tianji_cli.roles.buffer.replay.replay import PRIORITY, Replay, ReplaySettings
 from tianji_cli.roles.learner.learner import Episodes
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
@@ -89,7 +89,7 @@ class Recording:
                 f"{run} learns from steps in a row; a rule that learns from transitions would be right"
             )
         plan = make_plan(self.config)
-        job = JobSpec("offline", dump_config(self.config), plan, run, run)
+        job = Job("offline", dump_config(self.config), plan, run, run)
         self.builder = Builder(job, self.config, plan.processes[0], 0)
         directories = sorted((run / "roles").glob(f"{role}-*"))
         files = [file for directory in directories for file in sorted(directory.glob("*.fragments"))]

@@ -10,8 +10,8 @@ from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 from tianji_cli.config.schema import Component, JobConfig
 from tianji_cli.files.saved import Progress
+from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import Host, make_plan
-from tianji_cli.plan.spec import JobSpec
 from tianji_cli.worker.builder import Builder
 
 STEPS = 4
@@ -60,4 +60,4 @@ def learner_builder(
     )
     plan = make_plan(config, [Host(socket.gethostname(), tuple(range(8)))])
     (learner,) = plan.carrying("learner")
-    return Builder(JobSpec(job, "", plan, directory, directory, progress), config, learner, 0)
+    return Builder(Job(job, "", plan, directory, directory, progress), config, learner, 0)

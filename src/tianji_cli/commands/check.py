@@ -43,7 +43,7 @@ from tianji_cli.launch.node import LocalNode
 from tianji_cli.limits import pin
 from tianji_cli.plan.plan import expected_hosts, make_plan
 from tianji_cli.quantities import count, several
-from tianji_cli.root.session import build_spec
+from tianji_cli.root.session import job_to_build
 from tianji_cli.signals import HangsError, limit
 from tianji_cli.telemetry.progress import Progress, say
 from tianji_envs.core import VectorEnvironment
@@ -416,7 +416,7 @@ def _processes(jobs: Sequence[JobConfig], environment: VectorEnvironment) -> Ite
     job = jobs[0]
     try:
         with LocalNode() as node:
-            node.build_once(build_spec(job, make_plan(job, expected_hosts(job)), Path.cwd()), say)
+            node.build_once(job_to_build(job, make_plan(job, expected_hosts(job)), Path.cwd()), say)
     except UsageError as error:
         only_one = "it was built above: files, ports or devices may be only one process's at a time"
         remedy = only_one if "cannot be built" in str(error) else "mend what is named there, and check again"

@@ -44,7 +44,7 @@ from tianji_cli.launch.mpi import (
     started_again,
 )
 from tianji_cli.launch.node import LocalNode
-from tianji_cli.plan.graph import RoleGraph, graph_of
+from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import (
     Plan,
     PlannedProcess,
@@ -53,9 +53,8 @@ from tianji_cli.plan.plan import (
     make_plan,
     plan_for_ranks,
 )
-from tianji_cli.plan.spec import JobSpec
 from tianji_cli.quantities import ranges
-from tianji_cli.root.session import Result, RunRequest, build_spec, run_session
+from tianji_cli.root.session import Result, RunRequest, job_to_build, run_session
 from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.machine import changed_code
 from tianji_cli.telemetry.metrics import read_summary
@@ -194,11 +193,11 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
                 _check_new(job, run_in, place)
         with status("importing torch, building environment and model once", quiet=quiet or json_to == "-"):
             where, init = (earlier.path if earlier else run_in or place), (source.place if source else None)
-            spec = build_spec(job, plan, where, init, resumed=earlier is not None)
+            spec = job_to_build(job, plan, where, init, resumed=earlier is not None)
             node = _node_that_built(spec, world, stack)
         begun = None if source is None or node is None else source.document(node.built.init)
         if dry_run:
-            print_plan(plan, graph_of(job), job.roles, json_to, described(begun))
+            print_plan(plan, job.roles, json_to, described(begun))
             return 0
         if seeds is not None or by_mpiexec:
             stack.close()  # The trainings have fork servers of their own, or ranks that start by themselves.
@@ -383,7 +382,7 @@ def _exit_status(result: Result, world: World | None) -> int:
     return INTERRUPTED if summary.status == "stopped" else 0
 
 
-def _node_that_built(spec: JobSpec, world: World | None, stack: ExitStack) -> LocalNode | None:
+def _node_that_built(spec: Job, world: World | None, stack: ExitStack) -> LocalNode | None:
     """Build environment, model and layout once; closes the node if the workers are MPI ranks.
 
     Raises:
@@ -489,9 +488,7 @@ def _is_at_its_goal(job: JobConfig, run: RunDirectory, json_to: str | None, chan
     return True
 
 
-def print_plan(
-    plan: Plan, graph: RoleGraph, roles: Collection[str], json_to: str | None, more: Iterable[str] = ()
-) -> None:
+def print_plan(plan: Plan, roles: Collection[str], json_to: str | None, more: Iterable[str] = ()) -> None:
     """Print the processes of a plan, and the edges between their roles; write them as JSON where asked."""
     rows: list[dict[str, Any]] = [
         {
@@ -504,20 +501,24 @@ def print_plan(
         }
         for process in plan.processes
     ]
-    if not write_json({"transport": plan.transport, "processes": rows, **asdict(graph)}, json_to):
+    channels = [
+        {"name": edge.name, "sender": edge.sender, "receiver": edge.receiver} for edge in plan.channels
+    ]
+    edges = {"channels": channels, "slots": list(map(asdict, plan.slots))}
+    if not write_json({"transport": plan.transport, "processes": rows, **edges}, json_to):
         return
     headings = ("rank", "roles", "group", "host", "cores", "device")
     cells = [_cells(alike) for alike in _alike(plan.processes)]
     print_table(headings, cells, f"{len(rows)} processes")
-    print_lines([f"transport {plan.transport}", *_below_table(plan, graph, roles), *more])
+    print_lines([f"transport {plan.transport}", *_below_table(plan, roles), *more])
 
 
-def _below_table(plan: Plan, graph: RoleGraph, roles: Collection[str]) -> Iterator[str]:
+def _below_table(plan: Plan, roles: Collection[str]) -> Iterator[str]:
     if any(process.device.startswith("cuda:") for process in plan.processes):
         yield "cuda:N where a host has fewer GPUs: they go round"
-    for channel in graph.channels:
+    for channel in plan.channels:
         yield f"{channel.sender} -> {channel.receiver}: {channel.name}"
-    for slot in graph.slots:
+    for slot in plan.slots:
         yield f"{slot.writer} => {', '.join(slot.readers)}: {slot.name}, the newest"
     cut_off = list(files_elsewhere(plan, roles))
     for elsewhere in cut_off[:MAX_ROWS]:

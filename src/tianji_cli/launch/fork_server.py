@@ -30,7 +30,7 @@ from tianji_cli.errors import ProcessExit
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.launch.children import ORPHAN_LOOK_S, adopt_orphans, end_orphans
 from tianji_cli.launch.fresh_worker import turn_into_build, turn_into_worker
-from tianji_cli.plan.spec import JobSpec
+from tianji_cli.plan.job import Job
 from tianji_cli.signals import leave_threads
 from tianji_cli.wire.messages import (
     HERE,
@@ -81,7 +81,7 @@ class ForkServer:
         self._channel = channel
         self._received = b""
         self._requests: deque[ToForkServer] = deque()
-        self._job: JobSpec | None = None
+        self._job: Job | None = None
         self._job_number = 0
         self._clearing: int | None = None
         self._children: dict[int, tuple[int, Callable[[ProcessExit], FromForkServer]]] = {}
@@ -141,7 +141,7 @@ class ForkServer:
                 self._clearing = self._job_number
         return None
 
-    def _build(self, job: JobSpec) -> Work | None:
+    def _build(self, job: Job) -> Work | None:
         from tianji_cli.worker.worker import check_build  # noqa: PLC0415 - the root imports this module, too
 
         output = BuildOutput.new()
@@ -169,7 +169,7 @@ class ForkServer:
         assert job is not None, "the other end says what the job is before it asks for a worker"
         if any(isinstance(later, StartNoMore) for later in self._requests):
             return None
-        number, own = request.number, job.process(request.rank, request.incarnation, request.env_steps)
+        number = request.number
         gate: tuple[int, ...] = ()
         try:
             gate = os.pipe()
@@ -182,7 +182,7 @@ class ForkServer:
         reader, writer = gate
         if not pid:
             os.close(writer)
-            begin: Work = partial(turn_into_worker, job, own) if job.fresh else partial(run_worker, job, own)
+            begin: Work = partial(turn_into_worker if job.fresh else run_worker, job, request)
             return partial(_once_known, reader, begin)
         if self._send(Began(node=HERE, number=number, pid=pid)):
             os.write(writer, b"!")
@@ -230,9 +230,9 @@ class ForkServer:
         return True
 
 
-def _read_job(text: str) -> JobSpec:
-    """Read a job's spec, and import what its processes share unless each of them begins anew."""
-    job = JobSpec.from_json(text)
+def _read_job(text: str) -> Job:
+    """Read a job, and import what its processes share unless each of them begins anew."""
+    job = Job.from_json(text)
     if not job.fresh:
         preload()
     return job

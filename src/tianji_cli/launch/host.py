@@ -20,8 +20,8 @@ from tianji_cli.files.regular import LOG_BYTES, bound_log, open_regular
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.extensions import DIRECTORY, lay_down
 from tianji_cli.launch.node import LocalNode
+from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import Host
-from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.signals import Interruption, StopSignals
 from tianji_cli.wire.address import JobKey, RootAddress
 from tianji_cli.wire.control import ControlClient
@@ -78,8 +78,8 @@ class JoinedHost:
         self._node = f"host-{os.urandom(8).hex()}"
         self._last_seen_s = self._last_present_s = time.monotonic()
         self._interruptions = 0
-        self._job: JobSpec | None = None
-        self._workers: dict[int, ProcessSpec] = {}
+        self._job: Job | None = None
+        self._workers: dict[int, Begin] = {}
         """Workers that have not ended, by number."""
         self._logs: dict[Path, HostLog] = {}
         self._unhandled: list[FromRoot] = []
@@ -184,16 +184,16 @@ class JoinedHost:
         match message:
             case Prepare():
                 with self._naming_root("a job"):
-                    self._job = self._adapted(JobSpec.from_json(message.job))
+                    self._job = self._adapted(Job.from_json(message.job))
                     here.send(message.model_copy(update={"job": self._job.to_json()}))
             case Begin():
                 with self._naming_root("an order"):
-                    own = self._known_job().process(message.rank, message.incarnation, message.env_steps)
-                    for actor in self._actors_of(own):
-                        production.begin(actor, own.incarnation)
-                self._workers[message.number] = own
+                    title = self._known_job().title(message.rank)
+                    for actor in self._actors_of(message):
+                        production.begin(actor, message.incarnation)
+                self._workers[message.number] = message
                 here.send(message)
-                self._say(f"starting {own.title}")
+                self._say(f"starting {title}")
             case Kill() | StartNoMore():
                 here.send(message)
             case Dismiss():
@@ -212,15 +212,15 @@ class JoinedHost:
             suspended=tuple(filter(here.is_suspended, self._workers)),
         )
 
-    def _known_job(self) -> JobSpec:
+    def _known_job(self) -> Job:
         if self._job is None:
             raise LookupError("a worker is to start, and it was not said of which job")
         return self._job
 
-    def _actors_of(self, own: ProcessSpec) -> tuple[int, ...]:
+    def _actors_of(self, own: Begin) -> tuple[int, ...]:
         return self._known_job().plan.processes[own.rank].actors
 
-    def _adapted(self, job: JobSpec) -> JobSpec:
+    def _adapted(self, job: Job) -> Job:
         """Replace the root's paths and addresses by those of this host."""
         return replace(
             job,
@@ -238,15 +238,16 @@ class JoinedHost:
         if isinstance(news, Exited):
             own = self._workers.pop(news.number)
             with contextlib.suppress(OSError):  # It may have begun no log.
-                bound_log(own.log)
+                bound_log(self._known_job().log(own.rank))
             for piece in self._log_of(own).rest():
                 self._pass_on_output(control, news.number, piece)
             update["pages"] = report_pages(production, self._actors_of(own))
         control.send(news.model_copy(update=update))
 
-    def _log_of(self, own: ProcessSpec) -> HostLog:
+    def _log_of(self, own: Begin) -> HostLog:
         """Find the log of a worker: a later life of its rank goes on in the same file."""
-        return self._logs.setdefault(own.log, HostLog(own.log))
+        path = self._known_job().log(own.rank)
+        return self._logs.setdefault(path, HostLog(path))
 
     def _pass_on_output(self, control: ControlClient, number: int, output: bytes) -> None:
         """Send a worker's output to the root: this host will forget it."""

@@ -26,8 +26,8 @@ from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.launch.children import bound_command, python_command
+from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import Host, this_host
-from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.signals import INTERRUPTED, STOP_SIGNALS, held_back
 from tianji_cli.wire.address import LOOPBACK, JobKey, RootAddress, address_towards, parse_address
 from tianji_cli.wire.control import ControlClient
@@ -320,18 +320,18 @@ def _serve(control: ControlClient, node: str) -> bool:
     """Handle the root's messages until the job is over; returns True if the root was lost."""
     last_sent = time.monotonic()
     severed = False
-    job: JobSpec | None = None
+    job: Job | None = None
     while not severed:
         control.wait(PRESENT_EVERY_S)
         severed = control.severed  # Asked before the root's last messages are read.
         for message in control.receive():
             match message:
                 case Prepare():
-                    job = JobSpec.from_json(message.job)
-                case Begin(number=number, rank=rank, incarnation=incarnation, env_steps=env_steps):
+                    job = Job.from_json(message.job)
+                case Begin(number=number):
                     assert job is not None, "a root says what the job is before it asks for a worker"
                     control.send(Began(node=node, number=number, pid=os.getpid()))
-                    status = _work(job, job.process(rank, incarnation, env_steps))
+                    status = _work(job, message)
                     control.send(Exited(node=node, number=number, exit=ProcessExit(status)))
                 case Dismiss():
                     return False
@@ -343,7 +343,7 @@ def _serve(control: ControlClient, node: str) -> bool:
     return True
 
 
-def _work(job: JobSpec, own: ProcessSpec) -> int:
+def _work(job: Job, own: Begin) -> int:
     from tianji_cli.worker.worker import run_worker  # noqa: PLC0415 - the root imports this module, too
 
     try:

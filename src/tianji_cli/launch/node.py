@@ -26,8 +26,8 @@ from typing import Final
 
 from tianji_cli.errors import ProcessExit, RunFailed, UsageError
 from tianji_cli.launch.children import last_words, process_state
+from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import ROOT_RANK, Host
-from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.signals import STOP_SIGNALS
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import (
@@ -81,16 +81,17 @@ class Node(ABC):
         """Process ids of the workers that have not ended, by number; None before they begin."""
         self._news: list[Began | Exited] = []
 
-    def begin(self, job: JobSpec) -> None:
+    def begin(self, job: Job) -> None:
         """Begin a job, which all workers from now on belong to."""
         self._jobs += 1
         self.send(Prepare(job=job.to_json(), number=self._jobs))
 
-    def start(self, own: ProcessSpec) -> int:
-        """Ask for a worker; returns the number that messages name it by."""
-        number, self._started = self._started, self._started + 1
-        self.send(Begin(number=number, rank=own.rank, incarnation=own.incarnation, env_steps=own.env_steps))
-        return number
+    def start(self, rank: int, incarnation: int, env_steps: int) -> Begin:
+        """Ask for a worker; returns the request, whose number names the worker in messages."""
+        begin = Begin(number=self._started, rank=rank, incarnation=incarnation, env_steps=env_steps)
+        self._started += 1
+        self.send(begin)
+        return begin
 
     @abstractmethod
     def send(self, request: NodeRequest) -> None:
@@ -239,7 +240,7 @@ class LocalNode(Node, contextlib.AbstractContextManager["LocalNode"]):
         """Process id of the server."""
         return self._server.pid
 
-    def build_once(self, job: JobSpec, say: Callable[[str], None]) -> None:
+    def build_once(self, job: Job, say: Callable[[str], None]) -> None:
         """Have environment, model and layout built in a process of its own, and wait for its end.
 
         Args:
@@ -484,7 +485,7 @@ class RemoteNode(Node):
         """The fork server in messages to the user."""
         return f"the fork server on {self.host.name}"
 
-    def begin(self, job: JobSpec) -> None:
+    def begin(self, job: Job) -> None:
         """Begin a job, with what differs at this node."""
         here = job.plan.processes[ROOT_RANK].host == self.host.name
         production = job.production if here else None

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from tianji_cli.errors import ProcessExit
 from tianji_cli.files.regular import bound_log
 from tianji_cli.launch.node import Node, RemoteNode
-from tianji_cli.plan.spec import JobSpec, ProcessSpec
-from tianji_cli.wire.messages import Began, Exited, FromNode, Kill, StartNoMore, Wrote
+from tianji_cli.plan.job import Job
+from tianji_cli.wire.messages import Began, Begin, Exited, FromNode, Kill, StartNoMore, Wrote
 
 
 @dataclass(eq=False)
@@ -19,20 +19,24 @@ class WorkerProcess:
     """A worker, from the request for it until after its end.
 
     Attributes:
-        number: its number at its node.
+        begin: the request.
         pid: None until it runs.
         exit: its exit; None while it has not ended.
         killed: whether the root has killed it.
         hung: why the root has aborted it, in words; empty if it has not.
     """
 
-    spec: ProcessSpec
+    begin: Begin
     node: Node
-    number: int
     pid: int | None = None
     exit: ProcessExit | None = None
     killed: bool = False
     hung: str = ""
+
+    @property
+    def rank(self) -> int:
+        """The rank that it has in the plan."""
+        return self.begin.rank
 
 
 class WorkerPool:
@@ -44,7 +48,8 @@ class WorkerPool:
         max_restarts_per_minute: over all ranks.
     """
 
-    def __init__(self, job: JobSpec, nodes: Mapping[int, Node], max_restarts_per_minute: int) -> None:
+    def __init__(self, job: Job, nodes: Mapping[int, Node], max_restarts_per_minute: int) -> None:
+        self._job = job
         self._max_restarts = max_restarts_per_minute
         self._by_rank = nodes
         self._nodes = {node.name: node for node in nodes.values()}
@@ -90,11 +95,11 @@ class WorkerPool:
         """Whether a rank's node still starts workers."""
         return not self._by_rank[rank].starts_no_more
 
-    def start(self, own: ProcessSpec) -> None:
-        """Start a worker; returns at once."""
-        node = self._by_rank[own.rank]
-        worker = WorkerProcess(own, node, node.start(own))
-        self._workers[node.name, worker.number] = self._running[own.rank] = worker
+    def start(self, rank: int, incarnation: int, env_steps: int) -> None:
+        """Start the process of a rank, as ``Begin`` describes it; returns at once."""
+        node = self._by_rank[rank]
+        begin = node.start(rank, incarnation, env_steps)
+        self._workers[node.name, begin.number] = self._running[rank] = WorkerProcess(begin, node)
 
     def handle(self, message: FromNode) -> WorkerProcess | None:
         """Handle a message of a remote node; returns the worker that has begun, written or ended."""
@@ -112,7 +117,7 @@ class WorkerPool:
             worker.pid = message.pid
         elif worker.exit is None:  # Only the first report of its end counts.
             with contextlib.suppress(OSError):  # A user who has removed the log wants none.
-                bound_log(worker.spec.log)
+                bound_log(self._job.log(worker.rank))
             hung = worker.hung and message.exit.by_signal
             worker.exit = replace(message.exit, error=worker.hung) if hung else message.exit
             self._exited.append(worker)
@@ -129,7 +134,7 @@ class WorkerPool:
                 self._note(message)
         exited, self._exited = self._exited, []
         for worker in exited:
-            del self._running[worker.spec.rank]
+            del self._running[worker.rank]
         return exited
 
     def may_restart(self, now_s: float) -> bool:
@@ -149,18 +154,18 @@ class WorkerPool:
         for rank in ranks & self._running.keys():
             worker = self._running[rank]
             worker.killed = True
-            worker.node.send(Kill(number=worker.number))
+            worker.node.send(Kill(number=worker.begin.number))
 
     def is_suspended(self, rank: int) -> bool:
         """Whether the process of a rank is stopped, as by SIGSTOP."""
         worker = self._running[rank]
-        return worker.node.is_suspended(worker.number)
+        return worker.node.is_suspended(worker.begin.number)
 
     def abort(self, ranks: set[int], hung: str) -> None:
         """End processes that hang, as ``hung`` says; their logs get the place. A second call kills."""
         for rank in ranks & self._running.keys():
             worker = self._running[rank]
-            worker.node.send(Kill(number=worker.number, hung="" if worker.hung else hung))
+            worker.node.send(Kill(number=worker.begin.number, hung="" if worker.hung else hung))
             worker.hung = hung
 
     def kill_all(self) -> None:

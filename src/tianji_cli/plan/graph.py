@@ -1,21 +1,19 @@
-"""Roles, the channels between them and the slots that they read. Plain data.
+"""Channels between the roles of a job, and the slots that they read. Plain data.
 
-A graph connects roles, not processes: ``fragments`` goes from actors to the buffer, whatever their number.
-Edges are inside a group; only the root is outside of all groups. With a plan the graph becomes the ``Wiring``
+Edges connect roles, not processes: ``fragments`` goes from actors to the buffer, whatever their number. Edges
+are inside a group; only the root is outside of all groups. ``Plan.wiring`` turns them into the ``Wiring``
 that every endpoint of a job is built from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.plan.plan import EXAMINER, ROOT_RANK, Plan, PlannedProcess
-from tianji_transports.wiring import Channel, Slot, Wiring
 
 ROOT: Final = "root"
+EXAMINER: Final = "examiner"
 
 FRAGMENTS: Final = "fragments"
 """Channel from the actors of a group to its buffer: one message a fragment."""
@@ -55,12 +53,16 @@ AVERAGE: Final = "average"
 class ChannelEdge:
     """A stream from all processes that carry one role to each process that carries another.
 
-    Its name is unique among the channels of the receiver.
+    Attributes:
+        name: unique among the channels of the receiver.
+        drained: it carries samples, or news of them: the receiver stops after the senders, when it has
+            claimed the last one.
     """
 
     name: str
     sender: str
     receiver: str
+    drained: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,74 +89,18 @@ class ChannelSize:
     borrow: int = 1
 
 
-@dataclass(frozen=True)
-class RoleGraph:
-    """All edges of a job."""
-
-    channels: tuple[ChannelEdge, ...]
-    slots: tuple[SlotEdge, ...]
-
-    def neighbours(self, plan: Plan) -> Mapping[int, Set[int]]:
-        """Return the ranks that each rank shares an edge with, in either direction."""
-        found: dict[int, set[int]] = {process.rank: set() for process in plan.processes}
-        pairs = [(edge.sender, edge.receiver) for edge in self.channels]
-        pairs += [(edge.writer, reader) for edge in self.slots for reader in edge.readers]
-        for one, other in pairs:
-            for group in plan.groups:
-                ones, others = (
-                    [process.rank for process in _carrying(role, plan, group)] for role in (one, other)
-                )
-                for rank in ones:
-                    found[rank].update(others)
-                for rank in others:
-                    found[rank].update(ones)
-        return found
-
-    def producers(self, plan: Plan) -> Set[int]:
-        """Return the ranks of processes that send and receive nothing, such as actors without a learner."""
-        senders = {edge.sender for edge in self.channels}
-        receivers = {edge.receiver for edge in self.channels}
-        return {
-            process.rank
-            for process in plan.trainers
-            if senders.intersection(process.roles) and receivers.isdisjoint(process.roles)
-        }
-
-    def wiring(
-        self,
-        job: str,
-        plan: Plan,
-        channels: Mapping[str, ChannelSize],
-        slots: Mapping[str, int],
-    ) -> Wiring:
-        """Return the channels and slots between ranks; ``slots`` has the bytes of each slot's value."""
-        groups = plan.groups
-        streams = [
-            stream
-            for edge in self.channels
-            for group in (groups if edge.receiver != ROOT else (None,))
-            for stream in _channels(edge, plan, group, channels[edge.name])
-        ]
-        values = [
-            _slot(edge, plan, group, slots[edge.name])
-            for edge in self.slots
-            for group in (groups if edge.writer != ROOT else (None,))
-        ]
-        return Wiring(job, tuple(streams), tuple(values))
-
-
-def graph_of(config: JobConfig) -> RoleGraph:
-    """Connect the roles of a job according to its config."""
+def edges_of(config: JobConfig) -> tuple[tuple[ChannelEdge, ...], tuple[SlotEdge, ...]]:
+    """Return the channels and the slots of a job according to its config."""
     distribution, roles = config.distribution, config.roles
-    channels = [ChannelEdge(FRAGMENTS, "actor", "buffer")]
+    channels = [ChannelEdge(FRAGMENTS, "actor", "buffer", drained=True)]
     channels += [
-        ChannelEdge(copies_for(name), "actor", name)
+        ChannelEdge(copies_for(name), "actor", name, drained=True)
         for name, section in roles.items()
         if FRAGMENTS in section.receives
     ]
     prioritised = config.learns_from_replay and distribution.buffer.has_priorities
     if not distribution.buffer.colocate:
-        channels += [ChannelEdge(BATCHES, "buffer", "learner"), ChannelEdge(ARRIVALS, "buffer", "learner")]
+        channels += [ChannelEdge(name, "buffer", "learner", drained=True) for name in (BATCHES, ARRIVALS)]
         channels += [ChannelEdge(PRIORITIES, "learner", "buffer")]
     if distribution.learner.num > 1:
         channels += [ChannelEdge(HEADERS, "learner", "follower"), ChannelEdge(SHARDS, "learner", "follower")]
@@ -167,7 +113,7 @@ def graph_of(config: JobConfig) -> RoleGraph:
     elif distribution.groups > 1:
         channels += [ChannelEdge(CONTRIBUTIONS, "learner", ROOT)]
         slots += [SlotEdge(AVERAGE, ROOT, ("learner",))]
-    return RoleGraph(tuple(channels), tuple(slots))
+    return tuple(channels), tuple(slots)
 
 
 def copies_for(role: str) -> str:
@@ -178,30 +124,3 @@ def copies_for(role: str) -> str:
 def slot_name(name: str, group: int | None) -> str:
     """Return the name of a slot in the wiring: a group's own, or the root's."""
     return name if group is None else f"{name}-{group}"
-
-
-def _channels(edge: ChannelEdge, plan: Plan, group: int | None, size: ChannelSize) -> list[Channel]:
-    senders = _carrying(edge.sender, plan, group)
-    if not senders:
-        return []  # `tianji profile` measures a learner without the others.
-    per_process = max(process.roles.count(edge.sender) for process in senders)
-    ranks = tuple(process.rank for process in senders)
-    return [
-        Channel(edge.name, receiver.rank, ranks, size.max_bytes, size.window * per_process, size.borrow)
-        for receiver in _carrying(edge.receiver, plan, group)
-    ]
-
-
-def _slot(edge: SlotEdge, plan: Plan, group: int | None, nbytes: int) -> Slot:
-    (writer,) = _carrying(edge.writer, plan, group)
-    readers = {process.rank for role in edge.readers for process in _carrying(role, plan, group)}
-    return Slot(slot_name(edge.name, group), writer.rank, tuple(sorted(readers)), nbytes)
-
-
-def _carrying(role: str, plan: Plan, group: int | None) -> Sequence[PlannedProcess]:
-    """Return the processes that carry a role in a group, or in all groups."""
-    if role == ROOT:
-        return (plan.processes[ROOT_RANK],)
-    if role == EXAMINER:
-        return plan.carrying(role)  # The examiner reads the policies of all groups.
-    return plan.carrying(role, group)

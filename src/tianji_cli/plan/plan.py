@@ -1,4 +1,4 @@
-"""The plan of a job: the roles, the host and the cores of each process. Pure data, no processes.
+"""The plan of a job: roles, host and cores of each process, and who is connected to whom. Pure data.
 
 Rank 0 is the root. Then come, for each group, the learner with its buffer, its followers, user roles and the
 actors; then the examiner, which evaluates during training, and last the evaluator, which starts when training
@@ -16,16 +16,18 @@ import heapq
 import os
 import socket
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import UsageError
 from tianji_cli.limits import usable_cores
+from tianji_cli.plan.graph import EXAMINER, ROOT, ChannelEdge, ChannelSize, SlotEdge, edges_of, slot_name
+from tianji_transports.wiring import Channel, Slot, Wiring
 
 ROOT_RANK: Final = 0
-EXAMINER: Final = "examiner"
 
 MOST_TITLES: Final = 3
 """Most processes that one line names."""
@@ -85,17 +87,21 @@ class PlannedProcess:
 
 @dataclass(frozen=True)
 class Plan:
-    """All processes of a job, by rank.
+    """All processes of a job, and the edges between their roles.
 
     Attributes:
         processes: all processes, by rank.
         local: engine of the edges inside a host.
         remote: engine of the edges between hosts.
+        channels: channels between roles.
+        slots: slots of roles.
     """
 
     processes: tuple[PlannedProcess, ...]
     local: str
     remote: str
+    channels: tuple[ChannelEdge, ...] = ()
+    slots: tuple[SlotEdge, ...] = ()
 
     @property
     def transport(self) -> str:
@@ -150,6 +156,78 @@ class Plan:
     def num_actors(self) -> int:
         """Number of actors in the job."""
         return sum(len(process.actors) for process in self.processes)
+
+    def connected(self, role: str, group: int | None) -> tuple[PlannedProcess, ...]:
+        """Return the processes that carry an edge's role in a group; None stands for all groups."""
+        if role == ROOT:
+            return (self.processes[ROOT_RANK],)
+        # The examiner reads the policies of all groups.
+        return self.carrying(role, None if role == EXAMINER else group)
+
+    def neighbours(self) -> Mapping[int, Set[int]]:
+        """Return the ranks that each rank shares an edge with, in either direction."""
+        found: dict[int, set[int]] = {process.rank: set() for process in self.processes}
+        pairs = [(edge.sender, edge.receiver) for edge in self.channels]
+        pairs += [(edge.writer, reader) for edge in self.slots for reader in edge.readers]
+        for one, other in self._between(pairs):
+            found[one].add(other)
+            found[other].add(one)
+        return found
+
+    def outlived(self) -> Mapping[int, Set[int]]:
+        """Return the ranks that each rank outlives at the end, so that no sample is left behind."""
+        found: dict[int, set[int]] = {process.rank: set() for process in self.processes}
+        for sender, receiver in self._between(
+            (edge.sender, edge.receiver) for edge in self.channels if edge.drained
+        ):
+            if sender != receiver:
+                found[receiver].add(sender)
+        return found
+
+    def _between(self, roles: Iterable[tuple[str, str]]) -> Iterator[tuple[int, int]]:
+        """Yield the pairs of ranks that carry two connected roles."""
+        for (one, other), group in product(roles, self.groups):
+            for process, peer in product(self.connected(one, group), self.connected(other, group)):
+                yield process.rank, peer.rank
+
+    def producers(self) -> Set[int]:
+        """Return the ranks of processes that send and receive nothing, such as actors without a learner."""
+        senders = {edge.sender for edge in self.channels}
+        receivers = {edge.receiver for edge in self.channels}
+        return {
+            process.rank
+            for process in self.trainers
+            if senders.intersection(process.roles) and receivers.isdisjoint(process.roles)
+        }
+
+    def wiring(self, job: str, channels: Mapping[str, ChannelSize], slots: Mapping[str, int]) -> Wiring:
+        """Return the channels and slots between ranks; ``slots`` has the bytes of each slot's value."""
+        streams = [
+            stream
+            for edge in self.channels
+            for group in (self.groups if edge.receiver != ROOT else (None,))
+            for stream in self._streams(edge, group, channels[edge.name])
+        ]
+        values = [
+            self._slot(edge, group, slots[edge.name])
+            for edge in self.slots
+            for group in (self.groups if edge.writer != ROOT else (None,))
+        ]
+        return Wiring(job, tuple(streams), tuple(values))
+
+    def _streams(self, edge: ChannelEdge, group: int | None, size: ChannelSize) -> list[Channel]:
+        senders = self.connected(edge.sender, group)
+        per_process = max(process.roles.count(edge.sender) for process in senders)
+        ranks = tuple(process.rank for process in senders)
+        return [
+            Channel(edge.name, receiver.rank, ranks, size.max_bytes, size.window * per_process, size.borrow)
+            for receiver in self.connected(edge.receiver, group)
+        ]
+
+    def _slot(self, edge: SlotEdge, group: int | None, nbytes: int) -> Slot:
+        (writer,) = self.connected(edge.writer, group)
+        readers = {process.rank for role in edge.readers for process in self.connected(role, group)}
+        return Slot(slot_name(edge.name, group), writer.rank, tuple(sorted(readers)), nbytes)
 
 
 def this_host() -> Host:
@@ -241,7 +319,7 @@ class _Planner:
         if self._config.experiment.last_episodes:
             self._add(("evaluator",), None, self._hosts[0])
         transport = distribution.transport
-        return Plan(tuple(self._processes), transport.local, transport.remote)
+        return Plan(tuple(self._processes), transport.local, transport.remote, *edges_of(self._config))
 
     def _home(self, group: int) -> int:
         return group % len(self._hosts)

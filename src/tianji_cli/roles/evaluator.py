@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from tianji_cli.config.schema import PeriodicEvaluation, Stop
 from tianji_cli.files.rundir import steps_name
-from tianji_cli.plan.plan import EXAMINER
+from tianji_cli.plan.graph import EXAMINER
 from tianji_cli.roles.episodes import EpisodePlayer, EvaluationLimits
 from tianji_cli.roles.filming import Films
 from tianji_cli.roles.role import Role, rejected_by

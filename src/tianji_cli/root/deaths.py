@@ -6,10 +6,9 @@ from collections.abc import Set
 
 from tianji_cli.errors import ProcessExit
 from tianji_cli.launch.pool import WorkerProcess
-from tianji_cli.plan.spec import ProcessSpec
 from tianji_cli.root.accounting import Account, reconcile
 from tianji_cli.root.running_job import Phase, RunningJob
-from tianji_cli.wire.messages import Failed, PeerLost
+from tianji_cli.wire.messages import Begin, Failed, PeerLost
 
 
 class Deaths:
@@ -49,7 +48,7 @@ class Deaths:
 
     def handle(self, worker: WorkerProcess, exit_: ProcessExit) -> None:
         """Handle the end of a process, whose last messages have been received."""
-        job, rank = self._job, worker.spec.rank
+        job, rank = self._job, worker.rank
         is_lost = job.pool.is_lost(rank)
         if is_lost:
             job.overview.unsure.add(rank)
@@ -60,7 +59,7 @@ class Deaths:
         view.pid, view.state = None, "done" if in_order else str(exit_)
         if in_order and job.outcome is not None:
             return
-        self.note(worker.spec, in_order=has_stopped)
+        self.note(worker.begin, in_order=has_stopped)
         is_announced = worker.killed or (worker.hung and job.phase is Phase.EVALUATING)
         if is_announced or self._is_given_up(rank):
             self._start_replaced()
@@ -77,7 +76,7 @@ class Deaths:
         elif not comes_again or not (exit_.by_signal or raised or left):
             job.fail(cause)
         elif job.outcome is None:
-            self._restart(worker.spec, cause)
+            self._restart(worker.begin, cause)
         elif not worker.hung:
             job.event(f"{cause} while it was stopping")
 
@@ -92,7 +91,7 @@ class Deaths:
             self._job.event(f"group {group} is lost: {cause}; the others go on")
         return True
 
-    def note(self, died: ProcessSpec, *, in_order: bool) -> None:
+    def note(self, died: Begin, *, in_order: bool) -> None:
         """Record a process that has ended early; ``in_order`` if it had sent its last report."""
         job = self._job
         process = job.plan.processes[died.rank]
@@ -133,7 +132,7 @@ class Deaths:
         group = self._job.plan.processes[rank].group
         return group in self._job.lost or (group in self._replacing and rank not in self._job.examiners)
 
-    def _restart(self, died: ProcessSpec, cause: str) -> None:
+    def _restart(self, died: Begin, cause: str) -> None:
         job, rank = self._job, died.rank
         if not job.pool.may_restart(job.worked_s):
             most = job.config.distribution.max_restarts_per_minute

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tianji_cli.plan.graph import RoleGraph
 from tianji_cli.plan.plan import Plan
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import Addresses, Register
@@ -18,10 +17,10 @@ class Membership:
         stopped: ranks whose process has sent its last report; written by the root.
     """
 
-    def __init__(self, plan: Plan, graph: RoleGraph, control: ControlServer) -> None:
+    def __init__(self, plan: Plan, control: ControlServer) -> None:
         self._control = control
         self._incarnations = dict.fromkeys(range(len(plan.processes)), 0)
-        self._neighbours = graph.neighbours(plan)
+        self._neighbours = plan.neighbours()
         self._addresses: dict[int, str] = {}
         self._sent: dict[int, Mapping[int, str]] = {}
         self._changed = False

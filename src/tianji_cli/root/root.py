@@ -212,10 +212,10 @@ class Root:
         if (worker := self._job.pool.handle(message)) is None:
             return
         try:
-            with open(open_to_append(worker.spec.log), "ab") as log:
+            with open(open_to_append(self._job.spec.log(worker.rank)), "ab") as log:
                 log.write(message.output)
         except OSError as cause:
-            rank = worker.spec.rank
+            rank = worker.rank
             lost = f"what {self._job.title(rank)} writes to its log is lost: {cause}"
             self._job.show_once(("output", rank), lost)
 
@@ -240,7 +240,7 @@ class Root:
         deadline = time.monotonic() + FINAL_MESSAGE_LIMIT_S
         for worker in exited:
             assert worker.exit is not None
-            rank = worker.spec.rank
+            rank = worker.rank
             left = worker.pid is not None and not worker.killed and not worker.exit.by_signal
             if left and not job.pool.is_lost(rank):
                 self._await_final_messages(rank, deadline)

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.launch.pool import WorkerPool
-from tianji_cli.plan.graph import graph_of
-from tianji_cli.plan.plan import EXAMINER
-from tianji_cli.plan.spec import JobSpec
+from tianji_cli.plan.graph import EXAMINER
+from tianji_cli.plan.job import Job
 from tianji_cli.root.endpoint import RootEndpoint
 from tianji_cli.root.job_view import Overview
 from tianji_cli.root.members import Membership
@@ -47,6 +46,7 @@ class RunningJob:
     ``fail`` the job. The root acts on an outcome in its loop: a job has one as soon as its training ends.
 
     Attributes:
+        spec: the job as its processes on this host know it.
         event: shows a message to the user.
         bound: an MPI launcher ends all processes when one dies.
         phase: set by the root alone.
@@ -63,7 +63,7 @@ class RunningJob:
     """
 
     config: JobConfig
-    spec: JobSpec
+    spec: Job
     control: ControlServer
     pool: WorkerPool
     production: ProductionFile
@@ -81,14 +81,13 @@ class RunningJob:
 
     def __post_init__(self) -> None:
         self.plan = plan = self.spec.plan
-        graph = graph_of(self.config)
         self.overview = Overview(self.config, plan, self.production, self.spec.progress)
-        self.members = Membership(plan, graph, self.control)
+        self.members = Membership(plan, self.control)
         self.learners = {
             process.rank: process.group for process in plan.carrying("learner") if process.group is not None
         }
         self.examiners = {process.rank for process in plan.carrying(EXAMINER)}
-        self.producers = graph.producers(plan)
+        self.producers = plan.producers()
         self.receivers = {process.rank for process in plan.trainers} - self.producers
 
     @property
@@ -118,7 +117,7 @@ class RunningJob:
             for actor in self.plan.processes[rank].actors:
                 self.production.begin(actor, incarnation)
         self.members.begin(rank, incarnation)
-        self.pool.start(self.spec.process(rank, incarnation, env_steps))
+        self.pool.start(rank, incarnation, env_steps)
         self.overview.workers[rank].state = "starting"
 
     def show_once(self, subject: object, text: str) -> None:
@@ -133,8 +132,7 @@ class RunningJob:
 
     def cause(self, rank: int, what: str) -> str:
         """Return a sentence on a process, with the place of its output."""
-        own = self.spec.process(rank)
-        return f"{own.title}{what} (its output: {own.log})"
+        return f"{self.title(rank)}{what} (its output: {self.spec.log(rank)})"
 
     def rejections(self) -> list[tuple[str, int, str]]:
         """List who has rejected frames, with their number and a reason: roles, control channel and root."""

@@ -36,8 +36,8 @@ from tianji_cli.files.saved import (
 from tianji_cli.launch.mpi import World
 from tianji_cli.launch.node import LocalNode, Node, RemoteNode, refuse_late
 from tianji_cli.launch.pool import WorkerPool
+from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import ROOT_RANK, Host, Plan, files_elsewhere, make_plan, plan_for_ranks, this_host
-from tianji_cli.plan.spec import JobSpec
 from tianji_cli.root.endpoint import RootEndpoint
 from tianji_cli.root.observers.announcements import Announcements
 from tianji_cli.root.observers.averaging import ParameterAveraging
@@ -160,7 +160,7 @@ def run_session(request: RunRequest) -> Result:
         control.ranks = len(plan.processes)
         with _failures_to_start(run):
             production = stack.enter_context(_production_file(run, plan))
-        spec = _job_spec(request, progress, plan, control.address)
+        spec = _new_job(request, progress, plan, control.address)
         options = engine_options(request.address[0], control.address.key)
         endpoint = RootEndpoint(plan, options)
         pool = WorkerPool(spec, nodes, job.distribution.max_restarts_per_minute)
@@ -349,9 +349,9 @@ def _check_files_elsewhere(
         )
 
 
-def _job_spec(request: RunRequest, progress: tuple[Progress, ...], plan: Plan, root: RootAddress) -> JobSpec:
+def _new_job(request: RunRequest, progress: tuple[Progress, ...], plan: Plan, root: RootAddress) -> Job:
     run = request.run.path.absolute()
-    return JobSpec(
+    return Job(
         # The processes of a host tell members from strangers by this id: it must not be guessed.
         id=f"{os.getpid()}-{secrets.token_hex(16)}",
         config=dump_config(request.job),
@@ -371,9 +371,9 @@ def _job_spec(request: RunRequest, progress: tuple[Progress, ...], plan: Plan, r
     )
 
 
-def build_spec(
+def job_to_build(
     job: JobConfig, plan: Plan, where: Path, init: Path | None = None, *, resumed: bool = False
-) -> JobSpec:
+) -> Job:
     """Describe the job for a trial build before it starts.
 
     Args:
@@ -389,9 +389,7 @@ def build_spec(
     fresh = _wants_fresh_process(job)
     progress = saved_progress(there / "checkpoints", len(plan.groups)) if resumed else ()
     path = tuple(sys.path)
-    return JobSpec(
-        "", dump_config(job), plan, there, there, progress=progress, init=init, path=path, fresh=fresh
-    )
+    return Job("", dump_config(job), plan, there, there, progress=progress, init=init, path=path, fresh=fresh)
 
 
 def _wants_fresh_process(job: JobConfig) -> bool:

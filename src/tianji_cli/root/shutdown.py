@@ -25,36 +25,21 @@ SILENT_S: Final = 3.0
 
 
 class StoppingOrder:
-    """Decides which processes may stop once the actors have; each group goes at its own pace.
+    """Decides which processes may stop: each stops when all that send it samples have sent their last report.
 
-    A learner stops when a buffer in a process of its own has reported all fragments to it. The buffer's later
-    work, such as saving its replay, keeps no learner from saving its own state. User roles and followers stop
-    with the learner.
-
-    Args:
-        producers: ranks that have stopped before all others.
+    A sender's later work, such as saving a replay, keeps no receiver from saving its own state.
     """
 
-    def __init__(self, plan: Plan, producers: AbstractSet[int]) -> None:
-        learners = {process.rank for process in plan.carrying("learner")}
-        buffers = {process.rank for process in plan.carrying("buffer")} - learners
-        self._stages: list[tuple[set[int], ...]] = []
-        for group in dict.fromkeys(process.group for process in plan.trainers):
-            ranks = {process.rank for process in plan.trainers if process.group == group} - producers
-            self._stages.append((ranks & buffers, ranks - buffers))
+    def __init__(self, plan: Plan) -> None:
+        self._outlived = plan.outlived()
         self._permitted: set[int] = set()
 
     def next(self, running: AbstractSet[int], stopped: AbstractSet[int]) -> set[int]:
         """Return the ranks that may newly stop now; the ranks in ``stopped`` have sent their last report."""
         waiting = running - stopped
-        named = {rank for stages in self._stages for rank in _now(stages, waiting)} - self._permitted
+        named = {rank for rank in running if not self._outlived[rank] & waiting} - self._permitted
         self._permitted |= named
         return named
-
-
-def _now(stages: tuple[set[int], ...], waiting: AbstractSet[int]) -> set[int]:
-    """Find the first stage of a group in which a rank has not stopped; the last if all have."""
-    return next((stage for stage in stages if stage & waiting), stages[-1])
 
 
 class Shutdown:
@@ -68,7 +53,7 @@ class Shutdown:
     def __init__(self, job: RunningJob, deaths: Deaths) -> None:
         self._job = job
         self._deaths = deaths
-        self._order = StoppingOrder(job.plan, job.producers)
+        self._order = StoppingOrder(job.plan)
         saves = job.config.distribution.buffer.save_with_checkpoint
         self._savers = {process.rank for process in job.plan.carrying("buffer")} if saves else set[int]()
         self.deadline = float("inf")

@@ -387,7 +387,7 @@ class Build(Message):
 
 
 class Prepare(Message):
-    """Job spec of all workers that this node starts from now on, in JSON (``JobSpec.to_json``).
+    """Job of all workers that this node starts from now on, in JSON (``Job.to_json``).
 
     Attributes:
         number: counts the jobs of a node; only a fork server may have several.
@@ -399,10 +399,10 @@ class Prepare(Message):
 
 
 class Begin(Message):
-    """Start the ``number``-th worker: the ``incarnation``-th process that has this rank.
+    """Start the ``number``-th worker of a node: the ``incarnation``-th process that has this rank.
 
     Attributes:
-        env_steps: env steps of the ``ProcessSpec``.
+        env_steps: env steps of the learner before this one when it was killed; 0 if there was none.
     """
 
     kind: Literal["begin"] = "begin"

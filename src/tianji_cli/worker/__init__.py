@@ -1,1 +1,1 @@
-"""A worker process, from its job spec to its last report; ``build`` connects its roles."""
+"""A worker process, from its job to its last report; ``build`` connects its roles."""

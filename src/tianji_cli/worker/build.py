@@ -27,6 +27,7 @@ from tianji_cli.plan.graph import (
     AVERAGE,
     BATCHES,
     CONTRIBUTIONS,
+    EXAMINER,
     FRAGMENTS,
     HEADERS,
     MEMBERS,
@@ -36,10 +37,8 @@ from tianji_cli.plan.graph import (
     TAKEOVERS,
     ChannelSize,
     copies_for,
-    graph_of,
     slot_name,
 )
-from tianji_cli.plan.plan import EXAMINER
 from tianji_cli.roles.actor.actor import Actor, Destination, Outbox
 from tianji_cli.roles.buffer.buffer import Buffer, ReplayBuffer
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
@@ -522,7 +521,7 @@ def wiring_of(builder: Builder, capabilities: Capabilities) -> Wiring:
         values = _values_to_average(builder, model)
         channels[CONTRIBUTIONS] = ChannelSize(contribution_layout(values).nbytes)
         slots[AVERAGE] = average_layout(values, distribution.groups).nbytes
-    return graph_of(builder.config).wiring(builder.job.id, builder.job.plan, channels, slots)
+    return builder.job.plan.wiring(builder.job.id, channels, slots)
 
 
 def window_of_all(builder: Builder) -> int:

@@ -19,8 +19,8 @@ from tianji_cli.config.schema import Init, JobConfig
 from tianji_cli.errors import UsageError, describe
 from tianji_cli.files.checkpoint import load_parameters, load_training
 from tianji_cli.files.saved import LAST, Progress, checkpoints_of
+from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import PlannedProcess
-from tianji_cli.plan.spec import JobSpec
 from tianji_cli.roles.learner.learner import Episodes
 from tianji_cli.wire.records import job_number
 from tianji_cli.worker.initial import Initial, frozen_names
@@ -36,12 +36,12 @@ class Builder(Parts):
 
     Args:
         config: the job's parsed config.
-        env_steps: env steps of the learner before this one, as in ``ProcessSpec``.
+        env_steps: env steps of the learner before this one, as in ``Begin``.
     """
 
     def __init__(
         self,
-        job: JobSpec,
+        job: Job,
         config: JobConfig,
         process: PlannedProcess,
         incarnation: int,
@@ -230,7 +230,7 @@ class Builder(Parts):
         return self.job.env_steps + since * self.config.distribution.groups
 
 
-def seed_process(job: JobSpec, process: PlannedProcess, incarnation: int) -> None:
+def seed_process(job: Job, process: PlannedProcess, incarnation: int) -> None:
     """Seed the global random streams of a process before user code runs in it.
 
     The roles of a process share its streams; a process has several actors only if all roles of a group share

@@ -32,8 +32,9 @@ from tianji_cli.files.directories import directory_lock
 from tianji_cli.files.modules import KeptModules, read_modules
 from tianji_cli.files.regular import bound_log, write_to
 from tianji_cli.limits import NOT_PINNED, pin
-from tianji_cli.plan.plan import EXAMINER, ROOT_RANK, PlannedProcess
-from tianji_cli.plan.spec import JobSpec, ProcessSpec
+from tianji_cli.plan.graph import EXAMINER
+from tianji_cli.plan.job import Job
+from tianji_cli.plan.plan import ROOT_RANK, PlannedProcess
 from tianji_cli.roles.role import Role, RoleError, run_in_turns
 from tianji_cli.signals import STOP_SIGNALS
 from tianji_cli.wire.address import JobKey, engine_options
@@ -42,6 +43,7 @@ from tianji_cli.wire.messages import (
     Addresses,
     Adopt,
     Allow,
+    Begin,
     BuildOutput,
     BuildReport,
     Failed,
@@ -75,7 +77,7 @@ DRAIN_S: Final = 1.0
 """Seconds that a stopping worker waits until its last pushes are claimed."""
 
 
-def run_worker(job: JobSpec, own: ProcessSpec, parent_pipe: int | None = None) -> None:
+def run_worker(job: Job, own: Begin, parent_pipe: int | None = None) -> None:
     """Run the planned roles until the root stops them; the exit status is 0 then, and 1 after an error.
 
     Args:
@@ -100,12 +102,12 @@ def run_worker(job: JobSpec, own: ProcessSpec, parent_pipe: int | None = None) -
             signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
-def _prepare_process(job: JobSpec, own: ProcessSpec) -> None:
-    setproctitle.setproctitle(f"tianji: {own.title}")
+def _prepare_process(job: Job, own: Begin) -> None:
+    setproctitle.setproctitle(f"tianji: {job.title(own.rank)}")
     # A Ctrl-C reaches the whole foreground group; the root decides what it means for the job.
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
-    write_to(own.log)
+    write_to(job.log(own.rank))
     sys.breakpointhook = _debug_at_terminal
     faulthandler.enable()  # The log also gets the place of a signal such as SIGSEGV.
     sys.path[:] = job.path
@@ -129,9 +131,7 @@ def _debug_at_terminal(*arguments: Any, **keywords: Any) -> None:
         pdb.Pdb(stdin=typed, stdout=shown).set_trace(sys._getframe(1))
 
 
-def _work(
-    job: JobSpec, own: ProcessSpec, handler: _ControlHandler, control: ControlClient, key: JobKey
-) -> None:
+def _work(job: Job, own: Begin, handler: _ControlHandler, control: ControlClient, key: JobKey) -> None:
     # Imported here so that the process has its title and its log before the first slow or failing import.
     import torch  # noqa: PLC0415
 
@@ -191,7 +191,7 @@ def _wiring_for_root(process: PlannedProcess, transport: Transport) -> Wiring | 
     return wiring if to_root and "learner" in process.roles and process.group == 0 else None
 
 
-def _production_file(job: JobSpec, own: ProcessSpec) -> ProductionFile:
+def _production_file(job: Job, own: Begin) -> ProductionFile:
     if job.production is not None:
         return ProductionFile(job.production)
     production = ProductionFile(None, job.plan.num_actors)
@@ -237,11 +237,9 @@ def _run_evaluator(evaluator: Role, handler: _ControlHandler) -> None:
 class _ControlHandler:
     """Reports to the root between two rounds of turns, handles its messages, and notices when it is gone."""
 
-    def __init__(
-        self, job: JobSpec, own: ProcessSpec, control: ControlClient, parent_pipe: int | None
-    ) -> None:
+    def __init__(self, job: Job, own: Begin, control: ControlClient, parent_pipe: int | None) -> None:
         process = job.plan.processes[own.rank]
-        self._rank, self._incarnation, self._log = own.rank, own.incarnation, own.log
+        self._rank, self._incarnation, self._log = own.rank, own.incarnation, job.log(own.rank)
         # The root reads pages on its own host itself, even after a worker's end.
         self._reported_actors = () if job.plan.is_local(own.rank) else process.actors
         self._control = control
@@ -435,7 +433,7 @@ FORKABLE: Final = ("tianji_algos.", "tianji_cli.")
 """Packages that a fork server may import completely: they start no threads and hold no files."""
 
 
-def check_build(job: JobSpec, output: BuildOutput, parent_pipe: int) -> None:
+def check_build(job: Job, output: BuildOutput, parent_pipe: int) -> None:
     """Build the parts of every process of a job, and report errors; exits with status 1 after an error.
 
     There is no log, since there is no run yet: ``output`` takes the report and the printed text.
@@ -459,7 +457,7 @@ def check_build(job: JobSpec, output: BuildOutput, parent_pipe: int) -> None:
     sys.exit(1 if report.error else 0)
 
 
-def _build(job: JobSpec) -> tuple[dict[str, Any] | None, int]:
+def _build(job: Job) -> tuple[dict[str, Any] | None, int]:
     """Build the parts of a job once; return a report of another run's tensors, and a fragment's bytes."""
     # Imported here so that a process has its title and its output before the first slow import.
     from tianji_cli.worker.build import (  # noqa: PLC0415

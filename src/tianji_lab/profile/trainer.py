@@ -20,7 +20,7 @@ from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.files.traces import TracePlace, asked_for
 from tianji_cli.launch.node import LocalNode
 from tianji_cli.plan.plan import make_plan
-from tianji_cli.root.session import RunRequest, build_spec, run_session
+from tianji_cli.root.session import RunRequest, job_to_build, run_session
 from tianji_cli.runs.timeline.timeline import Timeline, read_timeline
 from tianji_cli.signals import Interruption
 from tianji_cli.telemetry.progress import say
@@ -84,7 +84,7 @@ class Trainer:
             self._place = stack.enter_context(temporary_directory())
             self._node = stack.enter_context(LocalNode())
             job = self._load(())
-            self._node.build_once(build_spec(job, make_plan(job), self._place), say)
+            self._node.build_once(job_to_build(job, make_plan(job), self._place), say)
             self.fragment_bytes = self._node.built.fragment_bytes
             self._stack = stack.pop_all()
 

@@ -20,7 +20,8 @@ from tianji_cli.config.schema import JobConfig, OnPolicySettings
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.launch.mpi import launched
 from tianji_cli.limits import usable_cores
-from tianji_cli.plan.plan import EXAMINER, expected_hosts, make_plan
+from tianji_cli.plan.graph import EXAMINER
+from tianji_cli.plan.plan import expected_hosts, make_plan
 from tianji_lab.profile.split import (
     ACTORS,
     GROUPS,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tianji_cli.config.loader import load_config
+from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import Host, make_plan
-from tianji_cli.plan.spec import JobSpec
 from tianji_cli.root.accounting import Account, reconcile
 from tianji_cli.worker.build import wiring_of
 from tianji_cli.worker.builder import Builder
@@ -143,7 +143,7 @@ def test_a_copy_is_claimed_alone_however_many_fragments_the_buffer_borrows(tmp_p
     roles = 'roles.tape={ type = "tianji_cli.roles.user_role:UserRole", receives = ["fragments"] }'
     config = load_config("configs/ppo_cartpole.toml", [roles])
     plan = make_plan(config, [Host("here", (0, 1))])
-    builder = Builder(JobSpec("copies", "", plan, tmp_path, tmp_path), config, plan.processes[1], 0)
+    builder = Builder(Job("copies", "", plan, tmp_path, tmp_path), config, plan.processes[1], 0)
     lends = edge_capabilities("shm", "zmq", plan.endpoints)
     channels = {channel.name: channel for channel in wiring_of(builder, lends).channels}
     assert channels["fragments"].borrow > 1

@@ -13,20 +13,23 @@ import pytest
 from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.errors import ProcessExit
 from tianji_cli.launch.node import LocalNode
+from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import make_plan
-from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.wire.messages import HERE, Began, Exited, Kill, StartNoMore
 
 MANY = 20_000
 """More requests than any buffer of a socket takes."""
-ACTOR = ProcessSpec(2, 0, "actor 0", Path("actor-2.log"))
 
 
-def job_of(place: Path) -> JobSpec:
+def job_of(place: Path) -> Job:
     """A job whose workers find no root, and end."""
     job = load_config("configs/ppo_cartpole.toml")
     (place / "logs").mkdir(exist_ok=True)
-    return JobSpec("", dump_config(job), make_plan(job), place, place, path=tuple(sys.path))
+    return Job("", dump_config(job), make_plan(job), place, place, path=tuple(sys.path))
+
+
+def start_actor(node: LocalNode) -> int:
+    return node.start(rank=2, incarnation=0, env_steps=0).number
 
 
 def ended(number: int) -> Exited:
@@ -48,7 +51,7 @@ def node() -> Iterator[LocalNode]:
 
 def test_requests_wait_for_no_server_and_all_are_answered_for_when_it_is_ended(node: LocalNode) -> None:
     suspend(node)
-    numbers = [node.start(ACTOR) for _ in range(MANY)]
+    numbers = [start_actor(node) for _ in range(MANY)]
     assert node.check() == []
     node.send(StartNoMore())
     assert node.check() == [ended(number) for number in numbers]
@@ -57,7 +60,7 @@ def test_requests_wait_for_no_server_and_all_are_answered_for_when_it_is_ended(n
 def test_what_the_server_did_not_take_at_once_it_takes_when_it_goes_on(node: LocalNode) -> None:
     suspend(node)
     for _ in range(MANY):
-        node.start(ACTOR)
+        start_actor(node)
     os.kill(node.pid, signal.SIGCONT)
     while not node.server_lost:
         node.wait(1.0)
@@ -68,7 +71,7 @@ def test_what_the_server_did_not_take_at_once_it_takes_when_it_goes_on(node: Loc
 
 def test_requests_that_the_server_cancels_are_answered_for(node: LocalNode, tmp_path: Path) -> None:
     node.begin(job_of(tmp_path))
-    numbers = [node.start(ACTOR) for _ in range(20)]  # The server is still starting, and reads all at once.
+    numbers = [start_actor(node) for _ in range(20)]  # The server is still starting, and reads all at once.
     node.send(StartNoMore())
     while not (news := node.check()):
         node.wait(1.0)
@@ -82,11 +85,11 @@ def test_one_job_may_follow_another_and_nothing_said_of_the_first_concerns_it(
     for _ in range(2):
         node.begin(job)
         node.send(StartNoMore())
-        late = node.start(ACTOR)
+        late = start_actor(node)
         assert node.check() == [ended(late)], "it came too late"
         node.end_job()
         node.begin(job)
-        number = node.start(ACTOR)
+        number = start_actor(node)
         assert not node.starts_no_more
         news: list[Began | Exited] = []
         while not (news and isinstance(news[-1], Exited)):
@@ -103,7 +106,7 @@ def test_a_worker_that_is_killed_before_it_begins_is_killed_when_it_does(
 ) -> None:
     node.begin(job_of(tmp_path))
     suspend(node)
-    number = node.start(ACTOR)
+    number = start_actor(node)
     node.send(Kill(number=number))
     os.kill(node.pid, signal.SIGCONT)
     news: list[Began | Exited] = []

@@ -141,7 +141,8 @@ def test_training_and_watching_show_one_chart_in_the_characters_of_their_termina
     for shown, tick, mark in ((trained, "┤", "◆"), (watched, "+", "o")):
         last = shown[shown.rindex("run (out/run/1)") :]
         chart = last[last.index("stops at") : last.index("env steps\r")]
-        assert f" 0 {tick}" in chart
+        # Which numbers stand at the ticks depends on the returns so far.
+        assert len(re.findall(rf"\d(?: [KM])? {re.escape(tick)}", chart)) >= 2
         assert f"{mark} evaluation" in chart
         assert chart.count(mark) >= 3, "its line in the legend has an o of its own"
     assert watched.isascii()

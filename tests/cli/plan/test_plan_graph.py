@@ -5,29 +5,29 @@ from __future__ import annotations
 import pytest
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.plan.graph import ChannelEdge, ChannelSize, RoleGraph, SlotEdge, copies_for, graph_of
-from tianji_cli.plan.plan import Host, make_plan
+from tianji_cli.plan.graph import ChannelSize, copies_for
+from tianji_cli.plan.plan import Host, Plan, make_plan
 
 HERE = [Host("here")]
 
 
-def edges(graph: RoleGraph) -> set[tuple[str, str, str]]:
-    return {(edge.sender, edge.receiver, edge.name) for edge in graph.channels}
+def edges(plan: Plan) -> set[tuple[str, str, str]]:
+    return {(edge.sender, edge.receiver, edge.name) for edge in plan.channels}
 
 
-def slots(graph: RoleGraph) -> dict[str, tuple[str, tuple[str, ...]]]:
-    return {edge.name: (edge.writer, edge.readers) for edge in graph.slots}
+def slots(plan: Plan) -> dict[str, tuple[str, tuple[str, ...]]]:
+    return {edge.name: (edge.writer, edge.readers) for edge in plan.slots}
 
 
 def test_one_group_with_one_learner_has_one_channel_and_one_slot() -> None:
-    graph = graph_of(load_config("configs/ppo_cartpole.toml"))
-    assert edges(graph) == {("actor", "buffer", "fragments")}
-    assert slots(graph) == {"policy": ("learner", ("actor",))}
+    plan = make_plan(load_config("configs/ppo_cartpole.toml"), HERE)
+    assert edges(plan) == {("actor", "buffer", "fragments")}
+    assert slots(plan) == {"policy": ("learner", ("actor",))}
 
 
 def test_a_replay_in_a_process_of_its_own_talks_with_the_learner() -> None:
-    graph = graph_of(load_config("configs/dqn_cartpole_apex.toml"))
-    assert edges(graph) == {
+    plan = make_plan(load_config("configs/dqn_cartpole_apex.toml"), HERE)
+    assert edges(plan) == {
         ("actor", "buffer", "fragments"),
         ("buffer", "learner", "batches"),
         ("buffer", "learner", "arrivals"),
@@ -38,18 +38,18 @@ def test_a_replay_in_a_process_of_its_own_talks_with_the_learner() -> None:
 @pytest.mark.parametrize(("sampler", "answers"), [("uniform", False), ("prioritised", True)])
 def test_followers_are_dealt_shares_and_answer_only_with_priorities(sampler: str, answers: bool) -> None:
     overrides = ["distribution.learner.num=2", f"distribution.buffer.sampler={sampler}"]
-    graph = graph_of(load_config("configs/dqn_cartpole.toml", overrides))
-    assert {("learner", "follower", "headers"), ("learner", "follower", "shards")} <= edges(graph)
-    assert (("follower", "learner", "priorities") in edges(graph)) == answers
+    plan = make_plan(load_config("configs/dqn_cartpole.toml", overrides), HERE)
+    assert {("learner", "follower", "headers"), ("learner", "follower", "shards")} <= edges(plan)
+    assert (("follower", "learner", "priorities") in edges(plan)) == answers
 
 
 def test_the_root_takes_part_once_there_are_several_groups() -> None:
-    graph = graph_of(load_config("configs/ppo_cartpole.toml", ["distribution.groups=2"]))
-    assert ("learner", "root", "contributions") in edges(graph)
-    assert slots(graph)["average"] == ("root", ("learner",))
+    plan = make_plan(load_config("configs/ppo_cartpole.toml", ["distribution.groups=2"]), HERE)
+    assert ("learner", "root", "contributions") in edges(plan)
+    assert slots(plan)["average"] == ("root", ("learner",))
 
 
-def test_a_graph_becomes_a_wiring_of_ranks() -> None:
+def test_a_plan_becomes_a_wiring_of_ranks() -> None:
     overrides = [
         "distribution.groups=2",
         "distribution.learner.num=3",
@@ -59,7 +59,7 @@ def test_a_graph_becomes_a_wiring_of_ranks() -> None:
     job = load_config("configs/ppo_cartpole.toml", overrides)
     plan = make_plan(job, HERE)
     sizes = {name: ChannelSize(64, 3) for name in ("fragments", "headers", "shards", "contributions")}
-    wiring = graph_of(job).wiring("job", plan, sizes, {"policy": 8, "average": 16})
+    wiring = plan.wiring("job", sizes, {"policy": 8, "average": 16})
     assert {(c.name, c.senders, c.receiver) for c in wiring.channels} == {
         ("fragments", (4, 5), 1),
         ("fragments", (9, 10), 6),
@@ -80,12 +80,18 @@ def test_roles_that_share_a_process_share_its_window() -> None:
     job = load_config(
         "configs/ppo_cartpole.toml", ["distribution.transport=inproc", "distribution.actor.num=3"]
     )
-    graph = RoleGraph(
-        (ChannelEdge("fragments", "actor", "buffer"),), (SlotEdge("policy", "learner", ("actor",)),)
-    )
-    wiring = graph.wiring("job", make_plan(job, HERE), {"fragments": ChannelSize(64, 2)}, {"policy": 8})
+    wiring = make_plan(job, HERE).wiring("job", {"fragments": ChannelSize(64, 2)}, {"policy": 8})
     assert wiring.channels[0].window == 6
     assert wiring.slots[0].readers == (1,)
+
+
+def test_a_role_outlives_those_that_send_it_samples() -> None:
+    plan = make_plan(load_config("configs/dqn_cartpole_apex.toml", ["distribution.actor.num=2"]), HERE)
+    buffer, learner, *actors = (process.rank for process in plan.trainers)
+    outlived = plan.outlived()
+    assert outlived[buffer] == set(actors)
+    assert outlived[learner] == {buffer}, "not of its own priorities"
+    assert outlived[actors[0]] == set()
 
 
 def test_copies_have_a_channel_for_each_role() -> None:

@@ -65,7 +65,7 @@ class AveragingLine:
 
     def lose(self, rank: int) -> None:
         """Let a learner be dead."""
-        worker: Any = SimpleNamespace(spec=SimpleNamespace(rank=rank))
+        worker: Any = SimpleNamespace(rank=rank)
         self.averaging.on_exit(worker)
 
     def contribute(

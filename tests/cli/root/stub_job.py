@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from tianji_cli.plan.plan import EXAMINER, Plan
+from tianji_cli.plan.graph import EXAMINER
+from tianji_cli.plan.plan import Plan
 from tianji_cli.root.running_job import Phase, RunningJob
 
 

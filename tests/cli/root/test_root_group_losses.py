@@ -10,10 +10,10 @@ from cli.root.stub_job import stub_job
 from tianji_cli.errors import ProcessExit
 from tianji_cli.files.directories import LinkedDirectories
 from tianji_cli.plan.plan import Plan, PlannedProcess
-from tianji_cli.plan.spec import ProcessSpec
 from tianji_cli.root.deaths import Deaths
 from tianji_cli.root.job_view import choose_best
 from tianji_cli.root.running_job import RunningJob
+from tianji_cli.wire.messages import Begin
 from tianji_cli.wire.reports import LearnerReport
 
 ROOT, LEARNER_0, ACTOR_0, BUFFER_1, LEARNER_1, ACTOR_1, ACTOR_2 = range(7)
@@ -37,8 +37,8 @@ PLAN = Plan(
 )
 
 
-def spec(rank: int, incarnation: int) -> ProcessSpec:
-    return ProcessSpec(rank, incarnation, PLAN.processes[rank].title, Path(f"{rank}.log"))
+def begun(rank: int, incarnation: int) -> Begin:
+    return Begin(number=rank, rank=rank, incarnation=incarnation)
 
 
 @pytest.fixture
@@ -79,16 +79,16 @@ def test_where_processes_cannot_die_alone_no_group_is_given_up(job: Any) -> None
 
 def test_actors_are_orphaned_by_the_death_of_their_own_buffer_alone(job: Any) -> None:
     deaths = Deaths(job)
-    deaths.note(spec(LEARNER_1, 0), in_order=False)
-    deaths.note(spec(ACTOR_1, 3), in_order=False)
+    deaths.note(begun(LEARNER_1, 0), in_order=False)
+    deaths.note(begun(ACTOR_1, 3), in_order=False)
     assert (job.killed, deaths.orphaned) == ({(1, 3)}, set())
-    deaths.note(spec(BUFFER_1, 0), in_order=False)
+    deaths.note(begun(BUFFER_1, 0), in_order=False)
     assert deaths.orphaned == {1, 2}
 
 
 def test_a_buffer_that_had_said_its_last_word_orphans_nobody(job: Any) -> None:
     deaths = Deaths(job)
-    deaths.note(spec(BUFFER_1, 0), in_order=True)
+    deaths.note(begun(BUFFER_1, 0), in_order=True)
     assert deaths.orphaned == set()
 
 
@@ -162,7 +162,7 @@ class Population:
 
     def end(self, rank: int, *, killed: bool) -> None:
         self.pool.ranks.discard(rank)
-        worker: Any = SimpleNamespace(spec=spec(rank, 0), killed=killed, hung="")
+        worker: Any = SimpleNamespace(rank=rank, begin=begun(rank, 0), killed=killed, hung="")
         self.deaths.handle(worker, ProcessExit(status=-9))
 
 

@@ -9,7 +9,8 @@ import pytest
 from cli.root.stub_job import stub_job
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.plan.plan import EXAMINER, Host, make_plan
+from tianji_cli.plan.graph import EXAMINER
+from tianji_cli.plan.plan import Host, make_plan
 from tianji_cli.root.observers import hangs
 from tianji_cli.root.observers.hangs import HANGS_S, HangWatch
 from tianji_cli.wire.messages import Report

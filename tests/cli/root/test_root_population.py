@@ -167,7 +167,7 @@ class Line:
     def lose(self, group: int) -> None:
         """Let a member's learner be dead."""
         rank = next(rank for rank, one in self.job.learners.items() if one == group)
-        worker: Any = SimpleNamespace(spec=SimpleNamespace(rank=rank))
+        worker: Any = SimpleNamespace(rank=rank)
         self.job.members.registered -= self.job.ranks_of(group)
         self.standings.on_exit(worker)
         self.comparison.on_exit(worker)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from cli.root.stub_job import stub_job
 
+from tianji_cli.plan.graph import ChannelEdge
 from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.root.shutdown import (
     SAVE_LIMIT_S,
@@ -16,13 +17,21 @@ from tianji_cli.root.shutdown import (
     StoppingOrder,
 )
 
+CHANNELS = (
+    ChannelEdge("fragments", "actor", "buffer", drained=True),
+    ChannelEdge("arrivals", "buffer", "learner", drained=True),
+    ChannelEdge("priorities", "learner", "buffer"),
+    ChannelEdge("learner", "follower"),
+    ChannelEdge("fragments-recorder", "actor", "recorder", drained=True),
+)
+
 
 def plan(*roles: tuple[str, ...], groups: tuple[int | None, ...] = ()) -> Plan:
     of_rank = groups or (None, *(0 for _ in roles[1:]))
     processes = (
         PlannedProcess(rank, names, of_rank[rank], "here", (), 1) for rank, names in enumerate(roles)
     )
-    return Plan(tuple(processes), "shm", "shm")
+    return Plan(tuple(processes), "shm", "shm", CHANNELS)
 
 
 PARTED = plan(("root",), ("buffer",), ("learner",), ("actor",))
@@ -30,13 +39,13 @@ COLOCATED = plan(("root",), ("buffer", "learner"), ("actor",))
 
 
 def test_a_learner_beside_its_buffer_stops_at_once() -> None:
-    order = StoppingOrder(COLOCATED, {2})
+    order = StoppingOrder(COLOCATED)
     assert order.next({1}, set()) == {1}
     assert order.next({1}, set()) == set()
 
 
 def test_a_learner_stops_when_its_buffer_has_said_its_last_word_though_it_still_saves() -> None:
-    order = StoppingOrder(PARTED, {3})
+    order = StoppingOrder(PARTED)
     assert order.next({1, 2}, set()) == {1}
     assert order.next({1, 2}, set()) == set()
     assert order.next({1, 2}, {1}) == {2}
@@ -44,7 +53,7 @@ def test_a_learner_stops_when_its_buffer_has_said_its_last_word_though_it_still_
 
 
 def test_a_learner_whose_buffer_has_died_stops_too() -> None:
-    order = StoppingOrder(PARTED, {3})
+    order = StoppingOrder(PARTED)
     assert order.next({1, 2}, set()) == {1}
     assert order.next({2}, set()) == {2}
 
@@ -57,13 +66,13 @@ TWO_GROUPS = plan(
 
 
 def test_followers_and_roles_of_the_user_stop_with_their_learner() -> None:
-    order = StoppingOrder(SEVERAL, {4})
+    order = StoppingOrder(SEVERAL)
     assert order.next({1, 2, 3}, set()) == {1, 2, 3}
     assert order.next({1, 2, 3}, {3}) == set()
 
 
 def test_a_buffer_that_is_late_keeps_no_other_group_waiting() -> None:
-    order = StoppingOrder(TWO_GROUPS, {3, 6})
+    order = StoppingOrder(TWO_GROUPS)
     assert order.next({1, 2, 4, 5}, set()) == {1, 4}
     assert order.next({1, 2, 4, 5}, {1}) == {2}
     assert order.next({4, 5}, {1, 2, 4}) == {5}

@@ -16,8 +16,8 @@ from tianji_algos.fields import FieldSpec
 from tianji_algos.ppo.settings import PPOSettings
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import UsageError
+from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import make_plan
-from tianji_cli.plan.spec import JobSpec
 from tianji_cli.wire.batches import BatchLayout
 from tianji_cli.worker.builder import Builder
 from tianji_cli.worker.parts import spaces_of
@@ -40,7 +40,7 @@ class OfFilms(Builder):
 def builder(config_name: str, kind: type[Builder] = OfFilms, *overrides: str) -> Builder:
     config = load_config(str(CONFIGS / f"{config_name}.toml"), ["environment.num_envs=2", *overrides])
     plan = make_plan(config)
-    return kind(JobSpec("", "", plan, Path(), Path()), config, plan.processes[1], 0)
+    return kind(Job("", "", plan, Path(), Path()), config, plan.processes[1], 0)
 
 
 @pytest.fixture

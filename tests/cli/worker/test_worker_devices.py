@@ -17,8 +17,8 @@ from tianji_cli.config.checks import check_devices
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError, UsageError
+from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import Host, Plan, make_plan
-from tianji_cli.plan.spec import JobSpec
 from tianji_cli.worker.builder import Builder
 from tianji_lab.profile.run import Options, profile
 
@@ -75,7 +75,7 @@ def test_a_dry_run_shows_where_each_process_computes(tmp_path: Path) -> None:
 
 def planned(config: JobConfig, directory: Path, rank: int, plan: Plan | None = None) -> Builder:
     plan = plan or make_plan(config, [Host("here", (0, 1))])
-    return Builder(JobSpec("devices", "", plan, directory, directory), config, plan.processes[rank], 0)
+    return Builder(Job("devices", "", plan, directory, directory), config, plan.processes[rank], 0)
 
 
 @pytest.mark.parametrize(("key", "rank"), [(KEYS[0], 1), (KEYS[1], 2)])

@@ -14,8 +14,8 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.errors import TianjiError, UsageError
 from tianji_cli.files.checkpoint import CheckpointWriter, TrainingState
 from tianji_cli.files.saved import CheckpointError, Progress
+from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import make_plan
-from tianji_cli.plan.spec import JobSpec
 from tianji_cli.roles.learner.learner import Episodes
 from tianji_cli.worker.builder import Builder
 
@@ -55,7 +55,7 @@ def builder(kind: str, *more: str, init: Path | None = None, seed: int = 1) -> B
     tree = [*overrides, *few, *begun, *more]
     config = load_config(str(CONFIGS / f"{name}.toml"), tree)
     plan = make_plan(config)
-    return Builder(JobSpec("", "", plan, Path(), Path(), init=init), config, plan.carrying("learner")[0], 0)
+    return Builder(Job("", "", plan, Path(), Path(), init=init), config, plan.carrying("learner")[0], 0)
 
 
 def learnt(kind: str, place: Path, *more: str) -> Builder:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from tianji_cli.plan.plan import EXAMINER
+from tianji_cli.plan.graph import EXAMINER
 from tianji_cli.quantities import duration, memory
 from tianji_cli.root.bottleneck import Receiver
 from tianji_cli.root.observers.observer import Observer

@@ -77,7 +77,7 @@ class ParameterAveraging(Observer):
 
     def on_exit(self, worker: WorkerProcess) -> None:
         """Stop waiting for the group of a learner that died; its last contribution still counts."""
-        rank = worker.spec.rank
+        rank = worker.rank
         if rank in self._job.learners and self._job.outcome is None:
             self._living.discard(self._job.learners[rank])
             self._transport.peer_lost(rank)

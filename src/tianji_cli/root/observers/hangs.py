@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tianji_cli.launch.pool import WorkerProcess
-from tianji_cli.plan.plan import EXAMINER
+from tianji_cli.plan.graph import EXAMINER
 from tianji_cli.root.observers.observer import Observer
 from tianji_cli.root.running_job import Phase, RunningJob
 from tianji_cli.telemetry.snapshot import Snapshot
@@ -68,7 +68,7 @@ class HangWatch(Observer):
 
     def on_exit(self, worker: WorkerProcess) -> None:
         """Begin the silence of a successor."""
-        self._last_heard.begin(worker.spec.rank)
+        self._last_heard.begin(worker.rank)
 
     def on_tick(self, snapshot: Snapshot) -> None:
         """Abort hanging processes, which restart; announce late ones, and whether training stands still."""

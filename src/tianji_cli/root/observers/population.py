@@ -137,7 +137,7 @@ class Standings(Observer):
 
     def on_exit(self, worker: WorkerProcess) -> None:
         """Forget the evaluations of a member whose learner has died: its policy is gone."""
-        rank = worker.spec.rank
+        rank = worker.rank
         if rank in self._job.learners:
             self._evaluated.pop(self._job.learners[rank], None)
 
@@ -272,7 +272,7 @@ class Comparison(Observer):
 
     def on_exit(self, worker: WorkerProcess) -> None:
         """Leave a member whose learner has died out of comparisons, until it was started anew."""
-        rank = worker.spec.rank
+        rank = worker.rank
         if rank not in self._job.learners or self._job.outcome is not None:
             return
         group = self._job.learners[rank]

@@ -118,7 +118,7 @@ class Tracing(Observer):
 
     def on_exit(self, worker: WorkerProcess) -> None:
         """Go on without a worker that has died."""
-        rank = worker.spec.rank
+        rank = worker.rank
         if self._trace is not None and rank in self._trace.waiting:
             self._note(self._trace, self._described(rank).model_copy(update={"missing": _how(worker)}))
 

@@ -1,7 +1,6 @@
-"""The specs of a worker process: the job's, once on each host, and the process's own.
+"""A job as its processes know it: each node gets it once; ``Begin`` then names the rank that a process takes.
 
-The spec holds the config as text, as the root has checked it: no worker reads a file that could have changed
-since.
+It holds the config as text, as the root has checked it: no worker reads a file that could have changed since.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from tianji_cli.wire.messages import first_mistake
 
 
 @dataclass(frozen=True)
-class JobSpec:
-    """Spec that all processes of a job on one host share.
+class Job:
+    """All that the processes of a job on one host share.
 
     Builds without a root, such as a first build, an evaluation or a measurement, only set the attributes
     without a default.
@@ -82,45 +81,29 @@ class JobSpec:
         return dict(self.members[group]) if self.members and group is not None else {}
 
     def to_json(self) -> str:
-        """Serialise the spec for a node."""
+        """Serialise the job for a node."""
         return _JOB.dump_json(self).decode()
 
     @classmethod
-    def from_json(cls, text: str) -> JobSpec:
-        """Read a spec that ``to_json`` wrote.
+    def from_json(cls, text: str) -> Job:
+        """Read a job that ``to_json`` wrote.
 
         Raises:
-            ValueError: the text is no job spec.
+            ValueError: the text is no job.
         """
         try:
             return _JOB.validate_json(text)
         except ValidationError as cause:
             raise ValueError(first_mistake(cause)) from cause
 
-    def process(self, rank: int, incarnation: int = 0, env_steps: int = 0) -> ProcessSpec:
-        """Return the spec of a process on this host."""
-        planned = self.plan.processes[rank]
-        log = f"{'-'.join(dict.fromkeys(planned.roles))}-{rank}.log"
-        return ProcessSpec(rank, incarnation, planned.title, self.directory / "logs" / log, env_steps)
+    def title(self, rank: int) -> str:
+        """Return the title of a rank's process in ``ps`` and in messages."""
+        return self.plan.processes[rank].title
+
+    def log(self, rank: int) -> Path:
+        """Return the file of the output of a rank's process, on this host."""
+        roles = "-".join(dict.fromkeys(self.plan.processes[rank].roles))
+        return self.directory / "logs" / f"{roles}-{rank}.log"
 
 
-_JOB: Final[TypeAdapter[JobSpec]] = TypeAdapter(JobSpec)
-
-
-@dataclass(frozen=True)
-class ProcessSpec:
-    """Spec of one process of a job, with its title and log for messages.
-
-    Attributes:
-        rank: number of the process in the plan.
-        incarnation: number of restarts.
-        title: title of the process in ``ps`` and in messages.
-        log: file of the process's output, on this host.
-        env_steps: env steps of the learner before this one when it was killed; 0 if there was none.
-    """
-
-    rank: int
-    incarnation: int
-    title: str
-    log: Path
-    env_steps: int = 0
+_JOB: Final[TypeAdapter[Job]] = TypeAdapter(Job)
