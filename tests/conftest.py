@@ -1,4 +1,4 @@
-"""What all tests share: commands, a small disk, a quick config, repeatable examples, and which skips fail."""
+"""Fixtures of all tests: commands, a small disk, a quick config, repeatable examples, skips that fail."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ NO_GPU = "torch finds no CUDA device on this machine"
 
 @pytest.fixture(scope="session")
 def warm_commands() -> Iterator[WarmCommands]:
-    """What begins commands without their imports."""
+    """The process that begins commands without their imports."""
     with WarmCommands() as commands:
         yield commands
 
 
 @pytest.fixture
 def warm_children(warm_commands: WarmCommands, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What this process starts as a child by `tianji_cli.launch.children` begins with everything imported."""
+    """Children that this process starts by `tianji_cli.launch.children` begin with everything imported."""
     monkeypatch.setattr("tianji_cli.launch.children.subprocess", WarmChildren(warm_commands))
 
 

@@ -34,7 +34,7 @@ BELOW = {
     "files": {"config"},
     "config": set(),
 }
-"""What each room of ``tianji_cli`` may import, from top to bottom."""
+"""The rooms that each room of ``tianji_cli`` may import, from top to bottom."""
 EXCEPTIONS = {"commands/eval.py": {"roles"}}
 """`tianji eval` plays by itself, without a worker: the evaluator's functions."""
 SOURCES = [path for folder in FOLDERS.values() for path in sorted(folder.rglob("*.py"))]

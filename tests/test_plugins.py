@@ -1,4 +1,4 @@
-"""What a config names is found, or an error says why not; all registries look names up this way."""
+"""All registries find the names of a config in one way, or raise an error that says why not."""
 
 import importlib
 import subprocess

@@ -29,7 +29,7 @@ def settings() -> dict[str, Any]:
 
 
 def acted(fragment: Fragment, model: MLPActorCritic, spaces: Spaces) -> Fragment:
-    """What an agent with this network would have recorded in that fragment."""
+    """The fields that an agent with this network would have recorded in that fragment."""
     agent = PPOAgent(spaces, model, PPOAgentSettings(), ENVS, 0)
     for t in range(STEPS):
         row = {name: fragment[name][t] for name in ("action", "log_prob", "value")}

@@ -1,4 +1,4 @@
-"""What SAC and TD3 have in common."""
+"""Properties that SAC and TD3 have in common."""
 
 from __future__ import annotations
 

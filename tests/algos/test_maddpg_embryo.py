@@ -43,14 +43,14 @@ EACH_MODEL = pytest.mark.parametrize("model", MODELS)
 
 
 def done(embryo: MADDPGEmbryo, batch: Batch) -> torch.Tensor:
-    """What critics see of recorded actions: ``[B, M * A]``."""
+    """The recorded actions as critics see them: ``[B, M * A]``."""
     recorded = embryo._actions.done(torch.from_numpy(batch.fields["action"]))
     alive = torch.from_numpy(batch.observation["alive"]).T[..., None]
     return (recorded * alive).transpose(0, 1).flatten(1)
 
 
 def naive_aims(embryo: MADDPGEmbryo, target: TeamDeterministic, batch: Batch) -> Floats:
-    """What values should be, ``[M, B]`` or ``[1, B]``: sample by sample, as the paper writes it."""
+    """The right values, ``[M, B]`` or ``[1, B]``: sample by sample, as the paper writes it."""
     after, scale = batch.next_observation, embryo.settings.reward_scale
     aims = np.zeros((1 if target.has_team_critic else 3, len(after)), np.float32)
     for b in range(len(after)):
@@ -116,7 +116,7 @@ def test_the_critics_gradient_is_the_naive_one(spaces: Spaces, model: dict[str, 
 @BOTH
 @EACH_MODEL
 def test_each_loss_moves_its_own_networks_alone(spaces: Spaces, model: dict[str, Any]) -> None:
-    """What changes one loss changes nothing in the gradient of the other's networks."""
+    """A change of one loss changes nothing in the gradient of the other's networks."""
     batch = make_batch(spaces)
     moved = {}
     for name, settings in (

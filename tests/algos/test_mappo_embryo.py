@@ -65,7 +65,7 @@ def living(fragment: Fragment) -> npt.NDArray[np.bool_]:
 
 
 def by_log_prob(fragments: list[Fragment], columns: list[Floats]) -> dict[float, float]:
-    """What a column has of each sample, by the sample's log-probability, which no other has."""
+    """A column's value of each sample, by the sample's log-probability, which no other has."""
     return {
         key: number
         for fragment, column in zip(fragments, columns, strict=True)

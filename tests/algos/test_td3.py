@@ -66,7 +66,7 @@ def test_the_settings_of_ddpg_are_ddpg() -> None:
 
 
 def deviations(agent: TD3Agent, num_envs: int) -> list[float]:
-    """Of what is done beside what the policy says, in each environment."""
+    """Standard deviation of the exploration noise in each environment."""
     observation = np.zeros((num_envs, 5), np.float32)
     into = {"action": np.empty((num_envs, 2), np.float32)}
     middle = (agent.act_greedily(observation) - [0.0, 0.5]) / [2.0, 0.5]

@@ -31,7 +31,7 @@ def acted_otherwise(draw: st.DrawFn) -> dict[str, Array]:
 
 
 def compute(vtrace: VTrace, trajectory: dict[str, Array]) -> tuple[Array, Array]:
-    """What is computed in numpy, after a look at what torch computes."""
+    """The result in numpy, once it is equal to the result in torch."""
     arrays = {name: array for name, array in trajectory.items() if name != "truncated"}
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     for name in ("terminated", "mask"):

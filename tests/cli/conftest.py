@@ -33,7 +33,7 @@ JOB = 5
 LEARNER, ACTOR = 0, 1
 SEED = 11
 CARTPOLE = Spaces(gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(2))
-"""Of a model whose parameters are published where nobody acts by them."""
+"""Spaces of a model whose parameters are published without an actor."""
 _numbers = itertools.count()
 
 

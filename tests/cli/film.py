@@ -66,7 +66,7 @@ class Film(VectorEnvironment):
 
 @dataclass
 class Said:
-    """What an agent was told, in that order."""
+    """The calls of an agent, in their order."""
 
     seen: list[npt.NDArray[Any]] = field(default_factory=list)
     finished: list[npt.NDArray[Any]] = field(default_factory=list)

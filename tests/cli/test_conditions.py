@@ -1,4 +1,4 @@
-"""What a machine lacks is said by a run as `tianji doctor` says it, and before anything is started."""
+"""A run names what a machine lacks as `tianji doctor` does, before anything is started."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def found_by_doctor(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """What `tianji doctor` finds on a machine that lacks everything at once, by subject."""
+    """The findings of `tianji doctor` on a machine that lacks everything at once, by subject."""
     place = tmp_path_factory.mktemp("open")
     place.chmod(0o777)
     done = on_machine_without(

@@ -1,4 +1,4 @@
-"""How many cores affinity and the quotas of control groups leave, and what is planned with them."""
+"""The number of cores that affinity and the quotas of control groups leave, and plans for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ V1 = Path("/sys/fs/cgroup/cpu")
 
 
 def tree(place: Path, line: str, files: dict[str, str]) -> tuple[Path, Path]:
-    """What the kernel shows of a process's control groups: a machine has them in one of two versions."""
+    """A process's control groups as the kernel shows them: a machine has them in one of two versions."""
     for name, content in {"proc/self/cgroup": line, **files}.items():
         path = place / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ CALLS = {"eval", "exec", "__import__"}
 
 
 def unsafe(tree: ast.AST) -> list[str]:
-    """What in a module could run or build what somebody else has chosen."""
+    """Expressions of a module that could run or build an object that a stranger has chosen."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):

@@ -57,7 +57,7 @@ PRELOAD: Final = (
     "tianji_cli.runs.sweep.run",
 )
 PR_SET_CHILD_SUBREAPER: Final = 36
-"""Of Linux's prctl.h: orphans among its descendants become its children."""
+"""PR_SET_CHILD_SUBREAPER of Linux's prctl.h: orphans among its descendants become its children."""
 MOST_BYTES: Final = 1 << 16
 TIANJI: Final = Path(sys.executable).with_name("tianji")
 
@@ -66,7 +66,7 @@ Tianji = Callable[..., None]
 
 
 class WarmCommand:
-    """What a test does with a `subprocess.Popen`, of a command that the warm process forked."""
+    """The methods of `subprocess.Popen` that tests use, for a command that the warm process forked."""
 
     def __init__(self, pid: int, commands: WarmCommands) -> None:
         self.pid = pid
@@ -374,7 +374,7 @@ class WarmChildren:
 
 
 class WarmChild:
-    """What a command does with the `Popen` of a child."""
+    """The methods of `Popen` that a command uses, for a child."""
 
     def __init__(self, pid: int, stdin: int | None, stdout: int | None) -> None:
         self.pid = pid

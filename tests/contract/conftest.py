@@ -80,7 +80,7 @@ class Inside:
             pytest.fail(f"{ENDED} with status {self._process.returncode}:\n{self.output()}", pytrace=False)
 
     def output(self) -> str:
-        """What was printed inside."""
+        """The output inside the block."""
         self._output.seek(0)
         return self._output.read().decode(errors="replace")
 

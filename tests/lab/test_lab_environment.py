@@ -1,4 +1,4 @@
-"""What heads a measurement, and when it is called worth little."""
+"""The heading of a measurement, and when it is called worth little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `mpi` does beyond the contract, in MPI jobs of their own: how they begin, end and are ended."""
+"""`mpi` beyond the contract, in MPI jobs of their own: how they begin, end and are ended."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_job_ends_with_messages_and_values_that_nobody_ever_takes(tmp_path: Pa
 
 
 def test_a_receiver_that_closes_first_has_confirmed_what_it_claimed(tmp_path: Path) -> None:
-    """What it threw away is unconfirmed, though MPI has delivered it."""
+    """A message that the receiver threw away is unconfirmed, though MPI has delivered it."""
     done = run_job(
         tmp_path,
         2,

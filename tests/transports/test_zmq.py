@@ -30,7 +30,7 @@ def context() -> Iterator["zmq.Context[zmq.Socket[bytes]]"]:
 
 
 def member(endpoint: ZmqTransport) -> dict[str, bytes]:
-    """What opens an endpoint on loopback."""
+    """A function that opens an endpoint on loopback."""
     return {"plain_username": MEMBER, "plain_password": password(endpoint.wiring, endpoint.address).encode()}
 
 

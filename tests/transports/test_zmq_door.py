@@ -1,4 +1,4 @@
-"""What strangers hold of a process that listens with ZMQ, and that members get in whatever they do."""
+"""Descriptors that strangers take of a process that listens with ZMQ; members get in all the same."""
 
 import contextlib
 import os
@@ -99,7 +99,7 @@ def test_five_thousand_idle_strangers_leave_descriptors_for_members_and_files(ke
 
 @pytest.mark.usefixtures("few_descriptors")
 def test_a_door_shuts_though_strangers_crowd_another_one_of_the_process() -> None:
-    """What they hold there are descriptors that a checkpoint lacks here."""
+    """Descriptors that they hold there are missing for a checkpoint here."""
     with contextlib.ExitStack() as stack:
         servers = [ControlServer(JobKey.new()) for _ in range(3)]
         for server in servers:

@@ -30,7 +30,7 @@ MOST = 2**64 - 1
 
 
 def port(endpoint: ZmqTransport, index: int = 0) -> int:
-    """Of the endpoint's ROUTER, or of a slot that it writes."""
+    """Port of the endpoint's ROUTER, or of a slot that it writes."""
     return int(endpoint.address.rpartition(":")[2].split(",")[index])
 
 
@@ -237,7 +237,7 @@ def test_nobody_but_its_receiver_gives_a_sender_credit(connect: Connect, receive
 
 
 class AnyPassword(Password):
-    """What an impostor takes for right."""
+    """The password of an impostor, which takes any answer for right."""
 
     def opens(self, _mechanism: bytes, _credentials: Sequence[bytes]) -> bool:
         return True

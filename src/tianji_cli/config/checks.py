@@ -313,7 +313,7 @@ def _check_rollouts(tree: Tree, training: str, distribution: Distribution) -> No
         what = f"{training!r} learns from rollouts, whose buffer takes turns with the learner"
         what = f"a process of its own is not supported: {what}"
         tree.problem("distribution.buffer.colocate", what, "true is")
-    what = f"{training!r} uses every rollout as often, whoever is ahead"
+    what = f"{training!r} uses every rollout equally often"
     if distribution.balance == "free":
         tree.problem("distribution.balance", what, '"held" would be right')
     if distribution.balance_tolerance is not None:
@@ -369,7 +369,7 @@ def _check_replay(
         tree.conflict(["distribution.buffer.colocate", "distribution.transport"], what, remedy)
     _check_shares(tree, settings, distribution)
     if distribution.balance == "free" and distribution.balance_tolerance is not None:
-        what = 'nobody is held back with balance = "free"'
+        what = 'balance = "free" holds no role back'
         keys = ["distribution.balance_tolerance", "distribution.balance"]
         tree.conflict(keys, what, 'balance = "held" would be right')
     _check_cores(tree, buffer)
@@ -510,7 +510,7 @@ def _check_no_priorities(tree: Tree, buffer: Buffer, *, computes: bool, may_have
             keys = [f"distribution.buffer.{key}", "distribution.buffer.sampler"]
             tree.conflict(keys, f"{key} does nothing: {why}", right)
     if computes:
-        what = f"actors would compute priorities that nobody uses: {why}"
+        what = f"actors would compute priorities that no role uses: {why}"
         tree.conflict(["agent.priorities", "distribution.buffer.sampler"], what, right)
 
 

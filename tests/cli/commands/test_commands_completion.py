@@ -1,4 +1,4 @@
-"""What shells complete: asked as they ask, and in the shells themselves where they are installed."""
+"""Completion, asked as shells ask, and in the shells themselves where they are installed."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def snapshot(second: int, host: str | None = None, **changes: Any) -> Snapshot:
 
 
 def summary(second: int, **changes: Any) -> Summary:
-    """Of a run that was over at this second."""
+    """The summary of a run that was over at this second."""
     return build_summary(**({"updates": 350 * second} | changes))
 
 
@@ -54,7 +54,7 @@ class Session:
         self.telemetry.close(of, plots=False)
 
     def die(self) -> None:
-        """What the kernel does for a process that is killed."""
+        """Close its file, as the kernel does for a process that is killed."""
         self.telemetry._metrics.close()
 
 

@@ -1,4 +1,4 @@
-"""What a user sees of a config that cannot be run: all of it at once, and nothing heavy behind it."""
+"""A config that cannot be run: the user sees all mistakes at once, and nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IMPORT = re.compile(r"^import time: +\d+ \| +\d+ \| +(\S+)$", re.MULTILINE)
 
 
 class Outcome:
-    """How a command ended, what it printed, and what it imported."""
+    """A command's exit status, output and imports."""
 
     def __init__(self, arguments: list[str], cwd: Path) -> None:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What is too much of anything is a problem of the config, with its place and its reason, at once."""
+"""A number that is too large is a problem of the config, with its place and its reason, at once."""
 
 from __future__ import annotations
 

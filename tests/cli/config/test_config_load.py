@@ -1,4 +1,4 @@
-"""What a config says, who said it, and everything that is wrong with it, said at once."""
+"""Loading a config: its values, where each comes from, and all of its mistakes at once."""
 
 from __future__ import annotations
 
@@ -419,7 +419,7 @@ def test_the_working_directory_stays_as_it_was(good: Path) -> None:
 # -- what a config leaves to the machine ------------------------------------------------------------------
 
 ROLLOUT = ("training.rollout_steps=8192", "distribution.actor.send_size=32", "environment.num_envs=32")
-"""Of eight fragments."""
+"""Settings with a rollout of eight fragments."""
 
 
 @pytest.mark.parametrize(

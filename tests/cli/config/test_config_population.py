@@ -1,4 +1,4 @@
-"""What members of a population differ in: drawn from the ranges, perturbed within them, and no other key."""
+"""Hyperparameters of a population's members: drawn and perturbed within their ranges, and no other key."""
 
 from pathlib import Path
 from typing import Any

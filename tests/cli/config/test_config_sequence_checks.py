@@ -1,4 +1,4 @@
-"""What an update rule that learns from episodes needs of the other settings, and what is refused."""
+"""Settings for an update rule that learns from episodes, and those that are refused."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_settings_that_episodes_cannot_work_with_are_refused(
 
 @pytest.mark.parametrize("length", [1, 7, 25])
 def test_within_the_least_tolerance_one_side_may_always_go_on(length: int) -> None:
-    """Whatever batches really have, from one step a sequence to all that there may be."""
+    """Sequences of one step, of all steps that there may be, and between."""
     fragment, batch, rho = 128, 32 * 25, 4.0
     balance = RateLimiter(rho, 0, math.ceil(least_tolerance(fragment, batch, rho)))
     for _ in range(1000):

@@ -1,4 +1,4 @@
-"""What R2D2, which learns from unrolls, needs of the other settings, and what is refused."""
+"""Settings for R2D2, which learns from unrolls, and those that are refused."""
 
 from __future__ import annotations
 

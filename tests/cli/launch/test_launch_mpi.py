@@ -1,4 +1,4 @@
-"""What a command hands on to the ranks that it has mpiexec start."""
+"""A command hands its options and environment on to the ranks that mpiexec starts."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ class Run:
 
     @property
     def log(self) -> str:
-        """What the root has said, if it has said anything."""
+        """The root's log; empty if it has none."""
         file = self.path / "logs/root-0.log"
         return file.read_text() if file.exists() else ""
 

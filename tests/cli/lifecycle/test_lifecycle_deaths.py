@@ -365,11 +365,11 @@ class Starts(gymnasium.Wrapper):
         simulator.stdout.readline()  # It hears no SIGTERM now.
         subprocess.run(["sh", "-c", 'setsid sleep 1000 & echo $0 $! >> "$PIDS"', str(os.getpid())])
 """
-"""What an environment starts, and does not end."""
+"""A program that an environment starts and does not end."""
 
 
 class Simulators:
-    """What the environments of a test have started."""
+    """The programs that the environments of a test have started."""
 
     def __init__(self, workplace: Any) -> None:
         self._notes = workplace.place / "pids"
@@ -377,7 +377,7 @@ class Simulators:
         workplace.environment["PIDS"] = str(self._notes)
 
     def of(self, worker: int | None = None) -> set[int]:
-        """Those that one process has started, or all."""
+        """The programs that one process has started, or all."""
         lines = self._notes.read_text().splitlines() if self._notes.exists() else []
         pairs = (map(int, line.split()) for line in lines)
         return {pid for by, pid in pairs if worker in (None, by)}

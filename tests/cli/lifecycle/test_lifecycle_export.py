@@ -35,7 +35,7 @@ def modules_of_a_test_are_not_the_next_one_s(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Exported:
-    """What `tianji export --check` wrote and said of it."""
+    """The file that `tianji export --check` wrote, and its report."""
 
     def __init__(self, workplace: Any, run: Path, *options: str) -> None:
         self.path = workplace.place / "policy.onnx"
@@ -58,7 +58,7 @@ class Exported:
 
 
 def noise_of(policy: str, shape: tuple[int, ...], seed: int = 0) -> Any:
-    """What an agent with this seed draws first."""
+    """The first draws of an agent with this seed."""
     rng = np.random.default_rng(seed)
     return rng.random(shape, np.float32) if policy == "uniform" else rng.standard_normal(shape, np.float32)
 

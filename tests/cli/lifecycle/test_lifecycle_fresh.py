@@ -35,7 +35,7 @@ if any("fresh_worker" in word for word in sys.orig_argv):
 
 @pytest.fixture
 def origins(workplace: Any) -> Callable[[], dict[int, str]]:
-    """By process that has built environments: which module it was started as."""
+    """The module that each process with environments was started as."""
     workplace.module(ORIGINS)
     file: Path = workplace.place / "origins"
     workplace.environment["ORIGINS"] = str(file)

@@ -46,7 +46,7 @@ def entries(run: Any) -> list[dict[str, Any]]:
 
 
 def member(run: Any, group: int) -> dict[str, Any]:
-    """What the last checkpoint of a member says of it."""
+    """A member's entry in its last checkpoint."""
     place = run.path / "checkpoints" / (f"group-{group}" if group else "")
     found: dict[str, Any] = json.loads((place / "last/state.json").read_text())["member"]
     return found

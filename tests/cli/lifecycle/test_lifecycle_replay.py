@@ -91,7 +91,7 @@ def test_a_killed_actor_is_replaced_and_the_balance_is_held(workplace: Any) -> N
 
 
 def _actors(run: Any) -> list[tuple[int, str]]:
-    """How often each was restarted, and its state; rows in which nothing of it changed leave it out."""
+    """Restarts and state of each role; a row without a change of it leaves it out."""
     roles = next(row["roles"] for row in reversed(run.rows) if row["roles"])
     return [(role["restarts"], role["state"]) for role in roles if role["role"] == "actor"]
 

@@ -1,4 +1,4 @@
-"""What --resume refuses, and what a full disk does."""
+"""Runs that --resume refuses, and a full disk."""
 
 import json
 import os

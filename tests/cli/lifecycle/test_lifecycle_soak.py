@@ -17,7 +17,7 @@ MINUTES = 3.0
 ACTORS = 6
 
 CROWD_MINUTES = float(os.environ.get("TIANJI_SOAK_MINUTES", "10"))
-"""Of 64 actors in two groups; ``TIANJI_SOAK_MINUTES=1`` is for trying it."""
+"""Minutes of the run with many actors; ``TIANJI_SOAK_MINUTES=1`` is for trying it."""
 CROWD = 64
 GROUPS = 2
 KILL_EVERY_S = 10.0
@@ -62,7 +62,7 @@ def test_minutes_of_random_kills_leave_memory_flat_and_the_books_exact(
 
 
 class Watched:
-    """What root and learners hold, and what the job has in shared memory, as time goes by."""
+    """Memory of root and learners, and the job's shared memory, as time goes by."""
 
     def __init__(self, command: Any) -> None:
         learners = sorted(command.pids("buffer and learner"))
@@ -88,7 +88,7 @@ class Watched:
         )
 
     def growth(self, of: list[Any]) -> list[float]:
-        """From the second quarter, when all is warm, to the last: medians, as single moments differ."""
+        """Growth from the second quarter, when all is warm, to the last, by medians."""
         quarter = len(of) // 4
         rows = [row if isinstance(row, list) else [row] for row in of]
         early, late = (zip(*part, strict=True) for part in (rows[quarter : 2 * quarter], rows[-quarter:]))

@@ -94,7 +94,7 @@ class Swept:
 
     @property
     def ends(self) -> Counter[int]:
-        """How often each trial has ended, by its number."""
+        """The number of times that each trial has ended, by its number."""
         return Counter(
             one["trial_id"] for one in self.journal if one["op_code"] == 6 and one["state"] in {1, 2, 3}
         )

@@ -33,7 +33,7 @@ def teams(workplace: Any) -> None:
 
 
 def figures(workplace: Any, run: Any, *options: str) -> dict[str, Any]:
-    """What `tianji eval` says of a run."""
+    """The result of `tianji eval` on a run."""
     command = workplace.command("eval", str(run.path), "--seed", "5", "--json", "-", *options)
     command.wait(0)
     document: dict[str, Any] = json.loads(command.stdout)

@@ -58,7 +58,7 @@ READS = {
     "compare": ("compare", "RUN", "--out", "WHERE/figures"),
     "another training": ("train", "run.toml", "--init-from", "RUN", "--out", "WHERE/runs", "--quiet"),
 }
-"""What takes a run and writes elsewhere."""
+"""Commands that take a run and write elsewhere."""
 
 
 SWITCHED = """
@@ -101,7 +101,7 @@ def run(finished: Path, workplace: Workplace) -> Path:
 
 
 def contents(run: Path) -> dict[str, Any]:
-    """What is in a run, but for logs, which say what happened, and for what lives as long as a command."""
+    """Contents of a run, without logs and files that live as long as a command."""
     found: dict[str, Any] = {}
     for path in run.rglob("*"):
         name = str(path.relative_to(run))

@@ -85,7 +85,7 @@ def by_source(headers: list[Any]) -> dict[tuple[int, ...], list[int]]:
 
 
 def check_recording(headers: list[Any], summary: dict[str, Any]) -> None:
-    """What was pushed was recorded: all that the buffers received, each once and in order."""
+    """Every fragment that the buffers received was recorded once, and in order."""
     for sequence in by_source(headers).values():
         assert sequence == list(range(len(sequence)))
     samples = sum(int(header["samples"]) for header in headers)

@@ -63,7 +63,7 @@ class Terminal:
 
     @property
     def screen(self) -> str:
-        """What it has written."""
+        """The output so far."""
         return self._written.decode(errors="ignore")
 
     @property

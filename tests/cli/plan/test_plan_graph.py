@@ -1,4 +1,4 @@
-"""What is connected to whom, as data: by roles, and then by ranks."""
+"""Edges of a plan, as data: between roles, and then between ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the root says of workers that are not there yet."""
+"""Announcements of workers that are not there yet."""
 
 import pytest
 from cli.root.stub_job import stub_job

@@ -1,4 +1,4 @@
-"""What holds a job back, from its roles' reports: lately and over all, and only once enough is known."""
+"""The bottleneck of a job, from its roles' reports: lately and over all, once enough is known."""
 
 from __future__ import annotations
 

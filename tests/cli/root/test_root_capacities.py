@@ -1,4 +1,4 @@
-"""What a running job did becomes the capacities of the model, and these a name."""
+"""The work of a running job becomes the capacities of the model, and these a bottleneck."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What a learner reports of its replay reaches the snapshots and the summary."""
+"""A learner's report of its replay reaches the snapshots and the summary."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def overview(training: BaseModel, *, colocate: bool) -> Overview:
 def seen(
     training: BaseModel, learner: dict[str, Any], buffer: dict[str, Any], *, colocate: bool = True
 ) -> tuple[Snapshot, Summary]:
-    """What becomes of the reports of a learner and a buffer."""
+    """The snapshot that the reports of a learner and a buffer make."""
     view = overview(training, colocate=colocate)
     reported = {"buffer": BufferReport(**buffer), "learner": replace(BASE, **learner)}
     for process in view._plan.trainers[: 1 if colocate else 2]:

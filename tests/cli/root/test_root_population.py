@@ -95,7 +95,7 @@ def known(embryo: Embryo) -> tuple[dict[str, list[Any]], dict[str, Any], list[fl
 
 
 class Played:
-    """What a member has played."""
+    """The episodes of a member."""
 
     def __init__(self, mean: float | None) -> None:
         self.own_mean = mean

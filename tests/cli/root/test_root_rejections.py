@@ -1,4 +1,4 @@
-"""What an endpoint or a buffer rejects reaches the root's account of the run."""
+"""Messages that an endpoint or a buffer rejects reach the root's account of the run."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -11,7 +11,7 @@ from tianji_cli.wire.reports import LearnerReport
 
 
 class Said:
-    """What two learners have said, and how long they have trained."""
+    """Reports of two learners, and their seconds of training."""
 
     def __init__(self, *env_steps: int) -> None:
         self.env_steps = env_steps

@@ -1,4 +1,4 @@
-"""What learners and buffers of several groups report becomes what the job has done."""
+"""Reports of learners and buffers of several groups add up to the totals of the job."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How the end of a tracker's process is told."""
+"""Messages about the end of a tracker's process."""
 
 from __future__ import annotations
 

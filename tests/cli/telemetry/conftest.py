@@ -72,7 +72,7 @@ def placed(values: dict[str, Any]) -> dict[str, Any]:
 
 
 BOTTLENECK = Bottleneck("sample-bound", "the learner waits for samples; more actors would help")
-"""What held a run back, once that is known."""
+"""A run's bottleneck, once that is known."""
 
 WITH_REPLAY: dict[str, Any] = {
     "age": Spread(13_000.0, 12_000, 40_100, 49_900),
@@ -81,7 +81,7 @@ WITH_REPLAY: dict[str, Any] = {
     "staleness_p": 64 / 50_048,
     "stale_priorities": 12,
 }
-"""What a run with a replay knows beside the rest."""
+"""Further values of a run with a replay."""
 
 
 OF_GROUPS: dict[str, Any] = {
@@ -92,7 +92,7 @@ OF_GROUPS: dict[str, Any] = {
     ),
     "extra": {"recorder-5": {"fragments": 30, "files": ["a.npz"]}},
 }
-"""What a run of two groups with a role of the user's own knows beside the rest."""
+"""Further values of a run of two groups with a role of the user's own."""
 
 
 def build_summary(**changes: Any) -> Summary:

@@ -1,4 +1,4 @@
-"""How long episodes are is shown wherever their returns are."""
+"""Lengths of episodes are shown wherever their returns are."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What is noted of the machine and the versions of a run's sessions."""
+"""Records of the machine and of the versions of a run's sessions."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a run has written is read back as it was, while it is written, and whatever has happened to it."""
+"""Metrics are read back as they were written, while a run writes them and after damage."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What `latency`, `bandwidth` and `weights` claim: every message is counted once, in order, and checked."""
+"""Claims of `latency`, `bandwidth` and `weights`: each message is counted once, in order, and checked."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_whoever_gets_a_damaged_message_says_which_it_is(
 
 @pytest.mark.parametrize("experiment", WARM_UPS)
 def test_a_thorough_run_looks_at_every_byte(workers: BenchWorkers, experiment: str) -> None:
-    """Of what the leading process receives, or publishes."""
+    """Every byte of a message that the leading process receives, or of a value that the other publishes."""
     damaging = "lab.bench.damaging:FlipsBetween"
     trial = trial_of(experiment, "shm" if experiment == "weights" else damaging)
     lead = damaging if experiment == "weights" else "shm"

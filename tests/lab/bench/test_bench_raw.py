@@ -45,7 +45,7 @@ def raw(engine: str, nbytes: int = SIZES[1], store: str = "copy") -> Trial:
 
 
 def left(trial: Trial) -> list[Path]:
-    """What a trial has in shared memory."""
+    """A trial's shared memory."""
     return list(SHM.glob(f"{job_stem(trial.job)}*"))
 
 

@@ -24,7 +24,7 @@ LEARNER = LearnerReport(
 
 
 def lane(role: str, *spans: tuple[float, float, str]) -> Lane:
-    """What a role did within ten seconds: from when, for how long, at what; outer spans come first."""
+    """Spans of a role within ten seconds: start, duration, kind; outer spans come first."""
     rows = [(began, began + seconds, 0, WHAT.index(what)) for began, seconds, what in spans]
     return Lane(role, PROCESS, np.array(rows, SPAN), 10.0)
 

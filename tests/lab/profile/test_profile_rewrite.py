@@ -49,7 +49,7 @@ actor = { num = 1, send_size = 16 }   # in one line
 
 
 def differing(before: Path, after: Path) -> dict[str, Any]:
-    """What is said otherwise or anew; nothing may be missing."""
+    """Values that differ or are new; no key may be missing."""
     old, new = (leaves(tomllib.loads(path.read_text())) for path in (before, after))
     assert old.keys() <= new.keys()
     return {key: value for key, value in new.items() if key not in old or old[key] != value}

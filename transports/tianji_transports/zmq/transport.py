@@ -281,7 +281,7 @@ class ZmqTransport(CreditEndpoint[ZmqOutlet, ZmqInlet, ZmqSlotView, Life]):
         index = header.stream
         publisher = self._sockets.publishers.get(index)
         if publisher is None or header.rank not in self.wiring.slots[index].readers:
-            return "nobody of that rank reads anything there"
+            return "no process of that rank reads anything there"
         value, now = self._values.get(index), time.monotonic()
         if value is None or self._versions[self.wiring.slots[index].name] < header.number:
             return None

@@ -1,4 +1,4 @@
-"""What a run came to, and at which points, read from its files."""
+"""A run's final and intermediate values for a sweep, read from its files."""
 
 import json
 from pathlib import Path
