@@ -1,19 +1,26 @@
 """Refuses settings that are right one by one and can never work together.
 
+A rule is a generator: its parameters name the sections that it compares, and it yields the conflicts between
+them. ``check_together`` runs it if all sections without a default are valid, so that a wrong section hides no
+problem of the others. Keys of one section that exclude each other are refused by its model's validators.
+
 An on-policy learner gathers whole fragments of T x N env steps until a rollout is full. So it would wait in
 vain for a rollout that is no whole number of fragments, or for one whose share no actor can deliver. The
-checks also refuse settings of the buffer and of the rate limiter that would have no effect.
+rules also refuse settings of the buffer and of the rate limiter that would have no effect.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from typing import Any, Final
 
 from tianji_algos import registry as algorithms
+from tianji_cli.config import population
 from tianji_cli.config.schema import (
+    KINDS,
     MAX_PROCESSES,
     MOST_IN_SEQUENCE,
     MOST_STEPS,
@@ -26,14 +33,14 @@ from tianji_cli.config.schema import (
     OfReplay,
     OnPolicySettings,
     ReplayLearnerSettings,
-    Stop,
+    UserRoleSection,
     batch_steps_of,
     least_tolerance,
     replay_settings_of,
     sequence_steps_of,
     unroll_of,
 )
-from tianji_cli.config.source import Tree, path_part
+from tianji_cli.config.source import Conflict, Tree, path_part
 from tianji_cli.errors import UsageError
 from tianji_cli.limits import NOT_PINNED, can_pin, usable_cores
 from tianji_envs import registry as environments
@@ -55,50 +62,28 @@ _IN_FLIGHT: Final = (*_FRAGMENT, "distribution.actor.num", "distribution.actor.w
 _SHARED: Final = (("priority_gamma", "gamma"), ("priority_reward_scale", "reward_scale"))
 """Settings of an agent that computes priorities, and those of the update rule that they stand for."""
 
-
 _FOR_GYMNASIUM: Final = 'leave them out; they are for type = "gym" and gymnasium environments of your own'
 
 
 def check_together(tree: Tree, sections: Mapping[str, Any]) -> None:
-    """Refuse every pair of settings that excludes the other."""
-    agent: Component | None = sections.get("agent")
-    environment: Environment | None = sections.get("environment")
-    training: Component | None = sections.get("training")
-    distribution: Distribution | None = sections.get("distribution")
-    experiment: Experiment | None = sections.get("experiment")
-    groups = 1 if distribution is None else distribution.groups
-    if distribution is not None:
-        _check_hosts(tree, distribution)
-        _check_processes(tree, distribution, experiment, environment)
-    if environment is not None:
-        check_companions(tree, environment, agent)
-    if training is None:
-        return
-    settings = training.settings
-    replay = replay_settings_of(settings)
-    if replay is not None:
-        if not _check_replay_learner(tree, training.type, replay):
-            return
-        if distribution is not None:
-            _check_replay(tree, replay, distribution, agent)
-            if environment is not None:
-                _check_replay_sizes(tree, replay, distribution, environment)
-        if experiment is not None:
-            _check_replay_end(tree, replay, experiment.stop, groups)
-    elif isinstance(settings, OnPolicySettings) and isinstance(settings.rollout_steps, int):
-        if distribution is not None:
-            _check_rollouts(tree, training.type, distribution)
-            _check_fragments(tree, settings.rollout_steps, environment, distribution)
-        if experiment is not None:
-            _check_end(tree, settings.rollout_steps, experiment.stop, groups)
-    else:
-        what = f"the settings of {training.type!r} do not say what it learns from"
-        remedy = (
-            f"give them rollout_steps: int, or what a replay's learner has: {', '.join(_REPLAY_SETTINGS)}"
-        )
-        remedy += "; sequence_steps stands for the last two where it learns from episodes, "
-        remedy += "burn_in and unroll_steps where it learns from steps in a row"
-        tree.problem("training.type", what, remedy)
+    """Note every conflict between the valid sections of a config.
+
+    Besides sections, a rule may ask for ``rollout_steps`` or ``replay``, settings of an update rule that
+    learns from rollouts or from a replay; ``replay`` is there only if its numbers are possible.
+    """
+    known = {name: section for name, section in sections.items() if section is not None}
+    if (training := known.get("training")) is not None:
+        wrong = list(_learns_from_something(training))
+        tree.report(wrong)
+        settings = training.settings
+        if (replay := replay_settings_of(settings)) is not None and not wrong:
+            known["replay"] = replay
+        elif isinstance(settings, OnPolicySettings) and not wrong:
+            known["rollout_steps"] = settings.rollout_steps
+    for rule in RULES:
+        parameters = inspect.signature(rule).parameters
+        if all(name in known or one.default is not one.empty for name, one in parameters.items()):
+            tree.report(rule(**{name: known[name] for name in parameters if name in known}))
 
 
 def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
@@ -129,42 +114,58 @@ def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
     ]
 
 
-def check_companions(tree: Tree, environment: Environment, agent: Component | None) -> None:
-    """Refuse an agent, wrappers and metrics that do not fit the type of environment."""
+def _components_match(
+    agent: Component | None = None, model: Component | None = None, training: Component | None = None
+) -> Iterator[Conflict]:
+    """Built-in agents, models and update rules work with one another.
+
+    A user's own classes can be checked only once they are imported.
+    """
+    named = {"agent": agent, "training": training, "model": model}
+    contract = {
+        section: algorithms.contract(KINDS[section], component.type)
+        for section, component in named.items()
+        if component is not None
+    }
+    if agent and training and contract["agent"] and contract["training"]:
+        right = algorithms.agent_defaults(agent.type).embryo  # It learns from what its own agent records.
+        if training.type != right:
+            what = f"{training.type!r} does not go with agent {agent.type!r}"
+            yield Conflict(["training.type"], what, f"training.type = {right!r} would be right")
+            return
+    for section in ("agent", "training"):
+        other, wanted = named[section], contract.get(section)
+        if model and other and wanted and contract["model"] not in (None, wanted):
+            what = f"{model.type!r} does not go with {section} {other.type!r}"
+            models = " or ".join(map(repr, algorithms.built_in_names("model", wanted)))
+            yield Conflict(["model.type"], what, f"model.type = {models} would be right")
+            return
+
+
+def companions_fit(environment: Environment, agent: Component | None = None) -> Iterator[Conflict]:
+    """The agent, the wrappers and the metrics fit the type of environment."""
     try:
         factory = environments.find(environment.type)
     except EnvironmentFailure:
         return  # Noted as a problem of its own.
     if agent is not None:
-        _check_agent(tree, agent.type, environment, factory.makes_teams)
-    if environment.wrappers:
-        _check_wrappers(tree, environment, taken=factory.takes_wrappers)
+        # A user's own agents and environments show it only when they are built.
+        plays, team = algorithms.plays_in_team(agent.type), factory.makes_teams
+        if team is not None and plays is not None and plays != team:
+            name = environment.id or environment.type
+            yield Conflict(["agent.type"], *wrong_agent(agent.type, name, team=team))
+    if environment.wrappers and not factory.takes_wrappers:
+        what = f"type {environment.type!r} makes no gymnasium environments that could be wrapped"
+        yield Conflict(["environment.wrappers"], what, _FOR_GYMNASIUM)
+    elif environment.wrappers:
+        for index, wrapper in enumerate(environment.wrappers):
+            try:
+                environments.find_wrapper(index, wrapper.type, wrapper.keywords)
+            except EnvironmentFailure as error:
+                yield Conflict([f"environment.wrappers.{path_part(index)}"], str(error))
     if environment.metrics and not factory.takes_metrics:
         what = f"type {environment.type!r} makes no gymnasium environments, whose info metrics are read from"
-        tree.problem("environment.metrics", what, _FOR_GYMNASIUM)
-
-
-def _check_agent(tree: Tree, agent: str, environment: Environment, team: bool | None) -> None:
-    """Refuse a built-in agent that acts for a team where the type of environment has none, or the reverse.
-
-    A user's own agents and environments show it only when they are built.
-    """
-    plays = algorithms.plays_in_team(agent)
-    if team is not None and plays is not None and plays != team:
-        tree.problem("agent.type", *wrong_agent(agent, environment.id or environment.type, team=team))
-
-
-def _check_wrappers(tree: Tree, environment: Environment, *, taken: bool) -> None:
-    """Refuse wrappers that do not exist or do not take their keywords; all of them without ``taken``."""
-    if not taken:
-        what = f"type {environment.type!r} makes no gymnasium environments that could be wrapped"
-        tree.problem("environment.wrappers", what, _FOR_GYMNASIUM)
-        return
-    for index, wrapper in enumerate(environment.wrappers):
-        try:
-            environments.find_wrapper(index, wrapper.type, wrapper.keywords)
-        except EnvironmentFailure as error:
-            tree.problem(("environment", "wrappers", path_part(index)), str(error))
+        yield Conflict(["environment.metrics"], what, _FOR_GYMNASIUM)
 
 
 def wrong_agent(name: str, environment: str, *, team: bool) -> tuple[str, str]:
@@ -183,12 +184,11 @@ def wrong_agent(name: str, environment: str, *, team: bool) -> tuple[str, str]:
     return what, f"{', '.join(most)} or {last} would be right"
 
 
-def _check_fragments(
-    tree: Tree, rollout: int, environment: Environment | None, distribution: Distribution
-) -> None:
-    if environment is None:
-        return
-    actor, learners = distribution.actor, distribution.learner.num
+def _fragments_fill_rollouts(
+    rollout_steps: int, environment: Environment, distribution: Distribution
+) -> Iterator[Conflict]:
+    """A rollout is a whole number of fragments, of which learners and actors in step have equal shares."""
+    rollout, actor, learners = rollout_steps, distribution.actor, distribution.learner.num
     fragment = actor.send_size * environment.num_envs
     size = f"{fragment} (send_size {actor.send_size} x num_envs {environment.num_envs})"
     keys = ["training.rollout_steps", *_FRAGMENT]
@@ -205,49 +205,68 @@ def _check_fragments(
         return
     below = rollout // unit * unit
     right = f"{below} or {below + unit}" if below else str(unit)
-    tree.conflict(keys, what, f"rollout_steps = {right} would be right")
+    yield Conflict(keys, what, f"rollout_steps = {right} would be right")
 
 
-def _check_end(tree: Tree, rollout: int, stop: Stop, groups: int) -> None:
-    first = rollout * groups
-    if stop.env_steps is not None and stop.env_steps <= first:
-        of_each = f" of each of {groups} groups" if groups > 1 else ""
-        what = f"{stop.env_steps} steps end the run with the first rollout of {rollout}{of_each}"
-        keys = ["experiment.stop.env_steps", "training.rollout_steps", "distribution.groups"]
-        tree.conflict(keys, f"{what}, before any update", f"env_steps should be more than {first}")
-
-
-def _check_processes(
-    tree: Tree, distribution: Distribution, experiment: Experiment | None, environment: Environment | None
-) -> None:
-    """Refuse too many processes for a job, and settings that need several where a group has one process."""
-    if not distribution.one_process:
-        roles = tree.values.get("roles", {})
-        groups, of_group = distribution.groups, distribution.learner.num + distribution.actor.num
-        of_group += len(roles) if isinstance(roles, dict) else 0
-        of_group += not distribution.buffer.colocate
-        if groups * of_group > MAX_PROCESSES:
-            many = f"{groups} x {of_group} processes are more than {MAX_PROCESSES:,}"
-            keys = ["distribution.groups", "distribution.actor.num", "distribution.learner.num"]
-            tree.conflict(keys, many, "each is a process that the root is connected to")
+def _run_has_an_update(
+    experiment: Experiment,
+    distribution: Distribution | None = None,
+    rollout_steps: int | None = None,
+    replay: ReplayLearnerSettings | None = None,
+) -> Iterator[Conflict]:
+    """The run goes on after the first rollout, or the warm-up, of all groups."""
+    end, groups = experiment.stop.env_steps, 1 if distribution is None else distribution.groups
+    first = groups * (rollout_steps or (replay.warmup_steps if replay is not None else 0))
+    if end is None or end > first:
         return
-    what = 'transport "inproc" puts all roles of a group in one process'
-    right = 'transport = "shm" would be right'
-    if experiment is not None and experiment.evaluation is not None:
-        examines = f"{what}, and evaluations while training have one of their own"
-        tree.conflict(["experiment.evaluation", "distribution.transport"], examines, right)
-    if environment is not None and environment.on_error == "restart":
-        restarts = f"{what}, and no actor can be started again alone"
-        tree.conflict(["environment.on_error", "distribution.transport"], restarts, right)
-    if distribution.learner.num > 1:
-        learners = f"{what}, and {distribution.learner.num} learners need as many"
-        tree.conflict(["distribution.learner.num", "distribution.transport"], learners, right)
-    if distribution.groups > 1:
-        averages = f"{what}, and averages go between processes"
-        tree.conflict(["distribution.groups", "distribution.transport"], averages, right)
+    if replay is None:
+        of_each = f" of each of {groups} groups" if groups > 1 else ""
+        what = f"with the first rollout of {rollout_steps}{of_each}, before any update"
+        key = "training.rollout_steps"
+    else:
+        what = f"within the {first} of its warm-up" + (f" of {groups} groups" if groups > 1 else "")
+        key = "training.warmup_steps"
+    keys = ["experiment.stop.env_steps", key, "distribution.groups"]
+    yield Conflict(keys, f"{end} steps end the run {what}", f"env_steps should be more than {first}")
 
 
-def _check_hosts(tree: Tree, distribution: Distribution) -> None:
+def _processes_are_few(
+    distribution: Distribution, roles: Mapping[str, UserRoleSection]
+) -> Iterator[Conflict]:
+    """A job has no more processes than the root can be connected to."""
+    groups, of_group = distribution.groups, distribution.learner.num + distribution.actor.num + len(roles)
+    of_group += not distribution.buffer.colocate
+    if not distribution.one_process and groups * of_group > MAX_PROCESSES:
+        many = f"{groups} x {of_group} processes are more than {MAX_PROCESSES:,}"
+        keys = ["distribution.groups", "distribution.actor.num", "distribution.learner.num"]
+        yield Conflict(keys, many, "each is a process that the root is connected to")
+
+
+def _one_process_is_enough(
+    distribution: Distribution, experiment: Experiment | None = None, environment: Environment | None = None
+) -> Iterator[Conflict]:
+    """No setting needs several processes where a group has one."""
+    if not distribution.one_process:
+        return
+    refused = {
+        "experiment.evaluation": experiment is not None
+        and experiment.evaluation is not None
+        and "evaluations while training have one of their own",
+        "environment.on_error": environment is not None
+        and environment.on_error == "restart"
+        and "no actor can be started again alone",
+        "distribution.learner.num": distribution.learner.num > 1
+        and f"{distribution.learner.num} learners need as many",
+        "distribution.groups": distribution.groups > 1 and "averages go between processes",
+    }
+    for key, why in refused.items():
+        if why:
+            what = f'transport "inproc" puts all roles of a group in one process, and {why}'
+            yield Conflict([key, "distribution.transport"], what, 'transport = "shm" would be right')
+
+
+def _engine_reaches_hosts(distribution: Distribution) -> Iterator[Conflict]:
+    """The engine between hosts reaches from one to another, and goes with the one inside a host."""
     if distribution.hosts == 1:
         return
     transport = distribution.transport
@@ -255,14 +274,14 @@ def _check_hosts(tree: Tree, distribution: Distribution) -> None:
     right = 'transport = { local = "shm", remote = "zmq" } would be right'
     if not crosses_hosts(transport.remote):
         what = f"{transport.remote!r} does not reach from one host to another, as zmq, mpi and ucx do"
-        tree.conflict(keys, f"{what}, and distribution.hosts is {distribution.hosts}", right)
+        yield Conflict(keys, f"{what}, and distribution.hosts is {distribution.hosts}", right)
         return
     try:
         edge_capabilities(transport.local, transport.remote, {0: "here", 1: "here", 2: "there"})
     except (MissingExtraError, UnknownTransportError, BrokenEngineError):
         return  # Noted as a problem of its own.
     except TransportError as cause:
-        tree.conflict(keys, str(cause), right)
+        yield Conflict(keys, str(cause), right)
 
 
 def crosses_hosts(engine: str) -> bool:
@@ -303,44 +322,55 @@ def _set_of_replay(buffer: Buffer) -> Iterator[tuple[str, OfReplay]]:
                 yield key, mark
 
 
-def _check_rollouts(tree: Tree, training: str, distribution: Distribution) -> None:
-    """Refuse settings that do nothing, or cannot work, where the learner trains on rollouts."""
-    buffer = distribution.buffer
+def _rollouts_need_no_replay(
+    rollout_steps: int,  # noqa: ARG001 - the learner trains on rollouts
+    training: Component,
+    distribution: Distribution,
+) -> Iterator[Conflict]:
+    """No setting does nothing, or cannot work, where the learner trains on rollouts."""
+    buffer, name = distribution.buffer, training.type
     for key, mark in _set_of_replay(buffer):
-        what = f"is of a replay, and {training!r} learns from rollouts"
-        tree.problem(f"distribution.buffer.{key}", what, mark.remedy)
+        what = f"is of a replay, and {name!r} learns from rollouts"
+        yield Conflict([f"distribution.buffer.{key}"], what, mark.remedy)
     if not buffer.colocate:
-        what = f"{training!r} learns from rollouts, whose buffer takes turns with the learner"
+        what = f"{name!r} learns from rollouts, whose buffer takes turns with the learner"
         what = f"a process of its own is not supported: {what}"
-        tree.problem("distribution.buffer.colocate", what, "true is")
-    what = f"{training!r} uses every rollout equally often"
+        yield Conflict(["distribution.buffer.colocate"], what, "true is")
+    what = f"{name!r} uses every rollout equally often"
     if distribution.balance == "free":
-        tree.problem("distribution.balance", what, '"held" would be right')
+        yield Conflict(["distribution.balance"], what, '"held" would be right')
     if distribution.balance_tolerance is not None:
-        tree.problem("distribution.balance_tolerance", what, "leave it out")
-    _check_cores(tree, buffer)
+        yield Conflict(["distribution.balance_tolerance"], what, "leave it out")
 
 
-def _check_replay_learner(tree: Tree, training: str, settings: ReplayLearnerSettings) -> bool:
-    """Refuse numbers of the update rule that no replay can use; returns whether all are right."""
+def _learns_from_something(training: Component) -> Iterator[Conflict]:
+    """The update rule says what it learns from, and in numbers that a replay can use if it is one."""
+    settings = replay_settings_of(training.settings)
+    if settings is None:
+        if not isinstance(getattr(training.settings, "rollout_steps", None), int):
+            what = f"the settings of {training.type!r} do not say what it learns from"
+            of_replay = ", ".join(_REPLAY_SETTINGS)
+            remedy = f"give them rollout_steps: int, or what a replay's learner has: {of_replay}"
+            remedy += "; sequence_steps stands for the last two where it learns from episodes, "
+            remedy += "burn_in and unroll_steps where it learns from steps in a row"
+            yield Conflict(["training.type"], what, remedy)
+        return
     refused = set[str]()
     for key, most in (("batch_size", None), _steps_key(settings), ("publish_every", None)):
         value = getattr(settings, key)
         if value < 1 or (most is not None and value > most):
             right = "at least 1" if most is None else f"1 to {most}"
-            tree.problem(f"training.{key}", f"{value} is out of range for {training!r}", f"{right} is right")
+            what = f"{value} is out of range for {training.type!r}"
+            yield Conflict([f"training.{key}"], what, f"{right} is right")
             refused.add(key)
     if settings.replay_ratio <= 0:
         what = f"{settings.replay_ratio} uses of each sample are no training"
-        tree.problem("training.replay_ratio", what, "more than 0 is right")
-        refused.add("replay_ratio")
+        yield Conflict(["training.replay_ratio"], what, "more than 0 is right")
     # The steps that would fill an impossible batch are of no use to the user.
     if not refused & {"sequence_steps", "unroll_steps"} and settings.warmup_steps < batch_steps_of(settings):
         what = f"{settings.warmup_steps} env steps do not fill {_batch(settings)}"
         remedy = f"warmup_steps = {batch_steps_of(settings)} would be right"
-        tree.conflict(["training.warmup_steps", *_batch_keys(settings)], what, remedy)
-        refused.add("warmup_steps")
-    return not refused
+        yield Conflict(["training.warmup_steps", *_batch_keys(settings)], what, remedy)
 
 
 def _steps_key(settings: ReplayLearnerSettings) -> tuple[str, int]:
@@ -352,96 +382,82 @@ def _steps_key(settings: ReplayLearnerSettings) -> tuple[str, int]:
     return "n_step", MOST_STEPS
 
 
-def _check_replay(
-    tree: Tree, settings: ReplayLearnerSettings, distribution: Distribution, agent: Component | None
-) -> None:
-    """Refuse settings that exclude one another where the learner draws from a replay."""
+def _replay_needs_no_rounds(
+    replay: ReplayLearnerSettings,  # noqa: ARG001 - the learner draws from a replay
+    distribution: Distribution,
+) -> Iterator[Conflict]:
+    """No setting does nothing, or cannot work, where the learner draws from a replay."""
     buffer = distribution.buffer
     if distribution.mode == "sync":
         what = "a learner that draws from a replay has no rounds to wait for"
-        tree.problem("distribution.mode", what, 'mode = "async" would be right')
+        yield Conflict(["distribution.mode"], what, 'mode = "async" would be right')
     if buffer.rollouts != 1:
         what = "is of rollouts, and the learner draws from a replay"
-        tree.problem("distribution.buffer.rollouts", what, "did you mean capacity, in env steps?")
+        yield Conflict(["distribution.buffer.rollouts"], what, "did you mean capacity, in env steps?")
     if not buffer.colocate and distribution.one_process:
         what = 'transport "inproc" puts buffer and learner in one process'
         remedy = 'colocate = true or transport = "shm" would be right'
-        tree.conflict(["distribution.buffer.colocate", "distribution.transport"], what, remedy)
-    _check_shares(tree, settings, distribution)
+        yield Conflict(["distribution.buffer.colocate", "distribution.transport"], what, remedy)
     if distribution.balance == "free" and distribution.balance_tolerance is not None:
         what = 'balance = "free" holds no role back'
         keys = ["distribution.balance_tolerance", "distribution.balance"]
-        tree.conflict(keys, what, 'balance = "held" would be right')
-    _check_cores(tree, buffer)
-    computes = agent is not None and getattr(agent.settings, "priorities", False) is True
-    if sequence_steps_of(settings) is not None and buffer.sampler != "uniform":
-        right = 'sampler = "uniform" would be right'
-        tree.problem("distribution.buffer.sampler", "episodes are drawn uniformly", right)
-    if unroll_of(settings) is not None and buffer.sampler == "fresh":
-        what = "an unroll is complete long after its first step came"
-        right = 'sampler = "uniform" or "prioritised" would be right'
-        tree.problem("distribution.buffer.sampler", what, right)
-    if unroll_of(settings) is not None and computes:
-        what = "priorities of steps are none of unrolls, which get theirs from the learner"
-        tree.problem("agent.priorities", what, "leave it out")
-    elif not buffer.has_priorities:
-        may_have = sequence_steps_of(settings) is None
-        _check_no_priorities(tree, buffer, computes=computes, may_have=may_have)
-    elif agent is not None and computes:
-        _check_agent_priorities(tree, settings, agent)
+        yield Conflict(keys, what, 'balance = "held" would be right')
 
 
-def _check_shares(tree: Tree, settings: ReplayLearnerSettings, distribution: Distribution) -> None:
-    """Refuse batches that several learners cannot share."""
-    learners, batch = distribution.learner.num, settings.batch_size
+def _learners_share_batches(replay: ReplayLearnerSettings, distribution: Distribution) -> Iterator[Conflict]:
+    """Several learners can share the batches of a replay."""
+    learners, batch = distribution.learner.num, replay.batch_size
     if learners == 1:
         return
     if not distribution.buffer.colocate:
         what = f"one of {learners} learners deals out the batches, and has the replay beside it"
         keys = ["distribution.buffer.colocate", "distribution.learner.num"]
-        tree.conflict(keys, what, "colocate = true or distribution.learner.num = 1 would be right")
+        yield Conflict(keys, what, "colocate = true or distribution.learner.num = 1 would be right")
     if batch % learners:
         below = batch // learners * learners
         right = f"{below} or {below + learners}" if below else str(learners)
         what = f"{learners} learners cannot share {batch} samples evenly"
         keys = ["training.batch_size", "distribution.learner.num"]
-        tree.conflict(keys, what, f"batch_size = {right} would be right")
+        yield Conflict(keys, what, f"batch_size = {right} would be right")
 
 
-def _check_replay_sizes(
-    tree: Tree, settings: ReplayLearnerSettings, distribution: Distribution, environment: Environment
-) -> None:
-    """Refuse a replay that is too small, and a tolerance that cannot be kept."""
+def _replay_holds_samples(
+    replay: ReplayLearnerSettings, distribution: Distribution, environment: Environment
+) -> Iterator[Conflict]:
+    """The replay is large enough, and its tolerance can be kept."""
     actor, capacity = distribution.actor, distribution.buffer.capacity
     fragment = actor.send_size * environment.num_envs
     in_flight = actor.num * actor.window * fragment
-    under_way = steps_under_way(settings, distribution, environment)
-    _check_unrolls(tree, settings, actor.send_size)
+    under_way = steps_under_way(replay, distribution, environment)
     needs: tuple[tuple[int, str, tuple[str, ...]], ...] = (
-        (batch_steps_of(settings), _batch(settings), _batch_keys(settings)),
-        (settings.warmup_steps, f"the {settings.warmup_steps} of the warm-up", ("training.warmup_steps",)),
+        (batch_steps_of(replay), _batch(replay), _batch_keys(replay)),
+        (replay.warmup_steps, f"the {replay.warmup_steps} of the warm-up", ("training.warmup_steps",)),
         (in_flight, f"the {in_flight} that the actors may have in flight", _IN_FLIGHT),
         (
             under_way,
             f"the {under_way} that samples under way may lie in",
-            (*_batch_keys(settings)[1:], *_IN_FLIGHT),
+            (*_batch_keys(replay)[1:], *_IN_FLIGHT),
         ),
     )
     most, what, keys = max(needs, key=lambda need: need[0])
     if capacity < most:
         keys = ("distribution.buffer.capacity", *keys)
-        tree.conflict(keys, f"{capacity} env steps are less than {what}", f"capacity = {most} would be right")
+        yield Conflict(
+            keys, f"{capacity} env steps are less than {what}", f"capacity = {most} would be right"
+        )
     tolerance = distribution.balance_tolerance
-    least = math.ceil(least_tolerance(fragment, batch_steps_of(settings), settings.replay_ratio))
+    least = math.ceil(least_tolerance(fragment, batch_steps_of(replay), replay.replay_ratio))
     if distribution.balance == "held" and tolerance is not None and tolerance < least:
         what = f"within {tolerance} env steps neither a fragment could be received nor a batch be drawn"
-        keys = ("distribution.balance_tolerance", *_FRAGMENT, *_batch_keys(settings))
-        tree.conflict(keys, what, f"balance_tolerance = {least} would be right")
+        keys = ("distribution.balance_tolerance", *_FRAGMENT, *_batch_keys(replay))
+        yield Conflict(keys, what, f"balance_tolerance = {least} would be right")
 
 
-def _check_unrolls(tree: Tree, settings: ReplayLearnerSettings, send_size: int) -> None:
-    """Refuse unrolls that are no whole number of fragments: an unroll begins with a fragment."""
-    unroll = unroll_of(settings)
+def _unrolls_are_whole_fragments(
+    replay: ReplayLearnerSettings, distribution: Distribution
+) -> Iterator[Conflict]:
+    """An unroll begins with a fragment, so it is a whole number of them."""
+    unroll, send_size = unroll_of(replay), distribution.actor.send_size
     if unroll is None:
         return
     for key, steps, least in (("burn_in", unroll.burn_in, 0), ("unroll_steps", unroll.learnt, send_size)):
@@ -451,7 +467,7 @@ def _check_unrolls(tree: Tree, settings: ReplayLearnerSettings, send_size: int) 
             keys = [f"training.{key}", "distribution.actor.send_size"]
             shared = math.gcd(unroll.burn_in, unroll.learnt)
             right = f"{key} = {below} or {below + send_size}, or send_size = {shared}"
-            tree.conflict(keys, what, f"{right} would be right")
+            yield Conflict(keys, what, f"{right} would be right")
 
 
 def _batch(settings: ReplayLearnerSettings) -> str:
@@ -485,41 +501,73 @@ def steps_under_way(
     return fragments * actor.send_size * environment.num_envs
 
 
-def _check_replay_end(tree: Tree, settings: ReplayLearnerSettings, stop: Stop, groups: int) -> None:
-    """Refuse a run that would end before its first update."""
-    warmup = settings.warmup_steps * groups
-    if stop.env_steps is not None and stop.env_steps <= warmup:
-        of_each = f" of {groups} groups" if groups > 1 else ""
-        what = f"{stop.env_steps} steps end the run within the {warmup} of its warm-up{of_each}"
-        keys = ["experiment.stop.env_steps", "training.warmup_steps", "distribution.groups"]
-        tree.conflict(keys, what, f"env_steps should be more than {warmup}")
-
-
-def _check_cores(tree: Tree, buffer: Buffer) -> None:
+def _buffer_has_cores(distribution: Distribution) -> Iterator[Conflict]:
+    """A buffer has cores of its own only in a process of its own."""
+    buffer = distribution.buffer
     if buffer.colocate and buffer.cores != Buffer().cores:
         what = "a buffer that takes turns with the learner has no cores of its own"
         keys = ["distribution.buffer.cores", "distribution.buffer.colocate"]
-        tree.conflict(keys, what, f"cores = {Buffer().cores} would be right")
+        yield Conflict(keys, what, f"cores = {Buffer().cores} would be right")
 
 
-def _check_no_priorities(tree: Tree, buffer: Buffer, *, computes: bool, may_have: bool) -> None:
-    why = f"sampler {buffer.sampler!r} has no priorities"
-    right = 'sampler = "prioritised" would be right' if may_have else "leave it out"
-    for key, mark in _set_of_replay(buffer):
-        if mark.prioritised:
-            keys = [f"distribution.buffer.{key}", "distribution.buffer.sampler"]
-            tree.conflict(keys, f"{key} does nothing: {why}", right)
-    if computes:
-        what = f"actors would compute priorities that no role uses: {why}"
-        tree.conflict(["agent.priorities", "distribution.buffer.sampler"], what, right)
+def _sampler_fits_samples(replay: ReplayLearnerSettings, distribution: Distribution) -> Iterator[Conflict]:
+    """The replay can draw samples of this kind with its sampler."""
+    buffer = distribution.buffer
+    if sequence_steps_of(replay) is not None and buffer.sampler != "uniform":
+        right = 'sampler = "uniform" would be right'
+        yield Conflict(["distribution.buffer.sampler"], "episodes are drawn uniformly", right)
+    if unroll_of(replay) is not None and buffer.sampler == "fresh":
+        what = "an unroll is complete long after its first step came"
+        right = 'sampler = "uniform" or "prioritised" would be right'
+        yield Conflict(["distribution.buffer.sampler"], what, right)
 
 
-def _check_agent_priorities(tree: Tree, settings: ReplayLearnerSettings, agent: Component) -> None:
-    """Refuse an agent whose settings for priorities differ from the update rule's; either may lack them."""
-    for of_agent, of_learner in _SHARED:
-        computed_with = getattr(agent.settings, of_agent, None)
-        wanted = getattr(settings, of_learner, None)
-        if computed_with is not None and wanted is not None and computed_with != wanted:
-            what = f"priorities of actors would be none of the learner's, whose {of_learner} is {wanted}"
-            keys = [f"agent.{of_agent}", f"training.{of_learner}"]
-            tree.conflict(keys, what, f"agent.{of_agent} = {wanted} would be right")
+def _priorities_are_used(
+    replay: ReplayLearnerSettings, distribution: Distribution, agent: Component | None = None
+) -> Iterator[Conflict]:
+    """Priorities, those that actors compute among them, are the learner's, and the sampler has some."""
+    buffer = distribution.buffer
+    computes = agent is not None and getattr(agent.settings, "priorities", False) is True
+    if unroll_of(replay) is not None and computes:
+        what = "priorities of steps are none of unrolls, which get theirs from the learner"
+        yield Conflict(["agent.priorities"], what, "leave it out")
+    elif not buffer.has_priorities:
+        may_have = sequence_steps_of(replay) is None
+        why = f"sampler {buffer.sampler!r} has no priorities"
+        right = 'sampler = "prioritised" would be right' if may_have else "leave it out"
+        for key, mark in _set_of_replay(buffer):
+            if mark.prioritised:
+                keys = [f"distribution.buffer.{key}", "distribution.buffer.sampler"]
+                yield Conflict(keys, f"{key} does nothing: {why}", right)
+        if computes:
+            what = f"actors would compute priorities that no role uses: {why}"
+            yield Conflict(["agent.priorities", "distribution.buffer.sampler"], what, right)
+    elif agent is not None and computes:
+        for of_agent, of_learner in _SHARED:  # Either may lack them.
+            computed_with = getattr(agent.settings, of_agent, None)
+            wanted = getattr(replay, of_learner, None)
+            if computed_with is not None and wanted is not None and computed_with != wanted:
+                what = f"priorities of actors would be none of the learner's, whose {of_learner} is {wanted}"
+                keys = [f"agent.{of_agent}", f"training.{of_learner}"]
+                yield Conflict(keys, what, f"agent.{of_agent} = {wanted} would be right")
+
+
+RULES: Final[tuple[Callable[..., Iterator[Conflict]], ...]] = (
+    _components_match,
+    _engine_reaches_hosts,
+    _processes_are_few,
+    _one_process_is_enough,
+    companions_fit,
+    _rollouts_need_no_replay,
+    _fragments_fill_rollouts,
+    _replay_needs_no_rounds,
+    _learners_share_batches,
+    _buffer_has_cores,
+    _sampler_fits_samples,
+    _priorities_are_used,
+    _replay_holds_samples,
+    _unrolls_are_whole_fragments,
+    _run_has_an_update,
+    *population.RULES,
+)
+"""Rules that a config keeps; each asks for the sections that its parameters name."""

@@ -16,8 +16,9 @@ from pydantic_core import core_schema
 
 from tianji_algos import registry as algorithms
 from tianji_algos.errors import AlgorithmError
-from tianji_cli.config.loader import KINDS, OPTIONAL, PLAIN
+from tianji_cli.config.loader import OPTIONAL, PLAIN
 from tianji_cli.config.schema import (
+    KINDS,
     JobConfig,
     PeriodicEvaluation,
     Population,

@@ -23,8 +23,8 @@ from pydantic_core import ErrorDetails, to_json
 from tianji_algos import registry as algorithms
 from tianji_algos.errors import AlgorithmError
 from tianji_cli.config.checks import check_together
-from tianji_cli.config.population import check_population
 from tianji_cli.config.schema import (
+    KINDS,
     MAX_ROLES,
     Component,
     Distribution,
@@ -154,9 +154,7 @@ def sweep_of(tree: Tree) -> Sweep | None:
 def _validated(tree: Tree, cores: int | None = None, *, to_run: bool = True) -> JobConfig:
     known_sections(tree, [*JobConfig.model_fields, SWEEP])
     sweep_of(tree)
-    named = find_components(tree)
-    check_fit(tree, named)
-    found: dict[str, Any] = {**named, "roles": find_roles(tree)}
+    found: dict[str, Any] = {**find_components(tree), "roles": find_roles(tree)}
     for section, model in PLAIN.items():
         table = tree.values.get(section, {})
         if isinstance(table, dict):
@@ -172,7 +170,6 @@ def _validated(tree: Tree, cores: int | None = None, *, to_run: bool = True) -> 
         check_environment(tree)
     check_transports(tree)
     check_together(tree, found)
-    check_population(tree, found)
     if tree.problems:
         raise ConfigError([*sorted(tree.problems, key=_by_section), *tree.notes])
     return JobConfig(**found).noted(map(str, tree.notes))
@@ -405,10 +402,6 @@ def all_paths(model: type[BaseModel], at: KeyPath = ()) -> Iterable[KeyPath]:
             yield from all_paths(below, (*at, name))
 
 
-KINDS: Final[Mapping[str, algorithms.Kind]] = {"agent": "agent", "model": "model", "training": "embryo"}
-"""Sections whose keys depend on their ``type``, each with the registry's name for its kind."""
-
-
 _IDS: Final[Mapping[str, str]] = {"atari": "Pong", "gym": "CartPole-v1"}
 """An example for each of the environment types that have ids."""
 
@@ -635,31 +628,6 @@ def _find_role(tree: Tree, name: str, table: Mapping[str, Any]) -> UserRoleSecti
     if section is None or settings is None:
         return None
     return section.model_copy(update={"settings": settings})
-
-
-def check_fit(tree: Tree, components: Mapping[str, Component]) -> None:
-    """Refuse built-in agents, models and update rules that cannot work with one another.
-
-    A user's own classes can be checked only once they are imported.
-    """
-    contracts = {
-        section: contract
-        for section, component in components.items()
-        if (contract := algorithms.contract(KINDS[section], component.type)) is not None
-    }
-    if {"training", "agent"} <= contracts.keys():
-        agent, training = components["agent"].type, components["training"].type
-        # Each learns from what its own agent records.
-        if training != (right := algorithms.agent_defaults(agent).embryo):
-            what = f"{training!r} does not go with agent {agent!r}"
-            tree.problem(("training", "type"), what, f"training.type = {right!r} would be right")
-            return
-    for other in ("agent", "training"):
-        if {"model", other} <= contracts.keys() and contracts["model"] != contracts[other]:
-            what = f"{components['model'].type!r} does not go with {other} {components[other].type!r}"
-            models = " or ".join(map(repr, algorithms.built_in_names("model", contracts[other])))
-            tree.problem(("model", "type"), what, f"model.type = {models} would be right")
-            return
 
 
 def _defaults(agent: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ agent or an update rule calls ``adjustable`` can be perturbed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ValidationError
@@ -21,7 +21,7 @@ from tianji_cli.config.schema import (
     Perturbed,
     Population,
 )
-from tianji_cli.config.source import Tree
+from tianji_cli.config.source import Conflict
 from tianji_plugins import did_you_mean
 
 if TYPE_CHECKING:  # A shell that completes a word reads configs without it.
@@ -36,88 +36,88 @@ _SHOWN: Final = 100
 """Maximum characters of the reason why a value does not fit."""
 
 
-def check_population(tree: Tree, found: Mapping[str, Any]) -> None:
-    """Refuse a population that cannot be trained, and hyperparameters that members cannot differ in."""
-    population: Population | None = found.get("population")
-    if population is None:
-        return
-    distribution: Distribution | None = found.get("distribution")
-    experiment: Experiment | None = found.get("experiment")
-    if distribution is not None:
-        _check_groups(tree, population, distribution)
-    if experiment is not None:
-        _check_experiment(tree, population, experiment, distribution)
-    for key, perturbed in population.perturb.items():
-        _check_perturbed(tree, key, perturbed, found)
-
-
-def _check_groups(tree: Tree, population: Population, distribution: Distribution) -> None:
+def _members_are_groups(population: Population, distribution: Distribution) -> Iterator[Conflict]:
+    """Members are several groups, each of one learner and its buffer."""
     groups = distribution.groups
     if groups < 2:
         what = "its members are groups, and there is one"
-        tree.conflict(["population", "distribution.groups"], what, "distribution.groups = 4 would be right")
+        keys = ["population", "distribution.groups"]
+        yield Conflict(keys, what, "distribution.groups = 4 would be right")
     if distribution.learner.num > 1:
         what = f"a member has one learner, and there are {distribution.learner.num} in a group"
-        tree.conflict(["population", "distribution.learner.num"], what, "learner.num = 1 would be right")
+        yield Conflict(["population", "distribution.learner.num"], what, "learner.num = 1 would be right")
     if not distribution.buffer.colocate:
         what = "a member's buffer takes turns with its learner, and here it has a process of its own"
         keys = ["population", "distribution.buffer.colocate"]
-        tree.conflict(keys, what, "buffer.colocate = true would be right")
+        yield Conflict(keys, what, "buffer.colocate = true would be right")
     for key, perturbed in population.perturb.items():
         if perturbed.initial is not None and len(perturbed.initial) != groups:
             what = f"initial: it has {len(perturbed.initial)} values, and there are {groups} members"
-            tree.problem(_path(key), what, "one for each is right")
+            yield Conflict([f"population.perturb.{key}"], what, "one for each is right")
 
 
-def _check_experiment(
-    tree: Tree, population: Population, experiment: Experiment, distribution: Distribution | None
-) -> None:
+def _members_are_compared(
+    population: Population, experiment: Experiment, distribution: Distribution | None = None
+) -> Iterator[Conflict]:
+    """Members are compared before the run ends, by a metric that there is."""
     if population.metric == "evaluation" and experiment.evaluation is None:
         what = "nothing is evaluated while training"
-        tree.problem("population.metric", what, 'set [experiment.evaluation]; or metric = "mean_100"')
+        yield Conflict(["population.metric"], what, 'set [experiment.evaluation]; or metric = "mean_100"')
     end, groups = experiment.stop.env_steps, 1 if distribution is None else distribution.groups
     if end is not None and population.interval * groups >= end:
         what = f"{groups} members of {population.interval} env steps each have as many as the run, {end}"
         keys = ["population.interval", "experiment.stop.env_steps", "distribution.groups"]
-        tree.conflict(keys, f"{what}: it would end before they are compared", "a shorter interval is right")
+        yield Conflict(keys, f"{what}: it would end before they are compared", "a shorter interval is right")
 
 
-def _check_perturbed(tree: Tree, key: str, perturbed: Perturbed, found: Mapping[str, Any]) -> None:
-    """Refuse unknown keys, keys that cannot change during training, and values that a key does not take."""
-    section, _, name = key.partition(".")
-    components = {one: found[one] for one in PERTURBED_SECTIONS if one in found}
-    can = sorted(f"{one}.{other}" for one, of in components.items() for other in adjustable(of))
+def _members_may_differ(
+    population: Population, training: Component | None = None, agent: Component | None = None
+) -> Iterator[Conflict]:
+    """Perturbed keys are there, may change during training, and take all of their values."""
+    components = {"training": training, "agent": agent}
+    can = sorted(f"{one}.{key}" for one, of in components.items() if of for key in adjustable(of))
     these = f"these can: {', '.join(can)}" if can else "nothing of this config can be"
-    if section not in PERTURBED_SECTIONS:
-        tree.problem(_path(key), "members cannot differ in it: it is part of the plan they share", these)
-        return
-    component: Component | None = components.get(section)
-    if component is None:
-        return  # Its problem is noted already.
+    for key, perturbed in population.perturb.items():
+        section, _, name = key.partition(".")
+        wrong: tuple[str, str] | None = None
+        if section not in components:
+            wrong = "members cannot differ in it: it is part of the plan they share", these
+        elif (component := components[section]) is not None:  # None has a problem of its own.
+            wrong = _refusal(component, section, name, perturbed, these)
+        if wrong is not None:
+            yield Conflict([f"population.perturb.{key}"], *wrong)
+
+
+def _refusal(
+    component: Component, section: str, name: str, perturbed: Perturbed, these: str
+) -> tuple[str, str] | None:
+    """Return why members cannot differ in a setting, with a remedy; None if they can.
+
+    Args:
+        these: names the settings in which they can.
+    """
     known = type(component.settings).model_fields
     if name not in known:
-        tree.problem(_path(key), f"{section} has no key {name!r}", did_you_mean(name, list(known), "keys"))
-    elif name not in adjustable(component):
-        what = f"{component.type!r} cannot change it while it trains"
-        tree.problem(_path(key), what, these)
-    elif key == "training.gamma" and _may_normalize_rewards(component.settings):
+        return f"{section} has no key {name!r}", did_you_mean(name, list(known), "keys")
+    if name not in adjustable(component):
+        return f"{component.type!r} cannot change it while it trains", these
+    if (section, name) == ("training", "gamma") and _may_normalize_rewards(component.settings):
         what = "actors scale rewards by returns of this discount, and it stays theirs"
-        tree.problem(_path(key), what, "training.normalize_rewards = false would be right")
-    else:
-        for value in (*perturbed.ends, *(perturbed.initial or ())):
-            if (wrong := _objection(component, name, value)) is not None:
-                tree.problem(_path(key), f"{value!r} is out of its range: {wrong}")
-                return
+        return what, "training.normalize_rewards = false would be right"
+    for value in (*perturbed.ends, *(perturbed.initial or ())):
+        if (wrong := _objection(component, name, value)) is not None:
+            return f"{value!r} is out of its range: {wrong}", ""
+    return None
+
+
+RULES: Final = (_members_are_groups, _members_are_compared, _members_may_differ)
+"""Rules of ``checks`` that a population keeps."""
 
 
 def _may_normalize_rewards(settings: Any) -> bool:
     """Whether an update rule's settings normalise rewards, or with "auto" may do so."""
     asked = getattr(settings, "normalize_rewards", False)
     return bool(settings.may_scale_rewards if asked == "auto" else asked)
-
-
-def _path(key: str) -> tuple[str, ...]:
-    return ("population", "perturb", *key.split("."))
 
 
 def adjustable(component: Component) -> frozenset[str]:

@@ -27,6 +27,7 @@ from pydantic import (
 )
 
 from tianji_algos.models.settings import ImageLayout
+from tianji_algos.registry import Kind
 from tianji_cli.quantities import count, duration, number, share
 
 
@@ -384,6 +385,10 @@ class Environment(Section):
         if len(names) > MAX_METRICS:
             raise ValueError(f"{len(names)} are more than {MAX_METRICS}: each is in every report")
         return names
+
+
+KINDS: Final[Mapping[str, Kind]] = {"agent": "agent", "model": "model", "training": "embryo"}
+"""Sections whose keys depend on their ``type``, each with the registry's name for its kind."""
 
 
 class Component(Section):

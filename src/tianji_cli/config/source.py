@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import tianji_cli
 from tianji_cli.errors import ConfigError, Problem
@@ -103,6 +103,18 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tup
     }
 
 
+class Conflict(NamedTuple):
+    """Values that do not fit one another.
+
+    Attributes:
+        keys: dotted. The key that was set last is at fault; the first of them if several were set together.
+    """
+
+    keys: Sequence[str]
+    what: str
+    remedy: str = ""
+
+
 @dataclass
 class Tree:
     """The merged TOML of a config.
@@ -144,20 +156,20 @@ class Tree:
         path = tuple(path.split(".")) if isinstance(path, str) else path
         self.problems.append(Problem(self.origin(path), dotted(path), what, remedy))
 
-    def conflict(self, keys: Sequence[str], what: str, remedy: str = "") -> None:
-        """Note that values do not fit one another, at the key that was set last.
+    def report(self, conflicts: Iterable[Conflict]) -> None:
+        """Note each conflict at the key that was set last.
 
-        An option is later than all files, and a file is later than the one it extends. The first of ``keys``
-        counts where several were set together.
+        An option is later than all files, and a file is later than the one it extends.
         """
         order = [shown(file) for file in self.files]
-        written = [key for key in keys if self.was_set(tuple(key.split(".")))] or keys
 
         def layer(key: str) -> int:
             origin = self.origin(key.split("."))
             return order.index(origin) if origin in order else -1
 
-        self.problem(min(written, key=layer), what, remedy)
+        for keys, what, remedy in conflicts:
+            written = [key for key in keys if self.was_set(tuple(key.split(".")))] or keys
+            self.problem(min(written, key=layer), what, remedy)
 
     def merge(self, table: Mapping[str, Any], origin: str, at: KeyPath = ()) -> None:
         """Lay a table over the present values.

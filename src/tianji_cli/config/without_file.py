@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 
 from tianji_algos.fields import ACTION_MASK
-from tianji_cli.config.checks import check_companions, wrong_agent
+from tianji_cli.config.checks import companions_fit, wrong_agent
 from tianji_cli.config.defaults import CORES_OF_ONE_ACTOR, Seen, check_agent, defaults, usual_steps
 from tianji_cli.config.environment import build_environment, start_limit
 from tianji_cli.config.loader import check_environment, find_extensions, known_sections, resolve, validated
@@ -118,7 +118,7 @@ def find_environment(env: str, overrides: Sequence[str]) -> Environment:
         environment = validated(tree, ("environment",), Environment, table)
         check_environment(tree)
         if environment is not None:
-            check_companions(tree, environment, agent=None)
+            tree.report(companions_fit(environment))
     if tree.problems or environment is None:
         raise ConfigError(tree.problems)
     return environment

@@ -19,7 +19,8 @@ from pydantic_core import to_json
 
 from tianji_algos import registry as algorithms
 from tianji_algos.errors import AlgorithmError
-from tianji_cli.config.loader import DEFAULTS_OF_OLD_RUNS, KINDS, PLAIN
+from tianji_cli.config.loader import DEFAULTS_OF_OLD_RUNS, PLAIN
+from tianji_cli.config.schema import KINDS
 from tianji_cli.config.source import flat
 from tianji_cli.errors import printable
 from tianji_cli.files.rundir import DEFAULT_OUT

@@ -13,7 +13,8 @@ from pydantic_core import PydanticUndefined
 
 from tianji_algos import registry as algorithms
 from tianji_algos.errors import AlgorithmError
-from tianji_cli.config.loader import KINDS, PLAIN
+from tianji_cli.config.loader import PLAIN
+from tianji_cli.config.schema import KINDS
 from tianji_cli.errors import printable
 
 LONGEST: Final = 400
