@@ -148,6 +148,8 @@ class PPOLoss:
             near = batch.value + (value - batch.value).clamp(-epsilon, epsilon)
             square = torch.maximum(square, (near - batch.target).square())
 
+        # On a CPU, ``fast_cpu/ppo.py`` computes the derivatives of these terms in place of autograd: a new
+        # term goes there too, or needs backend = "torch".
         each = -gain + settings.value_coef * 0.5 * square - settings.entropy_coef * entropy  # equation 9
         with torch.no_grad():
             divergence = ratio - 1.0 - log_ratio  # Schulman's low-variance estimate

@@ -29,7 +29,8 @@ class PPOSettings(PolicySettings):
         gae_lambda: of generalised advantage estimation (Schulman et al., 2016, equation 16).
         clip_range: epsilon, clip range of the probability ratio (Schulman et al., 2017, equation 7).
         clip_range_schedule: "linear" lets it fall to 0 at ``schedule_steps``; or points, likewise.
-        clip_value: clip the value function's change like the policy's.
+        clip_value: the value's loss is the larger of the squared errors with the value as it is and with
+            the value kept within ``clip_range`` of the actor's.
         normalize_advantage: bring advantages to mean 0 and standard deviation 1, over each minibatch or
             rollout.
         adaptive_kl: divergence of the policy that ``learning_rate_schedule = "adaptive"`` aims at: after an

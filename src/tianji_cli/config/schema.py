@@ -105,11 +105,15 @@ class StopRule:
         written: the target, or a value on the way to it, on the screen.
         reached: what ended a run; a format of its ``target``, ``value`` and the value as ``written``.
         saved: likewise, where a saved run is; empty for what begins anew with each session.
+        is_budget: it ends a run however good it is; other rules are goals.
+        in_chart: its target is a return, and is drawn in the chart of returns.
     """
 
     written: Callable[[float], str]
     reached: str
     saved: str = ""
+    is_budget: bool = False
+    in_chart: bool = False
 
 
 class Stop(Section):
@@ -129,13 +133,16 @@ class Stop(Section):
             number,
             "mean return of the last 100 episodes is {value:.6g}",
             "the best mean return of 100 episodes was {written}",
+            in_chart=True,
         ),
     ] = None
     env_steps: Annotated[
-        Count | None, StopRule(count, "{target} environment steps", "{value} environment steps")
+        Count | None,
+        StopRule(count, "{target} environment steps", "{value} environment steps", is_budget=True),
     ] = None
     wall_s: Annotated[
-        Annotated[float, Field(gt=0)] | None, StopRule(duration, "{target:g} s of training")
+        Annotated[float, Field(gt=0)] | None,
+        StopRule(duration, "{target:g} s of training", is_budget=True),
     ] = None
     win_rate: Annotated[
         Annotated[float, Field(gt=0, le=1)] | None,
@@ -144,7 +151,10 @@ class Stop(Section):
     evaluation: Annotated[
         float | None,
         StopRule(
-            number, "mean return of an evaluation is {value:.6g}", "the best evaluation's mean was {written}"
+            number,
+            "mean return of an evaluation is {value:.6g}",
+            "the best evaluation's mean was {written}",
+            in_chart=True,
         ),
     ] = None
 

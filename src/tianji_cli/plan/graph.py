@@ -80,7 +80,7 @@ class ChannelSize:
 
     Attributes:
         max_bytes: size of the largest message.
-        window: pushes that each sending role may have unclaimed.
+        window: pushes that each sending role may have unclaimed; of fragments, ``JobConfig.window``.
         borrow: claims that the receiver may hold at once.
     """
 

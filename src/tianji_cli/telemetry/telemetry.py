@@ -350,7 +350,7 @@ def _with_chart(
     each = len(snapshot.roles) if len(snapshot.roles) <= MAX_ROLES else kinds
     rows = next((rows for rows in (each, kinds) if rows + 1 + LEAST_CHART <= room), 0)
     marks = ASCII if console.options.ascii_only else UNICODE
-    goal = next((rule.target for rule in snapshot.stop if rule.rule in {"mean_return", "evaluation"}), None)
+    goal = next((rule.target for rule in snapshot.stop if STOP_RULES[rule.rule].in_chart), None)
     lines = min(room - (rows + 1 if rows else 1), MOST_CHART)
     yield from draw(curve, console.width, lines, labels=LABEL_COLUMNS, marks=marks, goal=goal)
     if rows:

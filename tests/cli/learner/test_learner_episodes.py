@@ -156,7 +156,7 @@ def test_a_stop_rule_holds_of_steps_or_of_the_last_hundred_episodes(
 ) -> None:
     episodes = Episodes()
     episodes.record(returns, 0.0, wins)
-    assert episodes.reached(rule, env_steps) == reason
+    assert episodes.rule_reached(rule, env_steps) == reason
 
 
 def test_a_member_goes_on_with_the_returns_of_another_and_is_judged_by_its_own() -> None:

@@ -176,7 +176,7 @@ class Learner(Role):
             return bool(arrivals)
         if arrivals:
             env_steps = self._progress.env_steps if self._groups == 1 else None
-            self._finished = self._episodes.reached(self._stop, env_steps)
+            self._finished = self._episodes.rule_reached(self._stop, env_steps)
             if self._finished is not None:
                 return True
             if self._leader is None:
@@ -506,7 +506,7 @@ class Episodes:
         self._recent[: len(returns)] = returns
         self._sum = float(returns.sum())
 
-    def reached(self, stop: Stop, env_steps: int | None) -> str | None:
+    def rule_reached(self, stop: Stop, env_steps: int | None) -> str | None:
         """Return the stop rule that holds now, or None; without ``env_steps`` the root checks those."""
         values = {
             "mean_return": self.mean if self.full else None,

@@ -1,5 +1,8 @@
 """Stop rules of a job, and the number of fragments that actors may still begin.
 
+A learner sees whether its returns reach a goal (``Episodes.rule_reached``); the root ends the job when it
+says so.
+
 A run is over when its learners have *received* ``stop.env_steps``. If actors went on until then, their
 samples in flight would come on top: with 200 actors, most of another run. So production stops once the
 samples under way suffice, and resumes if some of them are lost.

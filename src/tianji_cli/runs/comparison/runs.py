@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from tianji_cli.config.schema import STOP_RULES
 from tianji_cli.errors import TianjiError, UsageError, cut, describe, errors_as, printable
 from tianji_cli.files.regular import read_toml
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, RunDirectoryError
@@ -20,8 +21,7 @@ from tianji_cli.telemetry.metrics import read_history, read_summary
 from tianji_cli.telemetry.run_state import State, read_state
 from tianji_cli.telemetry.snapshot import Summary
 
-BUDGETS: Final = ("env_steps", "wall_s")
-"""Stop rules that end a run however good it is; every other rule is a goal."""
+BUDGETS: Final = {name for name, rule in STOP_RULES.items() if rule.is_budget}
 MOST_NAMED: Final = 4
 """Most runs that a message names."""
 
