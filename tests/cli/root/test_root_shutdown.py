@@ -21,7 +21,7 @@ CHANNELS = (
     ChannelEdge("fragments", "actor", "buffer", drained=True),
     ChannelEdge("arrivals", "buffer", "learner", drained=True),
     ChannelEdge("priorities", "learner", "buffer"),
-    ChannelEdge("learner", "follower"),
+    ChannelEdge("headers", ("learner",), ("follower",)),
     ChannelEdge("fragments-recorder", "actor", "recorder", drained=True),
 )
 
