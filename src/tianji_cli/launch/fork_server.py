@@ -182,7 +182,8 @@ class ForkServer:
         reader, writer = gate
         if not pid:
             os.close(writer)
-            begin: Work = partial(turn_into_worker if job.fresh else run_worker, job, request)
+            worker: Work = partial(run_worker, job, request)
+            begin = partial(turn_into_worker, job, request) if job.fresh else worker
             return partial(_once_known, reader, begin)
         if self._send(Began(node=HERE, number=number, pid=pid)):
             os.write(writer, b"!")
