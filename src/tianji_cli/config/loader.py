@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Protocol, TypeGuard, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeGuard, TypeVar, get_args, get_origin
 
 import tomli_w
 from pydantic import BaseModel, ValidationError
@@ -22,7 +22,6 @@ from pydantic_core import ErrorDetails, to_json
 
 from tianji_algos import registry as algorithms
 from tianji_algos.errors import AlgorithmError
-from tianji_algos.fields import FieldSpec
 from tianji_cli.config.checks import check_together
 from tianji_cli.config.schema import (
     KINDS,
@@ -47,6 +46,9 @@ from tianji_envs.errors import EnvironmentFailure, WrongOptionError
 from tianji_plugins import Plugins, did_you_mean, nearest
 from tianji_transports import registry as transports
 from tianji_transports.errors import TransportError
+
+if TYPE_CHECKING:
+    from tianji_algos.fields import FieldSpec
 
 PLAIN: Final[dict[str, type[BaseModel]]] = {
     "experiment": Experiment,

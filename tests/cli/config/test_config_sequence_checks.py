@@ -112,7 +112,7 @@ def test_settings_that_fit_are_accepted(tmp_path: Path, settings: list[str]) -> 
     [
         ([f'{BUFFER}.sampler="fresh"'], f"{BUFFER}.sampler", "drawn uniformly", 'sampler = "uniform"'),
         ([f'{BUFFER}.sampler="prioritised"'], f"{BUFFER}.sampler", "drawn uniformly", 'sampler = "uniform"'),
-        (["agent.priorities=true"], "agent.priorities", "nobody uses", "leave it out"),
+        (["agent.priorities=true"], "agent.priorities", "no role uses", "leave it out"),
         (
             ["training.warmup_steps=799"],
             "training.warmup_steps",
