@@ -130,6 +130,16 @@ def test_the_greedy_example_judges_policies_during_training(tianji: Tianji, tmp_
     assert judged[-1][0] > 0
 
 
+def test_the_jury_ends_the_run_at_its_goal_and_no_score_is_lost(tianji: Tianji, tmp_path: Path) -> None:
+    summary = trained(tianji, "jury.toml", tmp_path, 2_000_000)
+    assert summary["reason"].startswith("the jury's mean is ")
+    *players, judge = summary["extra"].values()
+    sent = [player["channels"]["scores"]["sent"] for player in players]
+    assert len(sent) == 2
+    assert judge["channels"]["scores"] == {"received": sum(sent), "lost": 0}
+    assert judge["mean"] >= 475.0
+
+
 def test_the_on_policy_example_learns(tianji: Tianji, tmp_path: Path) -> None:
     summary = tmp_path / "summary.json"
     options = ("--quiet", "--out", str(tmp_path), "--json", str(summary), "--set", "experiment.plots=false")

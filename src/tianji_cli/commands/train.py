@@ -502,7 +502,9 @@ def print_plan(plan: Plan, roles: Collection[str], json_to: str | None, more: It
         for process in plan.processes
     ]
     channels = [
-        {"name": edge.name, "sender": edge.sender, "receiver": edge.receiver} for edge in plan.channels
+        {"name": edge.name, "sender": sender, "receiver": receiver}
+        for edge in plan.channels
+        for sender, receiver in edge.roles
     ]
     edges = {"channels": channels, "slots": list(map(asdict, plan.slots))}
     if not write_json({"transport": plan.transport, "processes": rows, **edges}, json_to):
@@ -517,7 +519,8 @@ def _below_table(plan: Plan, roles: Collection[str]) -> Iterator[str]:
     if any(process.device.startswith("cuda:") for process in plan.processes):
         yield "cuda:N where a host has fewer GPUs: they go round"
     for channel in plan.channels:
-        yield f"{channel.sender} -> {channel.receiver}: {channel.name}"
+        share = ", each sends to one" if channel.route == "share" else ""
+        yield f"{', '.join(channel.senders)} -> {', '.join(channel.receivers)}: {channel.name}{share}"
     for slot in plan.slots:
         yield f"{slot.writer} => {', '.join(slot.readers)}: {slot.name}, the newest"
     cut_off = list(files_elsewhere(plan, roles))

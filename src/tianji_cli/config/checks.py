@@ -18,7 +18,7 @@ from importlib import metadata
 from typing import Any, Final
 
 from tianji_algos import registry as algorithms
-from tianji_cli.config import population
+from tianji_cli.config import graph, population
 from tianji_cli.config.schema import (
     KINDS,
     MAX_PROCESSES,
@@ -101,7 +101,7 @@ def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
     warnings = [NOT_PINNED] if distribution.pin_cores and not can_pin() else []
     actors = distribution.groups * distribution.actor.num * distribution.actor.cores
     others = distribution.groups * (
-        distribution.cores_of_learners + sum(section.cores for section in config.roles.values())
+        distribution.cores_of_learners + sum(section.num * section.cores for section in config.roles.values())
     )
     cores *= distribution.hosts
     at_once = actors + others if distribution.pin_cores else max(actors, others)
@@ -234,7 +234,8 @@ def _processes_are_few(
     distribution: Distribution, roles: Mapping[str, UserRoleSection]
 ) -> Iterator[Conflict]:
     """A job has no more processes than the root can be connected to."""
-    groups, of_group = distribution.groups, distribution.learner.num + distribution.actor.num + len(roles)
+    groups, of_group = distribution.groups, distribution.learner.num + distribution.actor.num
+    of_group += sum(section.num for section in roles.values())
     of_group += not distribution.buffer.colocate
     if not distribution.one_process and groups * of_group > MAX_PROCESSES:
         many = f"{groups} x {of_group} processes are more than {MAX_PROCESSES:,}"
@@ -568,6 +569,7 @@ RULES: Final[tuple[Callable[..., Iterator[Conflict]], ...]] = (
     _replay_holds_samples,
     _unrolls_are_whole_fragments,
     _run_has_an_update,
+    *graph.RULES,
     *population.RULES,
 )
 """Rules that a config keeps; each asks for the sections that its parameters name."""

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, TypeGuard, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeGuard, TypeVar, get_args, get_origin
 
 import tomli_w
 from pydantic import BaseModel, ValidationError
@@ -30,6 +30,7 @@ from tianji_cli.config.schema import (
     Distribution,
     Environment,
     Experiment,
+    Graph,
     JobConfig,
     OnPolicySettings,
     Population,
@@ -46,10 +47,14 @@ from tianji_plugins import Plugins, did_you_mean, nearest
 from tianji_transports import registry as transports
 from tianji_transports.errors import TransportError
 
+if TYPE_CHECKING:
+    from tianji_algos.fields import FieldSpec
+
 PLAIN: Final[dict[str, type[BaseModel]]] = {
     "experiment": Experiment,
     "environment": Environment,
     "distribution": Distribution,
+    "graph": Graph,
 }
 """Sections whose keys are the same in every config."""
 
@@ -164,6 +169,10 @@ def _validated(tree: Tree, cores: int | None = None, *, to_run: bool = True) -> 
         table = tree.values.get(section)
         if isinstance(table, dict):
             found[section] = validated(tree, (section,), model, table)
+    if isinstance(found.get("graph"), Graph):
+        check_records(tree, found["graph"])
+        if len(found["roles"]) < len(tree.values.get("roles", {})):
+            del found["graph"]  # Its roles are not known.
     if isinstance(found.get("distribution"), Distribution):
         found["distribution"] = _with_usual_split(found, cores or len(usable_cores()))
     if to_run:
@@ -179,7 +188,7 @@ def _with_usual_split(found: Mapping[str, Any], cores: int) -> Distribution:
     """Fill in ``actor.num`` and ``pin_cores`` where the config leaves them open."""
     distribution: Distribution = found["distribution"]
     roles: Mapping[str, UserRoleSection] = found["roles"]
-    others = distribution.cores_of_learners + sum(role.cores for role in roles.values())
+    others = distribution.cores_of_learners + sum(role.num * role.cores for role in roles.values())
     of_group, actor = cores * distribution.hosts // distribution.groups, distribution.actor
     if "num" not in actor.model_fields_set:
         free = of_group if cores <= FEW_CORES else of_group - others
@@ -214,7 +223,7 @@ def _by_section(problem: Problem) -> int:
 
 def dump_config(config: JobConfig) -> str:
     """Write a config as TOML that loads as the same config."""
-    empty = set() if config.roles else {"roles"}
+    empty = {name for name in ("roles", "graph") if getattr(config, name) in ({}, Graph())}
     return tomli_w.dumps(_without_none(config.model_dump(mode="json", exclude=empty)))
 
 
@@ -394,11 +403,11 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
 
 
 def all_paths(model: type[BaseModel], at: KeyPath = ()) -> Iterable[KeyPath]:
-    """Yield the paths of a section's keys and of the tables in it, except those of components and roles."""
+    """Yield the paths of a section's keys and of the tables in it, except where the user chooses the keys."""
     for name, field in model.model_fields.items():
         yield (*at, name)
         below = _model_in(field.annotation)
-        if below is not None and name not in (*COMPONENTS, "roles"):
+        if below is not None and get_origin(field.annotation) is not dict and name not in COMPONENTS:
             yield from all_paths(below, (*at, name))
 
 
@@ -485,6 +494,10 @@ def _modules_named(values: Mapping[str, Any]) -> Iterator[str]:
     roles = (role for role in tables.get("roles", {}).values() if isinstance(role, dict))
     typed = (environment, *(tables.get(section, {}) for section in KINDS), *roles)
     named = [environment.get("id"), *(table.get("type") for table in typed)]
+    edges = [
+        edge for kind in tables.get("graph", {}).values() if isinstance(kind, dict) for edge in kind.values()
+    ]
+    named += [edge.get("record") for edge in edges if isinstance(edge, dict)]
     named += _wrappers_named(environment.get("wrappers"))
     trackers = tables.get("experiment", {}).get("track")
     named += trackers if isinstance(trackers, list) else []
@@ -546,7 +559,7 @@ BUILT_IN: Final = ("root", "actor", "buffer", "learner", "follower", "examiner",
 OTHER_COUNTERS: Final = ("endpoint", "fragments", "batches", "shards", "priorities")
 """Names of counts of rejected messages, besides roles; a user role of such a name would be ambiguous."""
 
-OWN_KEYS: Final = ("type", "receives", "reads", "cores")
+OWN_KEYS: Final = ("type", "num", "receives", "reads", "cores")
 """Keys of every ``[roles.NAME]``."""
 
 
@@ -584,6 +597,44 @@ def load_role(name: str) -> type[HasSettings]:
     if taken:
         raise UsageError(f"role {name!r} has a setting {taken[0]!r}, which every role has: call it otherwise")
     return found
+
+
+RECORDS: Final = Plugins("record", "tianji.records", UsageError, UsageError)
+
+
+class HasFields(Protocol):
+    """The class of the records of a channel or a slot."""
+
+    @classmethod
+    def fields(cls, spaces: Any, config: JobConfig) -> Sequence[FieldSpec]:
+        """Return the fields of a record, arrays of a fixed shape.
+
+        Args:
+            spaces: ``tianji_algos.core.Spaces`` of one environment.
+            config: the whole config.
+        """
+
+
+def load_record(name: str) -> type[HasFields]:
+    """Import the class of a record by ``module:Class``, or a name of the entry-point group.
+
+    Raises:
+        UsageError: the class does not exist, does not import, or declares no fields.
+    """
+    found = RECORDS.load(name)
+    if not (isinstance(found, type) and callable(getattr(found, "fields", None))):
+        raise UsageError(f"record {name!r} is {found!r}, and has no class method `fields(spaces, config)`")
+    return found
+
+
+def check_records(tree: Tree, graph: Graph) -> None:
+    """Note a problem for each record of the graph that cannot be imported."""
+    for kind, edges in (("channels", graph.channels), ("slots", graph.slots)):
+        for name, edge in edges.items():
+            try:
+                load_record(edge.record)
+            except UsageError as error:
+                tree.problem(("graph", kind, name, "record"), str(error))
 
 
 def find_roles(tree: Tree) -> dict[str, UserRoleSection]:

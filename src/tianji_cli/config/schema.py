@@ -456,22 +456,79 @@ class Learner(Section):
 
 
 class UserRoleSection(Component):
-    """A role that the user has written; each group has one.
+    """A role that the user has written.
 
     Attributes:
-        receives: channels of which it gets a copy of every message.
-        reads: slots that it may look at.
-        cores: cores, and threads, of its process; 0: it has none of its own and shares the actors'.
+        num: processes of a group that carry it.
+        receives: built-in channels of which each gets a copy of every message.
+        reads: built-in slots that it may look at.
+        cores: cores, and threads, of each; 0: it has none of its own and shares the actors'.
     """
 
+    num: Processes = 1
     receives: Annotated[tuple[Literal["fragments"], ...], Field(strict=False)] = ()
     reads: Annotated[tuple[Literal["policy"], ...], Field(strict=False)] = ()
     cores: Cores = 0
 
     @model_serializer
     def _as_one_table(self) -> dict[str, Any]:
-        own = {"receives": list(self.receives), "reads": list(self.reads), "cores": self.cores}
+        own = {
+            "num": self.num,
+            "receives": list(self.receives),
+            "reads": list(self.reads),
+            "cores": self.cores,
+        }
         return {"type": self.type, **own, **self.settings.model_dump(mode="json", by_alias=True)}
+
+
+Route = Literal["all", "share"]
+
+
+class ChannelSection(Section):
+    """A stream of records between roles of one's own, inside a group; table ``[graph.channels.NAME]``.
+
+    Attributes:
+        path: the roles that a record passes, in order; a step may name several.
+        record: class of the records, ``module:Class``, whose ``fields`` says what is in one.
+        window: records that each sender may have unclaimed at a receiver.
+        route: "all": each receiver gets a copy of every record; "share": each sender has one receiver.
+    """
+
+    path: Annotated[tuple[str | tuple[str, ...], ...], Field(strict=False, min_length=2)]
+    record: str
+    window: Count = 2
+    route: Route = "all"
+
+    @property
+    def steps(self) -> tuple[tuple[str, ...], ...]:
+        """The roles of each step."""
+        return tuple((step,) if isinstance(step, str) else step for step in self.path)
+
+
+class SlotSection(Section):
+    """A record of which only the newest counts; table ``[graph.slots.NAME]``.
+
+    Attributes:
+        writer: the role that publishes it; a group has one of it.
+        readers: the roles that may look at it.
+        record: class of the record, ``module:Class``, whose ``fields`` says what is in it.
+    """
+
+    writer: str
+    readers: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    record: str
+
+
+class Graph(Section):
+    """Channels and slots between roles of one's own, beside the built-in ones; table ``[graph]``.
+
+    Attributes:
+        channels: channels by name.
+        slots: slots by name.
+    """
+
+    channels: dict[str, ChannelSection] = Field(default_factory=dict)
+    slots: dict[str, SlotSection] = Field(default_factory=dict)
 
 
 class Actor(Section):
@@ -869,6 +926,7 @@ class JobConfig(Section):
     training: Component
     distribution: Distribution = Distribution()
     roles: dict[str, UserRoleSection] = Field(default_factory=dict)
+    graph: Graph = Graph()
     population: Population | None = None
     _notes: tuple[str, ...] = ()
 
@@ -888,7 +946,7 @@ class JobConfig(Section):
         distribution = self.distribution
         if distribution.one_process:
             return distribution.groups * distribution.learner.cores
-        roles = sum(section.cores for section in self.roles.values())
+        roles = sum(section.num * section.cores for section in self.roles.values())
         actors = distribution.actor.num * distribution.actor.cores
         return distribution.groups * (distribution.cores_of_learners + roles + actors)
 

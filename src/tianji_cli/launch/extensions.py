@@ -152,6 +152,8 @@ def _modules_named(config: JobConfig) -> Iterator[str]:
         config.model.type,
         config.training.type,
         *(role.type for role in config.roles.values()),
+        *(channel.record for channel in config.graph.channels.values()),
+        *(slot.record for slot in config.graph.slots.values()),
         transport.local,
         transport.remote,
     ]

@@ -1,4 +1,4 @@
-"""Channels between the roles of a job, and the slots that they read. Plain data.
+"""Channels between the roles of a job, and the slots that they read: built in and the config's. Plain data.
 
 Edges connect roles, not processes: ``fragments`` goes from actors to the buffer, whatever their number. Edges
 are inside a group; only the root is outside of all groups. ``Plan.wiring`` turns them into the ``Wiring``
@@ -7,10 +7,12 @@ that every endpoint of a job is built from.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise, product
 from typing import Final
 
-from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.schema import JobConfig, Route
 
 ROOT: Final = "root"
 EXAMINER: Final = "examiner"
@@ -51,18 +53,25 @@ AVERAGE: Final = "average"
 
 @dataclass(frozen=True)
 class ChannelEdge:
-    """A stream from all processes that carry one role to each process that carries another.
+    """A stream from all processes that carry some roles to those that carry others.
 
     Attributes:
-        name: unique among the channels of the receiver.
-        drained: it carries samples, or news of them: the receiver stops after the senders, when it has
+        name: unique among the channels of a receiver.
+        drained: it carries samples, or news of them: the receivers stop after the senders, when they have
             claimed the last one.
+        route: "all": each receiver gets every message; "share": each sender sends to one of the receivers.
     """
 
     name: str
-    sender: str
-    receiver: str
+    senders: tuple[str, ...]
+    receivers: tuple[str, ...]
     drained: bool = False
+    route: Route = "all"
+
+    @property
+    def roles(self) -> Iterator[tuple[str, str]]:
+        """Pairs of a role that sends and one that receives."""
+        return product(self.senders, self.receivers)
 
 
 @dataclass(frozen=True)
@@ -92,28 +101,38 @@ class ChannelSize:
 def edges_of(config: JobConfig) -> tuple[tuple[ChannelEdge, ...], tuple[SlotEdge, ...]]:
     """Return the channels and the slots of a job according to its config."""
     distribution, roles = config.distribution, config.roles
-    channels = [ChannelEdge(FRAGMENTS, "actor", "buffer", drained=True)]
+    channels = [_edge(FRAGMENTS, "actor", "buffer", drained=True)]
     channels += [
-        ChannelEdge(copies_for(name), "actor", name, drained=True)
+        _edge(copies_for(name), "actor", name, drained=True)
         for name, section in roles.items()
         if FRAGMENTS in section.receives
     ]
     prioritised = config.learns_from_replay and distribution.buffer.has_priorities
     if not distribution.buffer.colocate:
-        channels += [ChannelEdge(name, "buffer", "learner", drained=True) for name in (BATCHES, ARRIVALS)]
-        channels += [ChannelEdge(PRIORITIES, "learner", "buffer")]
+        channels += [_edge(name, "buffer", "learner", drained=True) for name in (BATCHES, ARRIVALS)]
+        channels += [_edge(PRIORITIES, "learner", "buffer")]
     if distribution.learner.num > 1:
-        channels += [ChannelEdge(HEADERS, "learner", "follower"), ChannelEdge(SHARDS, "learner", "follower")]
-        channels += [ChannelEdge(PRIORITIES, "follower", "learner")] if prioritised else []
+        channels += [_edge(HEADERS, "learner", "follower"), _edge(SHARDS, "learner", "follower")]
+        channels += [_edge(PRIORITIES, "follower", "learner")] if prioritised else []
     readers = ["actor", *(name for name, section in roles.items() if POLICY in section.reads)]
     readers += [EXAMINER] if config.experiment.evaluation is not None else []
     slots = [SlotEdge(POLICY, "learner", tuple(readers))]
     if config.population is not None:
-        channels += [ChannelEdge(MEMBERS, "learner", ROOT), ChannelEdge(TAKEOVERS, ROOT, "learner")]
+        channels += [_edge(MEMBERS, "learner", ROOT), _edge(TAKEOVERS, ROOT, "learner")]
     elif distribution.groups > 1:
-        channels += [ChannelEdge(CONTRIBUTIONS, "learner", ROOT)]
+        channels += [_edge(CONTRIBUTIONS, "learner", ROOT)]
         slots += [SlotEdge(AVERAGE, ROOT, ("learner",))]
+    channels += [
+        ChannelEdge(name, senders, receivers, drained=True, route=channel.route)
+        for name, channel in config.graph.channels.items()
+        for senders, receivers in pairwise(channel.steps)
+    ]
+    slots += [SlotEdge(name, slot.writer, slot.readers) for name, slot in config.graph.slots.items()]
     return tuple(channels), tuple(slots)
+
+
+def _edge(name: str, sender: str, receiver: str, *, drained: bool = False) -> ChannelEdge:
+    return ChannelEdge(name, (sender,), (receiver,), drained)
 
 
 def copies_for(role: str) -> str:

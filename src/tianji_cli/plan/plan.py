@@ -61,7 +61,7 @@ class PlannedProcess:
             belongs to the fourth learner, or the fourth actor, on its host; with fewer GPUs the numbers wrap
             around.
         actors: numbers of the actors among its roles; an actor's number is unique in the job.
-        learner: number of the learner or follower among its roles; the one that publishes is 0.
+        number: of a follower, or of a user role that a group has several of; None if it is the only one.
     """
 
     rank: int
@@ -72,14 +72,13 @@ class PlannedProcess:
     threads: int
     device: str = "cpu"
     actors: tuple[int, ...] = ()
-    learner: int = 0
+    number: int | None = None
 
     @property
     def title(self) -> str:
         """Title of the process in ``ps`` and in messages: ``actor 3 (group 0)``."""
-        own = {"actor": self.actors[:1], "follower": (self.learner,)}
-        numbers = own.get(self.roles[0], ()) if len(self.roles) == 1 else ()
-        number = "".join(f" {number}" for number in numbers)
+        own = next(iter(self.actors), None) if self.roles == ("actor",) else self.number
+        number = "" if own is None else f" {own}"
         group = "" if self.group is None else f" (group {self.group})"
         names = list(dict.fromkeys(self.roles))
         return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names) + number + group
@@ -167,7 +166,7 @@ class Plan:
     def neighbours(self) -> Mapping[int, Set[int]]:
         """Return the ranks that each rank shares an edge with, in either direction."""
         found: dict[int, set[int]] = {process.rank: set() for process in self.processes}
-        pairs = [(edge.sender, edge.receiver) for edge in self.channels]
+        pairs = [pair for edge in self.channels for pair in edge.roles]
         pairs += [(edge.writer, reader) for edge in self.slots for reader in edge.readers]
         for one, other in self._between(pairs):
             found[one].add(other)
@@ -178,7 +177,7 @@ class Plan:
         """Return the ranks that each rank outlives at the end, so that no sample is left behind."""
         found: dict[int, set[int]] = {process.rank: set() for process in self.processes}
         for sender, receiver in self._between(
-            (edge.sender, edge.receiver) for edge in self.channels if edge.drained
+            pair for edge in self.channels if edge.drained for pair in edge.roles
         ):
             if sender != receiver:
                 found[receiver].add(sender)
@@ -191,21 +190,16 @@ class Plan:
                 yield process.rank, peer.rank
 
     def producers(self) -> Set[int]:
-        """Return the ranks of processes that send and receive nothing, such as actors without a learner."""
-        senders = {edge.sender for edge in self.channels}
-        receivers = {edge.receiver for edge in self.channels}
-        return {
-            process.rank
-            for process in self.trainers
-            if senders.intersection(process.roles) and receivers.isdisjoint(process.roles)
-        }
+        """Return the ranks of actors in processes of their own, which receive nothing."""
+        receivers = {role for edge in self.channels for role in edge.receivers}
+        return {process.rank for process in self.carrying("actor") if receivers.isdisjoint(process.roles)}
 
     def wiring(self, job: str, channels: Mapping[str, ChannelSize], slots: Mapping[str, int]) -> Wiring:
         """Return the channels and slots between ranks; ``slots`` has the bytes of each slot's value."""
         streams = [
             stream
             for edge in self.channels
-            for group in (self.groups if edge.receiver != ROOT else (None,))
+            for group in (self.groups if ROOT not in edge.receivers else (None,))
             for stream in self._streams(edge, group, channels[edge.name])
         ]
         values = [
@@ -216,13 +210,26 @@ class Plan:
         return Wiring(job, tuple(streams), tuple(values))
 
     def _streams(self, edge: ChannelEdge, group: int | None, size: ChannelSize) -> list[Channel]:
-        senders = self.connected(edge.sender, group)
-        per_process = max(process.roles.count(edge.sender) for process in senders)
-        ranks = tuple(process.rank for process in senders)
+        senders = self._all_connected(edge.senders, group)
+        receivers = self._all_connected(edge.receivers, group)
+        per_process = max(sum(map(process.roles.count, edge.senders)) for process in senders)
+        shares = len(receivers) if edge.route == "share" else 1
+        ranks = [process.rank for process in senders]
         return [
-            Channel(edge.name, receiver.rank, ranks, size.max_bytes, size.window * per_process, size.borrow)
-            for receiver in self.connected(edge.receiver, group)
+            Channel(
+                edge.name,
+                receiver.rank,
+                tuple(ranks[number % shares :: shares]),
+                size.max_bytes,
+                size.window * per_process,
+                size.borrow,
+            )
+            for number, receiver in enumerate(receivers)
         ]
+
+    def _all_connected(self, roles: Iterable[str], group: int | None) -> list[PlannedProcess]:
+        found = {process.rank: process for role in roles for process in self.connected(role, group)}
+        return [found[rank] for rank in sorted(found)]
 
     def _slot(self, edge: SlotEdge, group: int | None, nbytes: int) -> Slot:
         (writer,) = self.connected(edge.writer, group)
@@ -337,9 +344,11 @@ class _Planner:
         self._add(roles, group, home, distribution.learner.cores, actors=actors if self._shared else ())
         if not self._shared:
             for follower in range(1, distribution.learner.num):
-                self._add(("follower",), group, home, distribution.learner.cores, learner=follower)
+                self._add(("follower",), group, home, distribution.learner.cores, number=follower)
             for name, section in self._config.roles.items():
-                self._add((name,), group, home, section.cores)
+                for number in range(section.num):
+                    several = number if section.num > 1 else None
+                    self._add((name,), group, home, section.cores, number=several)
             for number, host in zip(actors, self._hosts_of_actors(group, len(actors)), strict=True):
                 self._add(("actor",), group, host, distribution.actor.cores, actors=(number,))
 
@@ -361,7 +370,7 @@ class _Planner:
         host: Host,
         cores: int = 0,
         actors: tuple[int, ...] = (),
-        learner: int = 0,
+        number: int | None = None,
     ) -> None:
         rank = len(self._processes)
         if self._by_rank is not None:
@@ -372,7 +381,7 @@ class _Planner:
         pins = take(cores) if cores or (group is not None and roles != (EXAMINER,)) else ()
         device = self._device(roles, host.name)
         self._processes.append(
-            PlannedProcess(rank, roles, group, host.name, pins, max(cores, 1), device, actors, learner)
+            PlannedProcess(rank, roles, group, host.name, pins, max(cores, 1), device, actors, number)
         )
 
     def _device(self, roles: tuple[str, ...], host: str) -> str:

@@ -2,7 +2,7 @@
 
 ``[roles.NAME]`` of a config names a subclass of ``UserRole`` by its type and lists its connections: with
 ``receives = ["fragments"]`` the role gets a copy of every fragment of its group, with ``reads = ["policy"]``
-it may look at the newest policy.
+it may look at the newest policy. ``[graph]`` connects it with other user roles, by channels and slots.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,16 +22,19 @@ from tianji_cli.config.loader import HasSettings, load_role
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.roles.buffer.rollout import FragmentValidator
+from tianji_cli.roles.records import Draft, Latest, Ports, Received
 from tianji_cli.roles.role import Role, rejected_by
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
 from tianji_cli.wire.parameters import PublishedPolicy
-from tianji_cli.wire.reports import UserReport
-from tianji_transports.core import Transport
+from tianji_cli.wire.reports import Rejected, UserReport
+from tianji_transports.core import Full, Transport
 
 if TYPE_CHECKING:
     from tianji_algos.core import Agent, Spaces
     from tianji_envs.core import VectorEnvironment
 
+
+Port = TypeVar("Port")
 
 MOST_REPORTED: Final = 32 << 10
 """Most bytes of a report as JSON: it goes to the root five times a second, and into each metrics row."""
@@ -44,24 +47,27 @@ class RoleContext:
     Attributes:
         name: name of the role in the config.
         group: number of the role's group.
+        number: of this process among those of its group that carry the role.
         settings: settings of the role, as its ``settings_type``.
         config: the whole config.
-        directory: directory for the role's files, ``roles/NAME-GROUP`` in the run directory; made at first
-            use.
+        directory: directory for the role's files, ``roles/NAME-GROUP`` in the run directory, with the number
+            behind it if the group has several of the role; made at first use.
         spaces: spaces of one environment.
         layout: layout of a fragment.
         job: the job's number, which every fragment's header carries.
         actors: numbers of the group's actors, by the rank of the process that carries them.
-        seed: seed for the role's random streams; different in each group and session.
+        seed: seed for the role's random streams; different in each process and session.
         transport: the endpoint of the role's process.
         channel: channel of copies of fragments; None if the role receives none.
         slot: slot of the group's newest policy; None if the role reads none.
+        ports: ends of the channels and slots of ``[graph]``; made with the count of rejected messages.
         make_agent: builds an agent that acts in so many environments, with a seed.
         make_environment: makes so many of the config's environments, for training or for evaluation.
     """
 
     name: str
     group: int
+    number: int
     settings: BaseModel
     config: JobConfig
     directory: Path
@@ -73,6 +79,7 @@ class RoleContext:
     transport: Transport
     channel: str | None
     slot: str | None
+    ports: Callable[[Rejected], Ports]
     make_agent: Callable[[int, int], Agent]
     make_environment: Callable[[int, bool], VectorEnvironment]
 
@@ -111,6 +118,7 @@ class UserRole(Role, HasSettings):
         self.context = context
         self.settings: Any = context.settings
         self._validator = FragmentValidator(context.layout, context.job, context.actors)
+        self._ports = context.ports(self._validator.rejected)
 
     @property
     def directory(self) -> Path:
@@ -177,10 +185,62 @@ class UserRole(Role, HasSettings):
         finally:
             claim.release()
 
+    def loan(self, channel: str) -> Draft | Full:
+        """Ask for a record of a channel to write into; FULL while a receiver is a window of them behind."""
+        return self._port(self._ports.senders, channel, "sends records of the channel").loan()
+
+    def push(self, channel: str, draft: Draft) -> None:
+        """Send a record that ``loan`` gave. Never waits, never drops."""
+        self._port(self._ports.senders, channel, "sends records of the channel").push(draft)
+
+    def probe(self, channel: str) -> Received | None:
+        """Claim the next record of a channel; None if there is none. It is valid until the next probe."""
+        return self._port(self._ports.receivers, channel, "receives the channel").probe()
+
+    def forward(self, channel: str) -> bool:
+        """Send the record that was received last on to the next step of the channel's path, in one copy.
+
+        Returns:
+            False while a receiver is a window of records behind: the record stays, and may be sent later.
+
+        Raises:
+            RuntimeError: the config does not connect the role so, or the last probe found no record.
+        """
+        last = self._port(self._ports.receivers, channel, "receives the channel").last
+        if last is None:
+            raise RuntimeError(f"{self.name!r} has no record of {channel!r} to forward")
+        return self._port(self._ports.senders, channel, "sends records of the channel").forward(last)
+
+    def publish(self, slot: str, **fields: npt.ArrayLike) -> int:
+        """Publish a record of a slot, all fields by name; returns its version.
+
+        Raises:
+            ValueError: a field is missing, is none of the record's, or has another shape.
+        """
+        return self._port(self._ports.writers, slot, "writes the slot").publish(fields)
+
+    def latest(self, slot: str, newer_than: int = 0) -> Latest | None:
+        """Copy the newest record of a slot if it is newer than a version; never wait for one."""
+        return self._port(self._ports.readers, slot, "reads the slot").latest(newer_than)
+
+    def _port(self, ports: Mapping[str, Port], name: str, does: str) -> Port:
+        """Find one end of a channel or slot.
+
+        Raises:
+            RuntimeError: the config does not connect the role so.
+        """
+        if name not in ports:
+            raise RuntimeError(f"nothing in [graph] says that {self.name!r} {does} {name!r}")
+        return ports[name]
+
     def report(self) -> dict[str, Any]:
-        """Return the rejected messages, which the root adds up; extend with ``super().report() | {...}``."""
-        endpoint = rejected_by(self.context.transport)
-        return {"rejected": {self.name: self._validator.rejected.reported, "endpoint": endpoint}}
+        """Return counts of records, by channel, and the rejected messages, which the root adds up.
+
+        Extend it with ``super().report() | {...}``.
+        """
+        endpoint, counts = rejected_by(self.context.transport), self._ports.counts
+        own = {"rejected": {self.name: self._validator.rejected.reported, "endpoint": endpoint}}
+        return own | ({"channels": counts} if counts else {})
 
     def checked_report(self) -> UserReport:
         """Build the report, and check that it can be sent.

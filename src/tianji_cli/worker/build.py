@@ -72,12 +72,14 @@ from tianji_cli.roles.learner.parallel.scatter import (
     Scatter,
     ScatteringReplayClient,
 )
+from tianji_cli.roles.records import ChannelReceiver, ChannelSender, Ports, SlotReader, SlotWriter
 from tianji_cli.roles.role import Role
 from tianji_cli.roles.user_role import RoleContext, UserRole, find_user_role
 from tianji_cli.wire.batches import BatchArrays, priorities_layout
 from tianji_cli.wire.fragment import stats_layout
 from tianji_cli.wire.members import member_layout
 from tianji_cli.wire.parameters import average_layout, contribution_layout, policy_layout
+from tianji_cli.wire.reports import Rejected
 from tianji_cli.worker.builder import Builder
 from tianji_cli.worker.evaluation import examiner
 from tianji_envs import registry as environments
@@ -431,7 +433,7 @@ def _connect_learners(builder: Builder) -> AllReduceGroup:
     """Connect with the other learners of the group, which do so at the same time."""
     store = builder.job.directory / f"all_reduce-{builder.job.id}-{builder.group}"
     number = builder.config.distribution.learner.num
-    return AllReduceGroup(store, builder.process.learner, number, builder.device)
+    return AllReduceGroup(store, builder.process.number or 0, number, builder.device)
 
 
 def _average(builder: Builder, transport: Transport, embryo: Embryo) -> GroupAverage | None:
@@ -474,24 +476,57 @@ def _member(builder: Builder, transport: Transport, embryo: Embryo) -> Populatio
 
 def _user_role(builder: Builder, transport: Transport, name: str) -> UserRole:
     section, group = builder.config.roles[name], builder.group
+    number = builder.process.number
     context = RoleContext(
         name=name,
         group=group,
+        number=number or 0,
         settings=section.settings,
         config=builder.config,
-        directory=builder.job.run / "roles" / f"{name}-{group}",
+        directory=builder.job.run
+        / "roles"
+        / "-".join(map(str, (name, group, number)[: 2 if number is None else 3])),
         spaces=builder.spaces,
         layout=builder.layout,
         job=builder.number,
         actors=builder.actors,
-        seed=builder.seed(name, group),
+        seed=builder.seed(name, group * section.num + (number or 0)),
         transport=transport,
         channel=copies_for(name) if FRAGMENTS in section.receives else None,
         slot=slot_name(POLICY, group) if POLICY in section.reads else None,
+        ports=lambda rejected: _ports(builder, transport, name, rejected),
         make_agent=lambda num_envs, seed: builder.agent(builder.model(), num_envs, seed),
         make_environment=lambda num_envs, evaluation: builder.environment(num_envs, evaluation=evaluation),
     )
     return find_user_role(section.type)(context)
+
+
+def _ports(builder: Builder, transport: Transport, role: str, rejected: Rejected) -> Ports:
+    """Open the ends of a role's channels and slots of ``[graph]``."""
+    graph, job, rank = builder.config.graph, builder.number, builder.process.rank
+    layouts = {
+        name: builder.record_layout(edge.record) for name, edge in (graph.channels | graph.slots).items()
+    }
+    sending = {name for name, edge in graph.channels.items() for step in edge.steps[:-1] if role in step}
+    receiving = {name for name, edge in graph.channels.items() for step in edge.steps[1:] if role in step}
+    receivers = {
+        name: [one.receiver for one in transport.wiring.channels if one.name == name and rank in one.senders]
+        for name in sending
+    }
+    return Ports(
+        {name: ChannelSender(transport, name, layouts[name], receivers[name], job) for name in sending},
+        {name: ChannelReceiver(transport, name, layouts[name], job, rejected) for name in receiving},
+        {
+            name: SlotWriter(transport, slot_name(name, builder.group), layouts[name], job)
+            for name, edge in graph.slots.items()
+            if edge.writer == role
+        },
+        {
+            name: SlotReader(transport, slot_name(name, builder.group), layouts[name])
+            for name, edge in graph.slots.items()
+            if role in edge.readers
+        },
+    )
 
 
 ARRIVALS_AHEAD: Final = 64
@@ -521,6 +556,10 @@ def wiring_of(builder: Builder, capabilities: Capabilities) -> Wiring:
         values = _values_to_average(builder, model)
         channels[CONTRIBUTIONS] = ChannelSize(contribution_layout(values).nbytes)
         slots[AVERAGE] = average_layout(values, distribution.groups).nbytes
+    for name, edge in builder.config.graph.channels.items():
+        channels[name] = ChannelSize(builder.record_layout(edge.record).nbytes, edge.window)
+    for name, value in builder.config.graph.slots.items():
+        slots[name] = builder.record_layout(value.record).nbytes
     return builder.job.plan.wiring(builder.job.id, channels, slots)
 
 

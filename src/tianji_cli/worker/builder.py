@@ -15,6 +15,7 @@ import torch
 from tianji_algos import registry as algorithms
 from tianji_algos.core import Agent, Embryo, Model, complete_results
 from tianji_algos.device import device_of
+from tianji_cli.config.loader import load_record
 from tianji_cli.config.schema import Init, JobConfig
 from tianji_cli.errors import UsageError, describe
 from tianji_cli.files.checkpoint import load_parameters, load_training
@@ -22,7 +23,8 @@ from tianji_cli.files.saved import LAST, Progress, checkpoints_of
 from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import PlannedProcess
 from tianji_cli.roles.learner.learner import Episodes
-from tianji_cli.wire.records import job_number
+from tianji_cli.roles.records import record_layout
+from tianji_cli.wire.records import RecordLayout, job_number
 from tianji_cli.worker.initial import Initial, frozen_names
 from tianji_cli.worker.parts import Parts, Shown, seed_streams
 from tianji_envs.core import VectorEnvironment
@@ -82,7 +84,7 @@ class Builder(Parts):
     def embryo(self, model: Model) -> Embryo:
         """Build the update rule around a model."""
         section, process = self.config.training, self.process
-        number = (process.group or 0) * self.config.distribution.learner.num + process.learner
+        number = (process.group or 0) * self.config.distribution.learner.num + (process.number or 0)
         embryo: Embryo = algorithms.load("embryo", section.type)(
             self.spaces, model, section.settings, self.seed("embryo", number)
         )
@@ -187,6 +189,19 @@ class Builder(Parts):
         """The job's number, which every message carries."""
         return job_number(self.job.id)
 
+    def record_layout(self, name: str) -> RecordLayout:
+        """Lay out the records of a user's own class.
+
+        Raises:
+            UsageError: its ``fields`` raises, or returns no fields of fixed size.
+        """
+        try:
+            return record_layout(load_record(name).fields(self.spaces, self.config))
+        except (Exception, SystemExit) as cause:
+            raise UsageError(
+                f"the fields of record {name!r} cannot be laid out: {describe(cause)}"
+            ) from cause
+
     @property
     def replaces(self) -> bool:
         """Whether the learner of this process replaces a population's killed one."""
@@ -238,7 +253,7 @@ def seed_process(job: Job, process: PlannedProcess, incarnation: int) -> None:
     """
     seed = tomllib.loads(job.config)["experiment"]["seed"]
     session = job.progress[process.group or 0].sessions if job.resumed else 0
-    numbers = process.group or 0, process.learner, *process.actors[:1]
+    numbers = process.group or 0, process.number or 0, *process.actors[:1]
     seed_streams(seed, *"-".join(process.roles).encode(), *numbers, incarnation, session)
 
 

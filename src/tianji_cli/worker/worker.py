@@ -173,8 +173,8 @@ def _work(job: Job, own: Begin, handler: _ControlHandler, control: ControlClient
         handler.begin(roles, transport, production)
         try:
             _carry(roles, handler)
-            if "learner" not in process.roles and {"actor", "buffer"} & set(process.roles):
-                transport.close(DRAIN_S)  # The receivers of their pushes are still running.
+            if any(own.rank in before for before in job.plan.outlived().values()):
+                transport.close(DRAIN_S)  # The receivers of its pushes are still running.
             handler.say_goodbye()
             for role in roles:
                 role.keep()

@@ -229,7 +229,7 @@ def test_followers_come_after_their_learner_and_have_cores_like_it() -> None:
     assert pins(plan)[6:9] == [(6, 7), (8, 9), (10, 11)]
     assert pins(plan)[4:6] == [(12,), (13,)]
     assert plan.groups == (0, 1)
-    assert [process.learner for process in plan.carrying("follower")] == [1, 2, 1, 2]
+    assert [process.number for process in plan.carrying("follower")] == [1, 2, 1, 2]
 
 
 def test_learners_of_a_group_have_a_gpu_each_if_none_is_named() -> None:

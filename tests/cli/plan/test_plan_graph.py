@@ -12,7 +12,7 @@ HERE = [Host("here")]
 
 
 def edges(plan: Plan) -> set[tuple[str, str, str]]:
-    return {(edge.sender, edge.receiver, edge.name) for edge in plan.channels}
+    return {(*roles, edge.name) for edge in plan.channels for roles in edge.roles}
 
 
 def slots(plan: Plan) -> dict[str, tuple[str, tuple[str, ...]]]:

@@ -18,11 +18,11 @@ from tianji_cli.root.shutdown import (
 )
 
 CHANNELS = (
-    ChannelEdge("fragments", "actor", "buffer", drained=True),
-    ChannelEdge("arrivals", "buffer", "learner", drained=True),
-    ChannelEdge("priorities", "learner", "buffer"),
+    ChannelEdge("fragments", ("actor",), ("buffer",), drained=True),
+    ChannelEdge("arrivals", ("buffer",), ("learner",), drained=True),
+    ChannelEdge("priorities", ("learner",), ("buffer",)),
     ChannelEdge("headers", ("learner",), ("follower",)),
-    ChannelEdge("fragments-recorder", "actor", "recorder", drained=True),
+    ChannelEdge("fragments-recorder", ("actor",), ("recorder",), drained=True),
 )
 
 

@@ -180,8 +180,6 @@ def _names(process: PlannedProcess, *, several_groups: bool) -> Iterable[str]:
     """Name the roles of a process, so that no two of the job have the same name."""
     actors = iter(process.actors)
     for role in process.roles:
-        number = (
-            f" {next(actors)}" if role == "actor" else f" {process.learner}" if role == "follower" else ""
-        )
+        number = next(actors) if role == "actor" else process.number
         group = f" (group {process.group})" if several_groups and role != "actor" else ""
-        yield f"{role}{number}{group}"
+        yield role + ("" if number is None else f" {number}") + group
