@@ -123,9 +123,9 @@ def edges_of(config: JobConfig) -> tuple[tuple[ChannelEdge, ...], tuple[SlotEdge
         channels += [_edge(CONTRIBUTIONS, "learner", ROOT)]
         slots += [SlotEdge(AVERAGE, ROOT, ("learner",))]
     channels += [
-        ChannelEdge(name, senders, receivers, drained=True, route=channel.route)
+        ChannelEdge(hop_name(name, hop), senders, receivers, drained=True, route=channel.route)
         for name, channel in config.graph.channels.items()
-        for senders, receivers in pairwise(channel.steps)
+        for hop, (senders, receivers) in enumerate(pairwise(channel.steps))
     ]
     slots += [SlotEdge(name, slot.writer, slot.readers) for name, slot in config.graph.slots.items()]
     return tuple(channels), tuple(slots)
@@ -138,6 +138,11 @@ def _edge(name: str, sender: str, receiver: str, *, drained: bool = False) -> Ch
 def copies_for(role: str) -> str:
     """Return the name of the channel that brings a user role a copy of every fragment."""
     return f"{FRAGMENTS}-{role}"
+
+
+def hop_name(channel: str, hop: int) -> str:
+    """Return the name of a channel's hop: a process that carries all roles of a group receives all hops."""
+    return channel if hop == 0 else f"{channel}-{hop}"
 
 
 def slot_name(name: str, group: int | None) -> str:

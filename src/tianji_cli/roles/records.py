@@ -7,7 +7,7 @@ has arrived. Of a slot only the newest record counts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -233,10 +233,10 @@ class SlotReader:
 class Ports:
     """The ends of a role's channels and slots, by their names in the config."""
 
-    senders: Mapping[str, ChannelSender] = field(default_factory=dict)
-    receivers: Mapping[str, ChannelReceiver] = field(default_factory=dict)
-    writers: Mapping[str, SlotWriter] = field(default_factory=dict)
-    readers: Mapping[str, SlotReader] = field(default_factory=dict)
+    senders: dict[str, ChannelSender]
+    receivers: dict[str, ChannelReceiver]
+    writers: dict[str, SlotWriter]
+    readers: dict[str, SlotReader]
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:

@@ -37,6 +37,7 @@ from tianji_cli.plan.graph import (
     TAKEOVERS,
     ChannelSize,
     copies_for,
+    hop_name,
     slot_name,
 )
 from tianji_cli.roles.actor.actor import Actor, Destination, Outbox
@@ -503,30 +504,25 @@ def _user_role(builder: Builder, transport: Transport, name: str) -> UserRole:
 
 def _ports(builder: Builder, transport: Transport, role: str, rejected: Rejected) -> Ports:
     """Open the ends of a role's channels and slots of ``[graph]``."""
-    graph, job, rank = builder.config.graph, builder.number, builder.process.rank
-    layouts = {
-        name: builder.record_layout(edge.record) for name, edge in (graph.channels | graph.slots).items()
-    }
-    sending = {name for name, edge in graph.channels.items() for step in edge.steps[:-1] if role in step}
-    receiving = {name for name, edge in graph.channels.items() for step in edge.steps[1:] if role in step}
-    receivers = {
-        name: [one.receiver for one in transport.wiring.channels if one.name == name and rank in one.senders]
-        for name in sending
-    }
-    return Ports(
-        {name: ChannelSender(transport, name, layouts[name], receivers[name], job) for name in sending},
-        {name: ChannelReceiver(transport, name, layouts[name], job, rejected) for name in receiving},
-        {
-            name: SlotWriter(transport, slot_name(name, builder.group), layouts[name], job)
-            for name, edge in graph.slots.items()
-            if edge.writer == role
-        },
-        {
-            name: SlotReader(transport, slot_name(name, builder.group), layouts[name])
-            for name, edge in graph.slots.items()
-            if role in edge.readers
-        },
-    )
+    job, rank = builder.number, builder.process.rank
+    ports = Ports({}, {}, {}, {})
+    for name, channel in builder.config.graph.channels.items():
+        layout = builder.record_layout(channel.record)
+        for step, roles in enumerate(channel.steps):
+            if role in roles and step > 0:
+                hop = hop_name(name, step - 1)
+                ports.receivers[name] = ChannelReceiver(transport, hop, layout, job, rejected)
+            if role in roles and step < len(channel.steps) - 1:
+                hop, wiring = hop_name(name, step), transport.wiring
+                to = [one.receiver for one in wiring.channels if one.name == hop and rank in one.senders]
+                ports.senders[name] = ChannelSender(transport, hop, layout, to, job)
+    for name, slot in builder.config.graph.slots.items():
+        layout, own = builder.record_layout(slot.record), slot_name(name, builder.group)
+        if role == slot.writer:
+            ports.writers[name] = SlotWriter(transport, own, layout, job)
+        if role in slot.readers:
+            ports.readers[name] = SlotReader(transport, own, layout)
+    return ports
 
 
 ARRIVALS_AHEAD: Final = 64
@@ -557,7 +553,8 @@ def wiring_of(builder: Builder, capabilities: Capabilities) -> Wiring:
         channels[CONTRIBUTIONS] = ChannelSize(contribution_layout(values).nbytes)
         slots[AVERAGE] = average_layout(values, distribution.groups).nbytes
     for name, edge in builder.config.graph.channels.items():
-        channels[name] = ChannelSize(builder.record_layout(edge.record).nbytes, edge.window)
+        size = ChannelSize(builder.record_layout(edge.record).nbytes, edge.window)
+        channels |= {hop_name(name, hop): size for hop in range(len(edge.steps) - 1)}
     for name, value in builder.config.graph.slots.items():
         slots[name] = builder.record_layout(value.record).nbytes
     return builder.job.plan.wiring(builder.job.id, channels, slots)

@@ -56,8 +56,8 @@ def edges(config: JobConfig) -> dict[str, set[tuple[tuple[int, ...], int]]]:
     own = config.graph.channels
     found: dict[str, set[tuple[tuple[int, ...], int]]] = {name: set() for name in own}
     for one in wiring.channels:
-        if one.name in own:
-            found[one.name].add((one.senders, one.receiver))
+        if (name := one.name.partition("-")[0]) in own:
+            found[name].add((one.senders, one.receiver))
     return found
 
 
