@@ -519,7 +519,8 @@ def _below_table(plan: Plan, roles: Collection[str]) -> Iterator[str]:
     if any(process.device.startswith("cuda:") for process in plan.processes):
         yield "cuda:N where a host has fewer GPUs: they go round"
     for channel in plan.channels:
-        share = ", each sends to one" if channel.route == "share" else ""
+        several = sum(len(plan.carrying(role, plan.groups[0])) for role in channel.receivers) > 1
+        share = ", each sends to one" if channel.route == "share" and several else ""
         yield f"{', '.join(channel.senders)} -> {', '.join(channel.receivers)}: {channel.name}{share}"
     for slot in plan.slots:
         yield f"{slot.writer} => {', '.join(slot.readers)}: {slot.name}, the newest"

@@ -1,7 +1,8 @@
 """Rules for the channels and slots of ``[graph]``: every message arrives, and no role waits for itself.
 
-Roles of one's own are connected with one another here. Built-in roles have channels of their own: a role gets
-copies of ``fragments`` by ``receives``, and looks at ``policy`` by ``reads``.
+Roles of one's own are connected with one another here, and may stand between actors and the buffer, in the
+path of ``fragments``. Built-in roles have channels of their own otherwise: a role gets copies of
+``fragments`` by ``receives``, and looks at ``policy`` by ``reads``.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Final
 
-from tianji_cli.config.schema import Distribution, Graph, UserRoleSection
+from tianji_cli.config.schema import ChannelSection, Distribution, Graph, UserRoleSection
 from tianji_cli.config.source import Conflict
 from tianji_plugins import did_you_mean
 
+FRAGMENTS: Final = "fragments"
 RESERVED: Final = (
-    "fragments", "batches", "arrivals", "priorities", "headers", "shards", "contributions", "members",
+    FRAGMENTS, "batches", "arrivals", "priorities", "headers", "shards", "contributions", "members",
     "takeovers", "policy", "average",
 )  # fmt: skip
 """Names of built-in channels and slots."""
@@ -30,16 +32,45 @@ def _edges_are_named(graph: Graph) -> Iterator[Conflict]:
     for kind, names in (("channels", graph.channels), ("slots", graph.slots)):
         for name in names:
             key = [f"graph.{kind}.{name}"]
-            if name in RESERVED:
+            if name in RESERVED and (kind, name) != ("channels", FRAGMENTS):
                 yield Conflict(key, f"{name!r} is built in", "call yours otherwise")
             elif _NAME.fullmatch(name) is None:
                 remedy = "1 to 32 letters, digits and '_' do, beginning with a letter"
                 yield Conflict(key, f"{name!r} is no name for it", remedy)
 
 
+def _fragments_reach_the_buffer(graph: Graph, roles: Mapping[str, UserRoleSection]) -> Iterator[Conflict]:
+    """Fragments go from actors to the buffer, each by one way; other channels have records."""
+    for name, channel in graph.channels.items():
+        key = f"graph.channels.{name}"
+        if name != FRAGMENTS:
+            if not channel.record:
+                yield Conflict([f"{key}.record"], "missing", 'for example record = "my_module:MyRecord"')
+            continue
+        if channel.record:
+            yield Conflict(
+                [f"{key}.record"], "the layout of fragments follows from the agent", "leave it out"
+            )
+        if channel.window != ChannelSection.model_fields["window"].default:
+            yield Conflict([f"{key}.window"], "distribution.actor.window bounds fragments", "leave it out")
+        ends = channel.steps[0], channel.steps[-1]
+        if ends != (("actor",), ("buffer",)) or any(len(step) > 1 for step in channel.steps):
+            what = "fragments go from actors to the buffer, by one role after another"
+            yield Conflict([f"{key}.path"], what, 'path = ["actor", "my_role", "buffer"] would be right')
+        for role in sum(channel.steps[1:-1], ()):
+            if role in roles and FRAGMENTS in roles[role].receives:
+                keys = [f"roles.{role}.receives", f"{key}.path"]
+                yield Conflict(
+                    keys, f"{role!r} gets every fragment of its actors by the path", "leave it out"
+                )
+
+
 def _roles_exist(graph: Graph, roles: Mapping[str, UserRoleSection]) -> Iterator[Conflict]:
     """The graph connects roles of the config."""
-    named = {f"graph.channels.{name}.path": sum(edge.steps, ()) for name, edge in graph.channels.items()}
+    named = {
+        f"graph.channels.{name}.path": sum(edge.steps[1:-1] if name == FRAGMENTS else edge.steps, ())
+        for name, edge in graph.channels.items()
+    }
     named |= {f"graph.slots.{name}.writer": (edge.writer,) for name, edge in graph.slots.items()}
     named |= {f"graph.slots.{name}.readers": edge.readers for name, edge in graph.slots.items()}
     for key, names in named.items():
@@ -80,12 +111,18 @@ def _every_process_has_a_part(
     graph: Graph, roles: Mapping[str, UserRoleSection], distribution: Distribution
 ) -> Iterator[Conflict]:
     """Each receiver of a shared channel has a sender, and each slot one writer."""
+    if graph.channels and distribution.one_process:
+        what = 'transport "inproc" puts all roles of a group in one process, which cannot wait for itself'
+        keys = [*(f"graph.channels.{name}" for name in graph.channels), "distribution.transport"]
+        yield Conflict(keys, what, 'transport = "shm" would be right')
+    built_in = {"actor": distribution.actor.num, "buffer": 1}
     for name, channel in graph.channels.items():
         for senders, receivers in pairwise(channel.steps):
             sending, receiving = (
-                sum(roles[role].num for role in step if role in roles) for step in (senders, receivers)
+                sum(roles[role].num if role in roles else built_in.get(role, 0) for role in step)
+                for step in (senders, receivers)
             )
-            if channel.route == "share" and receiving > sending:
+            if (channel.route == "share" or name == FRAGMENTS) and receiving > sending:
                 what = (
                     f"{receiving} of {', '.join(receivers)} share what {sending} of {', '.join(senders)} send"
                 )
@@ -106,5 +143,11 @@ def _every_process_has_a_part(
             yield Conflict([f"roles.{role}.num", "distribution.transport"], what, remedy)
 
 
-RULES: Final = (_edges_are_named, _roles_exist, _no_role_waits_for_itself, _every_process_has_a_part)
+RULES: Final = (
+    _edges_are_named,
+    _fragments_reach_the_buffer,
+    _roles_exist,
+    _no_role_waits_for_itself,
+    _every_process_has_a_part,
+)
 """Rules of the graph, as ``checks.RULES``."""

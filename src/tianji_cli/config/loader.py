@@ -631,6 +631,8 @@ def check_records(tree: Tree, graph: Graph) -> None:
     """Note a problem for each record of the graph that cannot be imported."""
     for kind, edges in (("channels", graph.channels), ("slots", graph.slots)):
         for name, edge in edges.items():
+            if not edge.record:  # ``config.graph`` says whether that is right.
+                continue
             try:
                 load_record(edge.record)
             except UsageError as error:

@@ -485,17 +485,20 @@ Route = Literal["all", "share"]
 
 
 class ChannelSection(Section):
-    """A stream of records between roles of one's own, inside a group; table ``[graph.channels.NAME]``.
+    """A stream of records between roles of a group; table ``[graph.channels.NAME]``.
+
+    ``fragments`` may go from actor to buffer by way of roles of one's own; other channels connect these.
 
     Attributes:
         path: the roles that a record passes, in order; a step may name several.
-        record: class of the records, ``module:Class``, whose ``fields`` says what is in one.
+        record: class of the records, ``module:Class``, whose ``fields`` says what is in one; fragments have
+            none.
         window: records that each sender may have unclaimed at a receiver.
         route: "all": each receiver gets a copy of every record; "share": each sender has one receiver.
     """
 
     path: Annotated[tuple[str | tuple[str, ...], ...], Field(strict=False, min_length=2)]
-    record: str
+    record: str = ""
     window: Count = 2
     route: Route = "all"
 
@@ -949,6 +952,12 @@ class JobConfig(Section):
         roles = sum(section.num * section.cores for section in self.roles.values())
         actors = distribution.actor.num * distribution.actor.cores
         return distribution.groups * (distribution.cores_of_learners + roles + actors)
+
+    @property
+    def path_of_fragments(self) -> tuple[str, ...]:
+        """The roles that a fragment passes, from actors to the buffer."""
+        own = self.graph.channels.get("fragments")
+        return ("actor", "buffer") if own is None else sum(own.steps, ())
 
     @property
     def fragment_steps(self) -> int:

@@ -101,9 +101,12 @@ class ChannelSize:
 def edges_of(config: JobConfig) -> tuple[tuple[ChannelEdge, ...], tuple[SlotEdge, ...]]:
     """Return the channels and the slots of a job according to its config."""
     distribution, roles = config.distribution, config.roles
-    channels = [_edge(FRAGMENTS, "actor", "buffer", drained=True)]
+    channels = [
+        ChannelEdge(fragments_to(receiver), (sender,), (receiver,), drained=True, route="share")
+        for sender, receiver in pairwise(config.path_of_fragments)
+    ]
     channels += [
-        _edge(copies_for(name), "actor", name, drained=True)
+        _edge(fragments_to(name), "actor", name, drained=True)
         for name, section in roles.items()
         if FRAGMENTS in section.receives
     ]
@@ -123,9 +126,10 @@ def edges_of(config: JobConfig) -> tuple[tuple[ChannelEdge, ...], tuple[SlotEdge
         channels += [_edge(CONTRIBUTIONS, "learner", ROOT)]
         slots += [SlotEdge(AVERAGE, ROOT, ("learner",))]
     channels += [
-        ChannelEdge(hop_name(name, hop), senders, receivers, drained=True, route=channel.route)
+        ChannelEdge(name, senders, receivers, drained=True, route=channel.route)
         for name, channel in config.graph.channels.items()
-        for hop, (senders, receivers) in enumerate(pairwise(channel.steps))
+        if name != FRAGMENTS
+        for senders, receivers in pairwise(channel.steps)
     ]
     slots += [SlotEdge(name, slot.writer, slot.readers) for name, slot in config.graph.slots.items()]
     return tuple(channels), tuple(slots)
@@ -135,14 +139,9 @@ def _edge(name: str, sender: str, receiver: str, *, drained: bool = False) -> Ch
     return ChannelEdge(name, (sender,), (receiver,), drained)
 
 
-def copies_for(role: str) -> str:
-    """Return the name of the channel that brings a user role a copy of every fragment."""
-    return f"{FRAGMENTS}-{role}"
-
-
-def hop_name(channel: str, hop: int) -> str:
-    """Return the name of a channel's hop: a process that carries all roles of a group receives all hops."""
-    return channel if hop == 0 else f"{channel}-{hop}"
+def fragments_to(role: str) -> str:
+    """Return the name of the channel that brings a role fragments, or copies of them."""
+    return FRAGMENTS if role == "buffer" else f"{FRAGMENTS}-{role}"
 
 
 def slot_name(name: str, group: int | None) -> str:

@@ -183,6 +183,16 @@ class Plan:
                 found[receiver].add(sender)
         return found
 
+    def fragment_holders(self) -> Set[int]:
+        """Return the ranks that fragments of actors come to: the buffers, and user roles before them."""
+        outlived, found = self.outlived(), {process.rank for process in self.carrying("buffer")}
+        waiting = list(found)
+        while waiting:
+            senders = {rank for rank in outlived[waiting.pop()] if not self.processes[rank].actors} - found
+            found |= senders
+            waiting.extend(senders)
+        return found
+
     def _between(self, roles: Iterable[tuple[str, str]]) -> Iterator[tuple[int, int]]:
         """Yield the pairs of ranks that carry two connected roles."""
         for (one, other), group in product(roles, self.groups):

@@ -1,12 +1,13 @@
-"""Records of user roles: the ends of the channels and slots that a config names under ``[graph]``.
+"""The ends of the channels and slots that a config names under ``[graph]``, as user roles have them.
 
 A sender writes a channel's record into the memory that the transport sends, and a receiver reads it where it
-has arrived. Of a slot only the newest record counts.
+has arrived; what it forwards is copied once. Of a slot only the newest record counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.fields import FieldSpec
+from tianji_cli.roles.buffer.rollout import FragmentValidator
+from tianji_cli.wire.fragment import Fragment, FragmentLayout
 from tianji_cli.wire.records import Array, Record, RecordLayout
 from tianji_cli.wire.reports import Rejected
 from tianji_transports.core import FULL, Claim, Full, Loan, Transport
@@ -48,62 +51,9 @@ class Draft:
             loan.abandon()
 
 
-class ChannelSender:
-    """Sends the records of a channel to each of its receivers.
-
-    Args:
-        receivers: ranks that get a copy of every record.
-
-    Attributes:
-        sent: records that were pushed.
-    """
-
-    def __init__(
-        self, transport: Transport, channel: str, layout: RecordLayout, receivers: Sequence[int], job: int
-    ) -> None:
-        self.sent = 0
-        self._transport = transport
-        self._channel = channel
-        self._layout = layout
-        self._receivers = receivers
-        self._job = job
-
-    def loan(self) -> Draft | Full:
-        """Ask for memory for a record and its copies; FULL while a receiver is a window of them behind."""
-        loans: list[Loan] = []
-        for rank in self._receivers:
-            loan = self._transport.loan(rank, self._channel, self._layout.nbytes)
-            if isinstance(loan, Full):
-                for earlier in loans:
-                    earlier.abandon()
-                return FULL
-            loans.append(loan)
-        record = Record(self._layout, loans[0].memory)
-        return Draft(record.arrays, record, loans)
-
-    def forward(self, received: Received) -> bool:
-        """Send a copy of a record that has come; return False if a receiver is a window behind."""
-        draft = self.loan()
-        if isinstance(draft, Full):
-            return False
-        draft.record.memory[:] = received.memory
-        self.push(draft)
-        return True
-
-    def push(self, draft: Draft) -> None:
-        """Send a record. Never waits."""
-        draft.record.stamp(self._job, self._transport.incarnation, self.sent)
-        first, *copies = draft.loans
-        for loan in copies:
-            loan.memory[:] = first.memory
-        for loan in draft.loans:
-            self._transport.push(loan)
-        self.sent += 1
-
-
 @dataclass(frozen=True)
 class Received:
-    """A record that has come; valid until the next ``probe`` of its channel.
+    """A record or a fragment that has come; valid until the next ``probe`` of its channel.
 
     Attributes:
         fields: read-only arrays.
@@ -116,55 +66,208 @@ class Received:
     memory: memoryview
 
 
-class ChannelReceiver:
-    """Receives the records of a channel; those of one sender come in their order.
+Change = Callable[[Fields], None]
+"""Changes the fields of a copy before it is sent on."""
+
+
+class Outlet(ABC):
+    """Sends what a role has to send over a channel, to each of its receivers.
+
+    Args:
+        nbytes: size of a message.
+        receivers: ranks that get a copy of every message.
 
     Attributes:
-        received: records that were claimed.
-        lost: records that a sender has sent and that never came.
-        rejected: messages that are no records of this channel.
-        last: the record that ``probe`` has returned; None if there was none.
+        sent: messages that were pushed.
     """
 
-    def __init__(
-        self, transport: Transport, channel: str, layout: RecordLayout, job: int, rejected: Rejected
-    ) -> None:
-        self.received = self.lost = 0
+    def __init__(self, transport: Transport, channel: str, nbytes: int, receivers: Sequence[int]) -> None:
+        self.sent = 0
         self._transport = transport
         self._channel = channel
+        self._nbytes = nbytes
+        self._receivers = receivers
+
+    @abstractmethod
+    def loan(self) -> Draft | Full:
+        """Ask for memory for a record; FULL while a receiver has a window of them unclaimed."""
+
+    @abstractmethod
+    def push(self, draft: Draft) -> None:
+        """Send a record. Never waits."""
+
+    @abstractmethod
+    def forward(self, received: Received, change: Change | None) -> bool:
+        """Send a copy of a message that has come, with changes; return False if a receiver is behind."""
+
+    def _ask(self) -> list[Loan]:
+        """Ask for memory at each receiver; return an empty list, and keep none, if one is behind."""
+        loans: list[Loan] = []
+        for rank in self._receivers:
+            loan = self._transport.loan(rank, self._channel, self._nbytes)
+            if isinstance(loan, Full):
+                for earlier in loans:
+                    earlier.abandon()
+                return []
+            loans.append(loan)
+        return loans
+
+    def _send(self, loans: Sequence[Loan]) -> None:
+        """Push the first message, and a copy of it to each further receiver."""
+        first, *copies = loans
+        for loan in copies:
+            loan.memory[:] = first.memory
+        for loan in loans:
+            self._transport.push(loan)
+        self.sent += 1
+
+
+class RecordOutlet(Outlet):
+    """Sends records of a user's own, each with its place in the sequence."""
+
+    def __init__(
+        self, transport: Transport, channel: str, layout: RecordLayout, receivers: Sequence[int], job: int
+    ) -> None:
+        super().__init__(transport, channel, layout.nbytes, receivers)
         self._layout = layout
         self._job = job
-        self._rejected = rejected
-        self._next: dict[tuple[int, int], int] = {}
-        self._claim: Claim | None = None
+
+    def loan(self) -> Draft | Full:
+        """Ask for memory for a record; FULL while a receiver has a window of them unclaimed."""
+        loans = self._ask()
+        if not loans:
+            return FULL
+        record = Record(self._layout, loans[0].memory)
+        return Draft(record.arrays, record, loans)
+
+    def push(self, draft: Draft) -> None:
+        """Send a record. Never waits."""
+        draft.record.stamp(self._job, self._transport.incarnation, self.sent)
+        self._send(draft.loans)
+
+    def forward(self, received: Received, change: Change | None) -> bool:
+        """Send a copy of a record that has come, with changes; return False if a receiver is behind."""
+        draft = self.loan()
+        if isinstance(draft, Full):
+            return False
+        draft.record.memory[:] = received.memory
+        if change is not None:
+            change(draft.fields)
+        self.push(draft)
+        return True
+
+
+class FragmentOutlet(Outlet):
+    """Sends fragments on to the next role of their path: they stay their actors', under the same numbers."""
+
+    def __init__(
+        self, transport: Transport, channel: str, layout: FragmentLayout, receivers: Sequence[int]
+    ) -> None:
+        super().__init__(transport, channel, layout.nbytes, receivers)
+        self._layout = layout
+
+    def loan(self) -> Draft | Full:
+        """Refuse: only actors make fragments."""
+        raise RuntimeError("fragments are made by actors; a role in their path forwards them")
+
+    def push(self, _draft: Draft) -> None:
+        """Refuse, as ``loan`` does."""
+        self.loan()
+
+    def forward(self, received: Received, change: Change | None) -> bool:
+        """Send a copy of a fragment that has come, with changes; return False if the receiver is behind."""
+        loans = self._ask()
+        if not loans:
+            return False
+        loans[0].memory[:] = received.memory
+        if change is not None:
+            change(Fragment(self._layout, loans[0].memory).fields)
+        self._send(loans)
+        return True
+
+
+class Inlet(ABC):
+    """Receives the messages of a channel; those of one sender come in their order.
+
+    Attributes:
+        received: messages that were claimed.
+        lost: messages that a sender has sent and that never came.
+        last: the message that ``probe`` has returned; None if there was none.
+    """
+
+    def __init__(self, transport: Transport, channel: str) -> None:
+        self.received = self.lost = 0
         self.last: Received | None = None
+        self._transport = transport
+        self._channel = channel
+        self._claim: Claim | None = None
 
     def probe(self) -> Received | None:
-        """Claim the next record, and let go of the last one; None if there is none. Never waits."""
+        """Claim the next message, and let go of the last one; None if there is none. Never waits."""
         if self._claim is not None:
             self._claim.release()
             self._claim = self.last = None
         while (claim := self._transport.probe(self._channel)) is not None:
-            record = self._layout.read(claim.view(), self._job)
-            why = record if isinstance(record, str) else self._follow(claim.source, record)
-            if why is None:
-                assert isinstance(record, Record)
-                self._claim, self.last = claim, Received(record.arrays, claim.source, record.memory)
+            self.last = self._read(claim)
+            if self.last is not None:
+                self.received += 1
+                self._claim = claim
                 return self.last
-            self._rejected.add(claim, why)
             claim.release()
         return None
 
-    def _follow(self, source: int, record: Record) -> str | None:
-        """Count a record, and those that are missing before it; returns why it is none of this channel's."""
-        incarnation, sequence = int(record.header["incarnation"]), int(record.header["sequence"])
-        expected = self._next.get((source, incarnation), 0)
-        if sequence < expected:
-            return f"it is number {sequence} where {expected} is next"
-        self._next[source, incarnation] = sequence + 1
-        self.lost += sequence - expected
-        self.received += 1
+    @abstractmethod
+    def _read(self, claim: Claim) -> Received | None:
+        """View a message; returns None, and counts it as rejected, if it is none of this channel's."""
+
+
+class RecordInlet(Inlet):
+    """Receives records of a user's own."""
+
+    def __init__(
+        self, transport: Transport, channel: str, layout: RecordLayout, job: int, rejected: Rejected
+    ) -> None:
+        super().__init__(transport, channel)
+        self._layout = layout
+        self._job = job
+        self._rejected = rejected
+        self._next: dict[tuple[int, int], int] = {}
+
+    def _read(self, claim: Claim) -> Received | None:
+        record = self._layout.read(claim.view(), self._job)
+        if isinstance(record, Record):
+            source = claim.source, int(record.header["incarnation"])
+            sequence, expected = int(record.header["sequence"]), self._next.get(source, 0)
+            if sequence >= expected:
+                self._next[source] = sequence + 1
+                self.lost += sequence - expected
+                return Received(record.arrays, claim.source, record.memory)
+            record = f"it is number {sequence} where {expected} is next"
+        self._rejected.add(claim, record)
         return None
+
+
+class FragmentInlet(Inlet):
+    """Receives the fragments of the actors before a role in their path.
+
+    Args:
+        validator: knows these actors; the buffer behind counts what is lost.
+    """
+
+    def __init__(
+        self, transport: Transport, channel: str, layout: FragmentLayout, validator: FragmentValidator
+    ) -> None:
+        super().__init__(transport, channel)
+        self._layout = layout
+        self._validator = validator
+
+    def _read(self, claim: Claim) -> Received | None:
+        if not self._validator.has_its_size(claim):
+            return None
+        fragment = Fragment(self._layout, claim.view())
+        if self._validator.admit(claim, fragment) is None:
+            return None
+        return Received(fragment.fields, claim.source, fragment.memory)
 
 
 class SlotWriter:
@@ -233,17 +336,17 @@ class SlotReader:
 class Ports:
     """The ends of a role's channels and slots, by their names in the config."""
 
-    senders: dict[str, ChannelSender]
-    receivers: dict[str, ChannelReceiver]
+    outlets: dict[str, Outlet]
+    inlets: dict[str, Inlet]
     writers: dict[str, SlotWriter]
     readers: dict[str, SlotReader]
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """Records sent, received and lost, by channel."""
+        """Messages sent, received and lost, by channel."""
         counts: dict[str, dict[str, int]] = {}
-        for name, sender in self.senders.items():
-            counts.setdefault(name, {})["sent"] = sender.sent
-        for name, receiver in self.receivers.items():
-            counts.setdefault(name, {}).update(received=receiver.received, lost=receiver.lost)
+        for name, outlet in self.outlets.items():
+            counts.setdefault(name, {})["sent"] = outlet.sent
+        for name, inlet in self.inlets.items():
+            counts.setdefault(name, {}).update(received=inlet.received, lost=inlet.lost)
         return counts

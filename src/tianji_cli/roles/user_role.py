@@ -22,7 +22,7 @@ from tianji_cli.config.loader import HasSettings, load_role
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.roles.buffer.rollout import FragmentValidator
-from tianji_cli.roles.records import Draft, Latest, Ports, Received
+from tianji_cli.roles.records import Change, Draft, Latest, Ports, Received
 from tianji_cli.roles.role import Role, rejected_by
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
 from tianji_cli.wire.parameters import PublishedPolicy
@@ -187,29 +187,32 @@ class UserRole(Role, HasSettings):
 
     def loan(self, channel: str) -> Draft | Full:
         """Ask for a record of a channel to write into; FULL while a receiver is a window of them behind."""
-        return self._port(self._ports.senders, channel, "sends records of the channel").loan()
+        return self._port(self._ports.outlets, channel, "sends records of the channel").loan()
 
     def push(self, channel: str, draft: Draft) -> None:
         """Send a record that ``loan`` gave. Never waits, never drops."""
-        self._port(self._ports.senders, channel, "sends records of the channel").push(draft)
+        self._port(self._ports.outlets, channel, "sends records of the channel").push(draft)
 
     def probe(self, channel: str) -> Received | None:
         """Claim the next record of a channel; None if there is none. It is valid until the next probe."""
-        return self._port(self._ports.receivers, channel, "receives the channel").probe()
+        return self._port(self._ports.inlets, channel, "receives the channel").probe()
 
-    def forward(self, channel: str) -> bool:
-        """Send the record that was received last on to the next step of the channel's path, in one copy.
+    def forward(self, channel: str, change: Change | None = None) -> bool:
+        """Send what was received last on to the next step of the channel's path, in one copy.
+
+        Args:
+            change: changes the fields of that copy before it is sent.
 
         Returns:
-            False while a receiver is a window of records behind: the record stays, and may be sent later.
+            False while a receiver is a window of messages behind: this one stays, and may be sent later.
 
         Raises:
             RuntimeError: the config does not connect the role so, or the last probe found no record.
         """
-        last = self._port(self._ports.receivers, channel, "receives the channel").last
+        last = self._port(self._ports.inlets, channel, "receives the channel").last
         if last is None:
             raise RuntimeError(f"{self.name!r} has no record of {channel!r} to forward")
-        return self._port(self._ports.senders, channel, "sends records of the channel").forward(last)
+        return self._port(self._ports.outlets, channel, "sends records of the channel").forward(last, change)
 
     def publish(self, slot: str, **fields: npt.ArrayLike) -> int:
         """Publish a record of a slot, all fields by name; returns its version.

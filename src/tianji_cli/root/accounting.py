@@ -66,8 +66,8 @@ def reconcile(
         productions: the last state of each incarnation's page.
         receptions: samples that the buffers received from each incarnation.
         killed: incarnations that did not stop in order.
-        orphaned: numbers of actors whose buffer died: ``receptions`` has its last report, and the samples
-            after that report are lost.
+        orphaned: numbers of actors whose buffer died, or a role before it: ``receptions`` has the buffer's
+            last report, and the samples after that report are lost.
     """
     in_flight = lost = dropped = received = 0
     for source, production in productions.items():

@@ -19,12 +19,13 @@ class Deaths:
     where an MPI launcher ends all processes when one dies. Everything else ends the job.
 
     Attributes:
-        orphaned: numbers of the actors whose buffer died.
+        orphaned: numbers of the actors whose buffer died, or a role before it.
     """
 
     def __init__(self, job: RunningJob) -> None:
         self._job = job
         self._buffers = {process.rank for process in job.plan.carrying("buffer")}
+        self._holders = job.plan.fragment_holders()
         self._lost_receiver = False
         self.orphaned: set[int] = set()
         self._raised: dict[int, str] = {}
@@ -97,7 +98,7 @@ class Deaths:
         process = job.plan.processes[died.rank]
         job.killed.update((actor, died.incarnation) for actor in process.actors)
         self._lost_receiver |= died.rank in self._buffers | job.learners.keys() and not in_order
-        if died.rank in self._buffers and not in_order:
+        if died.rank in self._holders and not in_order:
             for rank in job.ranks_of(process.group):
                 self.orphaned.update(job.plan.processes[rank].actors)
 

@@ -9,6 +9,7 @@ endpoint of a process. ``builder.py`` builds the parts that this module connects
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, cast
 
@@ -36,8 +37,7 @@ from tianji_cli.plan.graph import (
     SHARDS,
     TAKEOVERS,
     ChannelSize,
-    copies_for,
-    hop_name,
+    fragments_to,
     slot_name,
 )
 from tianji_cli.roles.actor.actor import Actor, Destination, Outbox
@@ -46,7 +46,7 @@ from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.file import ReplayKeeper
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings, bytes_of
 from tianji_cli.roles.buffer.replay.store import ReplayStore
-from tianji_cli.roles.buffer.rollout import RolloutStore
+from tianji_cli.roles.buffer.rollout import FragmentValidator, RolloutStore
 from tianji_cli.roles.learner.data_source import (
     DataSource,
     LocalReplayClient,
@@ -73,7 +73,15 @@ from tianji_cli.roles.learner.parallel.scatter import (
     Scatter,
     ScatteringReplayClient,
 )
-from tianji_cli.roles.records import ChannelReceiver, ChannelSender, Ports, SlotReader, SlotWriter
+from tianji_cli.roles.records import (
+    FragmentInlet,
+    FragmentOutlet,
+    Ports,
+    RecordInlet,
+    RecordOutlet,
+    SlotReader,
+    SlotWriter,
+)
 from tianji_cli.roles.role import Role
 from tianji_cli.roles.user_role import RoleContext, UserRole, find_user_role
 from tianji_cli.wire.batches import BatchArrays, priorities_layout
@@ -128,7 +136,8 @@ def _actor(builder: Builder, transport: Transport, counters: ProductionFile, num
     config = builder.config
     environment = builder.acting_environment(number)
     agent = builder.acting_agent(number)
-    receiver = builder.carrying("buffer")[0].rank
+    channel = fragments_to(config.path_of_fragments[1])
+    (receiver,) = _receivers(transport.wiring, channel, builder.process.rank)
     return Actor(
         number,
         builder.incarnation,
@@ -136,7 +145,7 @@ def _actor(builder: Builder, transport: Transport, counters: ProductionFile, num
         agent=agent,
         environment=environment,
         layout=builder.layout,
-        outbox=Outbox(transport, receiver, FRAGMENTS, slot_name(POLICY, builder.group), _copies(builder)),
+        outbox=Outbox(transport, receiver, channel, slot_name(POLICY, builder.group), _copies(builder)),
         page=ProductionPage(counters, number),
         seed=builder.seed("environment", number),
         per_version=_fragments_per_version(builder),
@@ -186,7 +195,7 @@ def rollout_buffer(builder: Builder, transport: Transport) -> Buffer:
     store = RolloutStore(
         builder.layout,
         builder.number,
-        builder.actors,
+        _actors_before(builder, transport.wiring, "buffer"),
         per_rollout=builder.config.fragments_per_rollout,
         window=window_of_all(builder),
         lends=lends_rollouts(builder, transport.capabilities),
@@ -234,7 +243,8 @@ def replay_buffer(builder: Builder, transport: Transport) -> Buffer:
         keeper = ReplayKeeper(replay, place, config.experiment.checkpoint_every_s)
         if builder.job.resumed and keeper.restore():
             limiter.warmup = max(0, limiter.warmup - replay.size)
-    store = ReplayStore(builder.layout, builder.number, builder.actors, replay=replay, limiter=limiter)
+    actors = _actors_before(builder, transport.wiring, "buffer")
+    store = ReplayStore(builder.layout, builder.number, actors, replay=replay, limiter=limiter)
     if section.colocate:
         return Buffer(transport, FRAGMENTS, store, keeper)
     (learner,) = builder.carrying("learner")
@@ -416,7 +426,7 @@ def _copies(builder: Builder) -> list[Destination]:
     """Return the receivers in the group that get a copy of every fragment."""
     receiving = [name for name, role in builder.config.roles.items() if FRAGMENTS in role.receives]
     return [
-        Destination(name, process.rank, copies_for(name))
+        Destination(name, process.rank, fragments_to(name))
         for name in receiving
         for process in builder.carrying(name)
     ]
@@ -493,7 +503,7 @@ def _user_role(builder: Builder, transport: Transport, name: str) -> UserRole:
         actors=builder.actors,
         seed=builder.seed(name, group * section.num + (number or 0)),
         transport=transport,
-        channel=copies_for(name) if FRAGMENTS in section.receives else None,
+        channel=fragments_to(name) if FRAGMENTS in section.receives else None,
         slot=slot_name(POLICY, group) if POLICY in section.reads else None,
         ports=lambda rejected: _ports(builder, transport, name, rejected),
         make_agent=lambda num_envs, seed: builder.agent(builder.model(), num_envs, seed),
@@ -504,25 +514,56 @@ def _user_role(builder: Builder, transport: Transport, name: str) -> UserRole:
 
 def _ports(builder: Builder, transport: Transport, role: str, rejected: Rejected) -> Ports:
     """Open the ends of a role's channels and slots of ``[graph]``."""
-    job, rank = builder.number, builder.process.rank
+    job, rank, group = builder.number, builder.process.rank, builder.group
     ports = Ports({}, {}, {}, {})
     for name, channel in builder.config.graph.channels.items():
+        if name == FRAGMENTS:
+            if role in (path := builder.config.path_of_fragments):
+                validator = FragmentValidator(
+                    builder.layout, job, _actors_before(builder, transport.wiring, role)
+                )
+                validator.rejected = rejected
+                ports.inlets[name] = FragmentInlet(transport, fragments_to(role), builder.layout, validator)
+                next_role = path[path.index(role) + 1]
+                ports.outlets[name] = FragmentOutlet(
+                    transport,
+                    fragments_to(next_role),
+                    builder.layout,
+                    _receivers(transport.wiring, fragments_to(next_role), rank),
+                )
+            continue
         layout = builder.record_layout(channel.record)
-        for step, roles in enumerate(channel.steps):
-            if role in roles and step > 0:
-                hop = hop_name(name, step - 1)
-                ports.receivers[name] = ChannelReceiver(transport, hop, layout, job, rejected)
-            if role in roles and step < len(channel.steps) - 1:
-                hop, wiring = hop_name(name, step), transport.wiring
-                to = [one.receiver for one in wiring.channels if one.name == hop and rank in one.senders]
-                ports.senders[name] = ChannelSender(transport, hop, layout, to, job)
+        if any(role in step for step in channel.steps[1:]):
+            ports.inlets[name] = RecordInlet(transport, name, layout, job, rejected)
+        if receivers := _receivers(transport.wiring, name, rank):
+            ports.outlets[name] = RecordOutlet(transport, name, layout, receivers, job)
     for name, slot in builder.config.graph.slots.items():
-        layout, own = builder.record_layout(slot.record), slot_name(name, builder.group)
+        layout = builder.record_layout(slot.record)
         if role == slot.writer:
-            ports.writers[name] = SlotWriter(transport, own, layout, job)
+            ports.writers[name] = SlotWriter(transport, slot_name(name, group), layout, job)
         if role in slot.readers:
-            ports.readers[name] = SlotReader(transport, own, layout)
+            ports.readers[name] = SlotReader(transport, slot_name(name, group), layout)
     return ports
+
+
+def _receivers(wiring: Wiring, channel: str, sender: int) -> list[int]:
+    """Return the ranks that a rank sends to over a channel."""
+    return [one.receiver for one in wiring.channels if one.name == channel and sender in one.senders]
+
+
+def _actors_before(
+    builder: Builder, wiring: Wiring, role: str, rank: int | None = None
+) -> dict[int, Sequence[int]]:
+    """Return the numbers of the actors whose fragments come to a role here, by the rank that sends them."""
+    path, processes = builder.config.path_of_fragments, builder.job.plan.processes
+    before = path[path.index(role) - 1]
+    channel = wiring.channel(fragments_to(role), builder.process.rank if rank is None else rank)
+    return {
+        sender: processes[sender].actors
+        if before == "actor"
+        else sum(map(tuple, _actors_before(builder, wiring, before, sender).values()), ())
+        for sender in channel.senders
+    }
 
 
 ARRIVALS_AHEAD: Final = 64
@@ -542,7 +583,7 @@ def wiring_of(builder: Builder, capabilities: Capabilities) -> Wiring:
     distribution, replays = builder.config.distribution, builder.config.learns_from_replay
     channels = _replay_channels(builder) if replays else _rollout_channels(builder, capabilities)
     copy = replace(channels[FRAGMENTS], borrow=1)
-    channels |= {copies_for(role): copy for role in builder.config.roles}
+    channels |= {fragments_to(role): copy for role in builder.config.roles}
     model = builder.model()
     slots = {POLICY: policy_layout(model.parameter_count).nbytes}
     if builder.config.population is not None:
@@ -553,8 +594,8 @@ def wiring_of(builder: Builder, capabilities: Capabilities) -> Wiring:
         channels[CONTRIBUTIONS] = ChannelSize(contribution_layout(values).nbytes)
         slots[AVERAGE] = average_layout(values, distribution.groups).nbytes
     for name, edge in builder.config.graph.channels.items():
-        size = ChannelSize(builder.record_layout(edge.record).nbytes, edge.window)
-        channels |= {hop_name(name, hop): size for hop in range(len(edge.steps) - 1)}
+        if name != FRAGMENTS:
+            channels[name] = ChannelSize(builder.record_layout(edge.record).nbytes, edge.window)
     for name, value in builder.config.graph.slots.items():
         slots[name] = builder.record_layout(value.record).nbytes
     return builder.job.plan.wiring(builder.job.id, channels, slots)

@@ -42,6 +42,10 @@ def channel(name: str = "pairs", **keys: Any) -> str:
     return f"[graph.channels.{name}]\n" + "".join(f"{key} = {value}\n" for key, value in values.items())
 
 
+def fragments(between: str, **keys: Any) -> str:
+    return channel("fragments", **({"path": f'["actor", {between}, "buffer"]', "record": '""'} | keys))
+
+
 def slot(name: str = "newest", **keys: Any) -> str:
     values = {"writer": '"maker"', "readers": '["taker"]', "record": '"graph_roles:Pair"'} | keys
     return f"[graph.slots.{name}]\n" + "".join(f"{key} = {value}\n" for key, value in values.items())
@@ -99,9 +103,40 @@ def test_paths_become_channels_between_ranks(
     [
         (channel(path='["maker", "takr"]'), (), "graph.channels.pairs.path", "did you mean 'taker'?"),
         (channel(path='["actor", "taker"]'), (), "graph.channels.pairs.path", "there is no [roles.actor]"),
+        (channel(record='""'), (), "graph.channels.pairs.record", "missing"),
+        (
+            fragments('"maker"', record='"graph_roles:Pair"'),
+            (),
+            "graph.channels.fragments.record",
+            "leave it",
+        ),
+        (fragments('"maker"', window="3"), (), "graph.channels.fragments.window", "actor.window bounds"),
+        (fragments('"makr"'), (), "graph.channels.fragments.path", "did you mean 'maker'?"),
+        (fragments('["maker", "taker"]'), (), "graph.channels.fragments.path", "one role after another"),
+        (channel("fragments", record='""'), (), "graph.channels.fragments.path", "from actors to the buffer"),
+        (
+            fragments('"maker"'),
+            ("distribution.actor.num=1", "roles.maker.num=2"),
+            "roles.maker.num",
+            "would get nothing",
+        ),
+        (
+            fragments('"maker"'),
+            ('roles.maker.receives=["fragments"]',),
+            "roles.maker.receives",
+            "gets every fragment of its actors by the path",
+        ),
+        (
+            fragments('"maker"')
+            + channel(path='["taker", "maker"]')
+            + channel("on", path='["maker", "taker"]'),
+            (),
+            "graph.channels",
+            "is a circle",
+        ),
         (channel(path='["maker"]'), (), "graph.channels.pairs.path", "at least 2"),
         (channel(path='["maker", "maker"]'), (), "graph.channels.pairs.path", "stands there twice"),
-        (channel(name="fragments"), (), "graph.channels.fragments", "is built in"),
+        (channel(name="batches"), (), "graph.channels.batches", "is built in"),
         (channel(name='"a-b"'), (), "graph.channels.a-b", "is no name for it"),
         (channel(record='"graph_roles:Any"'), (), "graph.channels.pairs.record", "no class method `fields"),
         (channel(record='"graph_roles:Pears"'), (), "graph.channels.pairs.record", "Pears"),
@@ -121,9 +156,9 @@ def test_paths_become_channels_between_ranks(
         (slot(), ("roles.maker.num=2",), "roles.maker.num", "one writes a slot"),
         (
             channel(),
-            ("roles.maker.num=2", "distribution.transport=inproc"),
-            "roles.maker.num",
-            "in one process, which has one of each",
+            ("distribution.transport=inproc",),
+            "distribution.transport",
+            "in one process, which cannot wait for itself",
         ),
     ],
 )
@@ -135,6 +170,11 @@ def test_what_could_never_work_is_refused_and_named(
     text = str(refused.value)
     assert key in text
     assert why in text
+
+
+def test_several_processes_of_a_role_need_processes(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="which has one of each"):
+        load_config(written(tmp_path, ""), ["roles.maker.num=2", "distribution.transport=inproc"])
 
 
 def test_a_path_back_by_a_slot_is_no_circle(tmp_path: Path) -> None:

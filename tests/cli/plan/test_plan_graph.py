@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.plan.graph import ChannelSize, copies_for
+from tianji_cli.plan.graph import ChannelSize, fragments_to
 from tianji_cli.plan.plan import Host, Plan, make_plan
 
 HERE = [Host("here")]
@@ -95,4 +95,4 @@ def test_a_role_outlives_those_that_send_it_samples() -> None:
 
 
 def test_copies_have_a_channel_for_each_role() -> None:
-    assert copies_for("recorder") == "fragments-recorder"
+    assert fragments_to("recorder") == "fragments-recorder"
