@@ -140,6 +140,19 @@ def test_the_jury_ends_the_run_at_its_goal_and_no_score_is_lost(tianji: Tianji, 
     assert judge["mean"] >= 475.0
 
 
+def test_a_curious_role_adds_a_bonus_that_falls_and_every_fragment_passes_it(
+    tianji: Tianji, tmp_path: Path
+) -> None:
+    summary = trained(tianji, "curiosity.toml", tmp_path, 60_000)
+    (said,) = summary["extra"].values()
+    assert said["channels"]["fragments"]["sent"] == said["channels"]["fragments"]["received"] > 20
+    assert summary["lost"] == 0
+    lines = (tmp_path / "curiosity" / "1" / "metrics.jsonl").read_text().splitlines()
+    bonuses = [json.loads(line).get("extra", {}).get("curious-2", {}).get("mean_bonus") for line in lines]
+    first = next(bonus for bonus in bonuses if bonus)
+    assert 0 < said["mean_bonus"] < first, "what was seen often is no longer new"
+
+
 def test_the_on_policy_example_learns(tianji: Tianji, tmp_path: Path) -> None:
     summary = tmp_path / "summary.json"
     options = ("--quiet", "--out", str(tmp_path), "--json", str(summary), "--set", "experiment.plots=false")
