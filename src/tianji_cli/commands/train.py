@@ -22,7 +22,7 @@ from tianji_cli.config.best import differences
 from tianji_cli.config.checks import check_devices, crosses_hosts
 from tianji_cli.config.loader import load_config, load_run_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import ConfigError, RunFailed, TianjiError, UsageError
+from tianji_cli.errors import ConfigError, RunFailed, TianjiError, UsageError, os_errors_as
 from tianji_cli.files.campaigns import SeedsDirectory
 from tianji_cli.files.directories import is_occupied, remove_stale
 from tianji_cli.files.film import FilmError, check_library
@@ -67,6 +67,9 @@ from tianji_cli.wire.address import parse_address, resolve
 
 MAX_ROWS: Final = 64
 """Maximum rows of a plan on the screen; more processes are summed up (--json lists them all)."""
+
+PICTURES: Final = (".svg", ".png", ".pdf")
+"""Kinds of files that ``--dry-run`` draws a graph into."""
 
 MOST_RANGES: Final = 4
 """Maximum ranges of numbers in a cell."""
@@ -121,7 +124,10 @@ Trace = Annotated[
     float | None,
     typer.Option(metavar="S", help="Trace S seconds of the training, from the first update on: a timeline."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print who would run where, and start nothing.")]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Print who would run where, and start nothing; --out X.svg draws it."),
+]
 
 
 def train(  # noqa: PLR0913 - the options of a command are its parameters
@@ -197,7 +203,7 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
             node = _node_that_built(spec, world, stack)
         begun = None if source is None or node is None else source.document(node.built.init)
         if dry_run:
-            print_plan(plan, job.roles, json_to, described(begun))
+            print_plan(plan, job.roles, json_to, out, described(begun))
             return 0
         if seeds is not None or by_mpiexec:
             stack.close()  # The trainings have fork servers of their own, or ranks that start by themselves.
@@ -488,8 +494,24 @@ def _is_at_its_goal(job: JobConfig, run: RunDirectory, json_to: str | None, chan
     return True
 
 
-def print_plan(plan: Plan, roles: Collection[str], json_to: str | None, more: Iterable[str] = ()) -> None:
-    """Print the processes of a plan, and the edges between their roles; write them as JSON where asked."""
+def _draw(plan: Plan, path: Path) -> None:
+    """Draw a plan's graph.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    from tianji_cli.runs.graph import draw_graph  # noqa: PLC0415 - matplotlib takes half a second
+
+    with os_errors_as(UsageError, f"cannot write {path}"):
+        draw_graph(plan, path)
+
+
+def print_plan(
+    plan: Plan, roles: Collection[str], json_to: str | None, picture: Path | None, more: Iterable[str] = ()
+) -> None:
+    """Print the processes of a plan and their edges, or write them as JSON; draw a picture if asked for."""
+    if picture is not None and picture.suffix in PICTURES:
+        _draw(plan, picture)
     rows: list[dict[str, Any]] = [
         {
             "rank": process.rank,
