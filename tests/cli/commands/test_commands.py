@@ -231,17 +231,6 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_draws_roles_channels_and_slots(tmp_path: Path) -> None:
-    jury = Path(__file__).parents[3] / "docs" / "examples" / "jury.toml"
-    assert tianji("train", str(jury), "--dry-run", "--out", "graph.svg", cwd=tmp_path).returncode == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["graph.svg"]
-    drawn = (tmp_path / "graph.svg").read_text()
-    for name in ("player (2)", "judge", "scores", "round", "fragments", "policy", "one process"):
-        assert f">{name}<" in drawn
-    elsewhere = tianji("train", str(jury), "--dry-run", "--out", "no/graph.svg", cwd=tmp_path)
-    assert elsewhere.stderr == "tianji: error: cannot write no/graph.svg: No such file or directory\n"
-
-
 @pytest.mark.parametrize("agent", [(), ("--agent", "dqn")])
 def test_a_dry_run_without_a_file_builds_what_the_defaults_say(
     tmp_path: Path, agent: tuple[str, ...]

@@ -306,3 +306,19 @@ def test_what_a_role_does_not_send_on_is_counted_as_lost(workplace: Any) -> None
     passed = said["channels"]["fragments"]
     assert passed["received"] > passed["sent"]
     assert summary["lost"] > 0
+
+
+def test_a_dry_run_draws_roles_channels_and_slots(workplace: Any) -> None:
+    slots = {
+        "graph": {
+            "slots": {"best": {"writer": "taker", "readers": ["maker"], "record": "graph_roles:Numbers"}}
+        }
+    }
+    config = str(workplace.config(GRAPH, slots, {"roles": {"maker": {"num": 2}}}))
+    workplace.command("train", config, "--dry-run", "--out", "graph.svg").wait(0)
+    drawn = (workplace.place / "graph.svg").read_text()
+    for name in ("maker (2)", "middle", "taker", "numbers", "best", "fragments", "policy", "one process"):
+        assert f">{name}<" in drawn
+    refused = workplace.command("train", config, "--dry-run", "--out", "no/graph.svg")
+    refused.wait(2)
+    assert "cannot write no/graph.svg: No such file or directory" in refused.stderr
