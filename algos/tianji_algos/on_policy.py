@@ -24,13 +24,7 @@ from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.recurrent import RecurrentActorCritic
 from tianji_algos.normalization import DiscountedReturns, Normalizer, acting_executor, normalizer_of
-from tianji_algos.optim import (
-    Diagnostics,
-    Means,
-    OptimizedEmbryo,
-    build_optimizer,
-    flatten_parameters,
-)
+from tianji_algos.optim import Diagnostics, OptimizedEmbryo
 from tianji_algos.rollout_observations import Observations
 from tianji_algos.rules import ActionRule
 from tianji_algos.settings import PolicySettings
@@ -199,37 +193,38 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
 
     Args:
         model: trained in place, on its final device; its parameters move into one flat tensor.
+        distribution: distribution of a sample's action; None: the one for the space of the actions.
 
     Raises:
         UnsuitableModelError: the model is no ``ActorCritic``.
     """
 
     contract: ClassVar[type[torch.nn.Module]] = ActorCritic
-    """Class that its networks derive from."""
-    example_model: ClassVar[str] = "mlp_actor_critic"
-    """Name of a model that derives from ``contract``."""
-    diagnostics: ClassVar[tuple[str, ...]]
-    """Names of the numbers that the loss reports."""
+    example: ClassVar[str] = "mlp_actor_critic"
     settings: PolicySettings
+    model: ActorCritic
     _rng: np.random.Generator
     _loss: PolicyLoss
     _loss_by_hand: PolicyLossByHand
     """The loss with its derivatives, where ``_by_hand`` says so."""
 
-    def __init__(self, spaces: Spaces, model: ActorCritic, settings: PolicySettings, seed: int) -> None:
-        require_model(model, self.contract, self.algorithm, self.example_model)
-        flat = flatten_parameters(model)
-        means = Means((*self.diagnostics, "gradient_norm"))
-        optimizer, rng = build_optimizer(flat, settings), np.random.default_rng(seed)
-        super().__init__(settings, optimizer, {"model": model}, means, rng)
-        self.model: ActorCritic = model
+    def __init__(
+        self,
+        spaces: Spaces,
+        model: ActorCritic,
+        settings: PolicySettings,
+        seed: int,
+        distribution: Distribution | None = None,
+    ) -> None:
+        super().__init__(model, settings, seed)
+        self._optimizer = self._optimize()
         self.uses_per_sample = float(settings.epochs)
-        self._choose_derivatives(model, fits=is_on_host(model), what_fits="a network on a CPU")
+        self._choose_derivatives(fits=is_on_host(model), what_fits="a network on a CPU")
         self._mask = MaskReader.of(spaces)
-        self._distribution = self._build_distribution(spaces)
+        self._distribution = distribution or distribution_for(spaces.action)
         self._is_recurrent = isinstance(model, RecurrentActorCritic)
         self._normalizer = Normalizer.of(model, spaces)
-        self._observations = Observations(spaces, flat.device, self._normalizer)
+        self._observations = Observations(spaces, self._flat.device, self._normalizer)
         nothing = np.zeros(len(self.diagnostics), np.float32)
         self._nothing: Diagnostics = nothing
         self._memory = Arrays()
@@ -237,15 +232,11 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
             self._backprop = model.backprop()
         else:
             self._run = model.training_pass()
-            self._nothing = torch.from_numpy(nothing).to(flat.device)
-            self._memory = Tensors(flat.device)
+            self._nothing = torch.from_numpy(nothing).to(self._flat.device)
+            self._memory = Tensors(self._flat.device)
         self._latest: Diagnostics = self._nothing
         """Diagnostics of the last update."""
         self._build_loss()
-
-    def _build_distribution(self, spaces: Spaces) -> Distribution:
-        """Return the distribution of the actions."""
-        return distribution_for(spaces.action)
 
     @abstractmethod
     def _build_loss(self) -> None:
@@ -261,7 +252,7 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
         """Write the gradient of the loss on this learner's samples; returns the diagnostics."""
         if self._by_hand and batch.samples:
             return self._differentiate_by_hand(batch)
-        self._optimizer.gradient.zero_()
+        self._gradient.zero_()
         if not batch.samples:  # Other learners have some.
             return self._nothing
         policy, value = self._run(batch.observation)

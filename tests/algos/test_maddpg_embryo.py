@@ -340,7 +340,7 @@ def test_learning_rates_of_actors_and_critics_fall_together() -> None:
         embryo = build_embryo(DISCRETE, actor_learning_rate=actors, **settings)
         for env_steps in (0, 750):
             embryo.schedule(env_steps)
-            rates.append((embryo._actor_adam.learning_rate, embryo._optimizer.learning_rate))
+            rates.append((embryo._actors_adam.learning_rate, embryo._optimizer.learning_rate))
     assert np.ravel(rates) == pytest.approx([1e-2, 1e-2, 2.5e-3, 2.5e-3, 1e-3, 1e-2, 2.5e-4, 2.5e-3])
 
 

@@ -298,7 +298,7 @@ class IMPALAEmbryo(PolicyEmbryo):
     def update(self, batch: IMPALAMinibatch) -> UpdateResult:
         """Make one step of the optimizer."""
         self._latest = self._differentiate(batch)
-        add_gradients(self._optimizer.gradient, self._learners)
+        add_gradients(self._gradient, self._learners)
         self._means.add(self._latest, self._step(self._optimizer))
         return UpdateResult(batch.total)
 
