@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from pydantic import BaseModel
 
-from tianji_algos.action_mask import MaskReader, masked, records_of
+from tianji_algos.action_mask import MaskReader
 from tianji_algos.core import Agent, Fields, RolloutEmbryo, Spaces, require_model
 from tianji_algos.device import Uploads, is_on_host
 from tianji_algos.distributions import Distribution, distribution_for
@@ -25,7 +25,7 @@ from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.recurrent import RecurrentActorCritic
 from tianji_algos.normalization import DiscountedReturns, Normalizer, acting_executor, normalizer_of
 from tianji_algos.optim import Diagnostics, OptimizedEmbryo
-from tianji_algos.rollout_observations import Observations
+from tianji_algos.rollout_observations import Observations, Sequences
 from tianji_algos.rules import ActionRule
 from tianji_algos.settings import PolicySettings
 
@@ -51,7 +51,8 @@ class PolicyAgent(Agent):
         require_model(model, self.contract, self.algorithm, self.default_model)
         self.settings = settings
         self._distribution = self.distribution(spaces, settings)
-        self._executor = masked(acting_executor(model, num_envs), spaces)
+        self._executor = acting_executor(model, num_envs)
+        self._mask = MaskReader.of(spaces)
         normalizer = normalizer_of(model)
         self._returns: DiscountedReturns | None = None
         if normalizer is not None and normalizer.returns is not None:
@@ -80,7 +81,7 @@ class PolicyAgent(Agent):
 
     def act(self, observation: npt.NDArray[Any], into: Fields) -> npt.NDArray[Any]:
         """Sample actions for ``observation [N, ...]``; write action and log_prob ``[N, ...]``."""
-        policy, value = self._executor(observation)
+        policy, value = self._outputs(observation)
         self._distribution.sample(policy, self._rng, self._action, into["log_prob"])
         into["action"][...] = self._action
         self.record_value(value, into)
@@ -104,12 +105,19 @@ class PolicyAgent(Agent):
 
     def act_greedily(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Choose the likeliest actions."""
-        policy, _ = self._executor(observation)
+        policy, _ = self._outputs(observation)
         return self._distribution.for_environment(self._distribution.mode(policy))
 
     def adopt(self, parameters: npt.NDArray[np.float32]) -> None:
         """Act with these parameters from now on."""
         self._executor.adopt(parameters)
+
+    def _outputs(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
+        """Run the network; forbidden actions have the lowest logits."""
+        policy, value = self._executor(observation)
+        if self._mask is not None:
+            self._mask.forbid(policy, observation)
+        return policy, value
 
 
 def scales_actions(settings: Any) -> bool:
@@ -257,7 +265,7 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
             return self._nothing
         policy, value = self._run(batch.observation)
         if self._mask is not None:
-            policy = self._mask.forbidding(policy, records_of(batch.observation))
+            policy = self._mask.forbidding(policy, _records_of(batch.observation))
         loss, diagnostics = self._loss(policy, value, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         return diagnostics
@@ -269,10 +277,15 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
         def loss_gradient(policy: Floats, value: Floats) -> tuple[Floats, Floats]:
             if self._mask is not None:
                 policy = policy.copy(order="K")  # Autograd may still need the network's outputs.
-                self._mask.forbid(policy, records_of(batch.observation))
+                self._mask.forbid(policy, _records_of(batch.observation))
             d_policy, d_value, diagnostics = self._loss_by_hand.gradient(policy, value, batch)
             found.append(diagnostics)
             return d_policy, d_value
 
         self._backprop(batch.observation, loss_gradient)
         return found[0]
+
+
+def _records_of(observation: Any) -> Any:
+    """Return the observations alone, also where a network takes them in ``Sequences``."""
+    return observation.observation if isinstance(observation, Sequences) else observation

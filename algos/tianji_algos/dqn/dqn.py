@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.action_mask import MaskReader, masked
+from tianji_algos.action_mask import MaskReader
 from tianji_algos.batch import Batch
 from tianji_algos.core import Agent, Fields, Model, ReplayEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange, is_on_host
@@ -152,7 +152,7 @@ class EpsilonGreedyAgent(Agent):
         assert isinstance(spaces.action, gym.spaces.Discrete)
         require_model(model, self.contract, self.algorithm, self.default_model)
         self._first = int(spaces.action.start)
-        self._executor = masked(acting_executor(model, num_envs), spaces)
+        self._executor = acting_executor(model, num_envs)
         self._mask = MaskReader.of(spaces)
         self._rng = np.random.default_rng(seed)
         self._draws = np.empty((2, num_envs), np.float32)
@@ -182,7 +182,7 @@ class EpsilonGreedyAgent(Agent):
 
     def act(self, observation: npt.NDArray[Any], into: Fields) -> npt.NDArray[Any]:
         """Choose the best action, or with probability epsilon any; write ``action [N]``."""
-        (q,) = self._executor(observation)
+        q = self._q(observation)
         np.argmax(q.T, axis=0, out=self._action)
         self._explore(self._action, self._epsilon, observation)
         into["action"][...] = self._action
@@ -224,7 +224,7 @@ class EpsilonGreedyAgent(Agent):
 
     def act_greedily(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Choose the best actions, or with probability ``eval_epsilon`` any."""
-        (q,) = self._executor(observation)
+        q = self._q(observation)
         best: npt.NDArray[np.int64] = q.T.argmax(axis=0)
         if self.settings.eval_epsilon:
             self._explore(best, self.settings.eval_epsilon, observation)
@@ -234,6 +234,13 @@ class EpsilonGreedyAgent(Agent):
     def adopt(self, parameters: Floats) -> None:
         """Act with these parameters from now on."""
         self._executor.adopt(parameters)
+
+    def _q(self, observation: npt.NDArray[Any]) -> Floats:
+        """Compute the values ``[N, A]``; those of forbidden actions are the lowest."""
+        (q,) = self._executor(observation)
+        if self._mask is not None:
+            self._mask.forbid(q, observation)
+        return q
 
     def _explore(
         self, actions: npt.NDArray[np.int64], epsilon: Floats | float, observation: npt.NDArray[Any]
@@ -279,7 +286,7 @@ class DQNAgent(EpsilonGreedyAgent):
         """Write the priority of each step, ``[T, N]``; 0 for steps that are no experience."""
         if self._seen is None:
             return
-        (q,) = self._executor(observation)
+        q = self._q(observation)
         settings = self.settings
         fields["priority"][...] = self._seen.td_error(
             fields, q, settings.priority_gamma, settings.priority_reward_scale
