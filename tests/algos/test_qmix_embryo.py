@@ -22,7 +22,7 @@ from tianji_algos.errors import (
     UnsupportedSpaceError,
 )
 from tianji_algos.models.settings import TeamQSettings
-from tianji_algos.models.teams.q_network import NO_ACTION, AgentInputs, TeamQ
+from tianji_algos.models.teams.q_network import NO_ACTION, TeamQ
 from tianji_algos.qmix.qmix import QMIXEmbryo
 from tianji_algos.qmix.settings import QMIXSettings
 
@@ -78,9 +78,7 @@ def q_of(model: TeamQ, batch: SequenceBatch, episode: int) -> torch.Tensor:
     seen = batch.observation[episode, : length + 1]
     action = batch.fields["action"][episode, :length].astype(np.int64)
     last = np.concatenate((np.full((1, 3), NO_ACTION), action))
-    q: torch.Tensor = model(
-        torch.from_numpy(AgentInputs(model)(seen["observation"], last)), [1] * (length + 1)
-    )
+    q: torch.Tensor = model(torch.from_numpy(model.rows()(seen, last)), [1] * (length + 1))
     return q
 
 

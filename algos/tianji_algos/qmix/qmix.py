@@ -18,7 +18,7 @@ from tianji_algos.batch import SequenceBatch
 from tianji_algos.core import Agent, Fields, SequenceEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange
 from tianji_algos.fields import FieldSpec
-from tianji_algos.models.teams.q_network import NO_ACTION, AgentInputs, TeamQ, team_that_chooses
+from tianji_algos.models.teams.q_network import NO_ACTION, TeamQ, team_that_chooses
 from tianji_algos.optim import OptimizedEmbryo, TargetNetwork, add_gradients
 from tianji_algos.qmix.settings import QMIXAgentSettings, QMIXSettings
 from tianji_algos.rules import ActionRule, BestActionRule, Port
@@ -168,7 +168,7 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
         self._team = team_that_chooses(spaces)
         self._target = TargetNetwork(model, self._flat)
         self._networks["target"] = self._target.model
-        self._inputs = AgentInputs(model)
+        self._rows = model.rows()
         self._exchange = Exchange(self._flat.device)
         self._values = self._team.agents if model.settings.mixer == "none" else 1
         self._each_for_itself = model.settings.mixer == "none" and settings.rewards == "individual"
@@ -234,7 +234,7 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
             total: number of these over all learners; the learners' gradients add up to that of the mean.
         """
         to_device = self._exchange.to_device
-        inputs = to_device(self._inputs(episodes.seen["observation"], episodes.last_action))
+        inputs = to_device(self._rows(episodes.seen, episodes.last_action))
         state = to_device(self._team.state_of(episodes.seen))
         origin = to_device(episodes.origin)
         q: torch.Tensor = self.model(inputs, episodes.sizes)
