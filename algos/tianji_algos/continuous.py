@@ -13,7 +13,6 @@ import torch
 
 from tianji_algos.action_mask import MaskReader
 from tianji_algos.batch import Batch
-from tianji_algos.bounds import ActionBounds
 from tianji_algos.core import Agent, Fields, ReplayEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange, is_on_host
 from tianji_algos.errors import UnsuitableModelError
@@ -21,7 +20,7 @@ from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_q import ActorQ, MLPActorQ, parts_of
 from tianji_algos.normalization import Normalizer, acting_executor
 from tianji_algos.optim import OptimizedEmbryo, TargetNetwork
-from tianji_algos.rules import BoundedRule
+from tianji_algos.rules import ActionBounds, BoundedRule
 from tianji_algos.settings import ActorQSettings, ContinuousAgentSettings
 
 Array = npt.NDArray[Any]

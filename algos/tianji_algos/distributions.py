@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.bounds import ActionBounds
 from tianji_algos.errors import NotExportableError, UnsupportedSpaceError
-from tianji_algos.rules import ActionRule, BoundedRule, Port, normal_noise
+from tianji_algos.rules import ActionBounds, ActionRule, BoundedRule, Port, normal_noise
 
 Floats = npt.NDArray[np.float32]
 Actions = npt.NDArray[Any]

@@ -17,10 +17,10 @@ from torch import nn
 
 from tianji_algos import registry
 from tianji_algos.batch import Batch
-from tianji_algos.bounds import ActionBounds
 from tianji_algos.core import Agent, AllReduce, Spaces, build_model
 from tianji_algos.errors import UnsuitableModelError, UnsupportedSpaceError
 from tianji_algos.models.actor_q import DeterministicActorQ, GaussianActorQ
+from tianji_algos.rules import ActionBounds
 from tianji_algos.sac.sac import SACEmbryo
 from tianji_algos.settings import NoSettings
 

@@ -17,7 +17,6 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.batch import Batch
-from tianji_algos.bounds import ActionBounds
 from tianji_algos.continuous import DeterministicRule
 from tianji_algos.core import Agent, Fields, ReplayEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange
@@ -25,7 +24,7 @@ from tianji_algos.fields import FieldSpec
 from tianji_algos.maddpg.settings import MADDPGAgentSettings, MADDPGSettings
 from tianji_algos.models.teams.deterministic import TeamDeterministic
 from tianji_algos.optim import OptimizedEmbryo, TargetNetwork, average_gradients
-from tianji_algos.rules import ActionRule, BestActionRule, Port
+from tianji_algos.rules import ActionBounds, ActionRule, BestActionRule, Port
 from tianji_algos.schedules import falling
 from tianji_algos.team import UNAVAILABLE, Records, Team, cut_off
 

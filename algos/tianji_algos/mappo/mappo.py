@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.bounds import ActionBounds
 from tianji_algos.core import AllReduce, Fields, Spaces
 from tianji_algos.distributions import (
     Actions,
@@ -33,7 +32,7 @@ from tianji_algos.models.teams.actor_critic import TeamActorCritic
 from tianji_algos.on_policy import scales_actions
 from tianji_algos.ppo.ppo import Integers, PPOAgent, PPOEmbryo
 from tianji_algos.rollout_observations import Indices, ShuffledSamples
-from tianji_algos.rules import ActionRule
+from tianji_algos.rules import ActionBounds, ActionRule
 from tianji_algos.team import Team, cut_off
 
 Floats = npt.NDArray[np.float32]

@@ -16,14 +16,13 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.batch import Batch
-from tianji_algos.bounds import ActionBounds
 from tianji_algos.continuous import ActorQEmbryo, ContinuousAgent, Transitions, td_loss
 from tianji_algos.core import Spaces, UpdateResult
 from tianji_algos.distributions import HALF_LOG_2PI
 from tianji_algos.models.actor_q import Critics, GaussianActorQ, MLPGaussianQ, part_of
 from tianji_algos.optim import Differentiated, average_gradients
 from tianji_algos.registry import kernel
-from tianji_algos.rules import ActionRule, BoundedRule, normal_noise
+from tianji_algos.rules import ActionBounds, ActionRule, BoundedRule, normal_noise
 from tianji_algos.sac.settings import LEAST_LOG_STD, MOST_LOG_STD, SACAgentSettings, SACSettings
 
 Floats = npt.NDArray[np.float32]
