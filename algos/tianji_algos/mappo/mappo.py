@@ -19,20 +19,12 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import AllReduce, Fields, Spaces
-from tianji_algos.distributions import (
-    Actions,
-    Categorical,
-    CategoricalRule,
-    Distribution,
-    Gaussian,
-    GaussianRule,
-)
+from tianji_algos.distributions import Categorical, Distribution, Gaussian
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings
 from tianji_algos.models.teams.actor_critic import TeamActorCritic
 from tianji_algos.on_policy import scales_actions
 from tianji_algos.ppo.ppo import Integers, PPOAgent, PPOEmbryo
 from tianji_algos.rollout_observations import Indices, ShuffledSamples
-from tianji_algos.rules import ActionBounds, ActionRule
 from tianji_algos.team import Team, cut_off
 
 Floats = npt.NDArray[np.float32]
@@ -105,7 +97,7 @@ class MAPPOEmbryo(PPOEmbryo):
     settings: MAPPOSettings
 
     def __init__(self, spaces: Spaces, model: TeamActorCritic, settings: MAPPOSettings, seed: int) -> None:
-        super().__init__(spaces, model, settings, seed, TeamDistribution(spaces).of_agent)
+        super().__init__(spaces, model, settings, seed, team_distribution(spaces))
         self._order = ShuffledTeams(self._observations)
 
     def _returns_of(self, fragment: Fields) -> tuple[Floats, Floats, npt.NDArray[Any], npt.NDArray[Any]]:
@@ -133,70 +125,24 @@ class MAPPOEmbryo(PPOEmbryo):
         return fragment["observation"]["reward"][1:], value, is_end, mask & alive[:-1]
 
 
-class TeamDistribution(Distribution):
-    """The distribution of one agent's actions, for each of M agents.
+def team_distribution(spaces: Spaces, *, scaled: bool = True) -> Distribution:
+    """Build the distribution of one agent's actions, for each of M agents.
 
-    A policy's output has M rows for each of N environments, ``[N * M, outputs]``. The network makes actions
-    that an agent lacks, or may not choose, impossible, or their distribution constant.
+    The network makes actions that an agent lacks, or may not choose, impossible, or their distribution
+    constant.
 
     Args:
         scaled: -1 and 1 stand for the bounds of a Box; else for themselves.
 
-    Attributes:
-        of_agent: the distribution of one agent's actions.
-
     Raises:
         UnsupportedSpaceError: the environment shows no team.
     """
-
-    def __init__(self, spaces: Spaces, *, scaled: bool = True) -> None:
-        team = Team.of(spaces)
-        most = team.most_actions
-        recorded = team.action_field()
-        self._space = spaces.action
-        self._bounds = None if team.discrete else ActionBounds(spaces.action, scaled=scaled, may_be_open=True)
-        if team.discrete:
-            self.of_agent: Distribution = Categorical((most,), (0,), (), recorded.dtype)
-        else:
-            self.of_agent = Gaussian(gym.spaces.Box(-np.inf, np.inf, (most,), np.float32))
-        self.agents = (team.agents,)
-        self.outputs = self.of_agent.outputs
-        self.action_shape = recorded.shape
-        self.action_dtype = recorded.dtype
-        self._log_prob = np.empty(0, np.float32)
-        self._given = np.empty(0, self._space.dtype)
-
-    def sample(self, policy: Floats, rng: np.random.Generator, action: Actions, log_prob: Floats) -> None:
-        """Draw ``action [N, M, ...]`` and write its ``log_prob [N, M]``; ``action`` is contiguous."""
-        if len(self._log_prob) != len(policy):
-            self._log_prob = np.empty(len(policy), np.float32)
-        self.of_agent.sample(policy, rng, action.reshape(-1, *action.shape[2:]), self._log_prob)
-        log_prob[...] = self._log_prob.reshape(log_prob.shape)
-
-    def mode(self, policy: Floats) -> Actions:
-        """Return the likeliest actions ``[N, M, ...]``."""
-        return self.of_agent.mode(policy).reshape(-1, *self.action_shape)
-
-    def for_environment(self, action: Actions) -> Actions:
-        """Return actions in the space's type, within each agent's own bounds; reused by the next call."""
-        if self._bounds is not None:
-            return self._bounds.scale(action)
-        if self._given.shape != action.shape:
-            self._given = np.empty(action.shape, self._space.dtype)
-        np.copyto(self._given, action)
-        return self._given
-
-    def evaluate(self, policy: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-probabilities and entropies of actions of any agents, ``[rows]``."""
-        return self.of_agent.evaluate(policy, action)
-
-    def rule(self) -> ActionRule:
-        """Describe ``mode`` and ``sample`` of all agents in torch."""
-        if self._bounds is not None:
-            return GaussianRule(self._bounds, self.agents)
-        assert isinstance(self.of_agent, Categorical)
-        dtype = np.dtype(self._space.dtype)
-        return CategoricalRule(self.of_agent.sets, (0,), self.action_shape, dtype, self.agents)
+    team, space = Team.of(spaces), spaces.action
+    agents = (team.agents,)
+    if isinstance(space, gym.spaces.Box):
+        return Gaussian(space, scaled=scaled, agents=agents)
+    recorded = team.action_field().dtype
+    return Categorical((team.most_actions,), (0,), (), np.dtype(space.dtype), agents, recorded)
 
 
 class MAPPOAgent(PPOAgent):
@@ -210,6 +156,6 @@ class MAPPOAgent(PPOAgent):
     plays_in_team: ClassVar[bool] = True
 
     @classmethod
-    def distribution(cls, spaces: Spaces, settings: Any) -> TeamDistribution:
+    def distribution(cls, spaces: Spaces, settings: Any) -> Distribution:
         """Return the distribution of each agent's actions."""
-        return TeamDistribution(spaces, scaled=scales_actions(settings))
+        return team_distribution(spaces, scaled=scales_actions(settings))
