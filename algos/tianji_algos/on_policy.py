@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -177,25 +177,6 @@ class Tensors(Arrays):
         return rows.index_select(axis, numbers)
 
 
-class PolicyLoss(Protocol):
-    """A loss in torch."""
-
-    def __call__(
-        self, policy: torch.Tensor, value: torch.Tensor, batch: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return this learner's part of the loss on a minibatch, and the diagnostics."""
-
-
-class PolicyLossByHand(Protocol):
-    """A loss that is differentiated by hand."""
-
-    def gradient(self, policy: Floats, value: Floats, batch: Any) -> tuple[Floats, Floats, Floats]:
-        """Differentiate by the network's outputs for a minibatch; return the diagnostics, too.
-
-        With several learners, each computes its part of the derivative of one loss on all their samples.
-        """
-
-
 class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
     """Update rule with an actor-critic, its optimizer and the memory of rollouts; subclasses do the updates.
 
@@ -212,9 +193,10 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
     settings: PolicySettings
     model: ActorCritic
     _rng: np.random.Generator
-    _loss: PolicyLoss
-    _loss_by_hand: PolicyLossByHand
-    """The loss with its derivatives, where ``_by_hand`` says so."""
+    _loss: Any
+    """Function in torch of policy, value and minibatch: this learner's part of the loss, and the diagnostics.
+
+    By hand, its ``gradient`` of the same returns derivatives by policy and value, and the diagnostics."""
 
     def __init__(
         self,
@@ -266,19 +248,20 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
         policy, value = self._run(batch.observation)
         if self._mask is not None:
             policy = self._mask.forbidding(policy, _records_of(batch.observation))
+        diagnostics: torch.Tensor
         loss, diagnostics = self._loss(policy, value, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss)
         return diagnostics
 
     def _differentiate_by_hand(self, batch: PolicyMinibatch) -> Floats:
         """Write the gradient without autograd; returns the diagnostics."""
-        found = []
+        found: list[Floats] = []
 
         def loss_gradient(policy: Floats, value: Floats) -> tuple[Floats, Floats]:
             if self._mask is not None:
                 policy = policy.copy(order="K")  # Autograd may still need the network's outputs.
                 self._mask.forbid(policy, _records_of(batch.observation))
-            d_policy, d_value, diagnostics = self._loss_by_hand.gradient(policy, value, batch)
+            d_policy, d_value, diagnostics = self._loss.gradient(policy, value, batch)
             found.append(diagnostics)
             return d_policy, d_value
 

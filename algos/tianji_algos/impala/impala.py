@@ -216,11 +216,8 @@ class IMPALAEmbryo(PolicyEmbryo):
     def _build_loss(self) -> None:
         """Build the actor-critic loss with V-trace's targets."""
         self._values = LearntValues.of(self.model)
-        parts = self._distribution, self.settings, self._values
-        if self._by_hand:
-            self._loss = self._loss_by_hand = kernel("IMPALALoss")(*parts)
-        else:
-            self._loss = IMPALALoss(*parts)
+        loss = kernel("IMPALALoss") if self._by_hand else IMPALALoss
+        self._loss = loss(self._distribution, self.settings, self._values)
 
     # A rollout, its epochs and their minibatches.
 

@@ -203,10 +203,8 @@ class PPOEmbryo(PolicyEmbryo):
 
     def _build_loss(self) -> None:
         """Build the clipped surrogate loss."""
-        if self._by_hand:
-            self._loss = self._loss_by_hand = kernel("PPOLoss")(self._distribution, self.settings)
-        else:
-            self._loss = PPOLoss(self._distribution, self.settings)
+        loss = kernel("PPOLoss") if self._by_hand else PPOLoss
+        self._loss = loss(self._distribution, self.settings)
 
     # A rollout, its epochs and their minibatches.
 
