@@ -15,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.core import Executor, Fields, Spaces
+from tianji_algos.core import Spaces
 from tianji_algos.device import RecordParts, part_of_records
 from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.fields import ACTION_MASK, sizes_of_choices
-from tianji_algos.rollout_observations import Sequences
 
 Floats = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
@@ -110,50 +109,3 @@ class MaskReader:
         else:
             forbidden = torch.from_numpy(self.forbidden(observation).reshape(outputs.shape))
         return outputs.masked_fill(forbidden, FORBIDDEN)
-
-
-class MaskingExecutor(Executor):
-    """Runs a network and masks its first output, which scores the actions."""
-
-    def __init__(self, executor: Executor, mask: MaskReader) -> None:
-        self._executor = executor
-        self._mask = mask
-
-    def adopt(self, parameters: Floats) -> None:
-        """Copy new parameters in."""
-        self._executor.adopt(parameters)
-
-    def __call__(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
-        """Run the network on records ``[N]``."""
-        return self._masked(self._executor(observation), observation)
-
-    def preview(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
-        """Run the network as a call would, without moving on."""
-        return self._masked(self._executor.preview(observation), observation)
-
-    def record(self, fields: Fields) -> None:
-        """Write the network's state."""
-        self._executor.record(fields)
-
-    def forget(self, where: Flags) -> None:
-        """Clear the network's state."""
-        self._executor.forget(where)
-
-    def _masked(self, outputs: tuple[Floats, ...], observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
-        self._mask.forbid(outputs[0], observation)
-        return outputs
-
-
-def records_of(observation: Any) -> Any:
-    """Return the observations alone, also where a network takes them in ``Sequences``."""
-    return observation.observation if isinstance(observation, Sequences) else observation
-
-
-def masked(executor: Executor, spaces: Spaces) -> Executor:
-    """Wrap an executor so that it masks actions, if its observations have a mask.
-
-    Raises:
-        UnsupportedSpaceError: the mask does not have one number for each action.
-    """
-    mask = MaskReader.of(spaces)
-    return executor if mask is None else MaskingExecutor(executor, mask)

@@ -13,21 +13,14 @@ import torch
 
 from tianji_algos.action_mask import MaskReader
 from tianji_algos.batch import Batch
-from tianji_algos.bounds import ActionBounds
 from tianji_algos.core import Agent, Fields, ReplayEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange, is_on_host
 from tianji_algos.errors import UnsuitableModelError
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_q import ActorQ, MLPActorQ, parts_of
 from tianji_algos.normalization import Normalizer, acting_executor
-from tianji_algos.optim import (
-    ActorEmbryo,
-    Means,
-    TargetNetwork,
-    adam_of,
-    flatten_parameters,
-)
-from tianji_algos.rules import BoundedRule
+from tianji_algos.optim import OptimizedEmbryo, TargetNetwork
+from tianji_algos.rules import ActionBounds, BoundedRule
 from tianji_algos.settings import ActorQSettings, ContinuousAgentSettings
 
 Array = npt.NDArray[Any]
@@ -145,14 +138,13 @@ def td_loss(
     return loss, values.detach().mean(), errors.detach().abs().mean(dim=0)
 
 
-class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
+class ActorQEmbryo(OptimizedEmbryo, ReplayEmbryo):
     """Networks, optimizers and checkpoint of an update rule with an actor and its Q functions.
 
     The updates are in each algorithm's file.
 
     Args:
         model: trained in place, on its final device; its parameters move into one flat tensor.
-        diagnostics: names of the numbers that the losses report.
         seed: seed of the noise that updates draw.
 
     Raises:
@@ -161,38 +153,30 @@ class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
     """
 
     settings: ActorQSettings
+    model: ActorQ
     normalizes: ClassVar[bool] = True
-    contract: ClassVar[type[ActorQ]]
-    """Class that its networks derive from."""
-    example: ClassVar[str]
-    """Name of a model that would be right."""
+    norms: ClassVar[tuple[str, ...]] = ("actor_gradient_norm", "critic_gradient_norm")
+    draws_apart: ClassVar[bool] = True
+    _rng: np.random.Generator
 
-    def __init__(
-        self, spaces: Spaces, model: ActorQ, settings: ActorQSettings, diagnostics: tuple[str, ...], seed: int
-    ) -> None:
-        require_model(model, self.contract, self.algorithm, self.example)
+    def __init__(self, spaces: Spaces, model: ActorQ, settings: ActorQSettings, seed: int) -> None:
+        super().__init__(model, settings, seed)
         self._bounds = ActionBounds(spaces.action)
         MaskReader.of(spaces)  # Raises if there is a mask.
-        flat = flatten_parameters(model)
-        assert flat.grad is not None
         try:
             actor, critics = parts_of(model)
         except ValueError as cause:
             what = f"{type(model).__name__} has no actor and critics apart: {cause}"
             raise UnsuitableModelError(f"{what}; the model {self.example!r} would be right") from cause
-        means = Means((*diagnostics, "actor_gradient_norm", "critic_gradient_norm"))
-        critics_adam, actor_adam = (adam_of(flat, which, settings) for which in (critics, actor))
-        self.model: ActorQ = model
-        self._target_critics = TargetNetwork(model.critics, flat[critics])
-        networks = {"model": model, "target_critics": self._target_critics.model}
-        super().__init__(settings, critics_adam, actor_adam, networks, means, np.random.default_rng(seed))
-        self._flat, self._gradient = flat, flat.grad
+        self._actor_adam = self._optimize(actor, "actor")
+        self._optimizer = self._optimize(critics, "critics")
+        self._target_critics = TargetNetwork(model.critics, self._flat[critics])
+        self._networks["target_critics"] = self._target_critics.model
         self._actor_parameters = list(model.actor.parameters())
         self._critics_parameters = list(model.critics.parameters())
-        self._exchange = Exchange(flat.device)
+        self._exchange = Exchange(self._flat.device)
         self._normalizer = Normalizer.of(model, spaces)
         self._choose_derivatives(
-            model,
             fits=isinstance(model, MLPActorQ) and is_on_host(model),
             what_fits=f"the model {self.example!r} on a CPU",
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import reduce
 from itertools import pairwise
 from typing import Any, Final, cast
 
@@ -17,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.bounds import ActionBounds
 from tianji_algos.errors import NotExportableError, UnsupportedSpaceError
-from tianji_algos.rules import ActionRule, BoundedRule, Port, normal_noise
+from tianji_algos.rules import ActionBounds, ActionRule, BoundedRule, Port, normal_noise
 
 Floats = npt.NDArray[np.float32]
 Actions = npt.NDArray[Any]
@@ -28,7 +28,7 @@ HALF_LOG_2PI: Final = 0.5 * math.log(2.0 * math.pi)
 
 
 class Distribution(ABC):
-    """A distribution over actions, one for each of up to ``batch_size`` rows of a policy's output.
+    """A distribution over actions, one for each row of a policy's output: of one agent in one environment.
 
     Attributes:
         outputs: numbers per row that the policy network has to give.
@@ -42,7 +42,11 @@ class Distribution(ABC):
 
     @abstractmethod
     def sample(self, policy: Floats, rng: np.random.Generator, action: Actions, log_prob: Floats) -> None:
-        """Draw ``action [N, *action_shape]`` and write its ``log_prob [N]``, both in place."""
+        """Draw ``action [N, *action_shape]`` and write its ``log_prob [N, *agents]``, both in place.
+
+        Args:
+            action: contiguous.
+        """
 
     @abstractmethod
     def mode(self, policy: Floats) -> Actions:
@@ -54,7 +58,12 @@ class Distribution(ABC):
 
     @abstractmethod
     def evaluate(self, policy: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-probabilities ``[N]`` and entropies ``[N]`` of recorded actions, differentiably."""
+        """Return log-probabilities and entropies, ``[rows]``, of recorded actions, differentiably.
+
+        Args:
+            policy: ``[rows, outputs]``.
+            action: ``[rows, ...]``: a team's row is one agent's.
+        """
 
     def rule(self) -> ActionRule:
         """Describe ``mode`` and ``sample`` in torch, in the environment's form.
@@ -74,14 +83,26 @@ class Categorical(Distribution):
         sizes: number of actions in each set.
         starts: the environment's number for each set's first action.
         shape: shape of an action, which has a number for each set.
+        dtype: the environment's.
+        agents: ``(M,)`` for a team of M, each of whose agents has an action.
+        recorded: dtype of recorded actions; None: the environment's.
     """
 
     def __init__(
-        self, sizes: tuple[int, ...], starts: tuple[int, ...], shape: tuple[int, ...], dtype: np.dtype[Any]
+        self,
+        sizes: tuple[int, ...],
+        starts: tuple[int, ...],
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        agents: tuple[int, ...] = (),
+        recorded: np.dtype[Any] | None = None,
     ) -> None:
         self.outputs = sum(sizes)
-        self.action_shape = shape
-        self.action_dtype = dtype
+        self.action_shape = (*agents, *shape)
+        self.action_dtype = dtype if recorded is None else recorded
+        self.agents = agents
+        self._shape, self._dtype = shape, dtype
+        self._given = np.empty(0, dtype)
         self._starts = starts
         self._offset = np.array(starts, dtype).reshape(shape) if any(starts) else None
         self._columns = [(slice(None), *at) for at in np.ndindex(shape)]
@@ -95,19 +116,30 @@ class Categorical(Distribution):
         if len(policy) != self._rows:
             self._rows = len(policy)
             self._draws = [_Draw(members.stop - members.start, self._rows) for members in self.sets]
-        log_prob[...] = 0.0
-        for column, members, draw in zip(self.columns(action), self.sets, self._draws, strict=True):
-            log_prob += draw(policy.T[members], rng, column)
+        columns = self.columns(action.reshape(len(policy), *self._shape))
+        drawn = [
+            draw(policy.T[members], rng, column)
+            for column, members, draw in zip(columns, self.sets, self._draws, strict=True)
+        ]
+        log_prob[...] = reduce(np.add, drawn).reshape(log_prob.shape)
 
     def mode(self, policy: Floats) -> Actions:
         """Take the largest logit of each set."""
-        action = np.empty((len(policy), *self.action_shape), self.action_dtype)
+        action = np.empty((len(policy), *self._shape), self.action_dtype)
         for column, members in zip(self.columns(action), self.sets, strict=True):
             column[...] = policy.T[members].argmax(axis=0)
-        return action
+        return action.reshape(-1, *self.action_shape)
 
     def for_environment(self, action: Actions) -> Actions:
-        """Add the number of the first action, where it is not 0."""
+        """Return actions in the space's type, with the number of the first action added.
+
+        The next call may reuse the array.
+        """
+        if self._dtype != self.action_dtype:
+            if self._given.shape != action.shape:
+                self._given = np.empty(action.shape, self._dtype)
+            np.copyto(self._given, action)
+            action = self._given
         return action if self._offset is None else action + self._offset
 
     def evaluate(self, policy: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -121,11 +153,11 @@ class Categorical(Distribution):
 
     def rule(self) -> ActionRule:
         """Take the largest logit of each set, or invert the cumulative distribution."""
-        return CategoricalRule(self.sets, self._starts, self.action_shape, self.action_dtype)
+        return CategoricalRule(self.sets, self._starts, self.action_shape, self._dtype, self.agents)
 
     def columns(self, action: Any) -> list[Any]:
-        """Split actions, an array or a tensor, into one ``[N]`` per set."""
-        return [action[column] for column in self._columns] if self.action_shape else [action]
+        """Split the actions of rows of a policy, an array or a tensor, into one ``[N]`` per set."""
+        return [action[column] for column in self._columns] if self._shape else [action]
 
 
 class _Draw:
@@ -228,14 +260,17 @@ class Gaussian(Distribution):
     are as drawn.
 
     Args:
+        space: the environment's.
         scaled: -1 and 1 stand for an action's bounds; else for themselves.
+        agents: ``(M,)`` for a team of M, whose agents have a row of the space each.
     """
 
-    def __init__(self, space: gym.spaces.Box, *, scaled: bool = True) -> None:
+    def __init__(self, space: gym.spaces.Box, *, scaled: bool = True, agents: tuple[int, ...] = ()) -> None:
         self.action_shape = space.shape
         self.action_dtype = np.dtype(np.float32)
+        self.agents = agents
         self._bounds = ActionBounds(space, scaled=scaled, may_be_open=True)
-        self.dimensions = math.prod(space.shape)
+        self.dimensions = math.prod(space.shape[len(agents) :])
         self.outputs = 2 * self.dimensions
         self._noise = self._spread = np.empty((0, 0), np.float32)
 
@@ -248,7 +283,7 @@ class Gaussian(Distribution):
         np.exp(log_std, out=self._spread)
         self._spread *= self._noise
         np.add(mean, self._spread, out=action.reshape(len(policy), -1).T)
-        log_prob[...] = normal_log_prob(self._noise, log_std)
+        log_prob[...] = normal_log_prob(self._noise, log_std).reshape(log_prob.shape)
 
     def mode(self, policy: Floats) -> Actions:
         """Take the mean."""
@@ -267,7 +302,7 @@ class Gaussian(Distribution):
 
     def rule(self) -> ActionRule:
         """Take the mean, or ``mean + std * noise``, scaled and clipped."""
-        return GaussianRule(self._bounds)
+        return GaussianRule(self._bounds, self.agents)
 
     def split(self, policy: Floats) -> tuple[Floats, Floats]:
         """View means and logarithms of standard deviations of ``policy [N, 2 D]``, ``[D, N]`` each."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from pydantic import BaseModel
 
-from tianji_algos.action_mask import MaskReader, masked, records_of
+from tianji_algos.action_mask import MaskReader
 from tianji_algos.core import Agent, Fields, RolloutEmbryo, Spaces, require_model
 from tianji_algos.device import Uploads, is_on_host
 from tianji_algos.distributions import Distribution, distribution_for
@@ -24,14 +24,8 @@ from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.recurrent import RecurrentActorCritic
 from tianji_algos.normalization import DiscountedReturns, Normalizer, acting_executor, normalizer_of
-from tianji_algos.optim import (
-    Diagnostics,
-    Means,
-    OptimizedEmbryo,
-    build_optimizer,
-    flatten_parameters,
-)
-from tianji_algos.rollout_observations import Observations
+from tianji_algos.optim import Diagnostics, OptimizedEmbryo
+from tianji_algos.rollout_observations import Observations, Sequences
 from tianji_algos.rules import ActionRule
 from tianji_algos.settings import PolicySettings
 
@@ -57,7 +51,8 @@ class PolicyAgent(Agent):
         require_model(model, self.contract, self.algorithm, self.default_model)
         self.settings = settings
         self._distribution = self.distribution(spaces, settings)
-        self._executor = masked(acting_executor(model, num_envs), spaces)
+        self._executor = acting_executor(model, num_envs)
+        self._mask = MaskReader.of(spaces)
         normalizer = normalizer_of(model)
         self._returns: DiscountedReturns | None = None
         if normalizer is not None and normalizer.returns is not None:
@@ -86,7 +81,7 @@ class PolicyAgent(Agent):
 
     def act(self, observation: npt.NDArray[Any], into: Fields) -> npt.NDArray[Any]:
         """Sample actions for ``observation [N, ...]``; write action and log_prob ``[N, ...]``."""
-        policy, value = self._executor(observation)
+        policy, value = self._outputs(observation)
         self._distribution.sample(policy, self._rng, self._action, into["log_prob"])
         into["action"][...] = self._action
         self.record_value(value, into)
@@ -110,12 +105,19 @@ class PolicyAgent(Agent):
 
     def act_greedily(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Choose the likeliest actions."""
-        policy, _ = self._executor(observation)
+        policy, _ = self._outputs(observation)
         return self._distribution.for_environment(self._distribution.mode(policy))
 
     def adopt(self, parameters: npt.NDArray[np.float32]) -> None:
         """Act with these parameters from now on."""
         self._executor.adopt(parameters)
+
+    def _outputs(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
+        """Run the network; forbidden actions have the lowest logits."""
+        policy, value = self._executor(observation)
+        if self._mask is not None:
+            self._mask.forbid(policy, observation)
+        return policy, value
 
 
 def scales_actions(settings: Any) -> bool:
@@ -175,61 +177,44 @@ class Tensors(Arrays):
         return rows.index_select(axis, numbers)
 
 
-class PolicyLoss(Protocol):
-    """A loss in torch."""
-
-    def __call__(
-        self, policy: torch.Tensor, value: torch.Tensor, batch: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return this learner's part of the loss on a minibatch, and the diagnostics."""
-
-
-class PolicyLossByHand(Protocol):
-    """A loss that is differentiated by hand."""
-
-    def gradient(self, policy: Floats, value: Floats, batch: Any) -> tuple[Floats, Floats, Floats]:
-        """Differentiate by the network's outputs for a minibatch; return the diagnostics, too.
-
-        With several learners, each computes its part of the derivative of one loss on all their samples.
-        """
-
-
 class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
     """Update rule with an actor-critic, its optimizer and the memory of rollouts; subclasses do the updates.
 
     Args:
         model: trained in place, on its final device; its parameters move into one flat tensor.
+        distribution: distribution of a sample's action; None: the one for the space of the actions.
 
     Raises:
         UnsuitableModelError: the model is no ``ActorCritic``.
     """
 
     contract: ClassVar[type[torch.nn.Module]] = ActorCritic
-    """Class that its networks derive from."""
-    example_model: ClassVar[str] = "mlp_actor_critic"
-    """Name of a model that derives from ``contract``."""
-    diagnostics: ClassVar[tuple[str, ...]]
-    """Names of the numbers that the loss reports."""
+    example: ClassVar[str] = "mlp_actor_critic"
     settings: PolicySettings
+    model: ActorCritic
     _rng: np.random.Generator
-    _loss: PolicyLoss
-    _loss_by_hand: PolicyLossByHand
-    """The loss with its derivatives, where ``_by_hand`` says so."""
+    _loss: Any
+    """Function in torch of policy, value and minibatch: this learner's part of the loss, and the diagnostics.
 
-    def __init__(self, spaces: Spaces, model: ActorCritic, settings: PolicySettings, seed: int) -> None:
-        require_model(model, self.contract, self.algorithm, self.example_model)
-        flat = flatten_parameters(model)
-        means = Means((*self.diagnostics, "gradient_norm"))
-        optimizer, rng = build_optimizer(flat, settings), np.random.default_rng(seed)
-        super().__init__(settings, optimizer, {"model": model}, means, rng)
-        self.model: ActorCritic = model
+    By hand, its ``gradient`` of the same returns derivatives by policy and value, and the diagnostics."""
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        model: ActorCritic,
+        settings: PolicySettings,
+        seed: int,
+        distribution: Distribution | None = None,
+    ) -> None:
+        super().__init__(model, settings, seed)
+        self._optimizer = self._optimize()
         self.uses_per_sample = float(settings.epochs)
-        self._choose_derivatives(model, fits=is_on_host(model), what_fits="a network on a CPU")
+        self._choose_derivatives(fits=is_on_host(model), what_fits="a network on a CPU")
         self._mask = MaskReader.of(spaces)
-        self._distribution = self._build_distribution(spaces)
+        self._distribution = distribution or distribution_for(spaces.action)
         self._is_recurrent = isinstance(model, RecurrentActorCritic)
         self._normalizer = Normalizer.of(model, spaces)
-        self._observations = Observations(spaces, flat.device, self._normalizer)
+        self._observations = Observations(spaces, self._flat.device, self._normalizer)
         nothing = np.zeros(len(self.diagnostics), np.float32)
         self._nothing: Diagnostics = nothing
         self._memory = Arrays()
@@ -237,15 +222,11 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
             self._backprop = model.backprop()
         else:
             self._run = model.training_pass()
-            self._nothing = torch.from_numpy(nothing).to(flat.device)
-            self._memory = Tensors(flat.device)
+            self._nothing = torch.from_numpy(nothing).to(self._flat.device)
+            self._memory = Tensors(self._flat.device)
         self._latest: Diagnostics = self._nothing
         """Diagnostics of the last update."""
         self._build_loss()
-
-    def _build_distribution(self, spaces: Spaces) -> Distribution:
-        """Return the distribution of the actions."""
-        return distribution_for(spaces.action)
 
     @abstractmethod
     def _build_loss(self) -> None:
@@ -261,27 +242,33 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
         """Write the gradient of the loss on this learner's samples; returns the diagnostics."""
         if self._by_hand and batch.samples:
             return self._differentiate_by_hand(batch)
-        self._optimizer.gradient.zero_()
+        self._gradient.zero_()
         if not batch.samples:  # Other learners have some.
             return self._nothing
         policy, value = self._run(batch.observation)
         if self._mask is not None:
-            policy = self._mask.forbidding(policy, records_of(batch.observation))
+            policy = self._mask.forbidding(policy, _records_of(batch.observation))
+        diagnostics: torch.Tensor
         loss, diagnostics = self._loss(policy, value, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss)
         return diagnostics
 
     def _differentiate_by_hand(self, batch: PolicyMinibatch) -> Floats:
         """Write the gradient without autograd; returns the diagnostics."""
-        found = []
+        found: list[Floats] = []
 
         def loss_gradient(policy: Floats, value: Floats) -> tuple[Floats, Floats]:
             if self._mask is not None:
                 policy = policy.copy(order="K")  # Autograd may still need the network's outputs.
-                self._mask.forbid(policy, records_of(batch.observation))
-            d_policy, d_value, diagnostics = self._loss_by_hand.gradient(policy, value, batch)
+                self._mask.forbid(policy, _records_of(batch.observation))
+            d_policy, d_value, diagnostics = self._loss.gradient(policy, value, batch)
             found.append(diagnostics)
             return d_policy, d_value
 
         self._backprop(batch.observation, loss_gradient)
         return found[0]
+
+
+def _records_of(observation: Any) -> Any:
+    """Return the observations alone, also where a network takes them in ``Sequences``."""
+    return observation.observation if isinstance(observation, Sequences) else observation

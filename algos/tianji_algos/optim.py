@@ -17,16 +17,11 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from tianji_algos.core import ALONE, AllReduce, Embryo, Model
-from tianji_algos.device import device_of
+from tianji_algos.core import ALONE, AllReduce, Embryo, Model, require_model
+from tianji_algos.device import on_host
 from tianji_algos.errors import DivergedError, StateMismatchError, UnsuitableModelError
 from tianji_algos.schedules import remaining
-from tianji_algos.settings import (
-    ActorSettings,
-    AnyOptimizerSettings,
-    OptimizerSettings,
-    TargetSettings,
-)
+from tianji_algos.settings import AnyOptimizerSettings, OptimizerSettings, TargetSettings
 
 
 def flatten_parameters(model: nn.Module) -> nn.Parameter:
@@ -244,21 +239,16 @@ class RMSProp(Optimizer):
         return {"rmsprop.square": self.square}
 
 
-def build_optimizer(flat: torch.nn.Parameter, settings: AnyOptimizerSettings) -> Optimizer:
-    """Build the optimizer of the parameters ``flat [P]``."""
-    if settings.optimizer == "adam":
-        return Adam(flat, settings.learning_rate, settings.adam_eps, settings.max_grad_norm)
-    return RMSProp(
-        flat, settings.learning_rate, settings.rmsprop_decay, settings.rmsprop_eps, settings.max_grad_norm
-    )
-
-
-def adam_of(flat: torch.nn.Parameter, which: slice, settings: OptimizerSettings) -> Adam:
-    """Build the optimizer of a part of the parameters ``flat [P]``."""
-    assert flat.grad is not None
+def build_optimizer(
+    flat: torch.nn.Parameter, settings: OptimizerSettings, which: slice = slice(None)
+) -> Optimizer:
+    """Build the optimizer of the parameters ``flat [P]``, or of a part of them."""
     part = torch.nn.Parameter(flat.detach()[which])
-    part.grad = flat.grad[which]
-    return Adam(part, settings.learning_rate, settings.adam_eps, settings.max_grad_norm)
+    part.grad = None if flat.grad is None else flat.grad[which]
+    rate, longest = settings.learning_rate, settings.max_grad_norm
+    if isinstance(settings, AnyOptimizerSettings) and settings.optimizer == "rmsprop":
+        return RMSProp(part, rate, settings.rmsprop_decay, settings.rmsprop_eps, longest)
+    return Adam(part, rate, settings.adam_eps, longest)
 
 
 def add_gradients(gradient: torch.Tensor, learners: AllReduce) -> None:
@@ -383,43 +373,67 @@ def restore_tensors(own: Tensors, saved: Tensors) -> None:
 
 
 class OptimizedEmbryo(Embryo):
-    """An update rule with an optimizer: its schedule, checkpoint, mean losses and averaged tensors.
+    """An update rule with optimizers: their schedules, checkpoint, mean losses and averaged tensors.
 
     Args:
-        optimizer: its step count and learning rate are saved and reported.
-        networks: networks that a checkpoint has, by name.
-        rng: random stream, saved in checkpoints; None if there is none.
+        model: trained in place, on its final device; its parameters move into one flat tensor.
+        seed: seed of a random stream, which checkpoints have; None: there is none.
+
+    Raises:
+        UnsuitableModelError: the model does not derive from ``contract``.
     """
 
     algorithm: ClassVar[str]
     """Name in error messages and, in small letters, in checkpoints."""
+    contract: ClassVar[type[nn.Module]]
+    """Class that its networks derive from."""
+    example: ClassVar[str]
+    """Name of a model that derives from ``contract``."""
+    diagnostics: ClassVar[tuple[str, ...]]
+    """Names of the numbers that an update reports."""
+    norms: ClassVar[tuple[str, ...]] = ("gradient_norm",)
+    """Names of the norms that an update reports after these."""
+    draws_apart: ClassVar[bool] = False
+    """Whether each of several learners draws random numbers of its own."""
 
     settings: OptimizerSettings
 
+    _optimizer: Optimizer
+    """Its step count and learning rate are saved and reported."""
     _by_hand: bool
     """Whether losses are differentiated by hand; see ``_choose_derivatives``."""
-    _reads_norms: bool = True
+    _reads_norms: bool
     """Whether each step reads the norm of its gradient; else an update reads nothing to the host."""
 
-    def __init__(
-        self,
-        settings: OptimizerSettings,
-        optimizer: Optimizer,
-        networks: Mapping[str, nn.Module],
-        means: Means,
-        rng: np.random.Generator | None = None,
-    ) -> None:
+    def __init__(self, model: Model, settings: OptimizerSettings, seed: int | None = None) -> None:
+        require_model(model, self.contract, self.algorithm, self.example)
+        self.model = model
         self.settings = settings
-        self._optimizer = optimizer
-        self._optimizers: dict[str, Optimizer] = {optimizer.name: optimizer}
-        self._networks = dict(networks)
-        self._means = means
-        self._rng = rng
+        self._flat = flatten_parameters(model)
+        assert self._flat.grad is not None
+        self._gradient = self._flat.grad
+        self._optimizers: dict[str, Optimizer] = {}
+        self._networks: dict[str, nn.Module] = {"model": model}
+        """Networks that a checkpoint has, by name."""
+        self._means = Means((*self.diagnostics, *self.norms))
+        self._rng = None if seed is None else np.random.default_rng(seed)
         self._learners: AllReduce = ALONE
+        self._reads_norms = on_host(self._flat.device)
+
+    def _optimize(self, which: slice = slice(None), name: str = "") -> Optimizer:
+        """Build the optimizer of a part of the parameters; checkpoints name it, unless it is the only one."""
+        self._optimizers[name] = optimizer = build_optimizer(self._flat, self.settings, which)
+        return optimizer
 
     def join(self, learners: AllReduce) -> None:
-        """Learn from shares of one batch together: the update is that of the whole batch."""
+        """Learn from shares of one batch together: the update is that of the whole batch.
+
+        Learners that draw apart do so even if they begin with the same state, as in a resumed run.
+        """
         self._learners = learners
+        if self.draws_apart and self._rng is not None and learners.index:
+            stream: Any = self._rng.bit_generator
+            stream.state = stream.jumped(learners.index).state
 
     def freeze(self, names: Sequence[str]) -> None:
         """Leave parameters of the model, by their names, as they are from now on."""
@@ -431,7 +445,7 @@ class OptimizedEmbryo(Embryo):
             optimizer.gradient.zero_()
 
     def averaged_state(self) -> Sequence[torch.Tensor]:
-        """Return the optimizer's moments of the gradients."""
+        """Return the optimizers' moments of the gradients."""
         return tuple(self._moments().values())
 
     def metrics(self) -> dict[str, float]:
@@ -445,13 +459,14 @@ class OptimizedEmbryo(Embryo):
         return means and {**means, "learning_rate": self._optimizer.learning_rate}
 
     def schedule(self, env_steps: int) -> None:
-        """Set the learning rate for so many env steps seen."""
+        """Set the learning rates for so many env steps seen."""
         settings = self.settings
         share = remaining(settings.learning_rate_schedule, settings.schedule_steps, env_steps)
-        self._optimizer.learning_rate = settings.learning_rate * share
+        for name, optimizer in self._optimizers.items():
+            optimizer.learning_rate = share * settings.learning_rate_of(name)
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return all networks' parameters, the optimizer's moments and step count, and the random stream.
+        """Return all networks' parameters, the optimizers' moments, a step count, and the random stream.
 
         Raises:
             DivergedError: as ``metrics`` does.
@@ -474,7 +489,8 @@ class OptimizedEmbryo(Embryo):
         if rest.get("algorithm") != algorithm:
             raise StateMismatchError(f"this state belongs to {rest.get('algorithm')!r}, not to {algorithm!r}")
         restore_tensors(self._tensors(), tensors)
-        self._optimizer.steps = rest[self._steps_key]
+        for optimizer in self._optimizers.values():
+            optimizer.steps = rest[self._steps_key]
         if self._rng is not None:
             self._rng.bit_generator.state = rest["rng"]
 
@@ -500,72 +516,22 @@ class OptimizedEmbryo(Embryo):
 
     def _moments(self) -> dict[str, torch.Tensor]:
         """Name the moments of the gradients, in place."""
-        return self._optimizer.tensors()
+        return {
+            f"{name}.{moment}" if name else moment: tensor
+            for name, optimizer in self._optimizers.items()
+            for moment, tensor in optimizer.tensors().items()
+        }
 
-    def _choose_derivatives(self, model: Model, *, fits: bool, what_fits: str) -> None:
-        """Decide by the setting, and by whether derivatives by hand fit this network where it is.
+    def _choose_derivatives(self, *, fits: bool, what_fits: str) -> None:
+        """Decide by the setting, and by whether derivatives by hand fit the network where it is.
 
         Raises:
             UnsuitableModelError: the setting asks for them and they do not fit; says ``what_fits``.
         """
         backend = self.settings.backend
         if backend == "numpy" and not fits:
-            this = f"this is {type(model).__name__} on {device_of(model)}"
+            this = f"this is {type(self.model).__name__} on {self._flat.device}"
             raise UnsuitableModelError(
                 f'backend = "numpy" is for {what_fits}, and {this}; backend = "auto" would be right'
             )
         self._by_hand = self._reads_norms = fits and backend != "torch"
-
-
-class ActorEmbryo(OptimizedEmbryo):
-    """An update rule with critics and an actor, each with an optimizer, that draws random numbers.
-
-    Args:
-        critics: optimizer of the critics.
-        actor: optimizer of the actor, or of the actors.
-        networks: networks that a checkpoint has, by name.
-        rng: random stream that updates draw from.
-        actor_name: name of the actor's optimizer in a checkpoint.
-    """
-
-    settings: ActorSettings
-    _rng: np.random.Generator
-
-    def __init__(
-        self,
-        settings: ActorSettings,
-        critics: Adam,
-        actor: Adam,
-        networks: Mapping[str, nn.Module],
-        means: Means,
-        rng: np.random.Generator,
-        actor_name: str = "actor",
-    ) -> None:
-        super().__init__(settings, critics, networks, means, rng)
-        self._actor_adam = actor
-        self._optimizers = {actor_name: actor, "critics": critics}
-
-    def join(self, learners: AllReduce) -> None:
-        """Learn from equal shares of one batch together: the update is that of the whole batch.
-
-        Learners draw different numbers even if they begin with the same state, as in a resumed run.
-        """
-        super().join(learners)
-        if learners.index:
-            stream: Any = self._rng.bit_generator
-            stream.state = stream.jumped(learners.index).state
-
-    def schedule(self, env_steps: int) -> None:
-        """Set the learning rates for so many env steps seen."""
-        super().schedule(env_steps)
-        settings = self.settings
-        share = remaining(settings.learning_rate_schedule, settings.schedule_steps, env_steps)
-        self._actor_adam.learning_rate = share * (settings.actor_learning_rate or settings.learning_rate)
-
-    def _moments(self) -> dict[str, torch.Tensor]:
-        """Name the moments of all optimizers, in place."""
-        return {
-            f"{name}.{moment}": tensor
-            for name, optimizer in self._optimizers.items()
-            for moment, tensor in optimizer.tensors().items()
-        }

@@ -239,25 +239,30 @@ class ShuffledSamples:
     """Samples of a rollout in random order, one by one: for networks without a state.
 
     Attributes:
-        sizes: samples of each learner, ``[learners]``.
+        env_steps: env steps of each minibatch of this epoch, over all learners.
     """
+
+    _sizes: npt.NDArray[np.int64]
+    """Samples of each learner, ``[learners]``."""
+    env_steps: npt.NDArray[np.int64]
 
     def __init__(self, observations: Observations) -> None:
         self._observations = observations
         self._rows: Indices = np.empty(0, np.intp)
         self._ordered: Indices = self._rows
-        self.sizes = np.zeros(1, np.int64)
 
-    def hold(self, fragments: Sequence[Fields], experience: Sequence[Indices], learners: AllReduce) -> None:
+    def hold(self, fragments: Sequence[Fields], learners: AllReduce) -> list[Indices]:
         """Record the place of each sample's observation.
 
-        Args:
-            experience: numbers, in ``T * N``, of the steps of each fragment that are samples.
+        Returns:
+            Numbers, in ``T * N``, of the steps of each fragment that are samples.
         """
         steps, num_envs = fragments[0]["mask"].shape
         each = (steps + 1) * num_envs
-        self._rows = np.concatenate([numbers + k * each for k, numbers in enumerate(experience)])
-        self.sizes = learners.compare(np.array([len(self._rows)]))[:, 0]
+        samples = [np.flatnonzero(fragment["mask"]) for fragment in fragments]
+        self._rows = np.concatenate([numbers + k * each for k, numbers in enumerate(samples)])
+        self._sizes = learners.compare(np.array([len(self._rows)]))[:, 0]
+        return samples
 
     def shuffle(self, rng: np.random.Generator, minibatch_size: int) -> tuple[Indices, npt.NDArray[np.int64]]:
         """Put the samples in an order and cut it into minibatches of equal size, give or take one.
@@ -268,14 +273,20 @@ class ShuffledSamples:
             Numbers of all of this learner's samples, in their order; and for each learner the begin of each
             minibatch in that order and the end of the last: ``[learners, minibatches + 1]``.
         """
-        count = max(1, round(self.sizes.sum() / minibatch_size))
-        count = min(count, max(1, self.sizes.max()))  # No minibatch is empty.
+        count = max(1, round(self._sizes.sum() / minibatch_size))
+        count = min(count, max(1, self._sizes.max()))  # No minibatch is empty.
         order = rng.permutation(len(self._rows))
         self._ordered = np.take(self._rows, order, mode="clip")
-        return order, np.linspace(0, self.sizes, count + 1, axis=1).astype(np.int64)
+        edges = np.linspace(0, self._sizes, count + 1, axis=1).astype(np.int64)
+        self.env_steps = np.diff(edges).sum(axis=0)
+        return order, edges
 
-    def input(self, number: int, samples: slice) -> tuple[Any, None]:  # noqa: ARG002 - where it is will do
-        """Return the observations of a minibatch, by its number and its place in the order."""
+    def input(self, number: int, samples: slice) -> tuple[Any, Indices | None]:  # noqa: ARG002 - its place will do
+        """Return the network's input for a minibatch, by its number and its place in the order.
+
+        Returns:
+            Observations, and the indices of the outputs that are samples; None: all are.
+        """
         return self._observations.take(self._ordered[samples]), None
 
 
@@ -285,9 +296,10 @@ class ShuffledSequences:
     Steps that only reset an environment go through the network with the others, and are no samples.
 
     Attributes:
-        sizes: samples of each learner, ``[learners]``.
+        env_steps: env steps of each minibatch of this epoch, over all learners.
     """
 
+    env_steps: npt.NDArray[np.int64]
     _columns: Columns
     _widths: npt.NDArray[np.int64]
     """Columns of each learner, ``[learners]``."""
@@ -299,19 +311,15 @@ class ShuffledSequences:
 
     def __init__(self, observations: Observations) -> None:
         self._observations = observations
-        self.sizes = np.zeros(1, np.int64)
 
-    def hold(self, fragments: Sequence[Fields], experience: Sequence[Indices], learners: AllReduce) -> None:
+    def hold(self, fragments: Sequence[Fields], learners: AllReduce) -> list[Indices]:
         """Record states, and the first steps of episodes; see ``ShuffledSamples.hold``."""
         self._learners = learners
         self._columns = Columns(fragments)
         self._widths = learners.compare(np.array([self._columns.number]))[:, 0]
-        each = fragments[0]["mask"].size
-        self._is_sample = np.zeros(len(fragments) * each, np.bool_)
-        for k, steps in enumerate(experience):
-            self._is_sample[k * each + steps] = True
+        self._is_sample = np.concatenate([f["mask"].astype(bool).reshape(-1) for f in fragments])
         self._sample = np.cumsum(self._is_sample) - 1
-        self.sizes = learners.compare(np.array([np.count_nonzero(self._is_sample)]))[:, 0]
+        return [np.flatnonzero(fragment["mask"]) for fragment in fragments]
 
     def shuffle(self, rng: np.random.Generator, minibatch_size: int) -> tuple[Indices, npt.NDArray[np.int64]]:
         """Shuffle the columns; minibatches have equally many of them, give or take one.
@@ -329,6 +337,7 @@ class ShuffledSequences:
         sizes = self._learners.compare(np.array([len(numbers) for numbers in samples]))
         edges = np.zeros((len(sizes), len(samples) + 1), np.int64)
         np.cumsum(sizes, axis=1, out=edges[:, 1:])
+        self.env_steps = sizes.sum(axis=0)
         return np.concatenate(samples), edges
 
     def input(self, number: int, samples: slice) -> tuple[Sequences, Indices]:  # noqa: ARG002 - the number will do

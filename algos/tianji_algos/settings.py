@@ -74,6 +74,10 @@ class OptimizerSettings(Settings):
         """Schedules of all scheduled hyperparameters."""
         return (self.learning_rate_schedule,)
 
+    def learning_rate_of(self, part: str) -> float:  # noqa: ARG002 - the same for all
+        """Return the start value of the learning rate of an optimizer, by the name of its part."""
+        return self.learning_rate
+
     @model_validator(mode="after")
     def _scheduled(self) -> Self:
         if "linear" in self.schedules and self.schedule_steps is None:
@@ -162,6 +166,11 @@ class ActorSettings(OptimizerSettings):
     adjustable: ClassVar[frozenset[str]] = OptimizerSettings.adjustable | {"actor_learning_rate"}
 
     actor_learning_rate: float | None = Field(None, gt=0)
+
+    def learning_rate_of(self, part: str) -> float:
+        """Return the start value of a learning rate: the actor's, or that of all else."""
+        own = self.actor_learning_rate if part in ("actor", "actors") else None
+        return own or self.learning_rate
 
 
 class ActorQSettings(ActorSettings, ObservationSettings):

@@ -263,21 +263,6 @@ def test_learners_on_shares_of_a_batch_make_the_update_of_one_on_all_of_it(
     np.testing.assert_allclose(shares, priorities, rtol=1e-3, atol=1e-5)
 
 
-def test_the_averaged_state_is_the_optimizers_moments_in_place(cartpole_spaces: Spaces) -> None:
-    for embryo in (ppo(cartpole_spaces), dqn(cartpole_spaces)):
-        tensors, _ = embryo.state()
-        assert [len(moment) for moment in embryo.averaged_state()] == [embryo.model.parameter_count] * 2
-        for moment in embryo.averaged_state():
-            moment.fill_(2.0)
-        changed, _ = embryo.state()
-        assert not any(tensors[name].any() for name in ("adam.mean", "adam.square"))
-        assert all((changed[name] == 2.0).all() for name in ("adam.mean", "adam.square"))
-    for embryo in (ppo(cartpole_spaces, optimizer="rmsprop"), impala(cartpole_spaces)):
-        (square,) = embryo.averaged_state()
-        square.fill_(2.0)
-        assert (embryo.state()[0]["rmsprop.square"] == 2.0).all()
-
-
 @pytest.mark.parametrize("kind", [RolloutEmbryo, ReplayEmbryo])
 def test_an_update_rule_that_cannot_share_an_update_says_so(kind: type[Embryo]) -> None:
     class OwnRule(kind):  # type: ignore[misc, valid-type]

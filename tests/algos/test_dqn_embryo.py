@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,6 @@ from tianji_algos.core import Spaces, build_model
 from tianji_algos.dqn.dqn import DQNAgent, DQNEmbryo
 from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
 from tianji_algos.errors import (
-    DivergedError,
-    StateMismatchError,
     UnsupportedSpaceError,
 )
 from tianji_algos.models.mlp import MLPQ
@@ -130,50 +127,6 @@ def test_samples_after_which_an_episode_terminated_are_worth_their_reward(cartpo
     np.testing.assert_array_equal(parameters(embryo), parameters(disturbed))
 
 
-def test_metrics_are_means_since_the_last_call(cartpole_spaces: Spaces) -> None:
-    embryo = build(cartpole_spaces)
-    assert embryo.metrics() == {}
-    errors = [np.mean(embryo.update(make_batch(seed)).priorities) for seed in range(3)]
-    metrics = embryo.metrics()
-    assert metrics.keys() == {"loss", "mean_q", "td_error", "gradient_norm", "learning_rate"}
-    assert metrics["td_error"] == pytest.approx(np.mean(errors), rel=1e-4)
-    assert metrics["gradient_norm"] > 0.0
-    assert metrics["learning_rate"] == 1e-2
-    assert embryo.metrics() == {}
-
-
-def test_a_linear_learning_rate_falls_to_zero_and_a_constant_one_does_not(cartpole_spaces: Spaces) -> None:
-    linear = build(cartpole_spaces, learning_rate_schedule="linear", schedule_steps=1000)
-    constant = build(cartpole_spaces)
-    seen = []
-    for env_steps in (0, 250, 1000, 5000):
-        for embryo in (linear, constant):
-            embryo.schedule(env_steps)
-            embryo.update(make_batch())
-            seen.append(embryo.metrics()["learning_rate"])
-    assert seen == pytest.approx([1e-2, 1e-2, 7.5e-3, 1e-2, 0.0, 1e-2, 0.0, 1e-2])
-
-
-@pytest.mark.parametrize("settings", [{"target_every": 3}, SOFT])
-def test_a_state_that_went_through_files_continues_bit_for_bit(
-    cartpole_spaces: Spaces, settings: dict[str, Any]
-) -> None:
-    settings = settings | {"learning_rate_schedule": "linear", "schedule_steps": 1000}
-    straight = build(cartpole_spaces, **settings)
-    straight.schedule(100)
-    for seed in range(4):
-        straight.update(make_batch(seed))
-    tensors, rest = straight.state()
-    resumed = build(cartpole_spaces, seed=7, **settings)
-    resumed.load_state(tensors, json.loads(json.dumps(rest)))
-    resumed.schedule(100)
-    for seed in range(4, 9):
-        for embryo in (straight, resumed):
-            embryo.update(make_batch(seed))
-        np.testing.assert_array_equal(parameters(straight), parameters(resumed))
-        np.testing.assert_array_equal(target_parameters(straight), target_parameters(resumed))
-
-
 @pytest.mark.parametrize("saved", [{}, {"learning_rate": 1e-2}], ids=["as saved now", "as once saved"])
 def test_a_resumed_run_learns_at_the_rate_of_its_settings(
     cartpole_spaces: Spaces, saved: dict[str, float]
@@ -184,44 +137,6 @@ def test_a_resumed_run_learns_at_the_rate_of_its_settings(
     slower.schedule(500)
     slower.update(make_batch())
     assert slower.metrics()["learning_rate"] == 1e-3
-
-
-@pytest.mark.parametrize("loss", ["huber", "mse"])
-def test_a_loss_that_diverged_is_an_error_and_changes_no_parameter(
-    cartpole_spaces: Spaces, loss: str
-) -> None:
-    embryo = build(cartpole_spaces, loss=loss)
-    for seed in range(3):
-        embryo.update(make_batch(seed))
-    before = parameters(embryo)
-    batch = make_batch()
-    batch.reward[3] = np.nan
-    with pytest.raises(DivergedError, match=r"not finite after 3 updates: the loss has diverged; a smaller"):
-        embryo.update(batch)
-    np.testing.assert_array_equal(parameters(embryo), before)
-
-
-def test_a_state_does_not_change_while_training_goes_on(cartpole_spaces: Spaces) -> None:
-    embryo = build(cartpole_spaces, **SOFT)
-    tensors, _ = embryo.state()
-    before = {name: tensor.clone() for name, tensor in tensors.items()}
-    embryo.update(make_batch())
-    for name, tensor in tensors.items():
-        assert torch.equal(tensor, before[name]), name
-
-
-def test_a_state_that_does_not_fit_is_refused_by_the_name_of_the_tensor(cartpole_spaces: Spaces) -> None:
-    tensors, rest = build(cartpole_spaces).state()
-    dueling = build(cartpole_spaces, network={"dueling": True})
-    before = parameters(dueling)
-    with pytest.raises(StateMismatchError, match=r"tensor 'adam\.mean' is \(\d+,\), and \(\d+,\) in this"):
-        dueling.load_state(tensors, rest)
-    np.testing.assert_array_equal(parameters(dueling), before)
-    partial = {name: tensor for name, tensor in tensors.items() if name != "target.trunk.0.bias"}
-    with pytest.raises(StateMismatchError, match=r"'target\.trunk\.0\.bias' is missing"):
-        build(cartpole_spaces).load_state(partial, rest)
-    with pytest.raises(StateMismatchError, match="belongs to 'ppo', not to 'dqn'"):
-        build(cartpole_spaces).load_state(tensors, {**rest, "algorithm": "ppo"})
 
 
 def test_continuous_actions_are_refused(cartpole_spaces: Spaces, pendulum_spaces: Spaces) -> None:

@@ -10,7 +10,6 @@ from algos.training import parameters, train
 
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.distributions import distribution_for
-from tianji_algos.errors import StateMismatchError
 from tianji_algos.impala.impala import IMPALAEmbryo
 from tianji_algos.impala.settings import IMPALASettings
 from tianji_algos.models.actor_critic import ActorCritic
@@ -174,24 +173,3 @@ def test_without_a_correction_it_does_not_matter_how_likely_actions_were(
             trained[correction, shift] = parameters(embryo)
     np.testing.assert_array_equal(trained["none", 0.0], trained["none", -0.5])
     assert (trained["vtrace", 0.0] != trained["vtrace", -0.5]).any()
-
-
-def test_a_state_of_another_optimizer_or_algorithm_is_refused(spaces: Spaces) -> None:
-    tensors, rest = build(spaces).state()
-    with pytest.raises(StateMismatchError, match=r"tensor 'adam\.mean' is unknown to this model"):
-        build(spaces, optimizer="rmsprop").load_state(tensors, rest)
-    with pytest.raises(StateMismatchError, match="belongs to 'ppo', not to 'impala'"):
-        build(spaces).load_state(tensors, {**rest, "algorithm": "ppo"})
-
-
-def test_a_linear_learning_rate_falls_to_zero_and_a_constant_one_does_not(
-    spaces: Spaces, fragments: list[Fragment]
-) -> None:
-    seen = []
-    for schedule in ("linear", "constant"):
-        embryo = build(spaces, learning_rate_schedule=schedule, schedule_steps=1000, epochs=1)
-        for env_steps in (0, 250, 5000):
-            embryo.schedule(env_steps)
-            train(embryo, fragments)
-            seen.append(embryo.metrics()["learning_rate"])
-    assert seen == pytest.approx([1e-2, 7.5e-3, 0.0, 1e-2, 1e-2, 1e-2])

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tianji_algos.core import Spaces
 from tianji_algos.distributions import distribution_for
 from tianji_algos.fast_cpu.impala import IMPALALossByHand, v_trace
-from tianji_algos.impala.impala import DIAGNOSTICS, IMPALALoss, IMPALAMinibatch, LearntValues
+from tianji_algos.impala.impala import DIAGNOSTICS, IMPALALoss, IMPALAMinibatch
 from tianji_algos.impala.settings import IMPALASettings
-from tianji_algos.normalization import Normalization, Normalizer, ValueUnits
+from tianji_algos.normalization import ValueUnits
 
 Floats = npt.NDArray[np.float32]
 
@@ -85,26 +85,19 @@ def test_derivatives_by_hand_are_those_of_the_loss(case: dict[str, Any]) -> None
     value = rng.standard_normal(rows, np.float32)
     settings = IMPALASettings(**SETTINGS, **{name: case[name] for name in ("correction", "reduction")})
     variables = [torch.from_numpy(array.copy()).requires_grad_() for array in (policy, value)]
-    in_torch, by_hand = (None if case["units"] is None else learnt_values(case["units"]) for _ in range(2))
-    loss, expected = IMPALALoss(distribution, settings, in_torch)(
-        variables[0], variables[1], tensors_of(batch)
-    )
+    in_torch = IMPALALoss(distribution, settings, case["units"])
+    by_hand = IMPALALossByHand(distribution, settings, case["units"])
+    loss, expected = in_torch(variables[0], variables[1], tensors_of(batch))
     loss.backward()  # type: ignore[no-untyped-call]
-    *found, diagnostics = IMPALALossByHand(distribution, settings, by_hand).gradient(policy, value, batch)
-    if in_torch is not None and by_hand is not None:
+    *found, diagnostics = by_hand.gradient(policy, value, batch)
+    assert len(by_hand.targets()) == (0 if case["units"] is None else samples)
+    if case["units"] is not None:
         np.testing.assert_allclose(by_hand.targets(), in_torch.targets(), rtol=1e-3, atol=1e-3)
     for own, variable in zip(found, variables, strict=True):
         assert variable.grad is not None
         size = 1.0 + float(variable.grad.abs().max())
         np.testing.assert_allclose(own, variable.grad, rtol=1e-3, atol=1e-5 * size)
     np.testing.assert_allclose(diagnostics, expected, rtol=1e-3, atol=1e-4)
-
-
-def learnt_values(units: ValueUnits) -> LearntValues:
-    """Values of a network in those units."""
-    values = LearntValues(Normalizer(SPACES, Normalization(False, False, 0.9, values=True)))
-    values.units = units
-    return values
 
 
 @pytest.mark.parametrize("mean", [0.0, 30.0])
@@ -116,14 +109,14 @@ def test_normalised_values_are_learnt_as_if_rewards_came_in_their_units(mean: fl
         made[name][...] = 0
     made["mask"][...] = 1
     policy, value = outputs(SPACES)
-    values = learnt_values(ValueUnits(mean, 7.0))
     distribution, settings = distribution_for(SPACES.action), IMPALASettings(**SETTINGS)
-    found = IMPALALossByHand(distribution, settings, values).gradient(policy, value, minibatch(made))
+    loss = IMPALALossByHand(distribution, settings, ValueUnits(mean, 7.0))
+    found = loss.gradient(policy, value, minibatch(made))
     made["reward"] = ((made["reward"] - (1 - VTRACE.gamma) * mean) / 7.0).astype(np.float32)
     expected = IMPALALossByHand(distribution, settings).gradient(policy, value, minibatch(made))
     for own, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(own, other, rtol=1e-3, atol=1e-4)
-    assert values.targets().mean() == pytest.approx(mean, abs=7.0)
+    assert loss.targets().mean() == pytest.approx(mean, abs=7.0)
 
 
 def minibatch(fragment: Fragment, total: int | None = None) -> IMPALAMinibatch:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -255,17 +254,6 @@ def test_an_agents_steps_move_no_other_agents_parameters(spaces: Spaces) -> None
         assert torch.equal(after["model.log_std"][1:], before["model.log_std"][1:])
 
 
-def test_the_same_seed_gives_the_same_parameters_bit_for_bit(
-    spaces: Spaces, fragments: list[Fragment]
-) -> None:
-    first, second, other = build(spaces), build(spaces), build(spaces, seed=1)
-    for embryo in (first, second, other):
-        train(embryo, fragments)
-        train(embryo, fragments)
-    np.testing.assert_array_equal(parameters(first), parameters(second))
-    assert (parameters(first) != parameters(other)).any()
-
-
 def test_fragments_may_be_released_once_the_first_minibatch_is_there(
     spaces: Spaces, fragments: list[Fragment]
 ) -> None:
@@ -277,21 +265,6 @@ def test_fragments_may_be_released_once_the_first_minibatch_is_there(
                 field[...] = 77 if field.dtype.names is None else np.zeros((), field.dtype)
         released.update(minibatch)
     np.testing.assert_array_equal(parameters(kept), parameters(released))
-
-
-def test_a_state_that_went_through_files_continues_bit_for_bit(
-    spaces: Spaces, fragments: list[Fragment]
-) -> None:
-    straight, resumed = build(spaces), build(spaces, seed=7)
-    train(straight, fragments)
-    tensors, rest = straight.state()
-    assert rest["algorithm"] == "mappo"
-    resumed.load_state(
-        {name: tensor.clone() for name, tensor in tensors.items()}, json.loads(json.dumps(rest))
-    )
-    for embryo in (straight, resumed):
-        train(embryo, fragments)
-    np.testing.assert_array_equal(parameters(straight), parameters(resumed))
 
 
 @pytest.mark.parametrize("share_parameters", [True, False])

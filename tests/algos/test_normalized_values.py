@@ -119,7 +119,7 @@ def test_the_statistics_are_those_of_the_targets_of_all_samples() -> None:
     targets = []
     for seed in range(3):
         fragments = random_team_rollout(TEAM, seed)
-        targets.append(next(iter(plain.minibatches(fragments))).target)
+        targets.append(next(iter(plain.minibatches(fragments))).target.copy())
         next(iter(normalised.minibatches(fragments)))
     moments, seen = moments_of(normalised.model), np.concatenate(targets).astype(np.float64)
     assert int(moments.count) == len(seen), "the dead and reset steps are no samples"

@@ -4,13 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from algos.fragments import Fragment, random_fragment, random_rollout
 from algos.training import parameters, train
 from pydantic import ValidationError
 
 from tianji_algos.core import Spaces, build_model
-from tianji_algos.errors import StateMismatchError
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
@@ -126,26 +124,6 @@ def test_a_resumed_run_learns_as_its_settings_say(
     train(careful, fragments)
     metrics = careful.metrics()
     assert (metrics["learning_rate"], metrics["clip_range"]) == (1e-3, 0.1)
-
-
-def test_a_state_of_another_network_is_refused_by_the_name_of_the_tensor(spaces: Spaces) -> None:
-    tensors, rest = build(spaces).state()
-    wide = build(spaces, hidden=(9,))
-    before = parameters(wide)
-    with pytest.raises(
-        StateMismatchError, match=r"tensor 'adam\.mean' is \(\d+,\), and \(\d+,\) in this model"
-    ):
-        wide.load_state(tensors, rest)
-    partial = {name: tensor for name, tensor in tensors.items() if name != "model.policy.0.bias"}
-    with pytest.raises(StateMismatchError, match=r"'model\.policy\.0\.bias' is missing"):
-        build(spaces).load_state(partial, rest)
-    with pytest.raises(StateMismatchError, match=r"'model\.extra' is unknown"):
-        build(spaces).load_state(tensors | {"model.extra": torch.zeros(1)}, rest)
-    with pytest.raises(StateMismatchError, match=r"'adam\.mean' is unknown"):
-        build(spaces, optimizer="rmsprop").load_state(tensors, rest)
-    with pytest.raises(StateMismatchError, match="belongs to 'dqn'"):
-        wide.load_state(tensors, {**rest, "algorithm": "dqn"})
-    np.testing.assert_array_equal(parameters(wide), before)
 
 
 def test_linear_schedules_fall_to_zero_and_constant_ones_do_not(cartpole_spaces: Spaces) -> None:

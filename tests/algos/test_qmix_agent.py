@@ -13,7 +13,7 @@ from tianji_algos.batch import SequenceBatch
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.models.settings import TeamQSettings
-from tianji_algos.models.teams.q_network import AgentInputs, TeamQ
+from tianji_algos.models.teams.q_network import TeamQ
 from tianji_algos.qmix.qmix import PackedEpisodes, QMIXAgent
 from tianji_algos.qmix.settings import QMIXAgentSettings
 from tianji_algos.team import Records
@@ -163,7 +163,7 @@ def test_episodes_are_learnt_from_with_the_values_that_were_acted_by(shared: boo
     agent = QMIXAgent(SPACES, model, QMIXAgentSettings(epsilon_start=0.5), 6, 0)
     batch, acted_by = play(agent, 24, seed=3)
     episodes = PackedEpisodes(batch)
-    inputs = AgentInputs(model)(episodes.seen["observation"], episodes.last_action)
+    inputs = model.rows()(episodes.seen, episodes.last_action)
     with torch.no_grad():
         q = model(torch.from_numpy(inputs), episodes.sizes).numpy()
     assert len(set(batch.length.tolist())) > 3

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import threading
 from typing import Any
 
@@ -17,12 +16,10 @@ from algos.training import flat_of, parameters
 from tianji_algos.batch import SequenceBatch
 from tianji_algos.core import AllReduce, Spaces, build_model
 from tianji_algos.errors import (
-    DivergedError,
-    StateMismatchError,
     UnsupportedSpaceError,
 )
 from tianji_algos.models.settings import TeamQSettings
-from tianji_algos.models.teams.q_network import NO_ACTION, AgentInputs, TeamQ
+from tianji_algos.models.teams.q_network import NO_ACTION, TeamQ
 from tianji_algos.qmix.qmix import QMIXEmbryo
 from tianji_algos.qmix.settings import QMIXSettings
 
@@ -78,9 +75,7 @@ def q_of(model: TeamQ, batch: SequenceBatch, episode: int) -> torch.Tensor:
     seen = batch.observation[episode, : length + 1]
     action = batch.fields["action"][episode, :length].astype(np.int64)
     last = np.concatenate((np.full((1, 3), NO_ACTION), action))
-    q: torch.Tensor = model(
-        torch.from_numpy(AgentInputs(model)(seen["observation"], last)), [1] * (length + 1)
-    )
+    q: torch.Tensor = model(torch.from_numpy(model.rows()(seen, last)), [1] * (length + 1))
     return q
 
 
@@ -308,73 +303,6 @@ def counted(batch: SequenceBatch, deaths: bool) -> int:
     """Steps of living agents, or steps."""
     steps = np.arange(MOST) < batch.length[:, None]
     return int(batch.observation["alive"][:, :-1][steps].sum()) if deaths else int(steps.sum())
-
-
-def test_metrics_are_means_since_the_last_call() -> None:
-    embryo = build()
-    assert embryo.metrics() == {}
-    embryo.update(make_batch())
-    metrics = embryo.metrics()
-    assert metrics.keys() == {
-        "loss",
-        "td_error",
-        "mean_q",
-        "mean_target",
-        "gradient_norm",
-        "learning_rate",
-    }
-    assert metrics["learning_rate"] == 1e-2
-    assert embryo.metrics() == {}
-
-
-def test_a_linear_learning_rate_falls_to_zero() -> None:
-    embryo = build(learning_rate_schedule="linear", schedule_steps=1000)
-    rates = []
-    for env_steps in (0, 250, 1000, 5000):
-        embryo.schedule(env_steps)
-        embryo.update(make_batch())
-        rates.append(embryo.metrics()["learning_rate"])
-    assert rates == pytest.approx([1e-2, 7.5e-3, 0.0, 0.0])
-
-
-@pytest.mark.parametrize(
-    "settings", [{"target_every": 3}, {"target_update": "soft"}, {"optimizer": "rmsprop"}]
-)
-def test_a_state_that_went_through_files_continues_bit_for_bit(settings: dict[str, Any]) -> None:
-    straight = build(**settings)
-    for seed in range(4):
-        straight.update(make_batch(seed))
-    tensors, rest = straight.state()
-    resumed = build(seed=7, **settings)
-    resumed.load_state(tensors, json.loads(json.dumps(rest)))
-    for seed in range(4, 8):
-        for embryo in (straight, resumed):
-            embryo.update(make_batch(seed))
-        np.testing.assert_array_equal(parameters(straight), parameters(resumed))
-        np.testing.assert_array_equal(flat_of(straight._target.model), flat_of(resumed._target.model))
-
-
-def test_a_state_that_does_not_fit_is_refused() -> None:
-    tensors, rest = build().state()
-    with pytest.raises(StateMismatchError, match=r"'adam\.mean' is \(10646,\), and \(565,\) in this model"):
-        build(model={"mixer": "vdn"}).load_state(tensors, rest)
-    with pytest.raises(StateMismatchError, match="belongs to 'dqn', not to 'qmix'"):
-        build().load_state(tensors, {**rest, "algorithm": "dqn"})
-
-
-def test_all_that_the_optimizer_remembers_may_be_averaged() -> None:
-    embryo = build()
-    embryo.update(make_batch())
-    assert [moment.shape for moment in embryo.averaged_state()] == [(embryo.model.parameter_count,)] * 2
-
-
-def test_a_loss_that_diverged_is_an_error_and_changes_no_parameter() -> None:
-    embryo = build()
-    before, batch = parameters(embryo), make_batch()
-    batch.reward[0, 0] = np.nan
-    with pytest.raises(DivergedError, match="not finite after 0 updates"):
-        embryo.update(batch)
-    np.testing.assert_array_equal(parameters(embryo), before)
 
 
 def test_a_batch_is_not_written_to() -> None:

@@ -197,17 +197,6 @@ def test_learners_on_shares_make_the_update_of_one_on_all(nothing: bool) -> None
         assert mean == pytest.approx(losses["loss"], rel=0.2)
 
 
-def test_training_goes_on_from_a_saved_state() -> None:
-    one, other = build(target_every=3), build(target_every=3)
-    for seed in range(4):
-        one.update(make_batch(seed))
-    other.load_state(*one.state())
-    for seed in range(4, 8):
-        one.update(make_batch(seed))
-        other.update(make_batch(seed))
-    np.testing.assert_array_equal(parameters(one), parameters(other))
-
-
 def test_it_learns_what_was_seen_long_before() -> None:
     """The reward is for naming what was seen in the first of eight observations, and in none after it."""
     embryo = build(core="gru", network={"width": 16, "hidden": 16}, burn_in=0, gamma=0.0, n_step=1)

@@ -7,15 +7,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from algos.team_episodes import random_records, team_spaces
+from algos.team_episodes import empty_records, random_records, team_spaces
 from algos.training import flat_of
 
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.models.settings import TeamQSettings
 from tianji_algos.models.teams.networks import BatchedGRU
-from tianji_algos.models.teams.q_network import NO_ACTION, AgentInputs, TeamQ
-from tianji_algos.team import Team
+from tianji_algos.models.teams.q_network import NO_ACTION, TeamQ
+from tianji_algos.team import Records, Team
 
 Floats = npt.NDArray[np.float32]
 Actions = npt.NDArray[np.int64]
@@ -29,12 +29,10 @@ def build(spaces: Spaces | None = None, seed: int = 0, **settings: Any) -> TeamQ
     return model
 
 
-def unrolled(model: TeamQ, observation: Floats, last_action: Actions) -> Floats:
-    """Q ``[T, N, M, A]`` of ``[T, N, M, ...]``, in one go."""
-    steps, envs, *_ = observation.shape
-    rows = AgentInputs(model)(
-        observation.reshape(steps * envs, *observation.shape[2:]), last_action.reshape(steps * envs, -1)
-    )
+def unrolled(model: TeamQ, seen: Records, last_action: Actions) -> Floats:
+    """Q ``[T, N, M, A]`` of records ``[T, N]``, in one go."""
+    steps, envs = seen.shape
+    rows = model.rows()(seen.reshape(-1), last_action.reshape(steps * envs, -1))
     with torch.no_grad():
         q = model(torch.from_numpy(rows), [envs] * steps)
     return q.reshape(steps, envs, *q.shape[1:]).numpy()
@@ -49,7 +47,7 @@ def test_the_executor_does_step_by_step_what_torch_does_at_once(shared: bool, in
     seen = random_records(spaces, rng, STEPS, ENVS)
     actions = rng.integers(5, size=(STEPS, ENVS, 3))
     before = np.concatenate((np.full((1, ENVS, 3), NO_ACTION), actions[:-1]))
-    expected = unrolled(model, seen["observation"], before)
+    expected = unrolled(model, seen, before)
     executor = model.executor(ENVS)
     for step in range(STEPS):
         (q,) = executor(seen[step])
@@ -115,13 +113,15 @@ def test_agents_with_networks_of_their_own_learn_apart() -> None:
 
 
 def test_inputs_are_observation_last_action_and_agent() -> None:
-    model = build(team_spaces(agents=2, observation=3, actions=4))
-    inputs = AgentInputs(model)
-    rows = inputs(np.full((1, 2, 3), 0.5, np.float32), np.array([[2, NO_ACTION]]))
+    spaces = team_spaces(agents=2, observation=3, actions=4)
+    inputs = build(spaces).rows()
+    seen = empty_records(spaces, 1)
+    seen["observation"] = 0.5
+    rows = inputs(seen, np.array([[2, NO_ACTION]]))
     np.testing.assert_array_equal(
         rows, [[[0.5, 0.5, 0.5, 0, 0, 1, 0, 1, 0], [0.5, 0.5, 0.5, 0, 0, 0, 0, 0, 1]]]
     )
-    many = inputs(np.zeros((7, 2, 3), np.float32), np.zeros((7, 2), np.int64))
+    many = inputs(empty_records(spaces, 7), np.zeros((7, 2), np.int64))
     assert many.shape == (7, 2, inputs.width)
     np.testing.assert_array_equal(many[:, :, -2:], np.tile(np.eye(2), (7, 1, 1)))
 

@@ -1,21 +1,20 @@
 """DQN (Mnih et al., 2015, algorithm 1) with double, n-step and weighted updates.
 
 It reads from top to bottom: the value that targets bootstrap from, the loss of a batch, the update rule
-(``update``: targets, loss, gradient and step), and the agent. R2D2 shares the loss, the networks and the
-agent.
+(``update``: targets, loss, gradient and step), and the agent. R2D2 shares the loss and the agent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.action_mask import MaskReader, masked
+from tianji_algos.action_mask import MaskReader
 from tianji_algos.batch import Batch
 from tianji_algos.core import Agent, Fields, Model, ReplayEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange, is_on_host
@@ -23,15 +22,7 @@ from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings, EpsilonSett
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.q_network import QNetwork, count_actions
 from tianji_algos.normalization import Normalizer, acting_executor
-from tianji_algos.optim import (
-    Differentiated,
-    Means,
-    OptimizedEmbryo,
-    TargetNetwork,
-    adam_of,
-    average_gradients,
-    flatten_parameters,
-)
+from tianji_algos.optim import Differentiated, OptimizedEmbryo, TargetNetwork, average_gradients
 from tianji_algos.registry import kernel
 from tianji_algos.rules import ActionRule, BestActionRule, Port
 from tianji_algos.schedules import falling
@@ -75,63 +66,36 @@ def td_loss(
     return loss, torch.stack((loss, taken.mean(), errors.mean())).detach(), errors
 
 
-Network = TypeVar("Network", bound=Model)
-
-
-class QEmbryo(OptimizedEmbryo, Generic[Network]):
-    """Update rule with a Q network, a target network that follows it, and Adam.
-
-    Args:
-        model: trained in place, on its final device; its parameters move into one flat tensor.
+class DQNEmbryo(OptimizedEmbryo, ReplayEmbryo):
+    """DQN's update rule: trains a Q network towards targets that a target network bootstraps.
 
     Raises:
         UnsupportedSpaceError: the action space is not Discrete.
-        UnsuitableModelError: the algorithm does not work with this kind of model.
+        UnsuitableModelError: the model is no ``QNetwork``.
     """
-
-    contract: ClassVar[type[torch.nn.Module]]
-    """Class that its networks derive from."""
-    example: ClassVar[str]
-    """Name of a model that would be right."""
-    settings: DQNSettings
-
-    def __init__(
-        self,
-        spaces: Spaces,
-        model: Network,
-        settings: DQNSettings,
-        seed: int,  # noqa: ARG002 - what every embryo is built with
-    ) -> None:
-        count_actions(spaces.action)
-        require_model(model, self.contract, self.algorithm, self.example)
-        flat = flatten_parameters(model)
-        self.model: Network = model
-        self._target = TargetNetwork(model, flat)
-        adam, networks = adam_of(flat, slice(None), settings), {"model": model, "target": self._target.model}
-        super().__init__(settings, adam, networks, Means((*DIAGNOSTICS, "gradient_norm")))
-        self._delta = settings.huber_delta if settings.loss == "huber" else None
-        self._exchange = Exchange(flat.device)
-        self._mask = MaskReader.of(spaces)
-
-
-class DQNEmbryo(QEmbryo[QNetwork], ReplayEmbryo):
-    """DQN's update rule: trains a Q network towards targets that a target network bootstraps."""
 
     algorithm: ClassVar[str] = "DQN"
     contract: ClassVar[type[torch.nn.Module]] = QNetwork
     example: ClassVar[str] = "mlp_q"
+    diagnostics: ClassVar[tuple[str, ...]] = DIAGNOSTICS
     normalizes: ClassVar[bool] = True
     settings_type: ClassVar[type[DQNSettings]] = DQNSettings
+    settings: DQNSettings
+    model: QNetwork
 
-    def __init__(self, spaces: Spaces, model: QNetwork, settings: DQNSettings, seed: int) -> None:
-        super().__init__(spaces, model, settings, seed)
+    def __init__(self, spaces: Spaces, model: QNetwork, settings: DQNSettings, seed: int) -> None:  # noqa: ARG002
+        count_actions(spaces.action)
+        super().__init__(model, settings)
+        self._optimizer = self._optimize()
+        self._target = TargetNetwork(model, self._flat)
+        self._networks["target"] = self._target.model
+        self._exchange = Exchange(self._flat.device)
+        self._mask = MaskReader.of(spaces)
         self._normalizer = Normalizer.of(model, spaces)
-        self._choose_derivatives(model, fits=is_on_host(model), what_fits="a network on a CPU")
+        self._choose_derivatives(fits=is_on_host(model), what_fits="a network on a CPU")
         self._differentiate: Callable[[Batch], Differentiated] = self._differentiate_in_torch
         if self._by_hand:
-            self._differentiate = kernel("DQN.derivatives")(
-                model, self._target.model, settings, self._delta, self._mask
-            )
+            self._differentiate = kernel("DQN.derivatives")(model, self._target.model, settings, self._mask)
 
     def update(self, batch: Batch) -> UpdateResult:
         """Make one step of Adam, and update the target network when it is time."""
@@ -139,7 +103,7 @@ class DQNEmbryo(QEmbryo[QNetwork], ReplayEmbryo):
         if self._by_hand:
             batch = self._normalizer.seen_batch(batch)
         diagnostics, errors = self._differentiate(batch)
-        average_gradients(self._optimizer.gradient, self._learners)
+        average_gradients(self._gradient, self._learners)
         self._means.add(diagnostics, self._step(self._optimizer))
         self._target.keep_up(self.settings, self._optimizer.steps)
         priorities = self._exchange.to_host_if(errors, asked=self.prioritised)
@@ -159,9 +123,9 @@ class DQNEmbryo(QEmbryo[QNetwork], ReplayEmbryo):
             if self._mask is not None:
                 chooser = self._mask.forbidding(chooser, seen)
             target = reward + discount * bootstrap(next_q, chooser)
-        self._optimizer.gradient.zero_()
+        self._gradient.zero_()
         loss, diagnostics, errors = td_loss(
-            self.model(self._normalizer.seen(observation())), action, target, weight, self._delta
+            self.model(self._normalizer.seen(observation())), action, target, weight, settings.linear_from
         )
         loss.backward()  # type: ignore[no-untyped-call]
         return diagnostics, errors
@@ -188,7 +152,7 @@ class EpsilonGreedyAgent(Agent):
         assert isinstance(spaces.action, gym.spaces.Discrete)
         require_model(model, self.contract, self.algorithm, self.default_model)
         self._first = int(spaces.action.start)
-        self._executor = masked(acting_executor(model, num_envs), spaces)
+        self._executor = acting_executor(model, num_envs)
         self._mask = MaskReader.of(spaces)
         self._rng = np.random.default_rng(seed)
         self._draws = np.empty((2, num_envs), np.float32)
@@ -218,7 +182,7 @@ class EpsilonGreedyAgent(Agent):
 
     def act(self, observation: npt.NDArray[Any], into: Fields) -> npt.NDArray[Any]:
         """Choose the best action, or with probability epsilon any; write ``action [N]``."""
-        (q,) = self._executor(observation)
+        q = self._q(observation)
         np.argmax(q.T, axis=0, out=self._action)
         self._explore(self._action, self._epsilon, observation)
         into["action"][...] = self._action
@@ -260,7 +224,7 @@ class EpsilonGreedyAgent(Agent):
 
     def act_greedily(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Choose the best actions, or with probability ``eval_epsilon`` any."""
-        (q,) = self._executor(observation)
+        q = self._q(observation)
         best: npt.NDArray[np.int64] = q.T.argmax(axis=0)
         if self.settings.eval_epsilon:
             self._explore(best, self.settings.eval_epsilon, observation)
@@ -270,6 +234,13 @@ class EpsilonGreedyAgent(Agent):
     def adopt(self, parameters: Floats) -> None:
         """Act with these parameters from now on."""
         self._executor.adopt(parameters)
+
+    def _q(self, observation: npt.NDArray[Any]) -> Floats:
+        """Compute the values ``[N, A]``; those of forbidden actions are the lowest."""
+        (q,) = self._executor(observation)
+        if self._mask is not None:
+            self._mask.forbid(q, observation)
+        return q
 
     def _explore(
         self, actions: npt.NDArray[np.int64], epsilon: Floats | float, observation: npt.NDArray[Any]
@@ -315,7 +286,7 @@ class DQNAgent(EpsilonGreedyAgent):
         """Write the priority of each step, ``[T, N]``; 0 for steps that are no experience."""
         if self._seen is None:
             return
-        (q,) = self._executor(observation)
+        q = self._q(observation)
         settings = self.settings
         fields["priority"][...] = self._seen.td_error(
             fields, q, settings.priority_gamma, settings.priority_reward_scale

@@ -87,3 +87,8 @@ class DQNSettings(OptimizerSettings, TargetSettings, ObservationSettings):
     huber_delta: float = Field(1.0, gt=0)
     reward_scale: float = Field(1.0, gt=0)
     publish_every: int = Field(10, ge=1)
+
+    @property
+    def linear_from(self) -> float | None:
+        """TD error from which the loss is linear; None for half the squared error everywhere."""
+        return self.huber_delta if self.loss == "huber" else None

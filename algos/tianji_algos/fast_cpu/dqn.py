@@ -82,24 +82,18 @@ class DQNByHand:
     Args:
         model: in its final memory, with the memory of its gradients.
         target: target network.
-        delta: as for ``TDLossByHand``.
         mask: reader of action masks; None if observations have none.
     """
 
     def __init__(
-        self,
-        model: QNetwork,
-        target: QNetwork,
-        settings: DQNSettings,
-        delta: float | None,
-        mask: MaskReader | None,
+        self, model: QNetwork, target: QNetwork, settings: DQNSettings, mask: MaskReader | None
     ) -> None:
         self._mask = mask
         self._settings = settings
         self._backprop = model.backprop()
         self._online = model.evaluation()
         self._bootstrapped = target.evaluation()
-        self._loss = TDLossByHand(delta)
+        self._loss = TDLossByHand(settings.linear_from)
         self._latest = (0.0, 0.0, 0.0)
 
     def __call__(self, batch: Batch) -> tuple[tuple[float, float, float], Floats]:

@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from tianji_algos.distributions import Distribution
 from tianji_algos.fast_cpu.distributions import by_hand
-from tianji_algos.impala.impala import IMPALALoss, IMPALAMinibatch, LearntValues
+from tianji_algos.impala.impala import IMPALALoss, IMPALAMinibatch
 from tianji_algos.impala.settings import IMPALASettings, VTrace
+from tianji_algos.normalization import ValueUnits
 
 Floats = npt.NDArray[np.float32]
 
@@ -56,9 +57,9 @@ class IMPALALossByHand(IMPALALoss):
     """IMPALA's loss on one minibatch, with its derivatives."""
 
     def __init__(
-        self, distribution: Distribution, settings: IMPALASettings, values: LearntValues | None = None
+        self, distribution: Distribution, settings: IMPALASettings, units: ValueUnits | None = None
     ) -> None:
-        super().__init__(distribution, settings, values)
+        super().__init__(distribution, settings, units)
         self._probabilities = by_hand(distribution)
         self._is_corrected = settings.correction == "vtrace"
         self._is_mean = settings.reduction == "mean"
@@ -79,19 +80,19 @@ class IMPALALossByHand(IMPALALoss):
             Derivatives by ``policy`` and by ``value``, 0 where there is no experience, and the
             ``DIAGNOSTICS`` in order.
         """
-        where, count = batch.experience, np.float32(batch.samples)
+        where, count, units = batch.experience, np.float32(batch.samples), self._units
         log_prob, entropy = self._probabilities.evaluate(np.take(policy.T, where, axis=1).T, batch.action)
         log_ratio = log_prob - batch.log_prob
         ratio = np.exp(log_ratio)
         rows = np.zeros_like(batch.reward)
         rows.reshape(-1)[where] = ratio if self._is_corrected else np.float32(1.0)
         returns = value.reshape(-1, rows.shape[1])
-        if self._values is not None:
-            returns = self._values.units.restored(returns)
+        if units is not None:
+            returns = units.restored(returns)
         error, advantage = v_trace(self._how, rows, batch.reward, returns, batch.terminated, batch.mask)
-        if self._values is not None:
-            self._values.note((returns[:-1] + error).reshape(-1)[where])
-            error, advantage = (found / np.float32(self._values.units.spread) for found in (error, advantage))
+        if units is not None:
+            self._noted.append((returns[:-1] + error).reshape(-1)[where])
+            error, advantage = (found / np.float32(units.spread) for found in (error, advantage))
         gain = advantage.reshape(-1)[where]
         scale = 1.0 / batch.total if self._is_mean else 1.0
         d_log_prob = gain * np.float32(-scale)

@@ -33,7 +33,7 @@ class NumpyTeam:
         settings, team, number = model.settings, model.team, len(model.policy)
         shares, activation = settings.share_parameters, settings.activation
         self.policy = AgentNetworks(arrays, "policy", number, activation)
-        self._own = AgentRows(team, identity=shares, state=False)
+        self._own = AgentRows(team, identity=shares)
         self.value: AgentNetworks | CentralNetwork = AgentNetworks(arrays, "value", number, activation)
         self._value_input: Callable[[Records], Floats] = partial(_states, team)
         if settings.agent_specific_value:

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.core import AllReduce, Fields, Model, Spaces, UpdateResult
+from tianji_algos.core import Fields, Spaces, UpdateResult
 from tianji_algos.distributions import Distribution
 from tianji_algos.impala.settings import IMPALAAgentSettings, IMPALASettings, VTrace
 from tianji_algos.models.actor_critic import ActorCritic
-from tianji_algos.normalization import Normalizer, ValueUnits, normalizer_of
+from tianji_algos.normalization import ValueUnits
 from tianji_algos.on_policy import PolicyAgent, PolicyEmbryo, PolicyMinibatch
 from tianji_algos.optim import add_gradients
 from tianji_algos.registry import kernel
@@ -90,62 +90,35 @@ def v_trace(
     return error, advantage
 
 
-class LearntValues:
-    """Normalised values of a network whose updates compute their targets anew.
-
-    Updates note their targets on the network's device, and ``end_pass`` merges them into the statistics after
-    a pass over a rollout: an update reads nothing to the host, and learners all-reduce once in a pass.
-
-    Attributes:
-        units: units of the network's values in this pass.
-    """
-
-    def __init__(self, normalizer: Normalizer) -> None:
-        self._normalizer = normalizer
-        self._noted: list[npt.NDArray[Any] | torch.Tensor] = []
-        self.units = ValueUnits.of(normalizer)
-
-    @classmethod
-    def of(cls, model: Model) -> Self | None:
-        """Build for a model; None if it does not normalise values."""
-        normalizer = normalizer_of(model)
-        return None if normalizer is None or normalizer.values is None else cls(normalizer)
-
-    def begin(self) -> None:
-        """Begin a rollout with the current statistics; a checkpoint or other groups may have changed them."""
-        self._noted.clear()
-        self.units = ValueUnits.of(self._normalizer)
-
-    def note(self, target: Floats | torch.Tensor) -> None:
-        """Note the targets ``[K]`` of an update, as returns; the caller leaves their memory as it is."""
-        self._noted.append(target)
-
-    def end_pass(self, learners: AllReduce) -> None:
-        """Merge the noted targets of all learners into the statistics."""
-        self._normalizer.update_values(self.targets(), learners)
-        self.begin()
-
-    def targets(self) -> Floats:
-        """Collect the targets of this pass so far on the host, ``[K]``."""
-        if not self._noted:
-            return np.empty(0, np.float32)
-        return torch.cat([torch.as_tensor(target) for target in self._noted]).cpu().numpy()
-
-
 class IMPALALoss:
     """The loss on one minibatch (section 4.2).
 
+    Where values are normalised, V-trace restores returns from the network's values. Each call then notes its
+    targets, on the network's device: an update reads nothing to the host, and learners all-reduce once in a
+    pass over a rollout.
+
     Args:
-        values: units of the network's values, from which V-trace restores returns; None if they are returns.
+        units: units of the network's values in this pass; None if they are returns.
     """
 
     def __init__(
-        self, distribution: Distribution, settings: IMPALASettings, values: LearntValues | None = None
+        self, distribution: Distribution, settings: IMPALASettings, units: ValueUnits | None = None
     ) -> None:
         self._distribution = distribution
         self._settings = settings
         self._how = settings.vtrace
-        self._values = values
+        self.begin_pass(units)
+
+    def begin_pass(self, units: ValueUnits | None) -> None:
+        """Restore returns by these units from now on, and forget the targets."""
+        self._units = units
+        self._noted: list[Floats | torch.Tensor] = []
+
+    def targets(self) -> Floats:
+        """Collect the targets of this pass so far on the host, as returns, ``[K]``."""
+        if not self._noted:
+            return np.empty(0, np.float32)
+        return torch.cat([torch.as_tensor(target) for target in self._noted]).cpu().numpy()
 
     def __call__(
         self, policy: torch.Tensor, value: torch.Tensor, batch: IMPALAMinibatch
@@ -157,7 +130,7 @@ class IMPALALoss:
             value: ``[(T + 1) * B]``.
             batch: the minibatch that the outputs belong to, with at least one sample.
         """
-        settings, where = self._settings, batch.experience
+        settings, where, units = self._settings, batch.experience, self._units
         log_prob, entropy = self._distribution.evaluate(policy.index_select(0, where), batch.action)
         log_ratio = log_prob.detach() - batch.log_prob
         ratio = log_ratio.exp()
@@ -165,11 +138,11 @@ class IMPALALoss:
         ratios = torch.zeros_like(batch.reward)
         ratios.view(-1).index_copy_(0, where, ratio if is_corrected else torch.ones_like(ratio))
         values = value.view(-1, ratios.shape[1])
-        returns = values.detach() if self._values is None else self._values.units.restored(values.detach())
+        returns = values.detach() if units is None else units.restored(values.detach())
         error, advantage = v_trace(self._how, ratios, batch.reward, returns, batch.terminated, batch.mask)
-        if self._values is not None:
-            self._values.note((returns[:-1] + error).view(-1).index_select(0, where))
-            error, advantage = (found / self._values.units.spread for found in (error, advantage))
+        if units is not None:
+            self._noted.append((returns[:-1] + error).view(-1).index_select(0, where))
+            error, advantage = error / units.spread, advantage / units.spread
         target = values[:-1].detach() + error  # v_s
         policy_loss = -(advantage.view(-1).index_select(0, where) * log_prob).sum()
         value_loss = 0.5 * (target - values[:-1]).square().sum()
@@ -215,25 +188,23 @@ class IMPALAEmbryo(PolicyEmbryo):
 
     def _build_loss(self) -> None:
         """Build the actor-critic loss with V-trace's targets."""
-        self._values = LearntValues.of(self.model)
-        parts = self._distribution, self.settings, self._values
-        if self._by_hand:
-            self._loss = self._loss_by_hand = kernel("IMPALALoss")(*parts)
-        else:
-            self._loss = IMPALALoss(*parts)
+        loss = kernel("IMPALALoss") if self._by_hand else IMPALALoss
+        self._loss = loss(self._distribution, self.settings, self._units())
+
+    def _units(self) -> ValueUnits | None:
+        """Read the units of values from the statistics, which a checkpoint or other groups may change."""
+        return None if self._normalizer.values is None else ValueUnits.of(self._normalizer)
 
     # A rollout, its epochs and their minibatches.
 
     def minibatches(self, fragments: Sequence[Fields]) -> Iterator[IMPALAMinibatch]:
         """Yield the minibatches of all epochs; each epoch uses the value units at the end of the last."""
-        if self._values is not None:
-            self._values.begin()
         self._normalizer.update(fragments, self._learners)
         self._gather(fragments)
         for _ in range(self.settings.epochs):
+            self._loss.begin_pass(self._units())
             yield from self._shuffled()
-            if self._values is not None:
-                self._values.end_pass(self._learners)
+            self._normalizer.update_values(self._loss.targets(), self._learners)
 
     def _gather(self, fragments: Sequence[Fields]) -> None:
         """Copy the sequences of fragments in."""
@@ -298,7 +269,7 @@ class IMPALAEmbryo(PolicyEmbryo):
     def update(self, batch: IMPALAMinibatch) -> UpdateResult:
         """Make one step of the optimizer."""
         self._latest = self._differentiate(batch)
-        add_gradients(self._optimizer.gradient, self._learners)
+        add_gradients(self._gradient, self._learners)
         self._means.add(self._latest, self._step(self._optimizer))
         return UpdateResult(batch.total)
 

@@ -1,15 +1,15 @@
 """MADDPG (Lowe et al., 2017, algorithm 1): actors see their own agent's observation, critics everything.
 
+It reads from top to bottom: actions as critics see them, the update rule (targets and losses; ``update``:
+gradients and steps), and the agent.
+
 Arrays of an update are agent by agent, ``[M, B, ...]``, as actors compute them; a dead agent's actions are
 zeros. Where an agent was cut off, targets let it act once more, for the value of its last observation.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -17,22 +17,14 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.batch import Batch
-from tianji_algos.bounds import ActionBounds
 from tianji_algos.continuous import DeterministicRule
 from tianji_algos.core import Agent, Fields, ReplayEmbryo, Spaces, UpdateResult, require_model
-from tianji_algos.device import Exchange, on_host
+from tianji_algos.device import Exchange
 from tianji_algos.fields import FieldSpec
 from tianji_algos.maddpg.settings import MADDPGAgentSettings, MADDPGSettings
 from tianji_algos.models.teams.deterministic import TeamDeterministic
-from tianji_algos.optim import (
-    ActorEmbryo,
-    Means,
-    TargetNetwork,
-    adam_of,
-    average_gradients,
-    flatten_parameters,
-)
-from tianji_algos.rules import ActionRule, BestActionRule, Port
+from tianji_algos.optim import OptimizedEmbryo, TargetNetwork, average_gradients
+from tianji_algos.rules import ActionBounds, ActionRule, BestActionRule, Port
 from tianji_algos.schedules import falling
 from tianji_algos.team import UNAVAILABLE, Records, Team, cut_off
 
@@ -42,7 +34,125 @@ Floats = npt.NDArray[np.float32]
 DIAGNOSTICS: Final = ("critic_loss", "policy_loss", "mean_q", "td_error", "entropy")
 
 
-class MADDPGEmbryo(ActorEmbryo, ReplayEmbryo):
+class OneHotActions:
+    """Actions are one-hot; their distribution has a Gumbel-softmax for its gradient (Jang et al., 2017).
+
+    Args:
+        temperature: temperature of the Gumbel-softmax; the lower, the fewer actions a gradient has.
+        rng: random stream of the actions; on the host, so that every device gets the same.
+    """
+
+    def __init__(self, actions: int, temperature: float, rng: np.random.Generator) -> None:
+        self._actions = actions
+        self._temperature = temperature
+        self._rng = rng
+
+    def done(self, recorded: torch.Tensor) -> torch.Tensor:
+        """Return recorded numbers of actions ``[B, M]`` as one-hot rows ``[M, B, A]``."""
+        return torch.nn.functional.one_hot(recorded.T.long(), self._actions).float()
+
+    def chosen(self, outputs: torch.Tensor, available: torch.Tensor | None) -> torch.Tensor:
+        """Draw one-hot actions ``[M, B, A]``, with the gradient of the softmax whose argmax they are.
+
+        Args:
+            outputs: the actors', ``[M, B, A]``.
+            available: available actions, ``[M, B, A]``.
+        """
+        noise = torch.from_numpy(gumbel(self._rng, np.empty(outputs.shape, np.float32))).to(outputs.device)
+        soft = torch.softmax(_masked((outputs + noise) / self._temperature, available), dim=2)
+        hard = torch.zeros_like(soft).scatter_(2, soft.argmax(dim=2, keepdim=True), 1.0)
+        return hard + (soft - soft.detach()) if soft.requires_grad else hard
+
+    @torch.no_grad()
+    def entropy(self, outputs: torch.Tensor, available: torch.Tensor | None) -> torch.Tensor:
+        """Return the entropy of a softmax of the outputs, ``[M, B]``."""
+        probabilities = torch.softmax(_masked(outputs, available), dim=2)
+        entropy: torch.Tensor = torch.special.entr(probabilities).sum(dim=2)
+        return entropy
+
+
+class BoundedActions:
+    """Actions are tanh of the outputs, from -1 to 1; the environment gets them scaled to its bounds."""
+
+    def __init__(self, bounds: ActionBounds, device: torch.device) -> None:
+        self._middle = torch.from_numpy(bounds.middle).float().to(device)[:, None]
+        half = torch.from_numpy(bounds.half).float().to(device)[:, None]
+        self._exists = (half > 0).float()
+        self._per_half = self._exists / half.clamp_min(torch.finfo().tiny)
+
+    def done(self, recorded: torch.Tensor) -> torch.Tensor:
+        """Scale recorded actions ``[B, M, A]`` to between -1 and 1."""
+        return (recorded.transpose(0, 1) - self._middle) * self._per_half
+
+    def chosen(
+        self,
+        outputs: torch.Tensor,
+        available: torch.Tensor | None,  # noqa: ARG002 - every number can be chosen
+    ) -> torch.Tensor:
+        """Return the tanh of the outputs ``[M, B, A]``, and 0 for numbers that an agent's action lacks."""
+        return outputs.tanh() * self._exists
+
+    def entropy(self, outputs: torch.Tensor, available: torch.Tensor | None) -> torch.Tensor:  # noqa: ARG002
+        """Return 0 for each agent, ``[M, B]``: these policies are deterministic."""
+        return torch.zeros(outputs.shape[:2], device=outputs.device)
+
+
+TeamActions = OneHotActions | BoundedActions
+"""Recorded actions (``done``) and an actor's (``chosen``) as critics see them, ``[M, B, A]``."""
+
+
+def team_actions(
+    spaces: Spaces, temperature: float, rng: np.random.Generator, device: torch.device
+) -> TeamActions:
+    """Choose how actors' outputs become actions, by the space of the actions.
+
+    Raises:
+        UnsupportedSpaceError: an action is not bounded.
+    """
+    space: gym.Space[Any] = spaces.action
+    if isinstance(space, gym.spaces.Box):
+        return BoundedActions(ActionBounds(space), device)
+    return OneHotActions(Team.of(spaces).most_actions, temperature, rng)
+
+
+def gumbel(rng: np.random.Generator, into: Floats) -> Floats:
+    """Draw from the standard Gumbel distribution, in place.
+
+    The largest of some logits, each with such noise added, is a draw from their softmax.
+    """
+    rng.standard_exponential(dtype=np.float32, out=into)
+    np.maximum(into, np.finfo(np.float32).tiny, out=into)
+    return np.negative(np.log(into, out=into), out=into)
+
+
+def _masked(logits: torch.Tensor, available: torch.Tensor | None) -> torch.Tensor:
+    return logits if available is None else logits.masked_fill(~available, UNAVAILABLE)
+
+
+class _Seen(NamedTuple):
+    """Observations of a batch of records, agent by agent, on the device of the networks.
+
+    Attributes:
+        observation: ``[M, B, O]``.
+        state: ``[B, S]``.
+        alive: 1 or 0, ``[M, B]``.
+        cut: 1 or 0, ``[M, B]``.
+        available: ``[M, B, A]``; None: actions are continuous.
+    """
+
+    observation: torch.Tensor
+    state: torch.Tensor
+    alive: torch.Tensor
+    cut: torch.Tensor
+    available: torch.Tensor | None
+
+
+def _joint(actions: torch.Tensor) -> torch.Tensor:
+    """Put the actions of all agents, ``[M, B, A]``, side by side: ``[B, M * A]``."""
+    return actions.transpose(0, 1).flatten(1)
+
+
+class MADDPGEmbryo(OptimizedEmbryo, ReplayEmbryo):
     """MADDPG's update rule: trains critics towards bootstrapped targets, and actors to maximise their values.
 
     An update takes both gradients at the same parameters; an actor's loss gives critics no gradient.
@@ -57,64 +167,28 @@ class MADDPGEmbryo(ActorEmbryo, ReplayEmbryo):
     """
 
     algorithm: ClassVar[str] = "MADDPG"
+    contract: ClassVar[type[torch.nn.Module]] = TeamDeterministic
+    example: ClassVar[str] = "team_deterministic"
+    diagnostics: ClassVar[tuple[str, ...]] = DIAGNOSTICS
+    norms: ClassVar[tuple[str, ...]] = ("critic_gradient_norm", "actor_gradient_norm")
+    draws_apart: ClassVar[bool] = True
     settings_type: ClassVar[type[MADDPGSettings]] = MADDPGSettings
     settings: MADDPGSettings
+    model: TeamDeterministic
+    _rng: np.random.Generator
 
     def __init__(self, spaces: Spaces, model: TeamDeterministic, settings: MADDPGSettings, seed: int) -> None:
-        require_model(model, TeamDeterministic, "MADDPG", "team_deterministic")
-        flat = flatten_parameters(model)
+        super().__init__(model, settings, seed)
         actors = model.actor_parameter_count
-        means = Means((*DIAGNOSTICS, "critic_gradient_norm", "actor_gradient_norm"))
-        critics_adam, actors_adam = (
-            adam_of(flat, which, settings) for which in (slice(actors, None), slice(None, actors))
-        )
-        self.model: TeamDeterministic = model
-        self._target = TargetNetwork(model, flat)
-        networks, rng = {"model": model, "target": self._target.model}, np.random.default_rng(seed)
-        super().__init__(settings, critics_adam, actors_adam, networks, means, rng, actor_name="actors")
-        assert flat.grad is not None
-        self._gradient = flat.grad
-        self._exchange = Exchange(flat.device)
-        self._reads_norms = on_host(flat.device)
-        self._actions = team_actions(spaces, settings.temperature, self._rng, flat.device)
+        self._actors_adam = self._optimize(slice(actors), "actors")
+        self._optimizer = self._optimize(slice(actors, None), "critics")
+        self._target = TargetNetwork(model, self._flat)
+        self._networks["target"] = self._target.model
+        self._exchange = Exchange(self._flat.device)
+        self._actions = team_actions(spaces, settings.temperature, self._rng, self._flat.device)
         self.schedule(0)
 
-    def update(self, batch: Batch) -> UpdateResult:
-        """Make one step of critics and one of actors, and update the target networks.
-
-        A sample's priority is a mean over critics.
-        """
-        to_device = self._exchange.to_device
-        seen, weight = self._seen(batch.observation), to_device(batch.weight)
-        done = self._actions.done(to_device(batch.fields["action"])) * seen.alive[..., None]
-        self._gradient.zero_()
-        critic_loss, values, errors = self._critic_loss(seen, done, self._targets(batch), weight)
-        policy_loss, entropy = self._policy_loss(seen, done, weight)
-        torch.autograd.backward((critic_loss, policy_loss))  # They have no parameter in common.
-        diagnostics = torch.stack((critic_loss, policy_loss, values.mean(), errors.mean(), entropy)).detach()
-        average_gradients(self._gradient, self._learners)
-        self._means.add(diagnostics, self._step(self._optimizer), self._step(self._actor_adam))
-        self._target.follow(self.settings.target_tau)
-        priorities = self._exchange.to_host_if(errors, asked=self.prioritised)
-        return UpdateResult(len(batch.reward) * self._learners.number, priorities)
-
-    def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
-        """Continue from what ``state`` returned; see ``OptimizedEmbryo``."""
-        super().load_state(tensors, rest)
-        self._actor_adam.steps = self._optimizer.steps
-
-    def _seen(self, records: Records) -> _Seen:
-        to_device = self._exchange.to_device
-        available = None
-        if self.model.team.discrete:
-            available = to_device(records["available"]).transpose(0, 1)
-        return _Seen(
-            observation=to_device(records["observation"]).transpose(0, 1),
-            state=to_device(self.model.team.state_of(records)),
-            alive=to_device(records["alive"]).T.float(),
-            cut=to_device(cut_off(records)).T.float(),
-            available=available,
-        )
+    # The targets, and the losses.
 
     @torch.no_grad()
     def _targets(self, batch: Batch) -> torch.Tensor:
@@ -164,33 +238,47 @@ class MADDPGEmbryo(ActorEmbryo, ReplayEmbryo):
         entropy = (self._actions.entropy(outputs, seen.available) * seen.alive).sum()
         return loss, entropy / seen.alive.sum().clamp_min(1.0)
 
+    # The gradients of the losses, and the steps of the optimizers.
 
-def _joint(actions: torch.Tensor) -> torch.Tensor:
-    """Put the actions of all agents, ``[M, B, A]``, side by side: ``[B, M * A]``."""
-    return actions.transpose(0, 1).flatten(1)
+    def update(self, batch: Batch) -> UpdateResult:
+        """Make one step of critics and one of actors, and update the target networks.
 
+        A sample's priority is a mean over critics.
+        """
+        to_device = self._exchange.to_device
+        seen, weight = self._seen(batch.observation), to_device(batch.weight)
+        done = self._actions.done(to_device(batch.fields["action"])) * seen.alive[..., None]
+        self._gradient.zero_()
+        critic_loss, values, errors = self._critic_loss(seen, done, self._targets(batch), weight)
+        policy_loss, entropy = self._policy_loss(seen, done, weight)
+        torch.autograd.backward((critic_loss, policy_loss))  # They have no parameter in common.
+        diagnostics = torch.stack((critic_loss, policy_loss, values.mean(), errors.mean(), entropy)).detach()
+        average_gradients(self._gradient, self._learners)
+        self._means.add(diagnostics, self._step(self._optimizer), self._step(self._actors_adam))
+        self._target.follow(self.settings.target_tau)
+        priorities = self._exchange.to_host_if(errors, asked=self.prioritised)
+        return UpdateResult(len(batch.reward) * self._learners.number, priorities)
 
-@dataclass(frozen=True)
-class _Seen:
-    """Observations of a batch of records, agent by agent, on the device of the networks.
-
-    Attributes:
-        observation: ``[M, B, O]``.
-        state: ``[B, S]``.
-        alive: 1 or 0, ``[M, B]``.
-        cut: 1 or 0, ``[M, B]``.
-        available: ``[M, B, A]``; None: actions are continuous.
-    """
-
-    observation: torch.Tensor
-    state: torch.Tensor
-    alive: torch.Tensor
-    cut: torch.Tensor
-    available: torch.Tensor | None
+    def _seen(self, records: Records) -> _Seen:
+        """Bring records ``[B]`` to the networks' device, agent by agent."""
+        to_device = self._exchange.to_device
+        available = None
+        if self.model.team.discrete:
+            available = to_device(records["available"]).transpose(0, 1)
+        return _Seen(
+            observation=to_device(records["observation"]).transpose(0, 1),
+            state=to_device(self.model.team.state_of(records)),
+            alive=to_device(records["alive"]).T.float(),
+            cut=to_device(cut_off(records)).T.float(),
+            available=available,
+        )
 
 
 class MADDPGAgent(Agent):
     """Acts for all agents of a team, each by its own observation; records the actions.
+
+    Discrete actions are drawn from the policies, or with probability epsilon any available ones; continuous
+    ones have normally distributed noise.
 
     Raises:
         UnsupportedSpaceError: the environment has no team, or actions are not bounded.
@@ -213,11 +301,13 @@ class MADDPGAgent(Agent):
         require_model(model, TeamDeterministic, "MADDPG", "team_deterministic")
         self.settings = settings
         self._executor = model.executor(num_envs)
-        self._choice: _Choice = (
-            _BoundedChoice(spaces.action, settings, num_envs, seed)
-            if isinstance(spaces.action, gym.spaces.Box)
-            else _DiscreteChoice(model.team, settings, num_envs, seed)
-        )
+        self._rng = np.random.default_rng(seed)
+        self._bounds = None if model.team.discrete else ActionBounds(spaces.action)
+        self._noise = np.empty((num_envs, model.team.agents, model.team.most_actions), np.float32)
+        self._unavailable = np.empty(self._noise.shape, np.bool_)
+        self._luck = np.empty(self._noise.shape[:2], np.float32)
+        self._is_random = np.empty(self._luck.shape, np.bool_)
+        self._action = np.empty(self._luck.shape, np.intp)
         self.schedule(0)
 
     @classmethod
@@ -237,212 +327,44 @@ class MADDPGAgent(Agent):
     def act(self, observation: Records, into: Fields) -> Array:
         """Draw actions from the policies and add exploration; write ``action [N, M, ...]``."""
         (outputs,) = self._executor(observation)
-        actions = self._choice.exploring(outputs, observation)
+        if self._bounds is None:
+            self._rng.random(dtype=np.float32, out=self._luck)
+            np.less(self._luck, self._epsilon, out=self._is_random)
+            np.copyto(outputs, np.float32(0.0), where=self._is_random[..., None])  # All are alike then.
+            outputs += gumbel(self._rng, self._noise)
+        else:
+            self._rng.standard_normal(dtype=np.float32, out=self._noise)
+            self._noise *= np.float32(self._deviation)
+            np.tanh(outputs, out=outputs)
+            outputs += self._noise
+        actions = self._best(outputs, observation)
         into["action"][...] = actions
         return actions
 
     def schedule(self, env_steps: int) -> None:
-        """Set the amount of exploration."""
-        self._choice.schedule(env_steps)
+        """Set the share of random actions, and the deviation of the noise."""
+        given, steps = self.settings, self.settings.exploration_steps
+        self._epsilon = falling(given.epsilon_start, given.epsilon_end, steps, env_steps)
+        self._deviation = falling(given.noise_start, given.noise_end, steps, env_steps)
 
     def act_greedily(self, observation: Records) -> Array:
         """Choose each policy's most probable action, or a continuous policy's action."""
         (outputs,) = self._executor(observation)
-        return self._choice.greedy(outputs, observation)
+        return self._best(outputs if self._bounds is None else np.tanh(outputs, out=outputs), observation)
 
     def adopt(self, parameters: Floats) -> None:
         """Act with these parameters from now on."""
         self._executor.adopt(parameters)
 
-
-class _Choice(ABC):
-    """Turns actors' outputs ``[N, M, A]`` into actions of the environment, which the next call reuses."""
-
-    @abstractmethod
-    def schedule(self, env_steps: int) -> None:
-        """Set the amount of exploration."""
-
-    @abstractmethod
-    def exploring(self, outputs: Floats, seen: Records) -> Array:
-        """Choose exploring actions; may overwrite ``outputs``."""
-
-    @abstractmethod
-    def greedy(self, outputs: Floats, seen: Records) -> Array:
-        """Choose the best actions by the policy; may overwrite ``outputs``."""
-
-
-class _DiscreteChoice(_Choice):
-    """Draws actions ``[N, M]`` from the policies, or with probability epsilon any available one."""
-
-    def __init__(self, team: Team, settings: MADDPGAgentSettings, num_envs: int, seed: int) -> None:
-        self._rng = np.random.default_rng(seed)
-        self._settings = settings
-        each = (num_envs, team.agents)
-        self._luck = np.empty(each, np.float32)
-        self._is_random = np.empty(each, np.bool_)
-        self._noise = np.empty((*each, team.most_actions), np.float32)
-        self._unavailable = np.empty(self._noise.shape, np.bool_)
-        self._action = np.empty(each, np.intp)
-
-    def schedule(self, env_steps: int) -> None:
-        """Set the share of random actions."""
-        settings = self._settings
-        self._epsilon = falling(
-            settings.epsilon_start, settings.epsilon_end, settings.exploration_steps, env_steps
-        )
-
-    def exploring(self, outputs: Floats, seen: Records) -> Array:
-        """Draw by the Gumbel-max trick; with every logit 0 all actions are alike."""
-        self._rng.random(dtype=np.float32, out=self._luck)
-        np.less(self._luck, self._epsilon, out=self._is_random)
-        np.copyto(outputs, np.float32(0.0), where=self._is_random[..., None])
-        outputs += gumbel(self._rng, self._noise)
-        return self.greedy(outputs, seen)
-
-    def greedy(self, outputs: Floats, seen: Records) -> Array:
-        """Choose the most probable available action."""
-        np.logical_not(seen["available"], out=self._unavailable)
-        np.copyto(outputs, UNAVAILABLE, where=self._unavailable)
-        return outputs.argmax(axis=2, out=self._action)
-
-
-class _BoundedChoice(_Choice):
-    """Gives actions ``[N, M, A]`` between bounds, with normally distributed noise."""
-
-    def __init__(
-        self, space: gym.spaces.Box, settings: MADDPGAgentSettings, num_envs: int, seed: int
-    ) -> None:
-        self._rng = np.random.default_rng(seed)
-        self._settings = settings
-        self._bounds = ActionBounds(space)
-        self._noise = np.empty((num_envs, *space.shape), np.float32)
-
-    def schedule(self, env_steps: int) -> None:
-        """Set the deviation of the noise."""
-        settings = self._settings
-        self._deviation = falling(
-            settings.noise_start, settings.noise_end, settings.exploration_steps, env_steps
-        )
-
-    def exploring(self, outputs: Floats, seen: Records) -> Array:  # noqa: ARG002 - all numbers are available
-        """Add noise before the bounds are applied."""
-        self._rng.standard_normal(dtype=np.float32, out=self._noise)
-        self._noise *= np.float32(self._deviation)
-        np.tanh(outputs, out=outputs)
-        outputs += self._noise
-        return self._scaled(outputs)
-
-    def greedy(self, outputs: Floats, seen: Records) -> Array:  # noqa: ARG002 - all numbers are available
-        """Return the policy's actions, without noise."""
-        return self._scaled(np.tanh(outputs, out=outputs))
-
-    def _scaled(self, actions: Floats) -> Array:
-        """Clip actions to -1 to 1, and scale them to the bounds."""
-        np.clip(actions, -1.0, 1.0, out=actions)
-        return self._bounds.scale(actions)
-
-
-class TeamActions(ABC):
-    """Turns recorded actions and actors' outputs into actions as critics see them."""
-
-    @abstractmethod
-    def done(self, recorded: torch.Tensor) -> torch.Tensor:
-        """Return recorded actions ``[B, M, ...]`` as critics see them, ``[M, B, A]``."""
-
-    @abstractmethod
-    def chosen(self, outputs: torch.Tensor, available: torch.Tensor | None) -> torch.Tensor:
-        """Return the actors' actions ``[M, B, A]`` by their outputs ``[M, B, A]``, differentiably.
+    def _best(self, scores: Floats, observation: Records) -> Array:
+        """Choose the available actions ``[N, M]`` of the highest scores, or scale numbers to their bounds.
 
         Args:
-            available: available actions, ``[M, B, A]``; None where actions are continuous.
+            scores: ``[N, M, A]``, overwritten.
         """
-
-    @abstractmethod
-    def entropy(self, outputs: torch.Tensor, available: torch.Tensor | None) -> torch.Tensor:
-        """Return the entropy of each agent's policy, ``[M, B]``, without gradients."""
-
-
-class DiscreteActions(TeamActions):
-    """Actions are one-hot; their distribution has a Gumbel-softmax for its gradient (Jang et al., 2017).
-
-    Args:
-        temperature: temperature of the Gumbel-softmax; the lower, the fewer actions a gradient has.
-        rng: random stream of the actions; on the host, so that every device gets the same.
-    """
-
-    def __init__(self, actions: int, temperature: float, rng: np.random.Generator) -> None:
-        self._actions = actions
-        self._temperature = temperature
-        self._rng = rng
-
-    def done(self, recorded: torch.Tensor) -> torch.Tensor:
-        """Return recorded numbers of actions ``[B, M]`` as one-hot rows ``[M, B, A]``."""
-        return torch.nn.functional.one_hot(recorded.T.long(), self._actions).float()
-
-    def chosen(self, outputs: torch.Tensor, available: torch.Tensor | None) -> torch.Tensor:
-        """Draw one-hot actions, with the gradient of the softmax whose argmax they are."""
-        noise = torch.from_numpy(gumbel(self._rng, np.empty(outputs.shape, np.float32))).to(outputs.device)
-        soft = torch.softmax(_masked((outputs + noise) / self._temperature, available), dim=2)
-        hard = torch.zeros_like(soft).scatter_(2, soft.argmax(dim=2, keepdim=True), 1.0)
-        return hard + (soft - soft.detach()) if soft.requires_grad else hard
-
-    @torch.no_grad()
-    def entropy(self, outputs: torch.Tensor, available: torch.Tensor | None) -> torch.Tensor:
-        """Return the entropy of a softmax of the outputs, ``[M, B]``."""
-        probabilities = torch.softmax(_masked(outputs, available), dim=2)
-        entropy: torch.Tensor = torch.special.entr(probabilities).sum(dim=2)
-        return entropy
-
-
-class ContinuousActions(TeamActions):
-    """Actions are tanh of the outputs, from -1 to 1; the environment gets them scaled to its bounds."""
-
-    def __init__(self, bounds: ActionBounds, device: torch.device) -> None:
-        self._middle = torch.from_numpy(bounds.middle).float().to(device)[:, None]
-        half = torch.from_numpy(bounds.half).float().to(device)[:, None]
-        self._exists = (half > 0).float()
-        self._per_half = self._exists / half.clamp_min(torch.finfo().tiny)
-
-    def done(self, recorded: torch.Tensor) -> torch.Tensor:
-        """Scale recorded actions ``[B, M, A]`` to between -1 and 1."""
-        return (recorded.transpose(0, 1) - self._middle) * self._per_half
-
-    def chosen(
-        self,
-        outputs: torch.Tensor,
-        available: torch.Tensor | None,  # noqa: ARG002 - every number can be chosen
-    ) -> torch.Tensor:
-        """Return the tanh of the outputs, and 0 for numbers that an agent's action does not have."""
-        return outputs.tanh() * self._exists
-
-    def entropy(self, outputs: torch.Tensor, available: torch.Tensor | None) -> torch.Tensor:  # noqa: ARG002
-        """Return 0: these policies are deterministic."""
-        return torch.zeros(outputs.shape[:2], device=outputs.device)
-
-
-def team_actions(
-    spaces: Spaces, temperature: float, rng: np.random.Generator, device: torch.device
-) -> TeamActions:
-    """Choose how actors' outputs become actions, by the space of the actions.
-
-    Raises:
-        UnsupportedSpaceError: an action is not bounded.
-    """
-    space: gym.Space[Any] = spaces.action
-    if isinstance(space, gym.spaces.Box):
-        return ContinuousActions(ActionBounds(space), device)
-    return DiscreteActions(Team.of(spaces).most_actions, temperature, rng)
-
-
-def gumbel(rng: np.random.Generator, into: Floats) -> Floats:
-    """Draw from the standard Gumbel distribution, in place.
-
-    The largest of some logits, each with such noise added, is a draw from their softmax.
-    """
-    rng.standard_exponential(dtype=np.float32, out=into)
-    np.maximum(into, np.finfo(np.float32).tiny, out=into)
-    return np.negative(np.log(into, out=into), out=into)
-
-
-def _masked(logits: torch.Tensor, available: torch.Tensor | None) -> torch.Tensor:
-    return logits if available is None else logits.masked_fill(~available, UNAVAILABLE)
+        if self._bounds is None:
+            np.logical_not(observation["available"], out=self._unavailable)
+            np.copyto(scores, UNAVAILABLE, where=self._unavailable)
+            return scores.argmax(axis=2, out=self._action)
+        np.clip(scores, -1.0, 1.0, out=scores)
+        return self._bounds.scale(scores)

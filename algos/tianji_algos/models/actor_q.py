@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import nn
 
-from tianji_algos.bounds import ActionBounds
 from tianji_algos.core import Executor, Model, Spaces
 from tianji_algos.device import is_on_host
 from tianji_algos.models.cnn import ImageEncoder, JoinedEncoder, image_encoder
@@ -17,6 +16,7 @@ from tianji_algos.models.observations import observation_encoder
 from tianji_algos.models.settings import CNNActorQSettings, MLPActorQSettings
 from tianji_algos.models.torch_backend import TorchExecutor
 from tianji_algos.registry import kernel
+from tianji_algos.rules import ActionBounds
 
 _ACTOR_GAIN: Final = 0.01
 """Gain of an actor's output layer, so that initial policies are in the middle between the bounds."""

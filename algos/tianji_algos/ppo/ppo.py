@@ -42,8 +42,6 @@ FACTOR: Final = 1.5
 """Factor of one change of an adaptive learning rate."""
 SMALL: Final = np.float32(1e-8)
 """Keeps a division by a spread of 0 finite."""
-ON_HOST: Final = ("advantage", "alive")
-"""Fields that the host uses in each epoch."""
 
 
 def estimate_advantages(
@@ -173,11 +171,21 @@ class PPOEmbryo(PolicyEmbryo):
     normalizes: ClassVar[bool] = True
     diagnostics: ClassVar[tuple[str, ...]] = DIAGNOSTICS
     settings_type: ClassVar[type[PPOSettings]] = PPOSettings
+    sums_in_double: ClassVar[bool] = False
+    """Whether sums of advantages are in double precision with one learner, too."""
     settings: PPOSettings
     _loss: PPOLoss
+    _order: ShuffledSamples | ShuffledSequences
 
-    def __init__(self, spaces: Spaces, model: ActorCritic, settings: PPOSettings, seed: int) -> None:
-        super().__init__(spaces, model, settings, seed)
+    def __init__(
+        self,
+        spaces: Spaces,
+        model: ActorCritic,
+        settings: PPOSettings,
+        seed: int,
+        distribution: Distribution | None = None,
+    ) -> None:
+        super().__init__(spaces, model, settings, seed, distribution)
         self._adapts = settings.learning_rate_schedule == "adaptive"
         self._began_at = settings.learning_rate
         self._diverged: float | torch.Tensor = 0.0
@@ -197,10 +205,8 @@ class PPOEmbryo(PolicyEmbryo):
 
     def _build_loss(self) -> None:
         """Build the clipped surrogate loss."""
-        if self._by_hand:
-            self._loss = self._loss_by_hand = kernel("PPOLoss")(self._distribution, self.settings)
-        else:
-            self._loss = PPOLoss(self._distribution, self.settings)
+        loss = kernel("PPOLoss") if self._by_hand else PPOLoss
+        self._loss = loss(self._distribution, self.settings)
 
     # A rollout, its epochs and their minibatches.
 
@@ -224,35 +230,31 @@ class PPOEmbryo(PolicyEmbryo):
             self._end_epoch()
 
     def _gather(self, fragments: Sequence[Fields]) -> None:
-        """Copy the experience of fragments in, with its advantages."""
+        """Copy the samples of fragments in, with their advantages."""
         self._observations.gather(fragments)
-        experience = [np.flatnonzero(fragment["mask"]) for fragment in fragments]
-        self._order.hold(fragments, experience, self._learners)
-        self._size = sum(len(steps) for steps in experience)
+        samples = self._order.hold(fragments, self._learners)
+        self._size = sum(len(numbers) for numbers in samples)
         start = 0
-        for fragment, steps in zip(fragments, experience, strict=True):
-            stop = start + len(steps)
+        for fragment, numbers in zip(fragments, samples, strict=True):
+            stop = start + len(numbers)
             columns = self._columns_of(fragment)
             self._reserve(columns)
             for name, rows in columns.items():
-                np.take(rows, steps, axis=0, out=self._samples[name][start:stop], mode="clip")
+                np.take(rows, numbers, axis=0, out=self._samples[name][start:stop], mode="clip")
             start = stop
-        target, advantage = self._living("target"), self._living("advantage")
+        whole = slice(0, self._size)
+        target, advantage = self._samples["target"][whole], self._samples["advantage"][whole]
         spread = float(target.var()) if target.size else 0.0
         self._explained_variance = 1.0 - float(advantage.var()) / spread if spread else math.nan
         self._normalize_values()
         if self.settings.normalize_advantage == "rollout":
-            edges = np.array([[0, size] for size in self._order.sizes])
-            self._normalize(self._samples, edges, self._count(self._samples, edges))
+            self._normalize(advantage, [whole], self._learners.total(np.array([self._size])))
         if isinstance(self._memory, Tensors):
-            self._resident = {
-                name: self._memory.put(rows[: self._size])
-                for name, rows in self._samples.items()
-                if name not in ON_HOST
-            }
+            resident = {name: rows[whole] for name, rows in self._samples.items() if name != "advantage"}
+            self._resident = {name: self._memory.put(rows) for name, rows in resident.items()}
 
     def _columns_of(self, fragment: Fields) -> dict[str, Array]:
-        """Compute the minibatch fields of each step, ``[T * N, ...]``."""
+        """Compute the minibatch fields of each step, ``[T * N, ...]``; for a team ``[T * N * M, ...]``."""
         settings = self.settings
         reward, value, terminated, mask = self._returns_of(fragment)
         reward = self._normalizer.rewards(reward) * np.float32(settings.reward_scale)
@@ -264,7 +266,7 @@ class PPOEmbryo(PolicyEmbryo):
             "advantage": advantage,
             "target": advantage + value[:-1],
         }
-        return {name: rows.reshape(-1, *rows.shape[2:]) for name, rows in columns.items()}
+        return {name: rows.reshape(-1, *rows.shape[advantage.ndim :]) for name, rows in columns.items()}
 
     def _returns_of(self, fragment: Fields) -> tuple[Floats, Floats, Array, Array]:
         """Return reward, value, terminated and mask, as ``estimate_advantages`` takes them."""
@@ -278,21 +280,17 @@ class PPOEmbryo(PolicyEmbryo):
             for name, rows in like.items():
                 memory[name] = np.empty((self._size, *rows.shape[1:]), rows.dtype)
 
-    def _living(self, name: str) -> Array:
-        """Return a field of the rollout's samples; for a team, those of living agents."""
-        alive, rows = self._samples.get("alive"), self._samples[name][: self._size]
-        return rows if alive is None else rows[alive[: self._size].astype(bool)]
-
     def _normalize_values(self) -> None:
         """Merge the rollout's targets; bring values, targets and advantages into the network's units."""
         if self._normalizer.values is None:
             return
-        self._normalizer.update_values(self._living("target"), self._learners)
+        whole = slice(0, self._size)
+        self._normalizer.update_values(self._samples["target"][whole], self._learners)
         units = ValueUnits.of(self._normalizer)
         for name in ("value", "target"):
-            rows = self._samples[name][: self._size]
+            rows = self._samples[name][whole]
             rows[...] = units.normalized(rows)
-        self._samples["advantage"][: self._size] /= np.float32(units.spread)
+        self._samples["advantage"][whole] /= np.float32(units.spread)
 
     def _shuffled(self) -> Iterator[PPOMinibatch]:
         """Go through all samples once, in random order, in minibatches of about equal size.
@@ -304,81 +302,58 @@ class PPOEmbryo(PolicyEmbryo):
         for name, rows in self._samples.items():
             if name not in self._resident:
                 np.take(rows, order, axis=0, out=self._ordered[name][: self._size], mode="clip")
-        totals = self._count(self._ordered, edges)
+        own = [slice(*edge) for edge in pairwise(edges[self._learners.index].tolist())]
+        totals = np.diff(edges).sum(axis=0)
+        advantage = self._ordered["advantage"][: self._size]
         if self.settings.normalize_advantage == "minibatch":
-            self._normalize(self._ordered, edges, totals)
+            self._normalize(advantage, own, totals)
         self._epoch = self._ordered
         if self._resident:
             there = self._memory.put(order)
             resident = {name: self._memory.take(rows, there) for name, rows in self._resident.items()}
-            advantage = self._memory.put(self._ordered["advantage"][: self._size])
-            self._epoch = {**resident, "advantage": advantage}
-        uses = np.diff(edges).sum(axis=0)
-        parts = zip(self._own(edges), totals.tolist(), uses.tolist(), strict=True)
-        for number, (samples, total, used) in enumerate(parts):
+            self._epoch = {**resident, "advantage": self._memory.put(advantage)}
+        for number, (samples, total) in enumerate(zip(own, totals.tolist(), strict=True)):
             if total:
-                yield self._minibatch(number, samples, total, used)
+                observation, outputs = self._order.input(number, samples)
+                yield PPOMinibatch(
+                    observation=observation,
+                    total=total,
+                    uses=int(self._order.env_steps[number]),
+                    outputs=None if outputs is None else self._memory.put(outputs),
+                    **{name: rows[samples] for name, rows in self._epoch.items()},
+                )
 
-    def _own(self, edges: Integers) -> list[slice]:
-        """Return this learner's part of each minibatch, as slices of its order."""
-        return [slice(*edge) for edge in pairwise(edges[self._learners.index].tolist())]
-
-    def _count(self, columns: Mapping[str, Array], edges: Integers) -> Integers:  # noqa: ARG002 - all are samples
-        """Count the samples of each minibatch over all learners.
-
-        Args:
-            columns: fields of this learner's samples.
-            edges: begin of each minibatch and end of the last, ``[learners, minibatches + 1]``.
-        """
-        counts: Integers = np.diff(edges).sum(axis=0)
-        return counts
-
-    def _normalize(self, columns: Mapping[str, Array], edges: Integers, totals: Integers) -> None:
-        """Shift and scale advantages to mean 0 and standard deviation 1, each minibatch over all learners.
+    def _normalize(self, advantage: Floats, own: Sequence[slice], totals: Integers) -> None:
+        """Shift and scale advantages to mean 0 and standard deviation 1, in place.
 
         Args:
-            columns: fields of this learner's samples; ``advantage`` is written in place. With ``alive``, dead
-                agents' steps are no samples, and their advantages are zeros.
+            own: this learner's part of each minibatch.
+            totals: samples of each minibatch over all learners.
         """
-        advantage, slices = columns["advantage"], self._own(edges)
-        if self._learners.number == 1 and "alive" not in columns:
-            for own in slices:
-                if own.start < own.stop:
-                    normalize(advantage[own])
+        if self._learners.number == 1 and not self.sums_in_double:
+            for part in own:
+                if part.start < part.stop:
+                    normalize(advantage[part])
             return
         sums = np.array(
             [
-                (advantage[own].sum(dtype=np.float64), np.square(advantage[own], dtype=np.float64).sum())
-                for own in slices
+                (advantage[part].sum(dtype=np.float64), np.square(advantage[part], dtype=np.float64).sum())
+                for part in own
             ]
         )
         self._learners.add_up(torch.from_numpy(sums))
         mean, mean_square = sums.T / np.maximum(totals, 1)
         spread = np.sqrt(np.maximum(mean_square - mean * mean, 0.0)) + SMALL
-        for own, shift, scale in zip(slices, mean.tolist(), spread.tolist(), strict=True):
-            advantage[own] -= shift
-            advantage[own] /= scale
-
-    def _minibatch(self, number: int, samples: slice, total: int, uses: int) -> PPOMinibatch:
-        """Build a minibatch.
-
-        Args:
-            number: number of the minibatch in its epoch.
-            samples: place of this learner's part in the epoch's order.
-            total: samples of the minibatch over all learners.
-            uses: env steps of these samples.
-        """
-        observation, outputs = self._order.input(number, samples)
-        parts = {name: rows[samples] for name, rows in self._epoch.items()}
-        where = None if outputs is None else self._memory.put(outputs)
-        return PPOMinibatch(observation=observation, total=total, uses=uses, outputs=where, **parts)
+        for part, shift, scale in zip(own, mean.tolist(), spread.tolist(), strict=True):
+            advantage[part] -= shift
+            advantage[part] /= scale
 
     # The loss of a minibatch, its gradient, and the step of the optimizer.
 
     def update(self, batch: PPOMinibatch) -> UpdateResult:
         """Make one step of the optimizer; each env step is a use."""
         self._latest = self._differentiate(batch)
-        add_gradients(self._optimizer.gradient, self._learners)
+        add_gradients(self._gradient, self._learners)
         self._means.add(self._latest, self._step(self._optimizer))
         return UpdateResult(batch.uses)
 

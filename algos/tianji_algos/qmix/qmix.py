@@ -1,6 +1,8 @@
-"""QMIX (Rashid et al., 2018, section 4), and with other mixers VDN and IQL: targets, update rule and agent.
+"""QMIX (Rashid et al., 2018, section 4), and with other mixers VDN and IQL.
 
-Episodes have different lengths: ``PackedEpisodes`` packs them step by step, without padding.
+It reads from top to bottom: a batch of episodes, packed step by step without padding; the values that
+targets bootstrap from, and the targets; the update rule (``update``: targets, loss, gradient and step), and
+the agent.
 """
 
 from __future__ import annotations
@@ -14,29 +16,67 @@ import torch
 
 from tianji_algos.batch import SequenceBatch
 from tianji_algos.core import Agent, Fields, SequenceEmbryo, Spaces, UpdateResult, require_model
-from tianji_algos.device import Exchange, on_host
+from tianji_algos.device import Exchange
 from tianji_algos.fields import FieldSpec
-from tianji_algos.models.teams.q_network import NO_ACTION, AgentInputs, TeamQ, team_that_chooses
-from tianji_algos.optim import (
-    Means,
-    OptimizedEmbryo,
-    TargetNetwork,
-    add_gradients,
-    build_optimizer,
-    flatten_parameters,
-)
+from tianji_algos.models.teams.q_network import NO_ACTION, TeamQ, team_that_chooses
+from tianji_algos.optim import OptimizedEmbryo, TargetNetwork, add_gradients
 from tianji_algos.qmix.settings import QMIXAgentSettings, QMIXSettings
 from tianji_algos.rules import ActionRule, BestActionRule, Port
 from tianji_algos.schedules import falling
 from tianji_algos.team import UNAVAILABLE, Records, cut_off
 
 Floats = npt.NDArray[np.float32]
-
-DIAGNOSTICS: Final = ("loss", "td_error", "mean_q", "mean_target")
 Indices = npt.NDArray[np.intp]
 Counts = npt.NDArray[np.bool_]
-
 Actions = npt.NDArray[np.int64]
+
+DIAGNOSTICS: Final = ("loss", "td_error", "mean_q", "mean_target")
+
+
+class PackedEpisodes:
+    """Rows and steps of a batch, in the order of time; at each time the longest episodes come first.
+
+    A row is a team's record, R in all; a step leads from one row to another, U in all, in the order of the
+    rows. Episodes have the same order at every time, so the first B rows are first observations, and step i
+    leads to row B + i.
+
+    Attributes:
+        sizes: number of episodes that have a row at each time, from 0 to the longest episode's length.
+        seen: records ``[R]``.
+        last_action: actions before each row, ``[R, M]``; ``NO_ACTION`` in an episode's first row.
+        origin: the row in which each step begins, ``[U]``.
+        action: actions of the step that begins in each row, ``[R, M]``; 0 where none does.
+        reward: the team's reward for each step, ``[U, 1]``.
+        goes_on: 0 for steps that terminated an episode, else 1; ``[U, 1]``.
+    """
+
+    def __init__(self, batch: SequenceBatch) -> None:
+        episodes, most = batch.reward.shape
+        order = np.argsort(-batch.length, kind="stable")
+        length = batch.length[order]
+        times = np.arange(length[0] + 1)[:, None]
+        time, place = np.nonzero(times <= length)
+        leads_on = time < length[place]
+        self.sizes: list[int] = np.count_nonzero(times <= length, axis=1).tolist()
+        self.seen: Records = batch.observation.reshape(-1).take(order[place] * (most + 1) + time, mode="clip")
+        self.origin: Indices = np.flatnonzero(leads_on)
+        time, place = time[self.origin], place[self.origin]
+        steps = order[place] * most + time
+        action = _steps_of(batch.fields["action"], steps)
+        self.action = np.zeros((len(self.seen), *action.shape[1:]), np.int64)
+        self.action[self.origin] = action
+        self.reward: Floats = _steps_of(batch.reward, steps)[:, None]
+        is_last = time == length[place] - 1
+        self.goes_on: Floats = np.where(is_last & batch.terminated[order][place], 0.0, 1.0)[:, None].astype(
+            np.float32
+        )
+        self.last_action = np.full_like(self.action, NO_ACTION)
+        self.last_action[episodes:] = action
+
+
+def _steps_of(field: npt.NDArray[Any], steps: Indices) -> npt.NDArray[Any]:
+    """Take steps from a field ``[B, L, ...]``."""
+    return field.reshape(-1, *field.shape[2:]).take(steps, axis=0, mode="clip")
 
 
 def value_of(q: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
@@ -115,73 +155,25 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
     """
 
     algorithm: ClassVar[str] = "QMIX"
+    contract: ClassVar[type[torch.nn.Module]] = TeamQ
+    example: ClassVar[str] = "team_q"
+    diagnostics: ClassVar[tuple[str, ...]] = DIAGNOSTICS
     settings_type: ClassVar[type[QMIXSettings]] = QMIXSettings
     settings: QMIXSettings
+    model: TeamQ
 
-    def __init__(
-        self,
-        spaces: Spaces,
-        model: TeamQ,
-        settings: QMIXSettings,
-        seed: int,  # noqa: ARG002 - what every embryo is built with
-    ) -> None:
-        require_model(model, TeamQ, "QMIX", "team_q")
+    def __init__(self, spaces: Spaces, model: TeamQ, settings: QMIXSettings, seed: int) -> None:  # noqa: ARG002
+        super().__init__(model, settings)
+        self._optimizer = self._optimize()
         self._team = team_that_chooses(spaces)
-        flat = flatten_parameters(model)
-        self.model: TeamQ = model
-        self._target = TargetNetwork(model, flat)
-        optimizer, networks = build_optimizer(flat, settings), {"model": model, "target": self._target.model}
-        super().__init__(settings, optimizer, networks, Means((*DIAGNOSTICS, "gradient_norm")))
-        self._inputs = AgentInputs(model)
-        self._exchange = Exchange(flat.device)
-        self._reads_norms = on_host(flat.device)
+        self._target = TargetNetwork(model, self._flat)
+        self._networks["target"] = self._target.model
+        self._rows = model.rows()
+        self._exchange = Exchange(self._flat.device)
         self._values = self._team.agents if model.settings.mixer == "none" else 1
         self._each_for_itself = model.settings.mixer == "none" and settings.rewards == "individual"
 
-    def update(self, batch: SequenceBatch) -> UpdateResult:
-        """Make one step of the optimizer, and update the target networks when it is time."""
-        episodes = PackedEpisodes(batch)
-        counts = self._counts(episodes)
-        own = np.array([batch.length.sum(), np.count_nonzero(counts)], np.int64)
-        steps, total = self._learners.total(own).tolist()
-        self._optimizer.gradient.zero_()
-        diagnostics = self._differentiate(episodes, counts, total)
-        add_gradients(self._optimizer.gradient, self._learners)
-        self._means.add(diagnostics, self._step(self._optimizer))
-        self._target.keep_up(self.settings, self._optimizer.steps)
-        return UpdateResult(int(steps))
-
-    def _counts(self, episodes: PackedEpisodes) -> Counts:
-        """Mark the values of all steps that are learnt, ``[U, V]``."""
-        counts: Counts = episodes.seen["alive"] if self._each_for_itself else ~self._cut(episodes.seen)
-        return counts[episodes.origin]
-
-    def _cut(self, seen: Records) -> Counts:
-        """Mark the values ``[R, V]`` that the steps to records ``[R]`` cut off: the team's if any agent's."""
-        cut = cut_off(seen)
-        return cut if self._values > 1 else np.logical_or.reduce(cut, axis=1, keepdims=True)
-
-    def _differentiate(self, episodes: PackedEpisodes, counts: Counts, total: int) -> torch.Tensor:
-        """Write the gradient of half the squared error; return the diagnostics ``[4]``.
-
-        Args:
-            counts: values that are learnt, ``[U, V]`` bool.
-            total: number of these over all learners; the learners' gradients add up to that of the mean.
-        """
-        to_device = self._exchange.to_device
-        inputs = to_device(self._inputs(episodes.seen["observation"], episodes.last_action))
-        state = to_device(self._team.state_of(episodes.seen))
-        origin = to_device(episodes.origin)
-        q: torch.Tensor = self.model(inputs, episodes.sizes)
-        target = self._targets(episodes, inputs, state, q.detach())
-        taken = value_of(q, to_device(episodes.action)).index_select(0, origin)
-        value: torch.Tensor = self.model.mixer(taken, state.index_select(0, origin))
-        is_learnt = to_device(counts)
-        error = (value - target) * is_learnt
-        squares = error.square().sum()
-        torch.autograd.backward(squares * (0.5 / max(1, total)))
-        sums = (0.5 * squares, error.abs().sum(), (value * is_learnt).sum(), (target * is_learnt).sum())
-        return torch.stack(sums).detach() / max(1, int(counts.sum()))
+    # The targets, and the values that are learnt.
 
     @torch.no_grad()
     def _targets(
@@ -209,51 +201,52 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
         reward, is_cut = reward * settings.reward_scale, to_device(self._cut(led_to))
         return lambda_targets(reward, discount, value, settings.td_lambda, episodes.sizes[1:], is_cut)
 
+    def _counts(self, episodes: PackedEpisodes) -> Counts:
+        """Mark the values of all steps that are learnt, ``[U, V]``."""
+        counts: Counts = episodes.seen["alive"] if self._each_for_itself else ~self._cut(episodes.seen)
+        return counts[episodes.origin]
 
-class PackedEpisodes:
-    """Rows and steps of a batch, in the order of time; at each time the longest episodes come first.
+    def _cut(self, seen: Records) -> Counts:
+        """Mark the values ``[R, V]`` that the steps to records ``[R]`` cut off: the team's if any agent's."""
+        cut = cut_off(seen)
+        return cut if self._values > 1 else np.logical_or.reduce(cut, axis=1, keepdims=True)
 
-    A row is a team's record, R in all; a step leads from one row to another, U in all, in the order of the
-    rows. Episodes have the same order at every time, so the first B rows are first observations, and step i
-    leads to row B + i.
+    # The gradient of the loss, and the step of the optimizer.
 
-    Attributes:
-        sizes: number of episodes that have a row at each time, from 0 to the longest episode's length.
-        seen: records ``[R]``.
-        last_action: actions before each row, ``[R, M]``; ``NO_ACTION`` in an episode's first row.
-        origin: the row in which each step begins, ``[U]``.
-        action: actions of the step that begins in each row, ``[R, M]``; 0 where none does.
-        reward: the team's reward for each step, ``[U, 1]``.
-        goes_on: 0 for steps that terminated an episode, else 1; ``[U, 1]``.
-    """
+    def update(self, batch: SequenceBatch) -> UpdateResult:
+        """Make one step of the optimizer, and update the target networks when it is time."""
+        episodes = PackedEpisodes(batch)
+        counts = self._counts(episodes)
+        own = np.array([batch.length.sum(), np.count_nonzero(counts)], np.int64)
+        steps, total = self._learners.total(own).tolist()
+        self._gradient.zero_()
+        diagnostics = self._differentiate(episodes, counts, total)
+        add_gradients(self._gradient, self._learners)
+        self._means.add(diagnostics, self._step(self._optimizer))
+        self._target.keep_up(self.settings, self._optimizer.steps)
+        return UpdateResult(int(steps))
 
-    def __init__(self, batch: SequenceBatch) -> None:
-        episodes, most = batch.reward.shape
-        order = np.argsort(-batch.length, kind="stable")
-        length = batch.length[order]
-        times = np.arange(length[0] + 1)[:, None]
-        time, place = np.nonzero(times <= length)
-        leads_on = time < length[place]
-        self.sizes: list[int] = np.count_nonzero(times <= length, axis=1).tolist()
-        self.seen: Records = batch.observation.reshape(-1).take(order[place] * (most + 1) + time, mode="clip")
-        self.origin: Indices = np.flatnonzero(leads_on)
-        time, place = time[self.origin], place[self.origin]
-        steps = order[place] * most + time
-        action = _steps_of(batch.fields["action"], steps)
-        self.action = np.zeros((len(self.seen), *action.shape[1:]), np.int64)
-        self.action[self.origin] = action
-        self.reward: Floats = _steps_of(batch.reward, steps)[:, None]
-        is_last = time == length[place] - 1
-        self.goes_on: Floats = np.where(is_last & batch.terminated[order][place], 0.0, 1.0)[:, None].astype(
-            np.float32
-        )
-        self.last_action = np.full_like(self.action, NO_ACTION)
-        self.last_action[episodes:] = action
+    def _differentiate(self, episodes: PackedEpisodes, counts: Counts, total: int) -> torch.Tensor:
+        """Write the gradient of half the squared error; return the diagnostics ``[4]``.
 
-
-def _steps_of(field: npt.NDArray[Any], steps: Indices) -> npt.NDArray[Any]:
-    """Take steps from a field ``[B, L, ...]``."""
-    return field.reshape(-1, *field.shape[2:]).take(steps, axis=0, mode="clip")
+        Args:
+            counts: values that are learnt, ``[U, V]`` bool.
+            total: number of these over all learners; the learners' gradients add up to that of the mean.
+        """
+        to_device = self._exchange.to_device
+        inputs = to_device(self._rows(episodes.seen, episodes.last_action))
+        state = to_device(self._team.state_of(episodes.seen))
+        origin = to_device(episodes.origin)
+        q: torch.Tensor = self.model(inputs, episodes.sizes)
+        target = self._targets(episodes, inputs, state, q.detach())
+        taken = value_of(q, to_device(episodes.action)).index_select(0, origin)
+        value: torch.Tensor = self.model.mixer(taken, state.index_select(0, origin))
+        is_learnt = to_device(counts)
+        error = (value - target) * is_learnt
+        squares = error.square().sum()
+        torch.autograd.backward(squares * (0.5 / max(1, total)))
+        sums = (0.5 * squares, error.abs().sum(), (value * is_learnt).sum(), (target * is_learnt).sum())
+        return torch.stack(sums).detach() / max(1, int(counts.sum()))
 
 
 class QMIXAgent(Agent):

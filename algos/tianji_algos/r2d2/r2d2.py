@@ -1,4 +1,7 @@
-"""R2D2 (Kapturowski et al., 2019), DQN with a recurrent network: agent, targets and update rule.
+"""R2D2 (Kapturowski et al., 2019), DQN with a recurrent network.
+
+It reads from top to bottom: rescaled values and targets, the update rule (``update``: values, targets, loss,
+priorities, gradient and step), and the agent. The loss is that of ``dqn/dqn.py``.
 
 A replay gives successive steps of one environment, and the network's recorded state before the first. Both
 networks go through the burn-in from that state, and the steps to learn from begin with their states after it.
@@ -11,13 +14,15 @@ from typing import ClassVar, Final
 import numpy as np
 import torch
 
+from tianji_algos.action_mask import MaskReader
 from tianji_algos.batch import UnrollBatch
 from tianji_algos.core import Spaces, UnrollEmbryo, UpdateResult
-from tianji_algos.device import device_of, on_host
-from tianji_algos.dqn.dqn import DIAGNOSTICS, EpsilonGreedyAgent, QEmbryo, bootstrap, td_loss
+from tianji_algos.device import Exchange
+from tianji_algos.dqn.dqn import DIAGNOSTICS, EpsilonGreedyAgent, bootstrap, td_loss
+from tianji_algos.models.q_network import count_actions
 from tianji_algos.models.recurrent import RecurrentQNetwork
 from tianji_algos.normalization import Normalizer
-from tianji_algos.optim import add_gradients
+from tianji_algos.optim import OptimizedEmbryo, TargetNetwork, add_gradients
 from tianji_algos.r2d2.settings import R2D2AgentSettings, R2D2Settings
 
 LINEAR: Final = 1e-3
@@ -54,22 +59,33 @@ def n_step_targets(
     return target
 
 
-class R2D2Embryo(QEmbryo[RecurrentQNetwork], UnrollEmbryo):
-    """R2D2's update rule: trains a recurrent Q network towards targets that a target network bootstraps."""
+class R2D2Embryo(OptimizedEmbryo, UnrollEmbryo):
+    """R2D2's update rule: trains a recurrent Q network towards targets that a target network bootstraps.
+
+    Raises:
+        UnsupportedSpaceError: the action space is not Discrete.
+        UnsuitableModelError: the model is no ``RecurrentQNetwork``.
+    """
 
     algorithm: ClassVar[str] = "R2D2"
     contract: ClassVar[type[torch.nn.Module]] = RecurrentQNetwork
     example: ClassVar[str] = "recurrent_q"
+    diagnostics: ClassVar[tuple[str, ...]] = DIAGNOSTICS
+    normalizes: ClassVar[bool] = True
     settings_type: ClassVar[type[R2D2Settings]] = R2D2Settings
     settings: R2D2Settings
-    normalizes: ClassVar[bool] = True
+    model: RecurrentQNetwork
 
-    def __init__(self, spaces: Spaces, model: RecurrentQNetwork, settings: R2D2Settings, seed: int) -> None:
-        super().__init__(spaces, model, settings, seed)
-        device = device_of(model)
-        self._reads_norms = on_host(device)
-        self._nothing = torch.zeros(len(DIAGNOSTICS), device=device)
+    def __init__(self, spaces: Spaces, model: RecurrentQNetwork, settings: R2D2Settings, seed: int) -> None:  # noqa: ARG002
+        count_actions(spaces.action)
+        super().__init__(model, settings)
+        self._optimizer = self._optimize()
+        self._target = TargetNetwork(model, self._flat)
+        self._networks["target"] = self._target.model
+        self._exchange = Exchange(self._flat.device)
+        self._mask = MaskReader.of(spaces)
         self._normalizer = Normalizer.of(model, spaces)
+        self._nothing = torch.zeros(len(DIAGNOSTICS), device=self._flat.device)
 
     def update(self, batch: UnrollBatch) -> UpdateResult:
         """Make one step of Adam, and update the target network when it is time."""
@@ -77,12 +93,12 @@ class R2D2Embryo(QEmbryo[RecurrentQNetwork], UnrollEmbryo):
         self._normalizer.update_drawn(observed, self._learners)
         own = np.count_nonzero(batch.mask[:, self.settings.burn_in :])
         total = int(self._learners.total(np.array([own]))[0])
-        self._optimizer.gradient.zero_()
+        self._gradient.zero_()
         if own:
             diagnostics, priorities = self._differentiate(batch, own / total)
         else:  # One of several learners may have no step to learn from.
             diagnostics, priorities = self._nothing, self._nothing.new_zeros(len(batch.mask))
-        add_gradients(self._optimizer.gradient, self._learners)
+        add_gradients(self._gradient, self._learners)
         self._means.add(diagnostics, self._step(self._optimizer))
         self._target.keep_up(self.settings, self._optimizer.steps)
         return UpdateResult(total, self._exchange.to_host_if(priorities, asked=self.prioritised))
@@ -105,7 +121,7 @@ class R2D2Embryo(QEmbryo[RecurrentQNetwork], UnrollEmbryo):
             rows.reshape(-1).index_select(0, learnt) for rows in (action, target, weight)
         )
         taken_from = q[:-1].flatten(0, 1).index_select(0, learnt)
-        loss, diagnostics, errors = td_loss(taken_from, action, target, weight, self._delta)
+        loss, diagnostics, errors = td_loss(taken_from, action, target, weight, self.settings.linear_from)
         torch.autograd.backward(loss * share)
         of_steps = torch.zeros(mask.size, device=errors.device).index_copy_(0, learnt, errors)
         return diagnostics, self._priorities(of_steps.view(mask.shape), to_device(mask.sum(axis=0)))

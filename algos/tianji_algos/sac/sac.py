@@ -16,14 +16,13 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.batch import Batch
-from tianji_algos.bounds import ActionBounds
 from tianji_algos.continuous import ActorQEmbryo, ContinuousAgent, Transitions, td_loss
 from tianji_algos.core import Spaces, UpdateResult
 from tianji_algos.distributions import HALF_LOG_2PI
 from tianji_algos.models.actor_q import Critics, GaussianActorQ, MLPGaussianQ, part_of
-from tianji_algos.optim import Differentiated, adam_of, average_gradients
+from tianji_algos.optim import Differentiated, average_gradients
 from tianji_algos.registry import kernel
-from tianji_algos.rules import ActionRule, BoundedRule, normal_noise
+from tianji_algos.rules import ActionBounds, ActionRule, BoundedRule, normal_noise
 from tianji_algos.sac.settings import LEAST_LOG_STD, MOST_LOG_STD, SACAgentSettings, SACSettings
 
 Floats = npt.NDArray[np.float32]
@@ -53,14 +52,14 @@ class SACEmbryo(ActorQEmbryo):
     algorithm: ClassVar[str] = "SAC"
     contract: ClassVar[type[GaussianActorQ]] = GaussianActorQ
     example: ClassVar[str] = "mlp_gaussian_q"
+    diagnostics: ClassVar[tuple[str, ...]] = DIAGNOSTICS
     settings_type: ClassVar[type[SACSettings]] = SACSettings
     settings: SACSettings
     model: GaussianActorQ
 
     def __init__(self, spaces: Spaces, model: GaussianActorQ, settings: SACSettings, seed: int) -> None:
-        super().__init__(spaces, model, settings, DIAGNOSTICS, seed)
-        self._temperature_adam = adam_of(self._flat, part_of(model, model.log_temperature), settings)
-        self._optimizers["temperature"] = self._temperature_adam
+        super().__init__(spaces, model, settings, seed)
+        self._temperature_adam = self._optimize(part_of(model, model.log_temperature), "temperature")
         aim = settings.target_entropy
         self._target_entropy = -float(self._bounds.size) if aim is None else aim
         self._set_temperature(settings.temperature or settings.initial_temperature)
@@ -131,17 +130,11 @@ class SACEmbryo(ActorQEmbryo):
         diagnostics = critic_loss, policy_loss, mean_q, errors.mean(), entropy, temperature
         return torch.stack(diagnostics).detach(), errors
 
-    # Learning rates, and what is restored.
-
-    def schedule(self, env_steps: int) -> None:
-        """Set the learning rates for so many env steps seen."""
-        super().schedule(env_steps)
-        self._temperature_adam.learning_rate = self._optimizer.learning_rate
+    # The temperature, where it is fixed.
 
     def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
         """Continue from what ``state`` returned; a fixed temperature comes from the settings."""
         super().load_state(tensors, rest)
-        self._temperature_adam.steps = self._actor_adam.steps
         if self.settings.temperature is not None:
             self._set_temperature(self.settings.temperature)
 

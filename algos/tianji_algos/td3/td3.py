@@ -33,12 +33,13 @@ class TD3Embryo(ActorQEmbryo):
     algorithm: ClassVar[str] = "TD3"
     contract: ClassVar[type[DeterministicActorQ]] = DeterministicActorQ
     example: ClassVar[str] = "mlp_deterministic_q"
+    diagnostics: ClassVar[tuple[str, ...]] = DIAGNOSTICS
     settings_type: ClassVar[type[TD3Settings]] = TD3Settings
     settings: TD3Settings
     model: DeterministicActorQ
 
     def __init__(self, spaces: Spaces, model: DeterministicActorQ, settings: TD3Settings, seed: int) -> None:
-        super().__init__(spaces, model, settings, DIAGNOSTICS, seed)
+        super().__init__(spaces, model, settings, seed)
         self._target_actor = TargetNetwork(model.actor, self._flat[part_of(model, model.actor)])
         self._networks["target_actor"] = self._target_actor.model
         model.pair_targets(self._target_actor.model, self._target_critics.model)

@@ -115,7 +115,7 @@ class _NumpyActors(Executor):
 
     def __init__(self, model: TeamDeterministic) -> None:
         self._flat, arrays = flat_views(model.actors, "actors")
-        self._rows = AgentRows(model.team, identity=model.settings.share_parameters, state=False)
+        self._rows = AgentRows(model.team, identity=model.settings.share_parameters)
         self._shares = model.actors.networks == 1
         self._layers = NumpyBatchedLayers(arrays, "actors", model.settings.activation)
 

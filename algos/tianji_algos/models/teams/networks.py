@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -31,35 +31,48 @@ def append_identity(rows: torch.Tensor, agents_axis: int) -> torch.Tensor:
 
 
 class AgentRows:
-    """Builds, in numpy, the input rows of agents' networks.
+    """Builds, in numpy, the input rows of agents' networks: observations, and after these what is asked for.
 
     Args:
-        identity: append the agent's identity.
+        last_action: append the agent's last action, one-hot.
+        identity: append the agent's identity, one-hot.
         state: append the state.
+
+    Attributes:
+        width: numbers in a row.
     """
 
-    def __init__(self, team: Team, *, identity: bool, state: bool) -> None:
+    def __init__(
+        self, team: Team, *, last_action: bool = False, identity: bool = False, state: bool = False
+    ) -> None:
         self._team = team
-        self._is_observation = not identity and not state
-        self._state = team.observation + (team.agents if identity else 0) if state else None
+        self._numbers = np.arange(team.most_actions if last_action else 0)
         self._identity = np.eye(team.agents, dtype=np.float32) if identity else None
-        self._width = team.observation + identity * team.agents + state * team.state
-        self._rows = np.empty((0, team.agents, self._width), np.float32)
+        self._has_state = state
+        sizes = (team.observation, len(self._numbers), identity * team.agents, state * team.state)
+        *edges, self.width = accumulate(sizes, initial=0)
+        self._own, self._done, self._who, self._state = map(slice, edges, (*edges[1:], self.width))
+        self._rows = np.empty((0, team.agents, self.width), np.float32)
 
-    def __call__(self, seen: Records) -> Floats:
-        """Return ``[N, M, inputs]`` of records ``[N]``; reused by the next call."""
+    def __call__(self, seen: Records, last_action: npt.NDArray[np.int64] | None = None) -> Floats:
+        """Return ``[N, M, width]`` of records ``[N]``; reused by the next call.
+
+        Args:
+            last_action: ``[N, M]``, -1 where there was none; None only for rows without.
+        """
         own: Floats = seen["observation"]
-        if self._is_observation:
+        if last_action is None and self.width == self._team.observation:
             return own
-        team = self._team
         if len(self._rows) < len(seen):
-            self._rows = np.empty((len(seen), team.agents, self._width), np.float32)
+            self._rows = np.empty((len(seen), *self._rows.shape[1:]), np.float32)
             if self._identity is not None:
-                self._rows[:, :, team.observation : team.observation + team.agents] = self._identity
+                self._rows[:, :, self._who] = self._identity
         rows = self._rows[: len(seen)]
-        rows[:, :, : team.observation] = own
-        if self._state is not None:
-            rows[:, :, self._state :] = team.state_of(seen)[:, None]
+        rows[:, :, self._own] = own
+        if last_action is not None:
+            np.equal(last_action[:, :, None], self._numbers, out=rows[:, :, self._done])
+        if self._has_state:
+            rows[:, :, self._state] = self._team.state_of(seen)[:, None]
         return rows
 
 

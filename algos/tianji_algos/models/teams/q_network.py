@@ -18,6 +18,7 @@ from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.models.layers import flat_views
 from tianji_algos.models.settings import TeamQSettings
 from tianji_algos.models.teams.networks import (
+    AgentRows,
     BatchedGRU,
     BatchedLayers,
     NumpyBatchedGRU,
@@ -140,17 +141,23 @@ class TeamQ(Model):
         self._dtype = spaces.observation.dtype
         self.networks = 1 if settings.share_parameters else team.agents
         width = settings.width
-        inputs = AgentInputs(self).width
+        inputs = self.rows().width
         self.encoder = BatchedLayers(self.networks, inputs, (), width, "relu", math.sqrt(2.0))
         self.core = BatchedGRU(self.networks, width, width)
         self.head = BatchedLayers(self.networks, width, (), team.most_actions, "relu", 1.0)
         self.mixer = build_mixer(team, settings)
 
+    def rows(self) -> AgentRows:
+        """Build the input rows of the agents' networks."""
+        settings = self.settings
+        named = settings.agent_id and settings.share_parameters
+        return AgentRows(self.team, last_action=settings.last_action, identity=named)
+
     def forward(self, inputs: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
         """Compute the values of all actions along sequences that begin with a state of zero.
 
         Args:
-            inputs: ``[R, M, I]`` as ``AgentInputs`` writes them: first of all sequences at step 0, then at
+            inputs: ``[R, M, I]`` as ``rows`` builds them: first of all sequences at step 0, then at
                 step 1, and so on.
             sizes: number of sequences that have each step; those that end are the last.
 
@@ -201,47 +208,13 @@ class TeamQ(Model):
         return TeamQExecutor(self, batch_size)
 
 
-class AgentInputs:
-    """Writes the inputs of agents' networks: observations and, by the settings, last actions and identities.
-
-    Attributes:
-        width: I, numbers in one agent's input.
-    """
-
-    def __init__(self, model: TeamQ) -> None:
-        team, settings = model.team, model.settings
-        self._agents, self._observation = team.agents, team.observation
-        self._numbers = np.arange(team.most_actions if settings.last_action else 0)
-        self._named = settings.agent_id and settings.share_parameters
-        self.width = team.observation + len(self._numbers) + self._named * team.agents
-        self._inputs = np.empty((0, team.agents, self.width), np.float32)
-
-    def __call__(self, observation: npt.NDArray[Any], last_action: npt.NDArray[np.int64]) -> Floats:
-        """Write ``[R, M, I]``, which the next call reuses.
-
-        Args:
-            observation: ``[R, M, O]``.
-            last_action: ``[R, M]``; ``NO_ACTION`` where there was none.
-        """
-        rows, begin = len(observation), self._observation
-        if rows > len(self._inputs):
-            self._inputs = np.empty((rows, self._agents, self.width), np.float32)
-            if self._named:
-                self._inputs[:, :, -self._agents :] = np.eye(self._agents)
-        inputs = self._inputs[:rows]
-        inputs[:, :, :begin] = observation
-        one_hot = inputs[:, :, begin : begin + len(self._numbers)]
-        np.equal(last_action[:, :, None], self._numbers, out=one_hot)
-        return inputs
-
-
 class TeamQExecutor(Executor):
     """Runs agents' networks in numpy, over views of one flat array, and keeps their states."""
 
     def __init__(self, model: TeamQ, num_envs: int) -> None:
         self._flat, arrays = flat_views(model)
         self._networks, self._shape = model.networks, (num_envs, model.team.agents)
-        self._inputs = AgentInputs(model)
+        self._rows = model.rows()
         self._encoder = NumpyBatchedLayers(arrays, "encoder", "relu")
         self._core = NumpyBatchedGRU(arrays, "core", num_envs * model.team.agents // model.networks)
         self._head = NumpyBatchedLayers(arrays, "head", "relu")
@@ -253,8 +226,7 @@ class TeamQExecutor(Executor):
 
     def __call__(self, observation: Records) -> tuple[Floats, ...]:
         """Return ``Q [N, M, A]`` of records ``[N]``, and move on by one step; reused by the next call."""
-        inputs = self._inputs(observation["observation"], self._last_action)
-        features = self._encoder(self._by_network(inputs))
+        features = self._encoder(self._by_network(self._rows(observation, self._last_action)))
         np.maximum(features, np.float32(0.0), out=features)
         q = self._head(self._core(features))
         return (self._by_environment(q),)
