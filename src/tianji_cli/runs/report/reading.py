@@ -116,7 +116,7 @@ def _newest(run: RunDirectory, rows: Rows) -> Snapshot | None:
     roles: Rows = next((row["roles"] for row in reversed(rows) if row.get("roles")), [])
     try:
         row = last_row(run.metrics)
-        return None if row is None else row.snapshot(roles)
+        return None if row is None else row.model_copy(update={"roles": roles}).snapshot()
     except FileNotFoundError:
         return None
     except OSError as cause:
