@@ -27,7 +27,6 @@ from tianji_cli.telemetry.snapshot import (
     JobState,
     PopulationStanding,
     RoleStatus,
-    RoleSummary,
     Snapshot,
     Status,
     StopForecast,
@@ -291,6 +290,7 @@ class Overview:
             self._rates(made, learner.env_steps - self.earlier_env_steps, learner.session_consumed),
             self._work.current(elapsed_s),
         )
+        since_s = self._work.window_began(elapsed_s)
         values = {
             "mean_return": self._nearest("mean_100"),
             "win_rate": self._nearest("win_rate"),
@@ -300,7 +300,7 @@ class Overview:
         }
         return Snapshot(
             **vars(replace(state, evaluating=self.evaluating)),
-            roles=role_states(self._plan, self.workers, elapsed_s, self._work.window_began(elapsed_s)),
+            roles=role_states(self._plan, self.workers, lambda view: view.busy(elapsed_s, since_s)),
             stop=self._forecast.update(train_s, values),
         )
 
@@ -344,7 +344,7 @@ class Overview:
             evaluation=self.evaluation,
             rejected_frames=rejected_frames,
             last_report_only=tuple(sorted(self.unsure)),
-            roles=role_summaries(self._plan, self.workers),
+            roles=role_states(self._plan, self.workers, WorkerView.busy_in_session),
         )
 
     def _state(
@@ -458,37 +458,33 @@ class WorkerView:
             return None
         return [min(1.0, (after - before) / interval_s) for after, before in zip(now, then, strict=True)]
 
+    def busy_in_session(self) -> list[float] | None:
+        """Return each role's share of its last incarnation's time at work; None if unknown."""
+        if self.report is None or not self.report.running_s:
+            return None
+        return [seconds / self.report.running_s for seconds in self.report.busy_s]
+
 
 def role_states(
-    plan: Plan, views: Mapping[int, WorkerView], now_s: float, since_s: float
+    plan: Plan, views: Mapping[int, WorkerView], busy_in: Callable[[WorkerView], Sequence[float] | None]
 ) -> tuple[RoleStatus, ...]:
-    """Describe the current state of every role of a job.
+    """Describe every role of a job.
 
     Args:
-        now_s: seconds on any clock, later with each call.
-        since_s: start of the interval for busy shares: that of the bottleneck, or the two contradict.
+        busy_in: returns the busy shares of a process's roles: in the interval of the bottleneck, or the two
+            contradict, or in the session.
     """
     states = []
     for process in plan.processes:
         view = views[process.rank]
-        busy: Sequence[float | None] = view.busy(now_s, since_s) or [None] * len(process.roles)
+        busy: Sequence[float | None] = busy_in(view) or [None] * len(process.roles)
         for role, share in zip(process.roles, busy, strict=True):
             place = process.rank, role, process.group, process.host
             memory = own_memory() if role == "root" else view.memory
-            states.append(RoleStatus(*place, view.pid, share, view.restarts, view.state, memory))
+            states.append(
+                RoleStatus(*place, view.pid, share, view.restarts, view.state, memory, process.cores)
+            )
     return tuple(states)
-
-
-def role_summaries(plan: Plan, views: Mapping[int, WorkerView]) -> tuple[RoleSummary, ...]:
-    """Describe every role of a job over the whole session."""
-    summaries = []
-    for process in plan.processes:
-        view, report = views[process.rank], views[process.rank].report
-        for i, role in enumerate(process.roles):
-            busy = report.busy_s[i] / report.running_s if report and report.running_s else None
-            place = process.rank, role, process.group, process.host
-            summaries.append(RoleSummary(*place, process.cores, view.restarts, busy))
-    return tuple(summaries)
 
 
 def extra_reports(plan: Plan, views: Mapping[int, WorkerView]) -> dict[str, Mapping[str, Any]]:

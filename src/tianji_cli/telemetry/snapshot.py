@@ -44,32 +44,39 @@ Status = Literal["finished", "stopped", "failed"]
 
 @dataclass(frozen=True)
 class RoleStatus:
-    """State of one role.
+    """State of one role, at one moment or over a whole session.
 
     Attributes:
         rank: rank of its process; roles that share a process share the rank.
         role: "actor", "buffer", "learner", "follower", "evaluator", "root", or one of the user's own.
         group: group it belongs to, or None for a role of the whole job.
-        busy: share of the last interval in which it worked, 0 to 1; None before the first report.
+        busy: share of the last interval, or of the session, in which it worked, 0 to 1; None before the first
+            report.
         restarts: number of restarts so far.
         state: one or two words, "running" when all is well.
         memory: bytes of its process's own memory; None before the first report.
+        cores: cores of its process.
     """
 
     rank: int
     role: str
     group: int | None
     host: str
-    pid: int | None
-    busy: float | None
+    pid: int | None = None
+    busy: float | None = None
     restarts: int = 0
     state: str = "running"
     memory: int | None = None
+    cores: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
         """Return the role's name in logs and metrics: role and rank."""
         return f"{self.role}-{self.rank}"
+
+    def document(self, *keys: str) -> dict[str, Any]:
+        """Return some of its fields; fit for JSON."""
+        return {key: _for_json(getattr(self, key)) for key in keys}
 
 
 @dataclass(frozen=True)
@@ -321,24 +328,9 @@ class Snapshot(JobState):
         return {key: finite(value) for key, value in row.items()}
 
     def standing(self) -> list[dict[str, Any]]:
-        """Return the fields of roles that seldom change, all but ``busy`` and ``memory``; fit for JSON."""
-        changing = {"busy", "memory"}
-        return [
-            {key: value for key, value in vars(role).items() if key not in changing} for role in self.roles
-        ]
-
-
-@dataclass(frozen=True)
-class RoleSummary:
-    """One role over the whole run: its process and place, its restarts, and its busy share (0 to 1)."""
-
-    rank: int
-    role: str
-    group: int | None
-    host: str
-    cores: tuple[int, ...]
-    restarts: int
-    busy: float | None
+        """Return the fields of roles that seldom change; fit for JSON."""
+        seldom = ("rank", "role", "group", "host", "pid", "restarts", "state")
+        return [role.document(*seldom) for role in self.roles]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,7 +364,7 @@ class Summary(JobState):
     dropped: int
     evaluation: Evaluation | None
     rejected_frames: int
-    roles: tuple[RoleSummary, ...]
+    roles: tuple[RoleStatus, ...]
     last_report_only: tuple[int, ...] = ()
     overshoot: int | None = None
     init: Mapping[str, Any] | None = None
@@ -388,6 +380,8 @@ class Summary(JobState):
         of_any_state = {one.name for one in fields(JobState)}
         document: dict[str, Any] = {"schema": SUMMARY_SCHEMA}
         document |= {name: _for_json(value) for name, value in vars(self).items() if name not in of_any_state}
+        kept = ("rank", "role", "group", "host", "cores", "restarts", "busy")
+        document["roles"] = [role.document(*kept) for role in self.roles]
         for optional in OF_SOME:
             if self.evaluation is not None and getattr(self.evaluation, optional) is None:
                 del document["evaluation"][optional]

@@ -116,7 +116,9 @@ class Pace:
             self.report()
             found = self.log.current(self.now_s)
             names.append(None if found is None else found.kind)
-            states = role_states(self.plan, self.views, self.now_s, self.log.window_began(self.now_s))
+            states = role_states(
+                self.plan, self.views, lambda view: view.busy(self.now_s, self.log.window_began(self.now_s))
+            )
             self.shown = {state.role: state.busy for state in states}
         return names
 
