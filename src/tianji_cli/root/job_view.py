@@ -16,20 +16,20 @@ from tianji_cli.files.counters import Production, ProductionFile
 from tianji_cli.files.saved import Progress, point_best_at
 from tianji_cli.plan.plan import ROOT_RANK, Plan
 from tianji_cli.quantities import finite
-from tianji_cli.root.accounting import Account, of_buffers, of_learners
+from tianji_cli.root.accounting import of_buffers, of_learners
 from tianji_cli.root.bottleneck import MOST_MARKS, Receiver, WorkLog
 from tianji_cli.telemetry.bottleneck import Bottleneck
 from tianji_cli.telemetry.metrics import EVALUATION
 from tianji_cli.telemetry.snapshot import (
+    Account,
     Averaging,
     Evaluated,
     GroupStanding,
-    JobState,
     PopulationStanding,
     RoleStatus,
     Snapshot,
     Status,
-    StopForecast,
+    StopProgress,
     Summary,
 )
 from tianji_cli.wire.messages import PageReport, Report, own_memory, read_report
@@ -298,8 +298,9 @@ class Overview:
             "wall_s": train_s,
             "evaluation": None if state.evaluated is None else state.evaluated.mean,
         }
-        return Snapshot(
-            **vars(replace(state, evaluating=self.evaluating)),
+        return replace(
+            state,
+            evaluating=self.evaluating,
             roles=role_states(self._plan, self.workers, lambda view: view.busy(elapsed_s, since_s)),
             stop=self._forecast.update(train_s, values),
         )
@@ -328,8 +329,9 @@ class Overview:
             [count * rate for count in counts],
             None if status == "failed" else self._work.overall(train_s),  # Its failure held it back.
         )
+        roles = role_states(self._plan, self.workers, WorkerView.busy_in_session)
         return Summary(
-            **vars(state),
+            **(vars(replace(state, roles=roles)) | vars(account)),
             experiment=self._config.experiment.name,
             status=status,
             reason=reason,
@@ -337,25 +339,20 @@ class Overview:
             transport=self._plan.transport,
             mode=self._config.distribution.mode,
             groups=self._config.distribution.groups,
-            received=account.received,
-            in_flight=account.in_flight,
-            lost=account.lost,
-            dropped=account.dropped,
             evaluation=self.evaluation,
             rejected_frames=rejected_frames,
             last_report_only=tuple(sorted(self.unsure)),
-            roles=role_states(self._plan, self.workers, WorkerView.busy_in_session),
         )
 
     def _state(
         self, elapsed_s: float, made: int, per_s: Sequence[float], bottleneck: Bottleneck | None
-    ) -> JobState:
+    ) -> Snapshot:
         """Gather the values that snapshots and the summary share; ``per_s`` are the three rates in order."""
         learner, buffer = self._learner(), self._buffer()
         produced_per_s, received_per_s, consumed_per_s = per_s
         frames = [report.frames_per_step for _, report in self._reports(ActorReport)]
         of_groups = self.learners() if self._config.distribution.groups > 1 else {}
-        return JobState(
+        return Snapshot(
             elapsed_s=elapsed_s,
             learner=learner,
             buffer=buffer,
@@ -416,6 +413,51 @@ class Overview:
 def _first_report(progress: Progress) -> LearnerReport:
     """Build the report of a learner that goes on from saved progress and has not reported yet."""
     return LearnerReport(**{name: value for name, value in vars(progress).items() if name != "sessions"})
+
+
+WINDOW_S: Final = 30.0
+"""Seconds of history behind the pace: longer than the noise of single seconds, shorter than the whole run."""
+
+
+class StopForecast:
+    """Owns the recent values of the stop rules; extrapolates them linearly to the targets."""
+
+    def __init__(self, targets: Mapping[str, float]) -> None:
+        self._targets = dict(targets)
+        self._history: deque[tuple[float, dict[str, float | None]]] = deque()
+
+    def update(self, train_s: float, values: Mapping[str, float | None]) -> tuple[StopProgress, ...]:
+        """Record the present values and forecast each stop rule.
+
+        Args:
+            train_s: seconds since the first environment step of this session, 0 before it; earlier values are
+                forgotten, because they say nothing about the pace.
+            values: stop rule -> its present value, None while there is none.
+
+        Returns:
+            The progress towards each rule, in the order of the targets.
+        """
+        if not train_s:
+            self._history.clear()
+        self._history.append((train_s, dict(values)))
+        while len(self._history) > 2 and self._history[1][0] <= train_s - WINDOW_S:
+            self._history.popleft()
+        return tuple(
+            StopProgress(rule, values[rule], target, self._eta_s(rule, target))
+            for rule, target in self._targets.items()
+        )
+
+    def _eta_s(self, rule: str, target: float) -> float | None:
+        known = [(at_s, past[rule]) for at_s, past in self._history]
+        points = [(at_s, value) for at_s, value in known if value is not None]
+        if not points:
+            return None
+        (first_s, first), (last_s, last) = points[0], points[-1]
+        if last >= target:
+            return 0.0
+        if last <= first or last_s <= first_s:
+            return None
+        return (target - last) * (last_s - first_s) / (last - first)
 
 
 class WorkerView:

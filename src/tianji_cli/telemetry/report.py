@@ -18,9 +18,9 @@ from tianji_cli.telemetry.snapshot import (
     OF_EPISODES,
     OF_PACE,
     OF_VERSIONS,
-    JobState,
     Metric,
     RoleStatus,
+    Snapshot,
     Summary,
     lines,
     of_names,
@@ -111,7 +111,7 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, Text]]:
         yield "busy", Text(busy)
 
 
-def returns_of(state: JobState, style: str = "bold") -> Text:
+def returns_of(state: Snapshot, style: str = "bold") -> Text:
     """Return the mean return, in a style, and the episodes that it averages."""
     learner = state.learner
     if learner.mean_100 is None:

@@ -8,7 +8,6 @@ terminals.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass, field, fields, is_dataclass
 from typing import Any, Final, Literal, Self
@@ -239,8 +238,8 @@ class Evaluated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobState:
-    """State of a job: at one moment, or over a whole session.
+class Snapshot:
+    """A run at one moment. In a resumed run, counts and ``train_s`` continue from the interruption.
 
     With several groups, counts are sums; ``version``, ``train_s`` and ``best_mean_100`` are the largest; and
     ``mean_100``, ``mean_length``, ``win_rate``, ``metrics`` and ``losses`` are means over groups. Means of
@@ -251,14 +250,14 @@ class JobState:
         learner: report of the learners; ``env_steps`` is no less than after the session before.
         buffer: report of the buffers.
         produced: environment steps made by the actors.
-        produced_per_s: environment steps made per second, over five seconds or the session.
+        produced_per_s: environment steps made per second, over five seconds.
         received_per_s: environment steps received per second.
         consumed_per_s: sample uses per second.
         replay_ratio: sample uses for each environment step so far (with a replay, since the warm-up); None
             before the first update.
         staleness_p: P = B_s / N_s, the batch size's share of the replay's capacity (Equation 2); None
             without a replay.
-        bottleneck: bottleneck of the last seconds, or of the session; None while too little is known.
+        bottleneck: bottleneck of the last seconds; None while too little is known.
         averaging: averaging of the groups' parameters; None with one group.
         population: state of the population; None without one.
         by_group: progress of each group; empty with one group.
@@ -285,6 +284,8 @@ class JobState:
     frames_per_step: int | None = None
     evaluating: Evaluating | None = None
     evaluated: Evaluated | None = None
+    roles: tuple[RoleStatus, ...] = ()
+    stop: tuple[StopProgress, ...] = ()
 
     @property
     def frames(self) -> int | None:
@@ -295,14 +296,6 @@ class JobState:
     def frames_per_s(self) -> float | None:
         """Return the frames made per second; None until frames per step are known."""
         return None if self.frames_per_step is None else self.produced_per_s * self.frames_per_step
-
-
-@dataclass(frozen=True, kw_only=True)
-class Snapshot(JobState):
-    """A run at one moment. In a resumed run, counts and ``train_s`` continue from the interruption."""
-
-    roles: tuple[RoleStatus, ...] = ()
-    stop: tuple[StopProgress, ...] = ()
 
     @property
     def next_stop(self) -> StopProgress | None:
@@ -333,19 +326,38 @@ class Snapshot(JobState):
         return [role.document(*seldom) for role in self.roles]
 
 
+@dataclass(frozen=True)
+class Account:
+    """Account of a session's samples: ``produced`` is the sum of the other terms.
+
+    Attributes:
+        produced: environment steps made by the actors.
+        received: environment steps received by the buffers.
+        in_flight: environment steps pushed and not received when the run stopped, or not pushed yet.
+        lost: environment steps lost with a process that died.
+        dropped: environment steps dropped on purpose, by a rule that says so.
+    """
+
+    produced: int
+    received: int
+    in_flight: int
+    lost: int
+    dropped: int
+
+    @property
+    def unaccounted(self) -> int:
+        """Samples that no term explains; anything but 0 is a defect of the run, and is reported."""
+        return self.produced - self.received - self.in_flight - self.lost - self.dropped
+
+
 @dataclass(frozen=True, kw_only=True)
-class Summary(JobState):
-    """Content of ``summary.json``. Rates are means over the session's training, in samples per second.
+class Summary(Snapshot, Account):
+    """A run at its end, as ``summary.json`` has it; rates and the bottleneck are those of the whole session.
 
     Attributes:
         status: "finished" by a stop rule, "stopped" by the user, "failed".
         reason: reason for the end of the run, in words.
         overshoot: environment steps beyond ``experiment.stop.env_steps``; None without that rule.
-        received: environment steps received by the buffers; each produced step counts here or in one of the
-            next three.
-        in_flight: environment steps pushed and not received when the run stopped, or not pushed yet.
-        lost: environment steps lost with a process that died.
-        dropped: environment steps dropped on purpose, by a rule that says so.
         rejected_frames: messages rejected because they were no valid frame of this job.
         last_report_only: ranks on lost hosts; only the last report of each counts.
         init: source of the initial tensors, and the tensors taken; None if the run began without one.
@@ -358,28 +370,18 @@ class Summary(JobState):
     transport: str
     mode: str
     groups: int
-    received: int
-    in_flight: int
-    lost: int
-    dropped: int
     evaluation: Evaluation | None
     rejected_frames: int
-    roles: tuple[RoleStatus, ...]
     last_report_only: tuple[int, ...] = ()
     overshoot: int | None = None
     init: Mapping[str, Any] | None = None
     session: int | None = None
 
-    @property
-    def unaccounted(self) -> int:
-        """Return the samples that are in none of the accounts; anything but 0 is a defect of the run."""
-        return self.produced - (self.received + self.in_flight + self.lost + self.dropped)
-
     def document(self) -> dict[str, Any]:
         """Return the keys and values of ``summary.json``; a number that is not finite becomes None."""
-        of_any_state = {one.name for one in fields(JobState)}
+        of_any = {one.name for one in fields(Snapshot)}
         document: dict[str, Any] = {"schema": SUMMARY_SCHEMA}
-        document |= {name: _for_json(value) for name, value in vars(self).items() if name not in of_any_state}
+        document |= {name: _for_json(value) for name, value in vars(self).items() if name not in of_any}
         kept = ("rank", "role", "group", "host", "cores", "restarts", "busy")
         document["roles"] = [role.document(*kept) for role in self.roles]
         for optional in OF_SOME:
@@ -422,7 +424,7 @@ def _for_json(value: Any) -> Any:
     return finite(value)
 
 
-def _known(state: JobState, files: Collection[str]) -> Iterator[tuple[str, Any]]:
+def _known(state: Snapshot, files: Collection[str]) -> Iterator[tuple[str, Any]]:
     """Yield paths and values of the metrics that some files have, fit for JSON."""
     for metric in METRICS:
         if metric.written in files:
@@ -443,7 +445,7 @@ class Metric:
 
     Attributes:
         path: ``key``, or ``table.key`` of a table in ``summary.json``; no path has two meanings.
-        of: path to the value in a ``JobState``: names of attributes, joined by dots.
+        of: path to the value in a ``Snapshot``: names of attributes, joined by dots.
         written: files that have it: rows of ``metrics.jsonl`` and ``summary.json``, rows alone, or none
             where it is a part of a record that they have.
         plain: format of the value in plain lines; empty if they do not have it.
@@ -462,7 +464,7 @@ class Metric:
     result: Line | None = None
     if_known: bool = False
 
-    def value(self, state: JobState) -> Any:
+    def value(self, state: Snapshot) -> Any:
         """Return the metric's value; None if the value, or a record that contains it, is unknown."""
         value: Any = state
         for name in (self.of or self.path).split("."):
@@ -470,7 +472,7 @@ class Metric:
         return value
 
 
-def _win_rate(state: JobState) -> str:
+def _win_rate(state: Snapshot) -> str:
     judged = several(state.learner.episodes_in_mean, "episode")
     return f"{share(state.learner.win_rate or 0.0)} of the last {judged}"
 
@@ -484,17 +486,17 @@ def of_names(means: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {number(mean)}" for name, mean in means.items())
 
 
-def _metrics(state: JobState) -> str:
+def _metrics(state: Snapshot) -> str:
     judged = several(state.learner.episodes_in_mean, "episode")
     return f"{of_names(state.learner.metrics or {})}, means of the last {judged}"
 
 
-def _frames(state: JobState) -> str:
+def _frames(state: Snapshot) -> str:
     frames = state.frames or 0
     return f", {count(frames)} frames" if frames > state.learner.env_steps else ""
 
 
-def _steps(state: JobState) -> str:
+def _steps(state: Snapshot) -> str:
     learner = state.learner
     return (
         f"{count(learner.env_steps)} env steps{_frames(state)}, {count(learner.updates)} updates, "
@@ -513,7 +515,7 @@ def _trained(summary: Summary) -> str:
     )
 
 
-def _rates(state: JobState) -> str | None:
+def _rates(state: Snapshot) -> str | None:
     if state.evaluating is not None:
         return None
     return (
@@ -522,7 +524,7 @@ def _rates(state: JobState) -> str | None:
     )
 
 
-def _bottleneck(state: JobState) -> str | None:
+def _bottleneck(state: Snapshot) -> str | None:
     return None if state.evaluating is not None else str(state.bottleneck)
 
 
@@ -533,7 +535,7 @@ def _ratio(summary: Summary) -> str | None:
     return f"{actual}, target {summary.learner.rho:.2f}"
 
 
-def _fill_and_ratio(state: JobState) -> str | None:
+def _fill_and_ratio(state: Snapshot) -> str | None:
     parts, replay = [], state.buffer.replay
     if replay is not None:
         parts.append(f"{count(replay.size)} of {count(replay.capacity)} env steps ({memory(replay.nbytes)})")
@@ -542,7 +544,7 @@ def _fill_and_ratio(state: JobState) -> str | None:
     return ", ".join(parts) or None
 
 
-def _fill_and_p(state: JobState) -> str:
+def _fill_and_p(state: Snapshot) -> str:
     assert state.buffer.replay is not None
     size, capacity, nbytes = astuple(state.buffer.replay)
     filled = f"{count(size)} of {count(capacity)} env steps, {memory(nbytes)}"
@@ -551,17 +553,17 @@ def _fill_and_p(state: JobState) -> str:
     return f"{filled}; a batch is {state.staleness_p:.3g} of it (P, Equation 2)"
 
 
-def _late(state: JobState) -> str | None:
+def _late(state: Snapshot) -> str | None:
     late = state.buffer.stale_priorities
     return f"{count(late)} came after their samples had made room" if late else None
 
 
-def _late_in_all(state: JobState) -> str | None:
+def _late_in_all(state: Snapshot) -> str | None:
     late = state.buffer.stale_priorities
     return f"{late} came after their samples had made room for others" if late else None
 
 
-def _given_up(state: JobState) -> str | None:
+def _given_up(state: Snapshot) -> str | None:
     steps = state.buffer.steps_given_up
     return f"{count(steps)} steps of episodes that had lost their beginning" if steps else None
 
@@ -571,7 +573,7 @@ def _group(group: GroupStanding) -> str:
     return f"{group.group}: {mean}, {count(group.env_steps)} env steps, {count(group.updates)} updates"
 
 
-def _losses(state: JobState) -> str | None:
+def _losses(state: Snapshot) -> str | None:
     return of_names(state.learner.losses) or None
 
 
@@ -652,7 +654,7 @@ METRICS: Final = (*OF_EPISODES, *OF_PACE, *OF_A_REPLAY, *OF_VERSIONS)
 
 
 def lines(
-    state: JobState, metrics: Iterable[Metric], place: Callable[[Metric], Line | None]
+    state: Snapshot, metrics: Iterable[Metric], place: Callable[[Metric], Line | None]
 ) -> Iterator[tuple[str, str]]:
     """Yield label and text of the lines that some metrics have on a screen: ``live`` or ``result``."""
     for metric in metrics:
@@ -662,7 +664,7 @@ def lines(
 
 
 def read_back(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Put the values of a row or a summary at their places in a ``JobState``, ready for validation."""
+    """Put the values of a row or a summary at their places in a ``Snapshot``, ready for validation."""
     state: dict[str, Any] = {}
     for metric in METRICS:
         table, _, key = metric.path.rpartition(".")
@@ -725,48 +727,3 @@ def summary_with_paths(document: dict[str, Any]) -> dict[str, Any]:
     if document.get("frames") and document["env_steps"]:
         renewed["frames_per_step"] = document["frames"] // document["env_steps"]
     return renewed
-
-
-WINDOW_S: Final = 30.0
-"""Seconds of history behind the pace: longer than the noise of single seconds, shorter than the whole run."""
-
-
-class StopForecast:
-    """Owns the recent values of the stop rules; extrapolates them linearly to the targets."""
-
-    def __init__(self, targets: Mapping[str, float]) -> None:
-        self._targets = dict(targets)
-        self._history: deque[tuple[float, dict[str, float | None]]] = deque()
-
-    def update(self, train_s: float, values: Mapping[str, float | None]) -> tuple[StopProgress, ...]:
-        """Record the present values and forecast each stop rule.
-
-        Args:
-            train_s: seconds since the first environment step of this session, 0 before it; earlier values are
-                forgotten, because they say nothing about the pace.
-            values: stop rule -> its present value, None while there is none.
-
-        Returns:
-            The progress towards each rule, in the order of the targets.
-        """
-        if not train_s:
-            self._history.clear()
-        self._history.append((train_s, dict(values)))
-        while len(self._history) > 2 and self._history[1][0] <= train_s - WINDOW_S:
-            self._history.popleft()
-        return tuple(
-            StopProgress(rule, values[rule], target, self._eta_s(rule, target))
-            for rule, target in self._targets.items()
-        )
-
-    def _eta_s(self, rule: str, target: float) -> float | None:
-        known = [(at_s, past[rule]) for at_s, past in self._history]
-        points = [(at_s, value) for at_s, value in known if value is not None]
-        if not points:
-            return None
-        (first_s, first), (last_s, last) = points[0], points[-1]
-        if last >= target:
-            return 0.0
-        if last <= first or last_s <= first_s:
-            return None
-        return (target - last) * (last_s - first_s) / (last - first)

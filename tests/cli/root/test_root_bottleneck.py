@@ -16,9 +16,9 @@ from tianji_cli.config.schema import Component, JobConfig, UserRoleSection
 from tianji_cli.files.counters import ProductionFile, ProductionPage
 from tianji_cli.limits import CpuLimit
 from tianji_cli.plan.plan import Host, Plan, make_plan
-from tianji_cli.root.accounting import Account
 from tianji_cli.root.bottleneck import BOUND_BY_WAITING, MOST_MARKS, WorkLog
 from tianji_cli.root.job_view import Overview, WorkerView, role_states
+from tianji_cli.telemetry.snapshot import Account
 from tianji_cli.wire.messages import PageReport, Report
 from tianji_cli.wire.reports import ActorReport, BufferReport, FollowerReport, LearnerReport, UserReport
 

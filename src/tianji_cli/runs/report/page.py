@@ -182,7 +182,7 @@ class RunPage:
     @property
     def bottleneck(self) -> str:
         """Its bottleneck; empty while unknown."""
-        known = self.run.summary or self.run.snapshot
+        known = self.run.snapshot
         return "" if known is None or known.bottleneck is None else str(known.bottleneck)
 
     @property
@@ -200,7 +200,7 @@ class RunPage:
     @property
     def roles(self) -> list[Busy]:
         """Busy shares of its roles: a line each, or a line for each kind if there are many."""
-        known = self.run.summary or self.run.snapshot
+        known = self.run.snapshot
         roles: Sequence[RoleStatus] = () if known is None else known.roles
         if len(roles) <= MOST_ROLES:
             return [_line([role]) for role in roles]
