@@ -19,7 +19,7 @@ from typing import Any, Final, get_type_hints
 
 from tianji_cli.files.counters import Production
 from tianji_cli.telemetry.snapshot import Account
-from tianji_cli.wire.reports import BufferReport, LearnerReport, Reception, ReplayFill, Rule, Source, Spread
+from tianji_cli.wire.reports import BufferReport, LearnerReport, Reception, ReplayFill, Source, Spread
 
 
 def reconcile(
@@ -161,7 +161,7 @@ def _means(values: Sequence[Mapping[str, float] | None]) -> dict[str, float | No
     return means if known else None
 
 
-RULES: Final[Mapping[Rule, Callable[[Sequence[Any], Sequence[float]], Any]]] = {
+RULES: Final[Mapping[str, Callable[[Sequence[Any], Sequence[float]], Any]]] = {
     "sum": lambda values, _uses: sum(values),
     "largest": lambda values, _uses: max(_known(values), default=None),
     "mean": lambda values, _uses: _mean(values),
@@ -170,7 +170,7 @@ RULES: Final[Mapping[Rule, Callable[[Sequence[Any], Sequence[float]], Any]]] = {
     "spread": _spread,
 }
 """Functions that merge the values of several groups, given the uses of samples in each group."""
-RULE_OF: Final[Mapping[str, Rule]] = {
+RULE_OF: Final[Mapping[str, str]] = {
     name: hint.__metadata__[-1]
     for name, hint in get_type_hints(LearnerReport, include_extras=True).items()
     if hasattr(hint, "__metadata__")

@@ -91,9 +91,7 @@ class Overview:
         """Uses of samples by learners that were started anew, by rank and incarnation."""
         self.evaluation: Evaluation | None = None
         self._examined = (0, 0)
-        self._newest_evaluation: Examined | None = None
-        self._evaluations = 0
-        self._best_evaluation: float | None = None
+        self._evaluated = Evaluated(0)
         groups = config.distribution.groups
         averages = groups > 1 and config.population is None
         self.averaging = Averaging(0, (0,) * groups) if averages else None
@@ -210,12 +208,11 @@ class Overview:
         """Yield a row of the metrics for each evaluation of a report that no earlier report had."""
         for role_report in report.roles:
             if isinstance(role_report, ExaminerReport):
-                self._best_evaluation = role_report.best_mean
                 for one in role_report.newest:
                     if (report.incarnation, one.number) > self._examined:
                         self._examined = (report.incarnation, one.number)
-                        self._newest_evaluation = one
-                        self._evaluations += 1
+                        mean, std = finite(one.evaluation.mean), finite(one.evaluation.std)
+                        self._evaluated = Evaluated(self._evaluated.number + 1, one.env_steps, mean, std)
                         yield self._evaluation_row(one)
 
     def _evaluation_row(self, one: Examined) -> dict[str, Any]:
@@ -226,12 +223,12 @@ class Overview:
         row = {"kind": EVALUATION, **times, **whose, **known, "is_best": one.is_best}
         return {name: finite(value) for name, value in row.items()}
 
-    def _evaluated(self) -> Evaluated | None:
+    def _evaluations(self) -> Evaluated | None:
         """Sum up the evaluations so far; None if the config asks for none."""
         if self._config.experiment.evaluation is None:
             return None
-        progress = next((report.progress for _, report in self._reports(ExaminerReport)), None)
-        return Evaluated.of(self._evaluations, self._newest_evaluation, self._best_evaluation, progress)
+        last = next((report for _, report in self._reports(ExaminerReport)), ExaminerReport())
+        return replace(self._evaluated, best_mean=last.best_mean, evaluating=last.progress)
 
     @property
     def evaluating(self) -> Evaluating | None:
@@ -368,7 +365,7 @@ class Overview:
             by_group=tuple(GroupStanding.of(group, report) for group, report in of_groups.items()),
             extra=extra_reports(self._plan, self.workers),
             frames_per_step=max((known for known in frames if known is not None), default=None),
-            evaluated=self._evaluated(),
+            evaluated=self._evaluations(),
         )
 
     def _ratio(self, buffer: BufferReport, consumed: int, produced: int) -> float | None:

@@ -189,16 +189,8 @@ class EventFile:
             path.unlink()
             raise
 
-    def append(self, snapshot: Snapshot) -> None:
-        """Append the scalars of one snapshot, over environment steps.
-
-        Raises:
-            OSError: the file cannot take them.
-        """
-        self.append_scalars(snapshot.learner.env_steps, scalars(snapshot))
-
-    def append_scalars(self, env_steps: int, tagged: Iterable[tuple[str, float]]) -> None:
-        """Append scalars by their tags.
+    def append(self, env_steps: int, tagged: Iterable[tuple[str, float]]) -> None:
+        """Append scalars by their tags, over environment steps.
 
         Raises:
             OSError: the file cannot take them.
@@ -317,28 +309,24 @@ class MetricsWriter:
         """
         roles = snapshot.standing()
         row = snapshot.metrics() | {"roles": None if roles == self._written_roles else roles}
-        try:
-            self._rows.append(json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n")
-            self._written_roles = roles
-            if self._events is not None:
-                self._events.append(snapshot)
-        except OSError as cause:
-            self._lose(cause)
+        self._write(row, scalars(snapshot))
 
     def write_evaluation(self, row: Mapping[str, Any]) -> None:
         """Write an evaluation made during training to both files, or count it as lost."""
+        self._write(row, evaluation_scalars(row).items())
+
+    def _write(self, row: Mapping[str, Any], tagged: Iterable[tuple[str, float]]) -> None:
         try:
             self._rows.append(json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n")
+            if row.get("roles") is not None:
+                self._written_roles = row["roles"]
             if self._events is not None:
-                self._events.append_scalars(row["env_steps"], evaluation_scalars(row).items())
+                self._events.append(row["env_steps"], tagged)
         except OSError as cause:
-            self._lose(cause)
-
-    def _lose(self, cause: OSError) -> None:
-        self.last_error = cause.strerror or str(cause)
-        if not self.lost_rows:
-            self._warn(f"metrics cannot be written ({self.last_error}); the run goes on without them")
-        self.lost_rows += 1
+            self.last_error = cause.strerror or str(cause)
+            if not self.lost_rows:
+                self._warn(f"metrics cannot be written ({self.last_error}); the run goes on without them")
+            self.lost_rows += 1
 
     def close(self) -> None:
         """Close both files. Harmless when repeated."""

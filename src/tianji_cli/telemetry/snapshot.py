@@ -30,7 +30,6 @@ from tianji_cli.wire.reports import (
     BufferReport,
     Evaluating,
     Evaluation,
-    Examined,
     LearnerReport,
     Number,
 )
@@ -210,16 +209,6 @@ class Evaluated:
     std: float | None = None
     best_mean: float | None = None
     evaluating: Evaluating | None = None
-
-    @classmethod
-    def of(
-        cls, number: int, newest: Examined | None, best_mean: float | None, evaluating: Evaluating | None
-    ) -> Self:
-        """Build the state from the newest evaluation; None if there was no evaluation in this session."""
-        if newest is None:
-            return cls(number, best_mean=best_mean, evaluating=evaluating)
-        mean, std = finite(newest.evaluation.mean), finite(newest.evaluation.std)
-        return cls(number, newest.env_steps, mean, std, best_mean, evaluating)
 
     def __str__(self) -> str:
         """Return the text for displays.
