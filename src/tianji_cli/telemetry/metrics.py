@@ -36,6 +36,7 @@ from tianji_cli.telemetry.snapshot import (
     SUMMARY_SCHEMA,
     Snapshot,
     Summary,
+    in_rows,
     read_back,
     summary_with_paths,
     with_paths,
@@ -228,10 +229,9 @@ def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
     for group in snapshot.by_group:
         if group.mean_100 is not None:
             yield f"by_group/{group.group}/mean_100", group.mean_100
-    for kind in dict.fromkeys(role.role for role in snapshot.roles):
-        busy = [role.busy for role in snapshot.roles if role.role == kind and role.busy is not None]
-        if busy:
-            yield f"busy/{kind}", statistics.median(busy)
+    for alike in in_rows(snapshot.roles, 0):
+        if busy := [role.busy for role in alike if role.busy is not None]:
+            yield f"busy/{alike[0].role}", statistics.median(busy)
 
 
 def evaluation_scalars(row: Mapping[str, Any]) -> dict[str, float]:

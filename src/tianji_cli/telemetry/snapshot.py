@@ -8,7 +8,7 @@ terminals.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, fields, is_dataclass
 from typing import Any, Final, Literal, Self
 
@@ -75,6 +75,15 @@ class RoleStatus:
     def document(self, *keys: str) -> dict[str, Any]:
         """Return some of its fields; fit for JSON."""
         return {key: _for_json(getattr(self, key)) for key in keys}
+
+
+def in_rows(roles: Sequence[RoleStatus], most: int) -> list[list[RoleStatus]]:
+    """Sort roles into rows: one each if there are no more than ``most``, else one for each kind."""
+    if len(roles) <= most:
+        return [[role] for role in roles]
+    return [
+        [role for role in roles if role.role == kind] for kind in dict.fromkeys(role.role for role in roles)
+    ]
 
 
 @dataclass(frozen=True)

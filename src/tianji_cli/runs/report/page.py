@@ -39,7 +39,7 @@ from tianji_cli.runs.report.settings import ABSENT, Setting, settings_of, writte
 from tianji_cli.telemetry.plots import LOSS
 from tianji_cli.telemetry.report import facts_of, returns_of, warnings_of
 from tianji_cli.telemetry.run_state import summarise_config
-from tianji_cli.telemetry.snapshot import METRICS, RoleStatus, lines
+from tianji_cli.telemetry.snapshot import METRICS, RoleStatus, in_rows, lines
 
 MOST_BYTES: Final = 2_000_000
 MOST_RUNS: Final = 500
@@ -201,11 +201,7 @@ class RunPage:
     def roles(self) -> list[Busy]:
         """Busy shares of its roles: a line each, or a line for each kind if there are many."""
         known = self.run.snapshot
-        roles: Sequence[RoleStatus] = () if known is None else known.roles
-        if len(roles) <= MOST_ROLES:
-            return [_line([role]) for role in roles]
-        kinds = dict.fromkeys(role.role for role in roles)
-        return [_line([role for role in roles if role.role == kind]) for kind in kinds]
+        return [_line(alike) for alike in in_rows(() if known is None else known.roles, MOST_ROLES)]
 
     @property
     def settings(self) -> list[Setting]:
