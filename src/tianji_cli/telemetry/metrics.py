@@ -240,15 +240,6 @@ def evaluation_scalars(row: Mapping[str, Any]) -> dict[str, float]:
     return {f"evaluated/{name}": row[name] for name in names if row.get(name) is not None}
 
 
-def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield all values of a JSON document that are no tables, with dotted names."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 class MetricsWriter:
     """Owns the metric files of one run.
 

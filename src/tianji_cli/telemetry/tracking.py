@@ -58,10 +58,11 @@ def follow(name: str, run: RunDirectory, position: int) -> None:
 
 
 def flat_values(table: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    """Return the values of a document by dotted name; values that are no number or text become JSON text."""
+    """Return the known values of a document by dotted name; those that are no number or text as JSON text."""
     return {
         name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
         for name, value in flat(table)
+        if value is not None
     }
 
 
