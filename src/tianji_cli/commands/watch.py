@@ -127,13 +127,11 @@ class _Screen(contextlib.AbstractContextManager["_Screen"]):
         """Add new rows; returns False if there are none."""
         newest = None
         for row in rows:
-            if isinstance(row, EvaluationRow):
-                self._display.remember_evaluation(row.env_steps, row.mean)
-                continue
-            if self.newest is not None and row.wall_s < self.newest.wall_s:
-                self._begin_session()
-            self._display.remember(row.env_steps, row.mean_100)
-            self.newest = newest = row
+            if isinstance(row, Row):
+                if self.newest is not None and row.wall_s < self.newest.wall_s:
+                    self._begin_session()
+                self.newest = newest = row
+            self._curve.add_row(row)
         self._is_new |= newest is not None
         return newest is not None
 

@@ -184,9 +184,6 @@ class Display:
     def show(self, snapshot: Snapshot) -> None:
         """Show the present state, unless the last drawing is too recent."""
 
-    def remember(self, env_steps: int, mean_100: float | None) -> None:
-        """Add a past mean return to the chart; its snapshot is not shown."""
-
     def remember_evaluation(self, env_steps: int, mean: float | None) -> None:
         """Add the mean return of an evaluation made during training to the chart."""
 
@@ -237,14 +234,10 @@ class LiveDisplay(Display):
     def show(self, snapshot: Snapshot) -> None:
         """Draw the state, unless the last drawing is too recent."""
         self._newest = snapshot
-        self.remember(snapshot.learner.env_steps, snapshot.learner.mean_100)
+        self._curve.add(snapshot.learner.env_steps, snapshot.learner.mean_100)
         if snapshot.elapsed_s - self._shown_s >= INTERVAL_S:
             self._shown_s = snapshot.elapsed_s
             self._draw(render(snapshot, self._title, self._curve, self._console))
-
-    def remember(self, env_steps: int, mean_100: float | None) -> None:
-        """Add a point to the curve."""
-        self._curve.add(env_steps, mean_100)
 
     def remember_evaluation(self, env_steps: int, mean: float | None) -> None:
         """Add a point beside the curve."""
