@@ -107,8 +107,7 @@ class _Screen(contextlib.AbstractContextManager["_Screen"]):
     @property
     def host(self) -> str | None:
         """Host of the run's root; None before its first row."""
-        roles = (self.newest is not None and self.newest.roles) or []
-        return next((role.get("host") for role in roles if role.get("role") == "root"), None)
+        return None if self.newest is None else self.newest.root_host
 
     def event(self, text: str) -> None:
         """Show an event."""

@@ -451,6 +451,11 @@ class Row(BaseModel):
     reached_in_s: dict[str, float | None] = {}
     roles: list[dict[str, Any]] | None = None
 
+    @property
+    def root_host(self) -> str | None:
+        """Host of the root; None if the row does not name it."""
+        return next((str(role.get("host")) for role in self.roles or () if role.get("role") == "root"), None)
+
     def snapshot(self) -> Snapshot:
         """Rebuild the snapshot that was written.
 

@@ -120,8 +120,7 @@ def root_host(run: RunDirectory) -> str | None:
             first = parsed(file.readline(MOST_ROW_BYTES))
     except OSError:
         return None
-    roles = (isinstance(first, Row) and first.roles) or []
-    return next((str(role.get("host")) for role in roles if role.get("role") == "root"), None)
+    return first.root_host if isinstance(first, Row) else None
 
 
 def last_row(path: Path) -> Row | None:
