@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tianji_cli.config.source import KeyPath, is_section
+from tianji_cli.config.source import KeyPath, flat, is_section
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe, errors_as
 from tianji_cli.files.directories import temporary_directory
 from tianji_cli.files.regular import read_json, read_toml
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.launch.children import Child, python_command, supervised, wait_for_exit
-from tianji_cli.telemetry.metrics import flat, read_history
+from tianji_cli.telemetry.metrics import read_history
 
 if TYPE_CHECKING:
     import pandas

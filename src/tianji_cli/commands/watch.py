@@ -19,15 +19,7 @@ from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.chart import LearningCurve
-from tianji_cli.telemetry.metrics import (
-    EvaluationRow,
-    MetricsFollower,
-    Roles,
-    Row,
-    has_writer,
-    parsed,
-    read_summary,
-)
+from tianji_cli.telemetry.metrics import EvaluationRow, MetricsFollower, Row, has_writer, read_summary
 from tianji_cli.telemetry.report import print_result
 from tianji_cli.telemetry.run_state import SILENT_S, is_of_last_session
 from tianji_cli.telemetry.snapshot import Summary
@@ -105,7 +97,6 @@ class _Screen(contextlib.AbstractContextManager["_Screen"]):
         self._title = title
         self._curve = LearningCurve()
         self._display = self._new_display()
-        self._roles: Roles = ()
         self._is_new = False
         self.newest: Row | None = None
 
@@ -116,7 +107,7 @@ class _Screen(contextlib.AbstractContextManager["_Screen"]):
     @property
     def host(self) -> str | None:
         """Host of the run's root; None before its first row."""
-        return next((role.get("host") for role in self._roles if role.get("role") == "root"), None)
+        return None if self.newest is None else self.newest.root_host
 
     def event(self, text: str) -> None:
         """Show an event."""
@@ -135,15 +126,11 @@ class _Screen(contextlib.AbstractContextManager["_Screen"]):
         """Add new rows; returns False if there are none."""
         newest = None
         for row in rows:
-            if isinstance(row, EvaluationRow):
-                self._display.remember_evaluation(row.env_steps, row.mean)
-                continue
-            if self.newest is not None and row.wall_s < self.newest.wall_s:
-                self._begin_session()
-            self._display.remember(row.env_steps, row.mean_100)
-            self.newest = newest = row
-            if row.roles is not None:
-                self._roles = row.roles
+            if isinstance(row, Row):
+                if self.newest is not None and row.wall_s < self.newest.wall_s:
+                    self._begin_session()
+                self.newest = newest = row
+            self._curve.add_row(row)
         self._is_new |= newest is not None
         return newest is not None
 
@@ -152,7 +139,7 @@ class _Screen(contextlib.AbstractContextManager["_Screen"]):
         if self.newest is not None and self._is_new:
             self._is_new = False
             try:
-                snapshot = self.newest.snapshot(self._roles)
+                snapshot = self.newest.snapshot()
             except ValueError:
                 return  # The next row may be readable.
             with _writing():
@@ -171,7 +158,7 @@ class _Watch:
     def __init__(self, run: RunDirectory, screen: _Screen) -> None:
         self._run = run
         self._screen = screen
-        self._metrics: MetricsFollower[Row | EvaluationRow] = MetricsFollower(run.metrics, parsed)
+        self._metrics = MetricsFollower(run.metrics)
         self._grown_s = time.monotonic()
         self._looked = False
         self._said_waiting = False

@@ -84,15 +84,15 @@ def dotted(path: KeyPath) -> str:
 
 
 def flat(table: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of a table and of the tables inside it with their dotted keys; leaves out None.
+    """Yield the values of a table and of the tables inside it with their dotted keys.
 
     >>> dict(flat({"a": {"b": 1, "c": None}}))
-    {'a.b': 1}
+    {'a.b': 1, 'a.c': None}
     """
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{at}{key}.")
-        elif value is not None:
+        else:
             yield f"{at}{key}", value
 
 

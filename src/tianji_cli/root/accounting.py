@@ -14,44 +14,12 @@ percentile), so that nothing looks better than it is. The report of a single gro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from typing import Any, Final, get_type_hints
 
 from tianji_cli.files.counters import Production
-from tianji_cli.wire.reports import BufferReport, LearnerReport, Reception, ReplayFill, Rule, Source, Spread
-
-
-@dataclass(frozen=True)
-class Account:
-    """The terms of the equation, in samples.
-
-    Attributes:
-        unaccounted: ``produced`` less all other terms; anything but 0 is a defect and is reported.
-    """
-
-    produced: int
-    received: int
-    in_flight: int
-    lost: int
-    dropped: int
-
-    @property
-    def unaccounted(self) -> int:
-        """Samples that no term explains."""
-        return self.produced - self.received - self.in_flight - self.lost - self.dropped
-
-    def as_learnt(self, counted: int, *, all_known: bool) -> Account:
-        """Take the learners' count as the number received: a learner or a buffer died between two reports.
-
-        The samples that a buffer held for a dead learner are lost too, so this computes ``lost`` anew. A
-        learner may have counted more than the last report of a dead buffer says.
-
-        Args:
-            all_known: ``produced`` is exact; learners may have counted more samples of a lost host.
-        """
-        held = self.received - counted
-        made = self.produced if all_known else max(self.produced, self.produced - self.lost - held)
-        return replace(self, produced=made, received=counted, lost=max(0, self.lost + held))
+from tianji_cli.telemetry.snapshot import Account
+from tianji_cli.wire.reports import BufferReport, LearnerReport, Reception, ReplayFill, Source, Spread
 
 
 def reconcile(
@@ -86,6 +54,20 @@ def reconcile(
             lost += production.unfinished
     produced = sum(production.produced for production in productions.values())
     return Account(produced, received, in_flight, lost, dropped)
+
+
+def as_learnt(account: Account, counted: int, *, all_known: bool) -> Account:
+    """Take the learners' count as the number received: a learner or a buffer died between two reports.
+
+    The samples that a buffer held for a dead learner are lost too, so this computes ``lost`` anew. A learner
+    may have counted more than the last report of a dead buffer says.
+
+    Args:
+        all_known: ``produced`` is exact; learners may have counted more samples of a lost host.
+    """
+    held = account.received - counted
+    made = account.produced if all_known else max(account.produced, account.produced - account.lost - held)
+    return replace(account, produced=made, received=counted, lost=max(0, account.lost + held))
 
 
 def of_learners(reports: Sequence[LearnerReport]) -> LearnerReport:
@@ -179,7 +161,7 @@ def _means(values: Sequence[Mapping[str, float] | None]) -> dict[str, float | No
     return means if known else None
 
 
-RULES: Final[Mapping[Rule, Callable[[Sequence[Any], Sequence[float]], Any]]] = {
+RULES: Final[Mapping[str, Callable[[Sequence[Any], Sequence[float]], Any]]] = {
     "sum": lambda values, _uses: sum(values),
     "largest": lambda values, _uses: max(_known(values), default=None),
     "mean": lambda values, _uses: _mean(values),
@@ -188,7 +170,7 @@ RULES: Final[Mapping[Rule, Callable[[Sequence[Any], Sequence[float]], Any]]] = {
     "spread": _spread,
 }
 """Functions that merge the values of several groups, given the uses of samples in each group."""
-RULE_OF: Final[Mapping[str, Rule]] = {
+RULE_OF: Final[Mapping[str, str]] = {
     name: hint.__metadata__[-1]
     for name, hint in get_type_hints(LearnerReport, include_extras=True).items()
     if hasattr(hint, "__metadata__")

@@ -6,8 +6,9 @@ from collections.abc import Set
 
 from tianji_cli.errors import ProcessExit
 from tianji_cli.launch.pool import WorkerProcess
-from tianji_cli.root.accounting import Account, reconcile
+from tianji_cli.root.accounting import as_learnt, reconcile
 from tianji_cli.root.running_job import Phase, RunningJob
+from tianji_cli.telemetry.snapshot import Account
 from tianji_cli.wire.messages import Begin, Failed, PeerLost
 
 
@@ -110,7 +111,7 @@ class Deaths:
         account = reconcile(productions, receptions, self._job.killed, self.orphaned)
         if not self._lost_receiver:
             return account
-        return account.as_learnt(overview.received, all_known=not overview.unsure)
+        return as_learnt(account, overview.received, all_known=not overview.unsure)
 
     def described(self, reason: str) -> str:
         """Add the lost groups to the reason of the job's end."""

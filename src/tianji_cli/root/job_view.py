@@ -16,21 +16,20 @@ from tianji_cli.files.counters import Production, ProductionFile
 from tianji_cli.files.saved import Progress, point_best_at
 from tianji_cli.plan.plan import ROOT_RANK, Plan
 from tianji_cli.quantities import finite
-from tianji_cli.root.accounting import Account, of_buffers, of_learners
+from tianji_cli.root.accounting import of_buffers, of_learners
 from tianji_cli.root.bottleneck import MOST_MARKS, Receiver, WorkLog
 from tianji_cli.telemetry.bottleneck import Bottleneck
 from tianji_cli.telemetry.metrics import EVALUATION
 from tianji_cli.telemetry.snapshot import (
+    Account,
     Averaging,
     Evaluated,
     GroupStanding,
-    JobState,
     PopulationStanding,
     RoleStatus,
-    RoleSummary,
     Snapshot,
     Status,
-    StopForecast,
+    StopProgress,
     Summary,
 )
 from tianji_cli.wire.messages import PageReport, Report, own_memory, read_report
@@ -92,9 +91,7 @@ class Overview:
         """Uses of samples by learners that were started anew, by rank and incarnation."""
         self.evaluation: Evaluation | None = None
         self._examined = (0, 0)
-        self._newest_evaluation: Examined | None = None
-        self._evaluations = 0
-        self._best_evaluation: float | None = None
+        self._evaluated = Evaluated(0)
         groups = config.distribution.groups
         averages = groups > 1 and config.population is None
         self.averaging = Averaging(0, (0,) * groups) if averages else None
@@ -211,12 +208,11 @@ class Overview:
         """Yield a row of the metrics for each evaluation of a report that no earlier report had."""
         for role_report in report.roles:
             if isinstance(role_report, ExaminerReport):
-                self._best_evaluation = role_report.best_mean
                 for one in role_report.newest:
                     if (report.incarnation, one.number) > self._examined:
                         self._examined = (report.incarnation, one.number)
-                        self._newest_evaluation = one
-                        self._evaluations += 1
+                        mean, std = finite(one.evaluation.mean), finite(one.evaluation.std)
+                        self._evaluated = Evaluated(self._evaluated.number + 1, one.env_steps, mean, std)
                         yield self._evaluation_row(one)
 
     def _evaluation_row(self, one: Examined) -> dict[str, Any]:
@@ -227,12 +223,12 @@ class Overview:
         row = {"kind": EVALUATION, **times, **whose, **known, "is_best": one.is_best}
         return {name: finite(value) for name, value in row.items()}
 
-    def _evaluated(self) -> Evaluated | None:
+    def _evaluations(self) -> Evaluated | None:
         """Sum up the evaluations so far; None if the config asks for none."""
         if self._config.experiment.evaluation is None:
             return None
-        progress = next((report.progress for _, report in self._reports(ExaminerReport)), None)
-        return Evaluated.of(self._evaluations, self._newest_evaluation, self._best_evaluation, progress)
+        last = next((report for _, report in self._reports(ExaminerReport)), ExaminerReport())
+        return replace(self._evaluated, best_mean=last.best_mean, evaluating=last.progress)
 
     @property
     def evaluating(self) -> Evaluating | None:
@@ -291,6 +287,7 @@ class Overview:
             self._rates(made, learner.env_steps - self.earlier_env_steps, learner.session_consumed),
             self._work.current(elapsed_s),
         )
+        since_s = self._work.window_began(elapsed_s)
         values = {
             "mean_return": self._nearest("mean_100"),
             "win_rate": self._nearest("win_rate"),
@@ -298,9 +295,10 @@ class Overview:
             "wall_s": train_s,
             "evaluation": None if state.evaluated is None else state.evaluated.mean,
         }
-        return Snapshot(
-            **vars(replace(state, evaluating=self.evaluating)),
-            roles=role_states(self._plan, self.workers, elapsed_s, self._work.window_began(elapsed_s)),
+        return replace(
+            state,
+            evaluating=self.evaluating,
+            roles=role_states(self._plan, self.workers, lambda view: view.busy(elapsed_s, since_s)),
             stop=self._forecast.update(train_s, values),
         )
 
@@ -328,8 +326,9 @@ class Overview:
             [count * rate for count in counts],
             None if status == "failed" else self._work.overall(train_s),  # Its failure held it back.
         )
+        roles = role_states(self._plan, self.workers, WorkerView.busy_in_session)
         return Summary(
-            **vars(state),
+            **(vars(replace(state, roles=roles)) | vars(account)),
             experiment=self._config.experiment.name,
             status=status,
             reason=reason,
@@ -337,25 +336,20 @@ class Overview:
             transport=self._plan.transport,
             mode=self._config.distribution.mode,
             groups=self._config.distribution.groups,
-            received=account.received,
-            in_flight=account.in_flight,
-            lost=account.lost,
-            dropped=account.dropped,
             evaluation=self.evaluation,
             rejected_frames=rejected_frames,
             last_report_only=tuple(sorted(self.unsure)),
-            roles=role_summaries(self._plan, self.workers),
         )
 
     def _state(
         self, elapsed_s: float, made: int, per_s: Sequence[float], bottleneck: Bottleneck | None
-    ) -> JobState:
+    ) -> Snapshot:
         """Gather the values that snapshots and the summary share; ``per_s`` are the three rates in order."""
         learner, buffer = self._learner(), self._buffer()
         produced_per_s, received_per_s, consumed_per_s = per_s
         frames = [report.frames_per_step for _, report in self._reports(ActorReport)]
         of_groups = self.learners() if self._config.distribution.groups > 1 else {}
-        return JobState(
+        return Snapshot(
             elapsed_s=elapsed_s,
             learner=learner,
             buffer=buffer,
@@ -371,7 +365,7 @@ class Overview:
             by_group=tuple(GroupStanding.of(group, report) for group, report in of_groups.items()),
             extra=extra_reports(self._plan, self.workers),
             frames_per_step=max((known for known in frames if known is not None), default=None),
-            evaluated=self._evaluated(),
+            evaluated=self._evaluations(),
         )
 
     def _ratio(self, buffer: BufferReport, consumed: int, produced: int) -> float | None:
@@ -418,6 +412,51 @@ def _first_report(progress: Progress) -> LearnerReport:
     return LearnerReport(**{name: value for name, value in vars(progress).items() if name != "sessions"})
 
 
+WINDOW_S: Final = 30.0
+"""Seconds of history behind the pace: longer than the noise of single seconds, shorter than the whole run."""
+
+
+class StopForecast:
+    """Owns the recent values of the stop rules; extrapolates them linearly to the targets."""
+
+    def __init__(self, targets: Mapping[str, float]) -> None:
+        self._targets = dict(targets)
+        self._history: deque[tuple[float, dict[str, float | None]]] = deque()
+
+    def update(self, train_s: float, values: Mapping[str, float | None]) -> tuple[StopProgress, ...]:
+        """Record the present values and forecast each stop rule.
+
+        Args:
+            train_s: seconds since the first environment step of this session, 0 before it; earlier values are
+                forgotten, because they say nothing about the pace.
+            values: stop rule -> its present value, None while there is none.
+
+        Returns:
+            The progress towards each rule, in the order of the targets.
+        """
+        if not train_s:
+            self._history.clear()
+        self._history.append((train_s, dict(values)))
+        while len(self._history) > 2 and self._history[1][0] <= train_s - WINDOW_S:
+            self._history.popleft()
+        return tuple(
+            StopProgress(rule, values[rule], target, self._eta_s(rule, target))
+            for rule, target in self._targets.items()
+        )
+
+    def _eta_s(self, rule: str, target: float) -> float | None:
+        known = [(at_s, past[rule]) for at_s, past in self._history]
+        points = [(at_s, value) for at_s, value in known if value is not None]
+        if not points:
+            return None
+        (first_s, first), (last_s, last) = points[0], points[-1]
+        if last >= target:
+            return 0.0
+        if last <= first or last_s <= first_s:
+            return None
+        return (target - last) * (last_s - first_s) / (last - first)
+
+
 class WorkerView:
     """The root's knowledge of one rank."""
 
@@ -458,37 +497,33 @@ class WorkerView:
             return None
         return [min(1.0, (after - before) / interval_s) for after, before in zip(now, then, strict=True)]
 
+    def busy_in_session(self) -> list[float] | None:
+        """Return each role's share of its last incarnation's time at work; None if unknown."""
+        if self.report is None or not self.report.running_s:
+            return None
+        return [seconds / self.report.running_s for seconds in self.report.busy_s]
+
 
 def role_states(
-    plan: Plan, views: Mapping[int, WorkerView], now_s: float, since_s: float
+    plan: Plan, views: Mapping[int, WorkerView], busy_in: Callable[[WorkerView], Sequence[float] | None]
 ) -> tuple[RoleStatus, ...]:
-    """Describe the current state of every role of a job.
+    """Describe every role of a job.
 
     Args:
-        now_s: seconds on any clock, later with each call.
-        since_s: start of the interval for busy shares: that of the bottleneck, or the two contradict.
+        busy_in: returns the busy shares of a process's roles: in the interval of the bottleneck, or the two
+            contradict, or in the session.
     """
     states = []
     for process in plan.processes:
         view = views[process.rank]
-        busy: Sequence[float | None] = view.busy(now_s, since_s) or [None] * len(process.roles)
+        busy: Sequence[float | None] = busy_in(view) or [None] * len(process.roles)
         for role, share in zip(process.roles, busy, strict=True):
             place = process.rank, role, process.group, process.host
             memory = own_memory() if role == "root" else view.memory
-            states.append(RoleStatus(*place, view.pid, share, view.restarts, view.state, memory))
+            states.append(
+                RoleStatus(*place, view.pid, share, view.restarts, view.state, memory, process.cores)
+            )
     return tuple(states)
-
-
-def role_summaries(plan: Plan, views: Mapping[int, WorkerView]) -> tuple[RoleSummary, ...]:
-    """Describe every role of a job over the whole session."""
-    summaries = []
-    for process in plan.processes:
-        view, report = views[process.rank], views[process.rank].report
-        for i, role in enumerate(process.roles):
-            busy = report.busy_s[i] / report.running_s if report and report.running_s else None
-            place = process.rank, role, process.group, process.host
-            summaries.append(RoleSummary(*place, process.cores, view.restarts, busy))
-    return tuple(summaries)
 
 
 def extra_reports(plan: Plan, views: Mapping[int, WorkerView]) -> dict[str, Mapping[str, Any]]:

@@ -18,7 +18,7 @@ from typing import Final
 from rich.text import Text
 
 from tianji_cli.quantities import count
-from tianji_cli.telemetry.metrics import EvaluationRow, parsed, whole_lines
+from tianji_cli.telemetry.metrics import EvaluationRow, Row, parsed, whole_lines
 from tianji_cli.telemetry.styles import CURVE, EVALUATION, GOAL
 
 MOST_POINTS: Final = 1024
@@ -96,6 +96,13 @@ class LearningCurve:
         """Add the mean return of an evaluation; its policy was published after ``env_steps`` steps."""
         self.evaluations.add(env_steps, mean)
 
+    def add_row(self, row: Row | EvaluationRow) -> None:
+        """Add the mean return of a row of the metrics."""
+        if isinstance(row, EvaluationRow):
+            self.add_evaluation(row.env_steps, row.mean)
+        else:
+            self.add(row.env_steps, row.mean_100)
+
 
 def read_learning_curve(path: Path) -> LearningCurve:
     """Read the learning curve of a run so far, from a part of the snapshots if the run is long.
@@ -105,11 +112,8 @@ def read_learning_curve(path: Path) -> LearningCurve:
     curve = LearningCurve()
     with contextlib.suppress(OSError, ValueError):
         for _, line in whole_lines(path, CURVE_BYTES):
-            row = parsed(line)
-            if isinstance(row, EvaluationRow):
-                curve.add_evaluation(row.env_steps, row.mean)
-            elif row is not None:
-                curve.add(row.env_steps, row.mean_100)
+            if (row := parsed(line)) is not None:
+                curve.add_row(row)
     return curve
 
 

@@ -18,12 +18,12 @@ import socket
 import statistics
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -36,6 +36,7 @@ from tianji_cli.telemetry.snapshot import (
     SUMMARY_SCHEMA,
     Snapshot,
     Summary,
+    in_rows,
     read_back,
     summary_with_paths,
     with_paths,
@@ -189,16 +190,8 @@ class EventFile:
             path.unlink()
             raise
 
-    def append(self, snapshot: Snapshot) -> None:
-        """Append the scalars of one snapshot, over environment steps.
-
-        Raises:
-            OSError: the file cannot take them.
-        """
-        self.append_scalars(snapshot.learner.env_steps, scalars(snapshot))
-
-    def append_scalars(self, env_steps: int, tagged: Iterable[tuple[str, float]]) -> None:
-        """Append scalars by their tags.
+    def append(self, env_steps: int, tagged: Iterable[tuple[str, float]]) -> None:
+        """Append scalars by their tags, over environment steps.
 
         Raises:
             OSError: the file cannot take them.
@@ -236,25 +229,15 @@ def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
     for group in snapshot.by_group:
         if group.mean_100 is not None:
             yield f"by_group/{group.group}/mean_100", group.mean_100
-    for kind in dict.fromkeys(role.role for role in snapshot.roles):
-        busy = [role.busy for role in snapshot.roles if role.role == kind and role.busy is not None]
-        if busy:
-            yield f"busy/{kind}", statistics.median(busy)
+    for alike in in_rows(snapshot.roles, 0):
+        if busy := [role.busy for role in alike if role.busy is not None]:
+            yield f"busy/{alike[0].role}", statistics.median(busy)
 
 
 def evaluation_scalars(row: Mapping[str, Any]) -> dict[str, float]:
     """Return the known numbers of an evaluation made during training, by TensorBoard tag."""
     names = ("mean", "std", "win_rate", "length")
     return {f"evaluated/{name}": row[name] for name in names if row.get(name) is not None}
-
-
-def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield all values of a JSON document that are no tables, with dotted names."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 class MetricsWriter:
@@ -317,28 +300,24 @@ class MetricsWriter:
         """
         roles = snapshot.standing()
         row = snapshot.metrics() | {"roles": None if roles == self._written_roles else roles}
-        try:
-            self._rows.append(json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n")
-            self._written_roles = roles
-            if self._events is not None:
-                self._events.append(snapshot)
-        except OSError as cause:
-            self._lose(cause)
+        self._write(row, scalars(snapshot))
 
     def write_evaluation(self, row: Mapping[str, Any]) -> None:
         """Write an evaluation made during training to both files, or count it as lost."""
+        self._write(row, evaluation_scalars(row).items())
+
+    def _write(self, row: Mapping[str, Any], tagged: Iterable[tuple[str, float]]) -> None:
         try:
             self._rows.append(json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n")
+            if row.get("roles") is not None:
+                self._written_roles = row["roles"]
             if self._events is not None:
-                self._events.append_scalars(row["env_steps"], evaluation_scalars(row).items())
+                self._events.append(row["env_steps"], tagged)
         except OSError as cause:
-            self._lose(cause)
-
-    def _lose(self, cause: OSError) -> None:
-        self.last_error = cause.strerror or str(cause)
-        if not self.lost_rows:
-            self._warn(f"metrics cannot be written ({self.last_error}); the run goes on without them")
-        self.lost_rows += 1
+            self.last_error = cause.strerror or str(cause)
+            if not self.lost_rows:
+                self._warn(f"metrics cannot be written ({self.last_error}); the run goes on without them")
+            self.lost_rows += 1
 
     def close(self) -> None:
         """Close both files. Harmless when repeated."""
@@ -441,9 +420,6 @@ MOST_METRICS_BYTES: Final = 2 << 30
 in memory they take ten times as much.
 """
 
-Roles = Sequence[Mapping[str, Any]]
-Parsed = TypeVar("Parsed")
-
 
 class Row(BaseModel):
     """A row of ``metrics.jsonl``: the fields that readers need, and all others unchecked.
@@ -457,7 +433,8 @@ class Row(BaseModel):
         stop: targets of the stop rules.
         reached: present values of the stop rules.
         reached_in_s: seconds until each stop rule holds.
-        roles: the roles with their processes and states; None if they are as in the rows before.
+        roles: the roles with their processes and states; None if they are as in the rows before, and no
+            ``MetricsFollower`` has read these.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -474,11 +451,13 @@ class Row(BaseModel):
     reached_in_s: dict[str, float | None] = {}
     roles: list[dict[str, Any]] | None = None
 
-    def snapshot(self, roles: Roles) -> Snapshot:
-        """Rebuild the snapshot that was written.
+    @property
+    def root_host(self) -> str | None:
+        """Host of the root; None if the row does not name it."""
+        return next((str(role.get("host")) for role in self.roles or () if role.get("role") == "root"), None)
 
-        Args:
-            roles: the roles of the last row that names them.
+    def snapshot(self) -> Snapshot:
+        """Rebuild the snapshot that was written.
 
         Raises:
             ValueError: the row is damaged, or of another version of this program.
@@ -492,7 +471,7 @@ class Row(BaseModel):
             }
             for rule, target in self.stop.items()
         ]
-        by_name = [(f"{role.get('role')}-{role.get('rank')}", role) for role in roles]
+        by_name = [(f"{role.get('role')}-{role.get('rank')}", role) for role in self.roles or ()]
         states = [
             {**role, "busy": self.busy.get(name), "memory": self.memory.get(name)} for name, role in by_name
         ]
@@ -500,23 +479,46 @@ class Row(BaseModel):
         return _SNAPSHOT.validate_python(_printable(values | {"stop": stop, "roles": states}))
 
 
-class MetricsFollower(Generic[Parsed]):
-    """Owns the position in ``metrics.jsonl`` up to which it was read.
+class EvaluationRow(BaseModel):
+    """A row of ``metrics.jsonl`` that is an evaluation: the fields that all readers need, and all others."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    kind: Literal["evaluation"]
+    env_steps: int
+    mean: float | None
+
+
+def parsed(line: bytes) -> Row | EvaluationRow | None:
+    """Parse the row of a snapshot or of an evaluation; None if the line is neither."""
+    kind: type[Row | EvaluationRow] = EvaluationRow if is_evaluation(line) else Row
+    try:
+        return kind.model_validate(with_paths(parse_json(line)))
+    except ValueError:
+        return None
+
+
+def is_evaluation(line: bytes) -> bool:
+    """Whether a line would be the row of an evaluation, judged by its first bytes."""
+    return line.startswith(b'{"kind":')
+
+
+class MetricsFollower:
+    """Owns the position in ``metrics.jsonl`` up to which it was read, and the roles that it has read of.
 
     Args:
-        parse: parses a line; a line for which it returns None is skipped.
         position: first byte to read.
     """
 
-    def __init__(self, path: Path, parse: Callable[[bytes], Parsed | None], position: int = 0) -> None:
+    def __init__(self, path: Path, position: int = 0) -> None:
         self._path = path
-        self._parse = parse
         self._position = position
+        self._roles: list[dict[str, Any]] | None = None
         self._file: int | None = None
         self._in_long_line = False
 
-    def rows(self) -> Iterator[Parsed]:
-        """Yield the rows that were written since the last call.
+    def rows(self) -> Iterator[Row | EvaluationRow]:
+        """Yield the rows that were written since the last call; each row of a snapshot has its roles.
 
         Only complete lines count; lines that are no rows, or longer than any, are skipped. A file that was
         replaced or has become shorter is read from its beginning.
@@ -531,7 +533,7 @@ class MetricsFollower(Generic[Parsed]):
         except OSError as cause:
             raise TianjiError(f"cannot read {self._path}: {cause.strerror}") from cause
 
-    def _new_rows(self) -> Iterator[Parsed]:
+    def _new_rows(self) -> Iterator[Row | EvaluationRow]:
         # Opened anew each time: only then do network file systems show what other hosts have written.
         with open(open_regular(self._path), "rb") as file:
             status = os.fstat(file.fileno())
@@ -544,8 +546,11 @@ class MetricsFollower(Generic[Parsed]):
                 *lines, rest = (rest + block).split(b"\n")
                 for line in lines:
                     self._position += len(line) + 1
-                    row = None if self._in_long_line else self._parse(line)
+                    row = None if self._in_long_line else parsed(line)
                     self._in_long_line = False
+                    if isinstance(row, Row):
+                        self._roles = self._roles if row.roles is None else row.roles
+                        row = row.model_copy(update={"roles": self._roles})
                     if row is not None:
                         yield row
                 if len(rest) > MOST_ROW_BYTES:
@@ -579,37 +584,6 @@ def read_summary(path: Path) -> Summary | None:
 
 _SNAPSHOT: Final = TypeAdapter(Snapshot)
 _SUMMARY: Final = TypeAdapter(Summary)
-
-
-class EvaluationRow(BaseModel):
-    """A row of ``metrics.jsonl`` that is an evaluation: the fields that a chart shows."""
-
-    kind: Literal["evaluation"]
-    env_steps: int
-    mean: float | None
-
-
-def parsed_row(line: bytes) -> Row | None:
-    """Parse the row of a snapshot; None if the line is none."""
-    try:
-        return Row.model_validate(with_paths(parse_json(line)))
-    except ValueError:
-        return None
-
-
-def parsed(line: bytes) -> Row | EvaluationRow | None:
-    """Parse the row of a snapshot or of an evaluation; None if the line is neither."""
-    if not is_evaluation(line):
-        return parsed_row(line)
-    try:
-        return EvaluationRow.model_validate(parse_json(line))
-    except ValueError:
-        return None
-
-
-def is_evaluation(line: bytes) -> bool:
-    """Whether a line would be the row of an evaluation, judged by its first bytes."""
-    return line.startswith(b'{"kind":')
 
 
 def _printable(value: Any) -> Any:

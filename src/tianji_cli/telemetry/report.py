@@ -18,9 +18,9 @@ from tianji_cli.telemetry.snapshot import (
     OF_EPISODES,
     OF_PACE,
     OF_VERSIONS,
-    JobState,
     Metric,
-    RoleSummary,
+    RoleStatus,
+    Snapshot,
     Summary,
     lines,
     of_names,
@@ -111,7 +111,7 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, Text]]:
         yield "busy", Text(busy)
 
 
-def returns_of(state: JobState, style: str = "bold") -> Text:
+def returns_of(state: Snapshot, style: str = "bold") -> Text:
     """Return the mean return, in a style, and the episodes that it averages."""
     learner = state.learner
     if learner.mean_100 is None:
@@ -131,7 +131,7 @@ def _lines(summary: Summary, metrics: Iterable[Metric]) -> Iterator[tuple[str, T
         yield label, Text(text, style=WARNING if label == "averaging" and lost else "")
 
 
-def _busy(roles: tuple[RoleSummary, ...]) -> str:
+def _busy(roles: tuple[RoleStatus, ...]) -> str:
     shares: dict[str, list[float]] = {}
     for role in roles:
         if role.busy is not None:
@@ -145,7 +145,7 @@ def _busy(roles: tuple[RoleSummary, ...]) -> str:
 
 def warnings_of(summary: Summary) -> Iterator[tuple[str, Text]]:
     """Yield warnings for a reader of the figures, each with its label."""
-    restarts = {f"{role.role}-{role.rank}": role.restarts for role in summary.roles if role.restarts}
+    restarts = {role.name: role.restarts for role in summary.roles if role.restarts}
     if restarts:
         each = ", ".join(
             f"{name} {times} times" if times > 1 else f"{name} once" for name, times in restarts.items()

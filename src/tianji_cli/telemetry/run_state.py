@@ -24,7 +24,7 @@ from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.plan.plan import this_host
 from tianji_cli.quantities import exact
 from tianji_cli.telemetry.machine import last_session
-from tianji_cli.telemetry.metrics import MOST_ROW_BYTES, Row, first_problem, has_writer, parsed_row
+from tianji_cli.telemetry.metrics import MOST_ROW_BYTES, Row, first_problem, has_writer, parsed
 
 SILENT_S: Final = 60.0
 """Seconds without a row after which a run counts as dead where locks tell nothing."""
@@ -117,11 +117,10 @@ def root_host(run: RunDirectory) -> str | None:
     """Return the host of the root in the run's first session; None if the metrics do not name it."""
     try:
         with open(open_regular(run.metrics), "rb") as file:
-            first = parsed_row(file.readline(MOST_ROW_BYTES))
+            first = parsed(file.readline(MOST_ROW_BYTES))
     except OSError:
         return None
-    roles = first.roles if first is not None and first.roles is not None else []
-    return next((str(role.get("host")) for role in roles if role.get("role") == "root"), None)
+    return first.root_host if isinstance(first, Row) else None
 
 
 def last_row(path: Path) -> Row | None:
@@ -138,8 +137,8 @@ def last_row(path: Path) -> Row | None:
             file.seek(start)
             lines = file.read(end - start).split(b"\n")
             for line in reversed(lines):  # The first and the last may be torn, and are no rows then.
-                row = parsed_row(line)
-                if row is not None:
+                row = parsed(line)
+                if isinstance(row, Row):
                     return row
             if start == 0 or tail > MOST_ROW_BYTES:
                 return None
@@ -181,10 +180,6 @@ def summarise_config(config: Mapping[str, Any]) -> dict[str, str]:
     return {label: text for label, text in found.items() if text}
 
 
-class _Returns(BaseModel):
-    best_mean_100: float | None = None
-
-
 SESSION: Final = AliasChoices(AliasPath("session", "number"), "session")
 """Places of a session's number in a summary: ``session.number``, or ``session`` in version 0.1."""
 
@@ -197,7 +192,7 @@ class _Result(BaseModel):
     env_steps: int
     updates: int
     session: int | None = Field(None, validation_alias=SESSION)
-    returns: _Returns
+    best_mean_100: float | None = Field(None, validation_alias=AliasPath("returns", "best_mean_100"))
 
 
 def _standing(run: RunDirectory) -> RunState:
@@ -231,8 +226,8 @@ def _standing(run: RunDirectory) -> RunState:
     is_of_last = result is not None and is_of_last_session(run, result.session)
     if result is None or not is_of_last or (row is not None and result.updates != row.updates):
         return RunState(run, "killed", "it has ended without a result", *so_far)
-    reason, best = one_line(result.reason), result.returns.best_mean_100
-    return RunState(run, result.status, reason, result.env_steps, best)
+    reason = one_line(result.reason)
+    return RunState(run, result.status, reason, result.env_steps, result.best_mean_100)
 
 
 def _files(place: Path) -> Iterator[tuple[str, int]]:

@@ -8,8 +8,7 @@ terminals.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, fields, is_dataclass
 from typing import Any, Final, Literal, Self
 
@@ -31,7 +30,6 @@ from tianji_cli.wire.reports import (
     BufferReport,
     Evaluating,
     Evaluation,
-    Examined,
     LearnerReport,
     Number,
 )
@@ -44,32 +42,48 @@ Status = Literal["finished", "stopped", "failed"]
 
 @dataclass(frozen=True)
 class RoleStatus:
-    """State of one role.
+    """State of one role, at one moment or over a whole session.
 
     Attributes:
         rank: rank of its process; roles that share a process share the rank.
         role: "actor", "buffer", "learner", "follower", "evaluator", "root", or one of the user's own.
         group: group it belongs to, or None for a role of the whole job.
-        busy: share of the last interval in which it worked, 0 to 1; None before the first report.
+        busy: share of the last interval, or of the session, in which it worked, 0 to 1; None before the first
+            report.
         restarts: number of restarts so far.
         state: one or two words, "running" when all is well.
         memory: bytes of its process's own memory; None before the first report.
+        cores: cores of its process.
     """
 
     rank: int
     role: str
     group: int | None
     host: str
-    pid: int | None
-    busy: float | None
+    pid: int | None = None
+    busy: float | None = None
     restarts: int = 0
     state: str = "running"
     memory: int | None = None
+    cores: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
         """Return the role's name in logs and metrics: role and rank."""
         return f"{self.role}-{self.rank}"
+
+    def document(self, *keys: str) -> dict[str, Any]:
+        """Return some of its fields; fit for JSON."""
+        return {key: _for_json(getattr(self, key)) for key in keys}
+
+
+def in_rows(roles: Sequence[RoleStatus], most: int) -> list[list[RoleStatus]]:
+    """Sort roles into rows: one each if there are no more than ``most``, else one for each kind."""
+    if len(roles) <= most:
+        return [[role] for role in roles]
+    return [
+        [role for role in roles if role.role == kind] for kind in dict.fromkeys(role.role for role in roles)
+    ]
 
 
 @dataclass(frozen=True)
@@ -205,16 +219,6 @@ class Evaluated:
     best_mean: float | None = None
     evaluating: Evaluating | None = None
 
-    @classmethod
-    def of(
-        cls, number: int, newest: Examined | None, best_mean: float | None, evaluating: Evaluating | None
-    ) -> Self:
-        """Build the state from the newest evaluation; None if there was no evaluation in this session."""
-        if newest is None:
-            return cls(number, best_mean=best_mean, evaluating=evaluating)
-        mean, std = finite(newest.evaluation.mean), finite(newest.evaluation.std)
-        return cls(number, newest.env_steps, mean, std, best_mean, evaluating)
-
     def __str__(self) -> str:
         """Return the text for displays.
 
@@ -232,8 +236,8 @@ class Evaluated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobState:
-    """State of a job: at one moment, or over a whole session.
+class Snapshot:
+    """A run at one moment. In a resumed run, counts and ``train_s`` continue from the interruption.
 
     With several groups, counts are sums; ``version``, ``train_s`` and ``best_mean_100`` are the largest; and
     ``mean_100``, ``mean_length``, ``win_rate``, ``metrics`` and ``losses`` are means over groups. Means of
@@ -244,14 +248,14 @@ class JobState:
         learner: report of the learners; ``env_steps`` is no less than after the session before.
         buffer: report of the buffers.
         produced: environment steps made by the actors.
-        produced_per_s: environment steps made per second, over five seconds or the session.
+        produced_per_s: environment steps made per second, over five seconds.
         received_per_s: environment steps received per second.
         consumed_per_s: sample uses per second.
         replay_ratio: sample uses for each environment step so far (with a replay, since the warm-up); None
             before the first update.
         staleness_p: P = B_s / N_s, the batch size's share of the replay's capacity (Equation 2); None
             without a replay.
-        bottleneck: bottleneck of the last seconds, or of the session; None while too little is known.
+        bottleneck: bottleneck of the last seconds; None while too little is known.
         averaging: averaging of the groups' parameters; None with one group.
         population: state of the population; None without one.
         by_group: progress of each group; empty with one group.
@@ -278,6 +282,8 @@ class JobState:
     frames_per_step: int | None = None
     evaluating: Evaluating | None = None
     evaluated: Evaluated | None = None
+    roles: tuple[RoleStatus, ...] = ()
+    stop: tuple[StopProgress, ...] = ()
 
     @property
     def frames(self) -> int | None:
@@ -288,14 +294,6 @@ class JobState:
     def frames_per_s(self) -> float | None:
         """Return the frames made per second; None until frames per step are known."""
         return None if self.frames_per_step is None else self.produced_per_s * self.frames_per_step
-
-
-@dataclass(frozen=True, kw_only=True)
-class Snapshot(JobState):
-    """A run at one moment. In a resumed run, counts and ``train_s`` continue from the interruption."""
-
-    roles: tuple[RoleStatus, ...] = ()
-    stop: tuple[StopProgress, ...] = ()
 
     @property
     def next_stop(self) -> StopProgress | None:
@@ -321,39 +319,43 @@ class Snapshot(JobState):
         return {key: finite(value) for key, value in row.items()}
 
     def standing(self) -> list[dict[str, Any]]:
-        """Return the fields of roles that seldom change, all but ``busy`` and ``memory``; fit for JSON."""
-        changing = {"busy", "memory"}
-        return [
-            {key: value for key, value in vars(role).items() if key not in changing} for role in self.roles
-        ]
+        """Return the fields of roles that seldom change; fit for JSON."""
+        seldom = ("rank", "role", "group", "host", "pid", "restarts", "state")
+        return [role.document(*seldom) for role in self.roles]
 
 
 @dataclass(frozen=True)
-class RoleSummary:
-    """One role over the whole run: its process and place, its restarts, and its busy share (0 to 1)."""
+class Account:
+    """Account of a session's samples: ``produced`` is the sum of the other terms.
 
-    rank: int
-    role: str
-    group: int | None
-    host: str
-    cores: tuple[int, ...]
-    restarts: int
-    busy: float | None
+    Attributes:
+        produced: environment steps made by the actors.
+        received: environment steps received by the buffers.
+        in_flight: environment steps pushed and not received when the run stopped, or not pushed yet.
+        lost: environment steps lost with a process that died.
+        dropped: environment steps dropped on purpose, by a rule that says so.
+    """
+
+    produced: int
+    received: int
+    in_flight: int
+    lost: int
+    dropped: int
+
+    @property
+    def unaccounted(self) -> int:
+        """Samples that no term explains; anything but 0 is a defect of the run, and is reported."""
+        return self.produced - self.received - self.in_flight - self.lost - self.dropped
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary(JobState):
-    """Content of ``summary.json``. Rates are means over the session's training, in samples per second.
+class Summary(Snapshot, Account):
+    """A run at its end, as ``summary.json`` has it; rates and the bottleneck are those of the whole session.
 
     Attributes:
         status: "finished" by a stop rule, "stopped" by the user, "failed".
         reason: reason for the end of the run, in words.
         overshoot: environment steps beyond ``experiment.stop.env_steps``; None without that rule.
-        received: environment steps received by the buffers; each produced step counts here or in one of the
-            next three.
-        in_flight: environment steps pushed and not received when the run stopped, or not pushed yet.
-        lost: environment steps lost with a process that died.
-        dropped: environment steps dropped on purpose, by a rule that says so.
         rejected_frames: messages rejected because they were no valid frame of this job.
         last_report_only: ranks on lost hosts; only the last report of each counts.
         init: source of the initial tensors, and the tensors taken; None if the run began without one.
@@ -366,28 +368,20 @@ class Summary(JobState):
     transport: str
     mode: str
     groups: int
-    received: int
-    in_flight: int
-    lost: int
-    dropped: int
     evaluation: Evaluation | None
     rejected_frames: int
-    roles: tuple[RoleSummary, ...]
     last_report_only: tuple[int, ...] = ()
     overshoot: int | None = None
     init: Mapping[str, Any] | None = None
     session: int | None = None
 
-    @property
-    def unaccounted(self) -> int:
-        """Return the samples that are in none of the accounts; anything but 0 is a defect of the run."""
-        return self.produced - (self.received + self.in_flight + self.lost + self.dropped)
-
     def document(self) -> dict[str, Any]:
         """Return the keys and values of ``summary.json``; a number that is not finite becomes None."""
-        of_any_state = {one.name for one in fields(JobState)}
+        of_any = {one.name for one in fields(Snapshot)}
         document: dict[str, Any] = {"schema": SUMMARY_SCHEMA}
-        document |= {name: _for_json(value) for name, value in vars(self).items() if name not in of_any_state}
+        document |= {name: _for_json(value) for name, value in vars(self).items() if name not in of_any}
+        kept = ("rank", "role", "group", "host", "cores", "restarts", "busy")
+        document["roles"] = [role.document(*kept) for role in self.roles]
         for optional in OF_SOME:
             if self.evaluation is not None and getattr(self.evaluation, optional) is None:
                 del document["evaluation"][optional]
@@ -428,7 +422,7 @@ def _for_json(value: Any) -> Any:
     return finite(value)
 
 
-def _known(state: JobState, files: Collection[str]) -> Iterator[tuple[str, Any]]:
+def _known(state: Snapshot, files: Collection[str]) -> Iterator[tuple[str, Any]]:
     """Yield paths and values of the metrics that some files have, fit for JSON."""
     for metric in METRICS:
         if metric.written in files:
@@ -449,7 +443,7 @@ class Metric:
 
     Attributes:
         path: ``key``, or ``table.key`` of a table in ``summary.json``; no path has two meanings.
-        of: path to the value in a ``JobState``: names of attributes, joined by dots.
+        of: path to the value in a ``Snapshot``: names of attributes, joined by dots.
         written: files that have it: rows of ``metrics.jsonl`` and ``summary.json``, rows alone, or none
             where it is a part of a record that they have.
         plain: format of the value in plain lines; empty if they do not have it.
@@ -468,7 +462,7 @@ class Metric:
     result: Line | None = None
     if_known: bool = False
 
-    def value(self, state: JobState) -> Any:
+    def value(self, state: Snapshot) -> Any:
         """Return the metric's value; None if the value, or a record that contains it, is unknown."""
         value: Any = state
         for name in (self.of or self.path).split("."):
@@ -476,7 +470,7 @@ class Metric:
         return value
 
 
-def _win_rate(state: JobState) -> str:
+def _win_rate(state: Snapshot) -> str:
     judged = several(state.learner.episodes_in_mean, "episode")
     return f"{share(state.learner.win_rate or 0.0)} of the last {judged}"
 
@@ -490,17 +484,17 @@ def of_names(means: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {number(mean)}" for name, mean in means.items())
 
 
-def _metrics(state: JobState) -> str:
+def _metrics(state: Snapshot) -> str:
     judged = several(state.learner.episodes_in_mean, "episode")
     return f"{of_names(state.learner.metrics or {})}, means of the last {judged}"
 
 
-def _frames(state: JobState) -> str:
+def _frames(state: Snapshot) -> str:
     frames = state.frames or 0
     return f", {count(frames)} frames" if frames > state.learner.env_steps else ""
 
 
-def _steps(state: JobState) -> str:
+def _steps(state: Snapshot) -> str:
     learner = state.learner
     return (
         f"{count(learner.env_steps)} env steps{_frames(state)}, {count(learner.updates)} updates, "
@@ -519,7 +513,7 @@ def _trained(summary: Summary) -> str:
     )
 
 
-def _rates(state: JobState) -> str | None:
+def _rates(state: Snapshot) -> str | None:
     if state.evaluating is not None:
         return None
     return (
@@ -528,7 +522,7 @@ def _rates(state: JobState) -> str | None:
     )
 
 
-def _bottleneck(state: JobState) -> str | None:
+def _bottleneck(state: Snapshot) -> str | None:
     return None if state.evaluating is not None else str(state.bottleneck)
 
 
@@ -539,7 +533,7 @@ def _ratio(summary: Summary) -> str | None:
     return f"{actual}, target {summary.learner.rho:.2f}"
 
 
-def _fill_and_ratio(state: JobState) -> str | None:
+def _fill_and_ratio(state: Snapshot) -> str | None:
     parts, replay = [], state.buffer.replay
     if replay is not None:
         parts.append(f"{count(replay.size)} of {count(replay.capacity)} env steps ({memory(replay.nbytes)})")
@@ -548,7 +542,7 @@ def _fill_and_ratio(state: JobState) -> str | None:
     return ", ".join(parts) or None
 
 
-def _fill_and_p(state: JobState) -> str:
+def _fill_and_p(state: Snapshot) -> str:
     assert state.buffer.replay is not None
     size, capacity, nbytes = astuple(state.buffer.replay)
     filled = f"{count(size)} of {count(capacity)} env steps, {memory(nbytes)}"
@@ -557,17 +551,17 @@ def _fill_and_p(state: JobState) -> str:
     return f"{filled}; a batch is {state.staleness_p:.3g} of it (P, Equation 2)"
 
 
-def _late(state: JobState) -> str | None:
+def _late(state: Snapshot) -> str | None:
     late = state.buffer.stale_priorities
     return f"{count(late)} came after their samples had made room" if late else None
 
 
-def _late_in_all(state: JobState) -> str | None:
+def _late_in_all(state: Snapshot) -> str | None:
     late = state.buffer.stale_priorities
     return f"{late} came after their samples had made room for others" if late else None
 
 
-def _given_up(state: JobState) -> str | None:
+def _given_up(state: Snapshot) -> str | None:
     steps = state.buffer.steps_given_up
     return f"{count(steps)} steps of episodes that had lost their beginning" if steps else None
 
@@ -577,7 +571,7 @@ def _group(group: GroupStanding) -> str:
     return f"{group.group}: {mean}, {count(group.env_steps)} env steps, {count(group.updates)} updates"
 
 
-def _losses(state: JobState) -> str | None:
+def _losses(state: Snapshot) -> str | None:
     return of_names(state.learner.losses) or None
 
 
@@ -658,7 +652,7 @@ METRICS: Final = (*OF_EPISODES, *OF_PACE, *OF_A_REPLAY, *OF_VERSIONS)
 
 
 def lines(
-    state: JobState, metrics: Iterable[Metric], place: Callable[[Metric], Line | None]
+    state: Snapshot, metrics: Iterable[Metric], place: Callable[[Metric], Line | None]
 ) -> Iterator[tuple[str, str]]:
     """Yield label and text of the lines that some metrics have on a screen: ``live`` or ``result``."""
     for metric in metrics:
@@ -668,7 +662,7 @@ def lines(
 
 
 def read_back(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Put the values of a row or a summary at their places in a ``JobState``, ready for validation."""
+    """Put the values of a row or a summary at their places in a ``Snapshot``, ready for validation."""
     state: dict[str, Any] = {}
     for metric in METRICS:
         table, _, key = metric.path.rpartition(".")
@@ -731,48 +725,3 @@ def summary_with_paths(document: dict[str, Any]) -> dict[str, Any]:
     if document.get("frames") and document["env_steps"]:
         renewed["frames_per_step"] = document["frames"] // document["env_steps"]
     return renewed
-
-
-WINDOW_S: Final = 30.0
-"""Seconds of history behind the pace: longer than the noise of single seconds, shorter than the whole run."""
-
-
-class StopForecast:
-    """Owns the recent values of the stop rules; extrapolates them linearly to the targets."""
-
-    def __init__(self, targets: Mapping[str, float]) -> None:
-        self._targets = dict(targets)
-        self._history: deque[tuple[float, dict[str, float | None]]] = deque()
-
-    def update(self, train_s: float, values: Mapping[str, float | None]) -> tuple[StopProgress, ...]:
-        """Record the present values and forecast each stop rule.
-
-        Args:
-            train_s: seconds since the first environment step of this session, 0 before it; earlier values are
-                forgotten, because they say nothing about the pace.
-            values: stop rule -> its present value, None while there is none.
-
-        Returns:
-            The progress towards each rule, in the order of the targets.
-        """
-        if not train_s:
-            self._history.clear()
-        self._history.append((train_s, dict(values)))
-        while len(self._history) > 2 and self._history[1][0] <= train_s - WINDOW_S:
-            self._history.popleft()
-        return tuple(
-            StopProgress(rule, values[rule], target, self._eta_s(rule, target))
-            for rule, target in self._targets.items()
-        )
-
-    def _eta_s(self, rule: str, target: float) -> float | None:
-        known = [(at_s, past[rule]) for at_s, past in self._history]
-        points = [(at_s, value) for at_s, value in known if value is not None]
-        if not points:
-            return None
-        (first_s, first), (last_s, last) = points[0], points[-1]
-        if last >= target:
-            return 0.0
-        if last <= first or last_s <= first_s:
-            return None
-        return (target - last) * (last_s - first_s) / (last - first)

@@ -35,7 +35,7 @@ from tianji_cli.telemetry.chart import ASCII, UNICODE, LearningCurve, draw
 from tianji_cli.telemetry.metrics import MetricsWriter
 from tianji_cli.telemetry.progress import is_live
 from tianji_cli.telemetry.report import returns_of
-from tianji_cli.telemetry.snapshot import METRICS, RoleStatus, Snapshot, StopProgress, Summary, lines
+from tianji_cli.telemetry.snapshot import METRICS, RoleStatus, Snapshot, StopProgress, Summary, in_rows, lines
 from tianji_cli.telemetry.styles import GOOD, LABEL, WARNING
 
 if TYPE_CHECKING:
@@ -184,9 +184,6 @@ class Display:
     def show(self, snapshot: Snapshot) -> None:
         """Show the present state, unless the last drawing is too recent."""
 
-    def remember(self, env_steps: int, mean_100: float | None) -> None:
-        """Add a past mean return to the chart; its snapshot is not shown."""
-
     def remember_evaluation(self, env_steps: int, mean: float | None) -> None:
         """Add the mean return of an evaluation made during training to the chart."""
 
@@ -237,14 +234,10 @@ class LiveDisplay(Display):
     def show(self, snapshot: Snapshot) -> None:
         """Draw the state, unless the last drawing is too recent."""
         self._newest = snapshot
-        self.remember(snapshot.learner.env_steps, snapshot.learner.mean_100)
+        self._curve.add(snapshot.learner.env_steps, snapshot.learner.mean_100)
         if snapshot.elapsed_s - self._shown_s >= INTERVAL_S:
             self._shown_s = snapshot.elapsed_s
             self._draw(render(snapshot, self._title, self._curve, self._console))
-
-    def remember(self, env_steps: int, mean_100: float | None) -> None:
-        """Add a point to the curve."""
-        self._curve.add(env_steps, mean_100)
 
     def remember_evaluation(self, env_steps: int, mean: float | None) -> None:
         """Add a point beside the curve."""
@@ -471,19 +464,10 @@ def roles_table(roles: Sequence[RoleStatus], width: int, lines: int) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style=LABEL, pad_edge=False)
     for column in columns:
         table.add_column(column, no_wrap=True, overflow="ellipsis")
-    for alike in _rows(roles, lines):
+    for alike in in_rows(roles, min(lines, MAX_ROLES)):
         cells = _cells(alike)
         table.add_row(*(cells[column] for column in columns))
     return table
-
-
-def _rows(roles: Sequence[RoleStatus], lines: int) -> list[list[RoleStatus]]:
-    """Sort roles into rows: one each if they fit, else one for each kind."""
-    if len(roles) <= min(lines, MAX_ROLES):
-        return [[role] for role in roles]
-    return [
-        [role for role in roles if role.role == kind] for kind in dict.fromkeys(role.role for role in roles)
-    ]
 
 
 def _cells(alike: Sequence[RoleStatus]) -> dict[str, str | Text]:
@@ -512,7 +496,7 @@ def _cells(alike: Sequence[RoleStatus]) -> dict[str, str | Text]:
 def _in_a_line(roles: Sequence[RoleStatus], columns: int) -> str:
     """Write the busy share of each kind of roles in one line, with restarts and unusual states."""
     parts = []
-    for alike in _rows(roles, 0):
+    for alike in in_rows(roles, 0):
         cells = _cells(alike)
         notes = [f"{cells['restarts']} restarts"] if any(role.restarts for role in alike) else []
         notes += [] if {role.state for role in alike} == {"running"} else [str(cells["state"])]

@@ -21,15 +21,8 @@ from typing import Any, Final
 
 from tianji_cli.config.source import flat
 from tianji_cli.files.rundir import RunDirectory, write_whole
-from tianji_cli.telemetry.metrics import (
-    EVALUATION,
-    MetricsFollower,
-    Roles,
-    evaluation_scalars,
-    parsed_row,
-    scalars,
-)
-from tianji_cli.telemetry.trackers import TrackedRun, Tracker, find_tracker
+from tianji_cli.telemetry.metrics import EvaluationRow, MetricsFollower, evaluation_scalars, scalars
+from tianji_cli.telemetry.trackers import TrackedRun, find_tracker
 
 NICENESS: Final = 10
 """Nice value once the library is imported, so that training comes first; a nice import would take minutes."""
@@ -50,47 +43,26 @@ def follow(name: str, run: RunDirectory, position: int) -> None:
     tracker = tracker_type(tracked)
     noted.parent.mkdir(exist_ok=True)
     write_whole(noted, json.dumps({"id": tracker.id}).encode() + b"\n")
-    rows = _Rows(run.metrics, position)
-    while not select.select([sys.stdin], [], [], LOOK_S)[0]:
-        rows.pass_on(tracker)
-    rows.pass_on(tracker)
+    metrics, is_over = MetricsFollower(run.metrics, position), False
+    while not is_over:
+        is_over = bool(select.select([sys.stdin], [], [], LOOK_S)[0])
+        for row in metrics.rows():  # Once more after the end: then all rows are written.
+            if isinstance(row, EvaluationRow):
+                values = evaluation_scalars(row.model_dump())
+            else:
+                values = dict(scalars(row.snapshot()))
+            tracker.log(row.env_steps, values)
     summary = json.loads(run.summary.read_text(encoding="utf-8"))
     files = [*sorted(run.plots.glob("*.png")), *run.videos]
     tracker.finish(flat_values(summary), files)
 
 
-class _Rows:
-    """Owns the metrics that have not been passed on."""
-
-    def __init__(self, metrics: Path, position: int) -> None:
-        self._snapshots = MetricsFollower(metrics, parsed_row, position)
-        self._evaluations = MetricsFollower(metrics, _evaluation, position)
-        self._roles: Roles = ()
-
-    def pass_on(self, tracker: Tracker) -> None:
-        """Log the rows that were written since the last call."""
-        for row in self._snapshots.rows():
-            self._roles = row.roles or self._roles
-            snapshot = row.snapshot(self._roles)
-            tracker.log(snapshot.learner.env_steps, dict(scalars(snapshot)))
-        for evaluation in self._evaluations.rows():
-            tracker.log(evaluation["env_steps"], evaluation_scalars(evaluation))
-
-
-def _evaluation(line: bytes) -> dict[str, Any] | None:
-    """Parse a row that is an evaluation made during training; None for any other."""
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) and row.get("kind") == EVALUATION else None
-
-
 def flat_values(table: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    """Return the values of a document by dotted name; values that are no number or text become JSON text."""
+    """Return the known values of a document by dotted name; those that are no number or text as JSON text."""
     return {
         name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
         for name, value in flat(table)
+        if value is not None
     }
 
 

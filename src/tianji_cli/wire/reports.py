@@ -267,8 +267,6 @@ class BufferReport(RoleReport):
         return sum(samples for _actor, _incarnation, samples, *_ in self.receptions)
 
 
-Rule = Literal["sum", "largest", "mean", "means", "earliest", "spread"]
-"""Rule that merges one field of several groups' learners; see ``root/accounting.py``."""
 Count = Annotated[int, "sum"]
 
 

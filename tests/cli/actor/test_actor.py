@@ -8,7 +8,8 @@ import numpy.typing as npt
 import pytest
 from cli.skirmish import Skirmish
 
-from tianji_cli.root.accounting import Account, reconcile
+from tianji_cli.root.accounting import reconcile
+from tianji_cli.telemetry.snapshot import Account
 from tianji_envs.core import BaseEnv
 from tianji_envs.errors import BrokenEnvironmentError
 from tianji_envs.serial import SerialVectorEnvironment

@@ -9,7 +9,8 @@ import pytest
 from tianji_cli.config.loader import load_config
 from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import Host, make_plan
-from tianji_cli.root.accounting import Account, reconcile
+from tianji_cli.root.accounting import reconcile
+from tianji_cli.telemetry.snapshot import Account
 from tianji_cli.worker.build import wiring_of
 from tianji_cli.worker.builder import Builder
 from tianji_transports.composite import edge_capabilities

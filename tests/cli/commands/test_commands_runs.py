@@ -279,7 +279,7 @@ def test_of_many_rows_only_the_last_are_read(tmp_path: Path, monkeypatch: pytest
     assert read_state(run).status == "finished"
     read = []
     monkeypatch.setattr(
-        "tianji_cli.telemetry.run_state.parsed_row", lambda line: read.append(line) or row if read else None
+        "tianji_cli.telemetry.run_state.parsed", lambda line: read.append(line) or row if read else None
     )
     last_row(run.metrics)
     assert len(read) < 5

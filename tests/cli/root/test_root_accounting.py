@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tianji_cli.files.counters import Production, ProductionFile, ProductionPage
-from tianji_cli.root.accounting import Account, reconcile
+from tianji_cli.root.accounting import reconcile
+from tianji_cli.telemetry.snapshot import Account
 from tianji_cli.wire.reports import Reception, Source
 
 ACTORS = 3

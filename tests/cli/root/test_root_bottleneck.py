@@ -16,9 +16,9 @@ from tianji_cli.config.schema import Component, JobConfig, UserRoleSection
 from tianji_cli.files.counters import ProductionFile, ProductionPage
 from tianji_cli.limits import CpuLimit
 from tianji_cli.plan.plan import Host, Plan, make_plan
-from tianji_cli.root.accounting import Account
 from tianji_cli.root.bottleneck import BOUND_BY_WAITING, MOST_MARKS, WorkLog
 from tianji_cli.root.job_view import Overview, WorkerView, role_states
+from tianji_cli.telemetry.snapshot import Account
 from tianji_cli.wire.messages import PageReport, Report
 from tianji_cli.wire.reports import ActorReport, BufferReport, FollowerReport, LearnerReport, UserReport
 
@@ -116,7 +116,9 @@ class Pace:
             self.report()
             found = self.log.current(self.now_s)
             names.append(None if found is None else found.kind)
-            states = role_states(self.plan, self.views, self.now_s, self.log.window_began(self.now_s))
+            states = role_states(
+                self.plan, self.views, lambda view: view.busy(self.now_s, self.log.window_began(self.now_s))
+            )
             self.shown = {state.role: state.busy for state in states}
         return names
 

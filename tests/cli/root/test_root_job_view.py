@@ -15,9 +15,8 @@ from tianji_cli.config.schema import Component, JobConfig
 from tianji_cli.files.counters import ProductionFile, ProductionPage
 from tianji_cli.plan.plan import Host, make_plan
 from tianji_cli.root import job_view as overview_module
-from tianji_cli.root.accounting import Account
-from tianji_cli.root.job_view import Overview
-from tianji_cli.telemetry.snapshot import Snapshot, Summary
+from tianji_cli.root.job_view import Overview, StopForecast
+from tianji_cli.telemetry.snapshot import Account, Snapshot, Summary
 from tianji_cli.wire.messages import Report, decode_to_root, encode
 from tianji_cli.wire.reports import ActorReport, BufferReport, LearnerReport, ReplayFill, Spread
 
@@ -204,3 +203,28 @@ def test_the_time_left_counts_from_the_first_step_and_not_from_the_start(
         (rule,) = view.snapshot().stop
         assert rule.value == pytest.approx(trained_s)
         assert rule.eta_s == pytest.approx(60.0 - trained_s)
+
+
+def test_the_forecast_extends_the_recent_pace_in_a_straight_line() -> None:
+    forecast = StopForecast({"mean_return": 475.0, "env_steps": 1000.0, "wall_s": 60.0})
+    forecast.update(1.0, {"mean_return": None, "env_steps": 0, "wall_s": 1.0})
+    forecast.update(2.0, {"mean_return": 100.0, "env_steps": 100, "wall_s": 2.0})
+    progress = forecast.update(3.0, {"mean_return": 150.0, "env_steps": 200, "wall_s": 3.0})
+    assert [rule.rule for rule in progress] == ["mean_return", "env_steps", "wall_s"]
+    assert [rule.eta_s for rule in progress] == pytest.approx([6.5, 8.0, 57.0])
+
+
+def test_the_forecast_is_silent_about_what_does_not_come_nearer() -> None:
+    forecast = StopForecast({"mean_return": 475.0})
+    assert forecast.update(0.0, {"mean_return": None})[0].eta_s is None
+    assert forecast.update(1.0, {"mean_return": 200.0})[0].eta_s is None
+    assert forecast.update(2.0, {"mean_return": 190.0})[0].eta_s is None
+    assert forecast.update(3.0, {"mean_return": 480.0})[0].eta_s == 0.0
+
+
+def test_the_forecast_forgets_what_was_long_ago() -> None:
+    forecast = StopForecast({"env_steps": 1e6})
+    for second in range(200):
+        steps = 10.0 * min(second, 100) + 1000.0 * max(0, second - 100)
+        (progress,) = forecast.update(float(second), {"env_steps": steps})
+    assert progress.eta_s == pytest.approx((1e6 - 100_000.0) / 1000.0)

@@ -10,9 +10,9 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.saved import Progress
 from tianji_cli.plan.plan import Host, make_plan
-from tianji_cli.root.accounting import Account, of_buffers, of_learners
+from tianji_cli.root.accounting import of_buffers, of_learners
 from tianji_cli.root.job_view import Overview
-from tianji_cli.telemetry.snapshot import Averaging
+from tianji_cli.telemetry.snapshot import Account, Averaging
 from tianji_cli.wire.messages import Report
 from tianji_cli.wire.reports import BufferReport, LearnerReport, ReplayFill, Spread, UserReport
 

@@ -13,7 +13,6 @@ from tianji_cli.telemetry.snapshot import (
     Averaging,
     GroupStanding,
     RoleStatus,
-    RoleSummary,
     Snapshot,
     StopProgress,
     Summary,
@@ -127,9 +126,9 @@ def build_summary(**changes: Any) -> Summary:
         "evaluation": Evaluation(100, 499.1, 2.3),
         "rejected_frames": 0,
         "roles": (
-            RoleSummary(0, "root", None, "node1", (), 0, 0.01),
-            RoleSummary(1, "learner", 0, "node1", (0,), 0, 0.97),
-            RoleSummary(2, "actor", 0, "node1", (1,), 0, 0.93),
+            RoleStatus(0, "root", None, "node1", None, 0.01, 0, cores=()),
+            RoleStatus(1, "learner", 0, "node1", None, 0.97, 0, cores=(0,)),
+            RoleStatus(2, "actor", 0, "node1", None, 0.93, 0, cores=(1,)),
         ),
     }
     return Summary(**placed(values | changes))

@@ -13,7 +13,6 @@ from tianji_cli.telemetry.metrics import (
     MetricsFollower,
     MetricsWriter,
     evaluation_scalars,
-    parsed_row,
     read_summary,
     scalars,
 )
@@ -33,8 +32,8 @@ def test_rows_events_and_the_summary_have_lengths_and_are_read_back(
     writer = MetricsWriter(run, print)
     writer.write(written)
     writer.close()
-    (row,) = MetricsFollower(run.metrics, parsed_row).rows()
-    assert row.snapshot(row.roles or ()) == written
+    (row,) = MetricsFollower(run.metrics).rows()
+    assert row.snapshot() == written
     document = summary(**LENGTHS).document()
     assert (document["returns"]["mean_length"], document["evaluation"]["length"]) == (152.5, 9.5)
     run.summary.write_text(json.dumps(document))

@@ -132,7 +132,6 @@ def test_an_event_is_one_line_at_once(snapshot: Callable[..., Snapshot]) -> None
 
 def test_quiet_shows_nothing(snapshot: Callable[..., Snapshot], capfd: pytest.CaptureFixture[str]) -> None:
     display = Display()
-    display.remember(100, 1.0)
     display.remember_evaluation(100, 1.0)
     display.doing("nothing")
     display.show(snapshot())

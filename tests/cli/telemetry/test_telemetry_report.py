@@ -12,7 +12,7 @@ from tianji_cli.errors import TianjiError
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.bottleneck import Bottleneck
 from tianji_cli.telemetry.report import document_of, print_result
-from tianji_cli.telemetry.snapshot import RoleSummary, Summary
+from tianji_cli.telemetry.snapshot import RoleStatus, Summary
 
 FINISHED = """\
 ppo_cartpole finished: mean_return 475 reached
@@ -129,9 +129,9 @@ def test_what_went_wrong_is_not_hidden(
     summary: Callable[..., Summary], capsys: pytest.CaptureFixture[str]
 ) -> None:
     roles = (
-        RoleSummary(2, "actor", 0, "node1", (1,), 2, 0.93),
-        RoleSummary(3, "actor", 0, "node1", (1,), 1, 0.91),
-        RoleSummary(4, "actor", 0, "node1", (1,), 0, None),
+        RoleStatus(2, "actor", 0, "node1", None, 0.93, 2, cores=(1,)),
+        RoleStatus(3, "actor", 0, "node1", None, 0.91, 1, cores=(1,)),
+        RoleStatus(4, "actor", 0, "node1", None, None, 0, cores=(1,)),
     )
     print_result(summary(lost=3, rejected_frames=7, roles=roles), RUN)
     out = capsys.readouterr().out

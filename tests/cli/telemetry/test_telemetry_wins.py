@@ -11,7 +11,7 @@ from PIL import Image
 from rich.console import Console
 
 from tianji_cli.files.rundir import RunDirectory
-from tianji_cli.telemetry.metrics import MetricsFollower, MetricsWriter, parsed_row, read_summary, scalars
+from tianji_cli.telemetry.metrics import MetricsFollower, MetricsWriter, read_summary, scalars
 from tianji_cli.telemetry.plots import draw_plots
 from tianji_cli.telemetry.report import print_result
 from tianji_cli.telemetry.snapshot import Snapshot, StopProgress, Summary
@@ -68,8 +68,8 @@ def test_a_win_rate_is_read_back_as_it_was(
     writer = MetricsWriter(run, print)
     writer.write(written)
     writer.close()
-    (row,) = MetricsFollower(run.metrics, parsed_row).rows()
-    assert row.snapshot(row.roles or ()) == written
+    (row,) = MetricsFollower(run.metrics).rows()
+    assert row.snapshot() == written
     run.summary.write_text(json.dumps(summary(**WON).document()))
     assert read_summary(run.summary) == summary(**WON)
 

@@ -63,7 +63,8 @@ def group_runs(runs: Sequence[ComparedRun]) -> list[Group]:
     members: dict[str, list[ComparedRun]] = {}
     flats: dict[str, dict[str, Any]] = {}
     for one in runs:
-        keys = {key: value for key, value in flat(with_defaults(one.config)) if key not in NO_DIFFERENCE}
+        values = flat(with_defaults(one.config))
+        keys = {key: value for key, value in values if value is not None and key not in NO_DIFFERENCE}
         identity = json.dumps(keys, sort_keys=True, default=str)
         members.setdefault(identity, []).append(one)
         flats[identity] = keys

@@ -39,7 +39,7 @@ from tianji_cli.runs.report.settings import ABSENT, Setting, settings_of, writte
 from tianji_cli.telemetry.plots import LOSS
 from tianji_cli.telemetry.report import facts_of, returns_of, warnings_of
 from tianji_cli.telemetry.run_state import summarise_config
-from tianji_cli.telemetry.snapshot import METRICS, RoleStatus, RoleSummary, lines
+from tianji_cli.telemetry.snapshot import METRICS, RoleStatus, in_rows, lines
 
 MOST_BYTES: Final = 2_000_000
 MOST_RUNS: Final = 500
@@ -182,7 +182,7 @@ class RunPage:
     @property
     def bottleneck(self) -> str:
         """Its bottleneck; empty while unknown."""
-        known = self.run.summary or self.run.snapshot
+        known = self.run.snapshot
         return "" if known is None or known.bottleneck is None else str(known.bottleneck)
 
     @property
@@ -200,12 +200,8 @@ class RunPage:
     @property
     def roles(self) -> list[Busy]:
         """Busy shares of its roles: a line each, or a line for each kind if there are many."""
-        known = self.run.summary or self.run.snapshot
-        roles: Sequence[RoleSummary | RoleStatus] = () if known is None else known.roles
-        if len(roles) <= MOST_ROLES:
-            return [_line([role]) for role in roles]
-        kinds = dict.fromkeys(role.role for role in roles)
-        return [_line([role for role in roles if role.role == kind]) for kind in kinds]
+        known = self.run.snapshot
+        return [_line(alike) for alike in in_rows(() if known is None else known.roles, MOST_ROLES)]
 
     @property
     def settings(self) -> list[Setting]:
@@ -337,7 +333,7 @@ def _commands(run: ReportedRun) -> Iterator[Command]:
         yield Command("see all curves", f"tensorboard --logdir {path}")
 
 
-def _line(alike: Sequence[RoleSummary | RoleStatus]) -> Busy:
+def _line(alike: Sequence[RoleStatus]) -> Busy:
     shares = [role.busy for role in alike if role.busy is not None]
     middle = statistics.median(shares) if shares else None
     words = "not known" if middle is None else share(middle)
@@ -345,7 +341,7 @@ def _line(alike: Sequence[RoleSummary | RoleStatus]) -> Busy:
         words = f"{words}, from {share(min(shares))} to {share(max(shares))}"
     first = alike[0]
     hosts = dict.fromkeys(role.host for role in alike)
-    cores = sorted({core for role in alike for core in getattr(role, "cores", ())})
+    cores = sorted({core for role in alike for core in role.cores})
     groups = sorted({role.group for role in alike if role.group is not None})
     return Busy(
         role=f"{first.role} {first.rank}" if len(alike) == 1 else f"{len(alike)} {first.role}s",

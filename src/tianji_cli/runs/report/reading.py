@@ -47,7 +47,7 @@ class ReportedRun:
 
     Attributes:
         summary: its summary; None for a run that goes on, or has ended without a result.
-        snapshot: its newest state, where there is no summary; None if there is none.
+        snapshot: its newest state, which is its summary if there is one; None before the first row.
         rows: all of its snapshots; ``evaluations`` has those during training. Both are empty if only the
             outline is wanted.
         events: the newest events, in their order; ``more_events`` if there were others before them.
@@ -101,7 +101,7 @@ def read_reported(run: RunDirectory, *, outline: bool = False) -> ReportedRun:
         state=state,
         config=config,
         summary=summary,
-        snapshot=None if summary is not None else _newest(run, rows),
+        snapshot=summary or _newest(run, rows),
         rows=rows,
         evaluations=evaluations,
         sessions=sessions,
@@ -116,7 +116,7 @@ def _newest(run: RunDirectory, rows: Rows) -> Snapshot | None:
     roles: Rows = next((row["roles"] for row in reversed(rows) if row.get("roles")), [])
     try:
         row = last_row(run.metrics)
-        return None if row is None else row.snapshot(roles)
+        return None if row is None else row.model_copy(update={"roles": roles}).snapshot()
     except FileNotFoundError:
         return None
     except OSError as cause:

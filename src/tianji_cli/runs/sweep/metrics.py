@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -11,8 +10,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import TianjiError, errors_as
 from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import RunDirectory
-from tianji_cli.telemetry.metrics import EVALUATION, MetricsFollower, read_history
-from tianji_cli.telemetry.snapshot import with_paths
+from tianji_cli.telemetry.metrics import EVALUATION, EvaluationRow, MetricsFollower, read_history
 
 BUILT_IN: Final = ("evaluation", "mean_100", "best_mean_100")
 TIME_TO: Final = "time_to."
@@ -85,7 +83,7 @@ class MetricCurve:
     """
 
     def __init__(self, run: RunDirectory, metric: str, job: JobConfig) -> None:
-        self._rows = MetricsFollower(run.metrics, _parsed)
+        self._rows = MetricsFollower(run.metrics)
         self._metric = metric
         self._goal = job.experiment.stop.env_steps
         self._evaluations: list[tuple[int, float | None]] = []
@@ -99,11 +97,12 @@ class MetricCurve:
             TianjiError: they cannot be read.
         """
         for row in self._rows.rows():
-            if self._metric == EVALUATION:
-                if row.get("kind") == EVALUATION:
-                    self._evaluate(row)
-            elif row.get("kind") is None and self._goal is not None:
-                self._pass(row, self._goal)
+            values = row.model_dump(by_alias=True)
+            if isinstance(row, EvaluationRow):
+                if self._metric == EVALUATION:
+                    self._evaluate(values)
+            elif self._metric != EVALUATION and self._goal is not None:
+                self._pass(values, self._goal)
 
     def _evaluate(self, row: Mapping[str, Any]) -> None:
         # A resumed run repeats some of its steps.
@@ -152,11 +151,3 @@ def points_of(metric: str, job: JobConfig) -> int | None:
     if every is None or experiment.stop.env_steps is None:
         return None
     return max(1, experiment.stop.env_steps // every)
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = with_paths(json.loads(line))
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) and "env_steps" in row else None

@@ -59,12 +59,10 @@ def test_an_evaluation_that_was_cut_off_has_its_number_and_no_value(tmp_path: Pa
 
 
 def test_a_return_is_known_at_shares_of_the_env_steps(tmp_path: Path) -> None:
+    means = {4_000: 1.0, 6_000: None, 16_000: 3.0, 19_000: 4.0, 110_000: 9.0}
     rows = [
-        {"env_steps": 4_000, "returns.mean_100": 1.0},
-        {"env_steps": 6_000, "returns.mean_100": None},
-        {"env_steps": 16_000, "returns.mean_100": 3.0},
-        {"env_steps": 19_000, "returns.mean_100": 4.0},
-        {"env_steps": 110_000, "returns.mean_100": 9.0},
+        {"wall_s": 1.0, "env_steps": env_steps, "updates": 1, "returns.mean_100": mean}
+        for env_steps, mean in means.items()
     ]
     job = load_config("configs/ppo_cartpole.toml", EVALUATED)
     curve = MetricCurve(run_with(tmp_path, *rows), "mean_100", job)
