@@ -22,8 +22,6 @@ from tianji_lab.profile.split import (
     host_values,
     powers_of_two,
     split_of,
-    split_values,
-    with_split,
 )
 
 EVERY_CORE: Final = 8
@@ -87,7 +85,7 @@ class Candidates:
         self._cluster, self._model = cluster, model
         check_gpus(cluster, self._job.distribution.device)
         self._own = split_of(self._job)
-        self._configured = split_values(self._own) | {HOSTS: str(self._job.distribution.hosts)}
+        self._configured = self._own.values | {HOSTS: str(self._job.distribution.hosts)}
         self._of_hosts = host_values(self._job, cluster.nodes)
         origins = read(config, overrides).origins
         self._unset = [key for key in (ACTORS, PINNED) if tuple(key.split(".")) not in origins]
@@ -134,7 +132,7 @@ class Candidates:
 
     def _candidate(self, prediction: Prediction) -> Candidate:
         split = prediction.split
-        values = split_values(split) | self._of_hosts
+        values = split.values | self._of_hosts
         changed = [key for key, value in values.items() if value != self._configured.get(key)]
         # If anything changes, keys that the config left to the machine have to be set, too.
         changes = tuple(dict.fromkeys([*changed, *self._unset])) if changed else ()
@@ -153,7 +151,7 @@ class Candidates:
     def _rank(self, prediction: Prediction) -> tuple[float, int, int]:
         """Sort key: higher throughput first, then fewer changes, then fewer environments."""
         split = prediction.split
-        values = split_values(split).items()
+        values = split.values.items()
         changes = sum(value != self._configured.get(key) for key, value in values)
         throughput = round(math.log(prediction.throughput) / TIE)
         return -throughput, changes, split.groups * split.actors * split.num_envs
@@ -162,8 +160,8 @@ class Candidates:
         """Remove actors that would only wait and make samples older."""
         if found.bottleneck.kind != "training-bound":
             return found.split
-        of_each = found.rho * found.production / found.split.actors
-        enough = math.ceil((1 + BALANCED) * found.consumption / of_each)
+        of_each = found.limits["production"] / found.split.actors
+        enough = math.ceil((1 + BALANCED) * found.limits["consumption"] / of_each)
         fewer = replace(found.split, actors=min(enough, found.split.actors))
         return replace(fewer, pinned=fewer.pinned or fewer.cores <= self._cluster.cores)
 
@@ -205,7 +203,7 @@ def _of_group(job: JobConfig, like: Split, cores: int, numbers: Sequence[int]) -
 
 def _in_step(job: JobConfig, like: Split, actors: int) -> bool:
     """Whether actors in step share a rollout evenly; True for any number of actors that do not wait."""
-    return job.distribution.mode == "async" or with_split(job, like).fragments_per_rollout % actors == 0
+    return job.distribution.mode == "async" or _fragments_per_rollout(job, like) % actors == 0
 
 
 def _can_share(job: JobConfig, split: Split) -> bool:
@@ -214,10 +212,13 @@ def _can_share(job: JobConfig, split: Split) -> bool:
         return True
     if job.learns_from_replay:  # One learner scatters the batch, with the replay beside it.
         return job.distribution.buffer.colocate and job.replay_settings.batch_size % split.learners == 0
+    return _fragments_per_rollout(job, split) % split.learners == 0
+
+
+def _fragments_per_rollout(job: JobConfig, split: Split) -> int:
     settings = job.training.settings
     assert isinstance(settings, OnPolicySettings), "no other is valid"
-    fragment_steps = job.distribution.actor.send_size * split.num_envs
-    return settings.rollout_steps // fragment_steps % split.learners == 0
+    return settings.rollout_steps // (job.distribution.actor.send_size * split.num_envs)
 
 
 def _has_room(job: JobConfig, cluster: Cluster, split: Split) -> bool:

@@ -59,20 +59,15 @@ class Prediction:
 
     Attributes:
         rho: uses of each sample.
-        production: T_RA, env steps a second that the actors make if they never wait.
-        reception: env steps a second that the buffers can receive.
-        consumption: T_RL, sample uses a second that the learners make if they never wait.
-        limits: of the throughput in uses a second, by name: "production", "reception", "consumption" and,
-            where they exist, "turns" (actors and learners in step), "cores" (shared) and "link".
+        limits: of the throughput in uses a second, by name: "production" (rho T_RA, of actors that never
+            wait), "reception" (of the buffers), "consumption" (T_RL, of learners that never wait) and, where
+            they exist, "turns" (actors and learners in step), "cores" (shared) and "link".
         versions: policies that a group publishes before the job ends by its steps or its time; infinite if
             neither ends it.
     """
 
     split: Split
     rho: float
-    production: float
-    reception: float
-    consumption: float
     limits: Mapping[str, float]
     bottleneck: Bottleneck
     versions: float
@@ -81,6 +76,11 @@ class Prediction:
     def throughput(self) -> float:
         """Sample uses a second (Equation 3)."""
         return min(self.limits.values())
+
+    @property
+    def steps_per_s(self) -> float:
+        """Env steps a second, made and received: as many as are used, since the faster side waits."""
+        return self.throughput / self.rho
 
 
 class Model:
@@ -124,10 +124,11 @@ class Model:
         uses = self._parts[0].uses_per_update
         if self._takes_turns:
             update_s += uses / rho / samples * receive_s
-        production = _per_s(split.groups * split.actors * samples, fragment_s)
-        reception = _per_s(split.groups * samples, receive_s)
-        consumption = _per_s(split.groups * uses, update_s)
-        limits = {"production": rho * production, "reception": rho * reception, "consumption": consumption}
+        limits = {
+            "production": rho * _per_s(split.groups * split.actors * samples, fragment_s),
+            "reception": rho * _per_s(split.groups * samples, receive_s),
+            "consumption": _per_s(split.groups * uses, update_s),
+        }
         # Core seconds of a sample use.
         actor_s = split.actor_cores * fragment_s / samples / rho
         learner_s = split.learners * split.learner_cores * update_s / uses
@@ -137,15 +138,12 @@ class Model:
         elif split.cores > self._cluster.cores:
             limits["cores"] = self._cluster.cores / (actor_s + buffer_s + learner_s)
         if self._job.distribution.mode == "sync":
-            limits["turns"] = 1 / (1 / limits["production"] + 1 / consumption)
+            limits["turns"] = 1 / (1 / limits["production"] + 1 / limits["consumption"])
         if (link := self._link(split)) is not None:
             limits["link"] = link
         return Prediction(
             split=split,
             rho=rho,
-            production=production,
-            reception=reception,
-            consumption=consumption,
             limits=limits,
             bottleneck=self._bottleneck(split, limits, (actor_s, buffer_s, learner_s)),
             versions=self._versions(split, min(limits.values())),

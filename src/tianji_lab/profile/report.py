@@ -18,8 +18,8 @@ from rich.text import Text
 
 from tianji_cli.quantities import count, duration, several, share
 from tianji_cli.telemetry.bottleneck import naming_network
-from tianji_cli.telemetry.styles import GOOD, LABEL, WARNING
-from tianji_cli.telemetry.tables import print_table
+from tianji_cli.telemetry.styles import GOOD, WARNING
+from tianji_cli.telemetry.tables import Fact, print_facts, print_table
 from tianji_lab.profile.candidates import Candidate
 from tianji_lab.profile.parts import Part
 from tianji_lab.profile.race import ROUNDS, Contender, Race
@@ -40,8 +40,6 @@ UNPINNED: Final = "~"
 IN_HEADER: Final = ("CPU", "cores", "measured")
 """Subjects of the environment's description that the header shows."""
 
-Fact = tuple[str, str | Text]
-
 
 def print_profile(found: Profile, *, writes: bool = False) -> None:
     """Print a profile.
@@ -52,7 +50,7 @@ def print_profile(found: Profile, *, writes: bool = False) -> None:
     console = Console(highlight=False)
     _print_header(console, found)
     _title(console, "measured")
-    _print_facts(console, _measured_facts(found))
+    _print_facts(_measured_facts(found))
     _print_candidates(console, found)
     if found.race is not None:
         _print_race(console, found.race)
@@ -61,7 +59,7 @@ def print_profile(found: Profile, *, writes: bool = False) -> None:
     _title(console, "recommended")
     _print_recommendation(console, found)
     _title(console, "what to do next")
-    _print_facts(console, _next_steps(found, writes=writes))
+    _print_facts(_next_steps(found, writes=writes))
 
 
 def print_written(to: Path, candidate: Candidate) -> None:
@@ -69,7 +67,7 @@ def print_written(to: Path, candidate: Candidate) -> None:
     console = Console(highlight=False)
     console.print()
     console.print(Text(f"{to} is written: {_roles(candidate.split)}"), soft_wrap=True)
-    _print_facts(console, [_command("train with it", f"tianji train {shlex.quote(str(to))}")])
+    _print_facts([_command("train with it", f"tianji train {shlex.quote(str(to))}")])
 
 
 # -- header and tables ---------------------------------------------------------------------------------
@@ -84,7 +82,7 @@ def _print_header(console: Console, found: Profile) -> None:
     facts.append(("rho", f"{measured.rho:g} uses of each sample"))
     if found.overrides:
         facts.append(("settings", ", ".join(found.overrides)))
-    _print_facts(console, facts)
+    _print_facts(facts)
     for warning in found.warnings:
         _print_wrapped(console, f"WARNING: {warning}", WARNING)
 
@@ -185,7 +183,7 @@ def _print_contenders(contenders: Sequence[Contender]) -> None:
             count(contender.measured),
             f"{100 * (contender.candidate.prediction.throughput / contender.measured - 1):+.0f} %",
             str(len(contender.uses_per_s)),
-            share(contender.spread),
+            share(contender.rates.apart),
         ]
         for contender in contenders
     ]
@@ -196,8 +194,8 @@ def _print_contenders(contenders: Sequence[Contender]) -> None:
 def _print_verified(console: Console, verified: Sequence[Contender]) -> None:
     _title(console, "verified")
     _print_contenders(verified)
-    first, best = verified[0], max(verified, key=lambda one: one.median)
-    behind = 1 - first.median / best.median
+    first, best = verified[0], max(verified, key=lambda one: one.rates.middle)
+    behind = 1 - first.rates.middle / best.rates.middle
     if best is first:
         _print_wrapped(console, f"The first was measured to be the best of {len(verified)}.", GOOD)
     elif behind <= BEST_WITHIN:
@@ -272,7 +270,8 @@ def _equation_4(found: Profile) -> str:
     used = (
         f"on {there}" if free == 0 else f"share {there}" if free < 0 else f"of {there}, since more would wait"
     )
-    rates = f"rho T_RA = {_limit(prediction.limits['production'])}, T_RL = {count(prediction.consumption)}"
+    limits = prediction.limits
+    rates = f"rho T_RA = {_limit(limits['production'])}, T_RL = {count(limits['consumption'])}"
     return f"Equation 4: {cores} {used}; predicted {rates}; P = {found.batch_share:.2g}, as configured."
 
 
@@ -351,15 +350,14 @@ def _title(console: Console, words: str, style: str = "bold") -> None:
     console.print(Text(words.upper(), style=style), soft_wrap=True)
 
 
-def _print_facts(console: Console, facts: Iterable[tuple[str, str | Text]]) -> None:
-    facts = list(facts)
-    width = max((len(label) for label, _ in facts), default=0)
+def _print_facts(facts: Iterable[Fact]) -> None:
+    """Print facts in lines of 80 columns, in a pipe, too; commands stay whole."""
+    facts, lines = list(facts), list[Fact]()
+    room = WIDTH - max(len(label) for label, _ in facts) - 2
     for label, fact in facts:
-        # Soft wrapping leaves commands whole in a pipe, where rich assumes a width of 80 columns.
-        lines: list[str | Text] = [fact] if isinstance(fact, Text) else [*_lines(fact, WIDTH - width - 2)]
-        for place, line in enumerate(lines):
-            text = Text.assemble(((label if place == 0 else "").ljust(width), LABEL), "  ", line)
-            console.print(text, soft_wrap=True)
+        broken: Sequence[str | Text] = [fact] if isinstance(fact, Text) else _lines(fact, room)
+        lines += [("" if place else label, line) for place, line in enumerate(broken)]
+    print_facts((), lines)
 
 
 def _print_wrapped(console: Console, words: str, style: str = "", indent: str = "") -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tianji_cli.config.schema import JobConfig, OnPolicySettings
-from tianji_cli.errors import UsageError
+from tianji_cli.errors import UsageError, os_errors_as
 from tianji_cli.quantities import finite
 from tianji_cli.runs.results import document_head
 from tianji_lab.environment import warnings
@@ -58,8 +58,8 @@ class Profile:
     def recommended(self) -> Candidate:
         """The best verified candidate, else the winner of the race, else the best prediction."""
         if self.verified:
-            best = max(one.median for one in self.verified)
-            return fewest_changes([one for one in self.verified if one.median >= (1 - TIE) * best]).candidate
+            best = (1 - TIE) * max(one.rates.middle for one in self.verified)
+            return fewest_changes([one for one in self.verified if one.rates.middle >= best]).candidate
         return self.listed[0] if self.race is None else self.race.winner.candidate
 
     @property
@@ -103,7 +103,7 @@ class Profile:
     def document(self) -> dict[str, Any]:
         """Build the JSON object; see the head of this module."""
         best = self.recommended
-        split = best.split
+        split, limits = best.split, finite(best.prediction.limits)
         return {
             **document_head(self.measured.environment, self.warnings),
             "config": self.config,
@@ -127,8 +127,8 @@ class Profile:
                 "learner_cores": split.cores_of_learners,
                 "actor_cores": split.cores_of_actors,
                 "cores": self.cluster.cores,
-                "production": finite(best.prediction.limits["production"]),
-                "consumption": finite(best.prediction.consumption),
+                "production": limits["production"],
+                "consumption": limits["consumption"],
                 "batch_share": self.batch_share,
             },
             "bottleneck": asdict(best.prediction.bottleneck),
@@ -148,28 +148,17 @@ class Profile:
 
 
 def _split(split: Split) -> dict[str, int | bool]:
-    return {
-        "learners": split.learners,
-        "learner_cores": split.learner_cores,
-        "actors": split.actors,
-        "num_envs": split.num_envs,
-        "groups": split.groups,
-        "pinned": split.pinned,
-    }
+    return {**split.numbers, "pinned": split.pinned}
 
 
 def _prediction(prediction: Prediction) -> dict[str, Any]:
     return {
-        **_split(prediction.split),
-        "actor_cores": prediction.split.actor_cores,
-        "buffer_cores": prediction.split.buffer_cores,
+        **asdict(prediction.split),
         "cores": prediction.split.cores,
-        "production": finite(prediction.production * prediction.rho),
-        "reception": finite(prediction.reception * prediction.rho),
-        "consumption": finite(prediction.consumption),
+        **{name: finite(prediction.limits[name]) for name in ("production", "reception", "consumption")},
         "throughput": finite(prediction.throughput),
-        "env_steps_per_s": finite(prediction.throughput / prediction.rho),
-        "limits": {name: finite(limit) for name, limit in prediction.limits.items()},
+        "env_steps_per_s": finite(prediction.steps_per_s),
+        "limits": finite(prediction.limits),
         "bottleneck": asdict(prediction.bottleneck),
     }
 
@@ -181,7 +170,7 @@ def _contender(contender: Contender) -> dict[str, Any]:
         "predicted": predicted,
         "measured": contender.measured,
         "measured_runs": list(contender.uses_per_s),
-        "spread": contender.spread,
+        "spread": contender.rates.apart,
         "measured_steps_per_s": contender.measured_steps,
         "error": predicted / contender.measured - 1,
     }
@@ -194,7 +183,8 @@ def read_earlier(path: Path, job: JobConfig) -> Measured:
         UsageError: the file has none, or they do not fit this config.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        with os_errors_as(UsageError, f"cannot read {path}", "--from takes another file"):
+            document = json.loads(path.read_text(encoding="utf-8"))
         schema = document["measurements"].get("schema_number", SCHEMA)
         if schema != SCHEMA:
             raise UsageError(
@@ -202,8 +192,6 @@ def read_earlier(path: Path, job: JobConfig) -> Measured:
                 "measure anew, without --from"
             )
         measurements = Measurements.model_validate_json(json.dumps(document["measurements"]))
-    except OSError as cause:
-        raise UsageError(f"cannot read {path}: {cause.strerror}; --from takes another file") from cause
     except (ValueError, KeyError, TypeError, AttributeError) as cause:
         raise UsageError(
             f"{path} holds no measurements: {_reason(cause)}; "

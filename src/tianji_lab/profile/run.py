@@ -30,7 +30,7 @@ from tianji_lab.profile.parts import Measured, measure_parts
 from tianji_lab.profile.race import RACE_S, VERIFIED_S, race, verify
 from tianji_lab.profile.report import print_profile, print_written
 from tianji_lab.profile.result import Profile, read_earlier
-from tianji_lab.profile.split import as_settings, num_envs_options, split_of, split_values
+from tianji_lab.profile.split import num_envs_options, split_of
 from tianji_lab.profile.trainer import Trainer
 
 MB: Final = 1e6
@@ -95,7 +95,7 @@ def profile(options: Options) -> int:
     _refuse_populations(options.config, job)
     check_places(options.out, options.json_to)
     if options.write is not None:
-        split = as_settings(split_values(split_of(job)))
+        split = split_of(job).settings
         rewrite.rewritten(options.config, options.overrides, split, options.write)
     earlier = None if options.earlier is None else read_earlier(options.earlier, job)
     _check_cluster(options, job, earlier)
@@ -106,7 +106,7 @@ def profile(options: Options) -> int:
             found, candidates = _profile(options, job, _as_earlier(options, earlier))
             racers = []
         else:
-            trainer, measured = _measured(options, job, progress, stack)
+            trainer, measured = _measured(options, progress, stack)
             found, candidates = _profile(options, job, measured)
             is_here = found.cluster == replace(found.hosts, nodes=1)
             racers = candidates.to_race() if is_here else []
@@ -187,17 +187,13 @@ def _as_earlier(options: Options, earlier: Measured) -> Measured:
     return replace(earlier, environment={**earlier.environment, **words})
 
 
-def _measured(
-    options: Options, job: JobConfig, progress: Progress, stack: ExitStack
-) -> tuple[Trainer, Measured]:
+def _measured(options: Options, progress: Progress, stack: ExitStack) -> tuple[Trainer, Measured]:
     """Measure this machine; the trainer stays for a race."""
     busy = busy_share()
     progress.begin("importing torch, building environment and model once")
     trainer = stack.enter_context(Trainer(options.config, options.overrides))
     sizes = num_envs_options(options.config, options.overrides)
-    return trainer, measure_parts(
-        trainer, job, options.config, options.overrides, sizes=sizes, busy=busy, progress=progress
-    )
+    return trainer, measure_parts(trainer, sizes=sizes, busy=busy, progress=progress)
 
 
 def _profile(options: Options, job: JobConfig, measured: Measured) -> tuple[Profile, Candidates]:

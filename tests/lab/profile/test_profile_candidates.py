@@ -130,7 +130,7 @@ def test_actors_that_would_only_wait_are_left_out() -> None:
     model = Model(load_config(PPO), made_up(PPO, 4, update_s=1e-2), Cluster(16))
     if found.split.actors > 1:  # With one fewer the learner would not be fed with a tenth to spare.
         fewer = model.predict(replace(found.split, actors=found.split.actors - 1))
-        assert fewer.limits["production"] < 1.1 * fewer.consumption
+        assert fewer.limits["production"] < 1.1 * fewer.limits["consumption"]
 
 
 # -- which may be recommended --------------------------------------------------------------------------
