@@ -67,7 +67,7 @@ class Candidates:
         elsewhere: the cluster is not the config's own hosts.
 
     Raises:
-        UsageError: there are GPUs for learners that use none, or nodes too small for a learner.
+        UsageError: nodes are too small for a learner.
     """
 
     def __init__(
@@ -75,23 +75,20 @@ class Candidates:
         config: str,
         overrides: Sequence[str],
         model: Model,
-        cluster: Cluster,
         sizes: Sequence[int],
         *,
         elsewhere: bool,
     ) -> None:
         self._config, self._overrides = config, tuple(overrides)
-        self._job = load_config(config, overrides)
-        self._cluster, self._model = cluster, model
-        check_gpus(cluster, self._job.distribution.device)
-        self._own = split_of(self._job)
-        self._configured = self._own.values | {HOSTS: str(self._job.distribution.hosts)}
-        self._of_hosts = host_values(self._job, cluster.nodes)
+        self._model, job = model, model.job
+        self._own = split_of(job)
+        self._configured = self._own.values | {HOSTS: str(job.distribution.hosts)}
+        self._of_hosts = host_values(job, model.cluster.nodes)
         origins = read(config, overrides).origins
         self._unset = [key for key in (ACTORS, PINNED) if tuple(key.split(".")) not in origins]
         # If the config's own split has fewer versions, the others need only as many.
         self._least_versions = min(LEAST_VERSIONS, model.predict(self._own).versions)
-        splits = [*_splits(self._job, cluster, sizes, model.learners, elsewhere=elsewhere)]
+        splits = [*_splits(job, model.cluster, sizes, model.learners, elsewhere=elsewhere)]
         if not elsewhere:
             splits.append(self._own)
         if not splits:
@@ -163,7 +160,7 @@ class Candidates:
         of_each = found.limits["production"] / found.split.actors
         enough = math.ceil((1 + BALANCED) * found.limits["consumption"] / of_each)
         fewer = replace(found.split, actors=min(enough, found.split.actors))
-        return replace(fewer, pinned=fewer.pinned or fewer.cores <= self._cluster.cores)
+        return replace(fewer, pinned=fewer.pinned or fewer.cores <= self._model.cluster.cores)
 
 
 def _splits(
@@ -228,16 +225,3 @@ def _has_room(job: JobConfig, cluster: Cluster, split: Split) -> bool:
         return not split.pinned and cluster.nodes == 1
     gpus = max(1, cluster.gpus_per_node)  # The config's own GPU is there in any case.
     return not job.distribution.device.startswith("cuda") or groups_of_node * split.learners <= gpus
-
-
-def check_gpus(cluster: Cluster, device: str) -> None:
-    """Refuse GPUs that no role would use.
-
-    Raises:
-        UsageError: there are GPUs, and learners compute on another device.
-    """
-    if cluster.gpus_per_node and not device.startswith("cuda"):
-        raise UsageError(
-            f"--gpus {cluster.gpus_per_node}: the config's learners compute on {device!r}; "
-            "--set distribution.device=cuda gives each a GPU"
-        )

@@ -96,8 +96,8 @@ def draw(found: Profile, path: Path) -> None:
 def _predictor(found: Profile) -> At:
     """Make the function that predicts the recommended split with other actors; pinned ones all have cores."""
     split = found.recommended.split
-    cluster = Cluster(MOST) if split.pinned else found.cluster
-    model = Model(found.job, found.measured.measurements, cluster)
+    cluster = Cluster(MOST) if split.pinned else found.model.cluster
+    model = Model(found.model.job, found.measured.measurements, cluster)
     return lambda actors: model.predict(replace(split, actors=actors))
 
 

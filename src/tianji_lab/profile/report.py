@@ -116,7 +116,7 @@ def _parts_of_update(part: Part) -> str:
 
 
 def _print_candidates(console: Console, found: Profile) -> None:
-    of_node, nodes = _cores(found.cluster.cores_per_node), found.cluster.nodes
+    of_node, nodes = _cores(found.model.cluster.cores_per_node), found.model.cluster.nodes
     there = f"{of_node} of each of {nodes} nodes" if nodes > 1 else of_node
     extrapolated = list(found.extrapolated)
     _title(console, f"splits of {there}{', extrapolated' if extrapolated else ''}")
@@ -219,7 +219,7 @@ def _print_recommendation(console: Console, found: Profile) -> None:
     best = found.recommended
     console.print(Text(_roles(best.split), style=f"bold {GOOD}"), soft_wrap=True)
     _print_wrapped(console, _rates(found))
-    named = naming_network(best.prediction.bottleneck, found.job.model.settings)
+    named = naming_network(best.prediction.bottleneck, found.model.job.model.settings)
     _print_wrapped(console, f"{named}.")
     _print_wrapped(console, _equation_4(found))
     if best.why_not is not None:
@@ -266,7 +266,7 @@ def _equation_4(found: Profile) -> str:
     """Write Equation 4 with the numbers of the recommended split."""
     split, prediction = found.recommended.split, found.recommended.prediction
     cores = f"M_L + M_A = {split.cores_of_learners} + {split.cores_of_actors}"
-    there, free = _cores(found.cluster.cores), found.cluster.cores - split.cores
+    there, free = _cores(found.model.cluster.cores), found.model.cluster.cores - split.cores
     used = (
         f"on {there}" if free == 0 else f"share {there}" if free < 0 else f"of {there}, since more would wait"
     )
@@ -289,14 +289,14 @@ def _toml(settings: Iterable[str]) -> Iterator[str]:
 
 def _next_steps(found: Profile, *, writes: bool) -> Iterator[Fact]:
     given = f"{shlex.quote(found.config)}{_set_words(found.overrides)}"
-    best, is_here = found.recommended, found.cluster == found.hosts
+    best, is_here = found.recommended, found.model.cluster == found.hosts
     if best.why_not is not None:
         yield _command("on this machine", f"tianji profile {given}")
         return
     changed = _set_words(_changed_settings(best))
     yield _command("train with it", f"tianji train {given}{changed}")
     if changed and not writes:
-        file = shlex.quote(f"{found.job.experiment.name}_tuned.toml")
+        file = shlex.quote(f"{found.model.job.experiment.name}_tuned.toml")
         yield _command("write it down", f"tianji profile {given}{_cluster_words(found)} --write {file}")
     if is_here and found.hosts.nodes == 1 and not found.verified:
         yield _command("prove it", f"tianji profile {given} --verify")
@@ -304,7 +304,7 @@ def _next_steps(found: Profile, *, writes: bool) -> Iterator[Fact]:
 
 def _cluster_words(found: Profile) -> str:
     """Write the cluster as options of the command; empty if it is the config's hosts."""
-    cluster, hosts = found.cluster, found.hosts
+    cluster, hosts = found.model.cluster, found.hosts
     words = ""
     if cluster.cores_per_node != hosts.cores_per_node:
         words += f" --cores {cluster.cores_per_node}"

@@ -45,10 +45,8 @@ class Profile:
 
     config: str
     overrides: Sequence[str]
-    job: JobConfig
     measured: Measured
     hosts: Cluster
-    cluster: Cluster
     model: Model
     listed: Sequence[Candidate]
     race: Race | None = None
@@ -72,7 +70,7 @@ class Profile:
     @cached_property
     def as_it_is(self) -> Prediction:
         """Prediction of the config's own split on its own hosts."""
-        return Model(self.job, self.measured.measurements, self.hosts).predict(split_of(self.job))
+        return Model(self.model.job, self.measured.measurements, self.hosts).predict(split_of(self.model.job))
 
     @property
     def extrapolated(self) -> tuple[str, ...]:
@@ -84,7 +82,7 @@ class Profile:
         """Sentences with reasons to trust the figures less."""
         mpi = "trained over shm in place of mpi, whose ranks mpiexec would have to start for each training"
         found = warnings(self.measured.measurements.busy)
-        if self.job.distribution.transport.local == "mpi":
+        if self.model.job.distribution.transport.local == "mpi":
             found.append(mpi)
         if (versions := self.as_it_is.versions) < LEAST_VERSIONS:
             found.append(f"by its own stop rules the job ends when a policy has had {versions:.0f} versions")
@@ -93,9 +91,9 @@ class Profile:
     @property
     def batch_share(self) -> float:
         """P = B_s / N_s, a batch's share of its rollout or replay (Equation 2): the same in every split."""
-        if self.job.learns_from_replay:
-            return self.job.replay_settings.batch_size / self.job.distribution.buffer.capacity
-        settings = self.job.training.settings
+        if self.model.job.learns_from_replay:
+            return self.model.job.replay_settings.batch_size / self.model.job.distribution.buffer.capacity
+        settings = self.model.job.training.settings
         assert isinstance(settings, OnPolicySettings), "no other is valid"
         rollout = settings.rollout_steps
         return (getattr(settings, "minibatch_size", None) or rollout) / rollout
@@ -109,7 +107,7 @@ class Profile:
             "config": self.config,
             "overrides": list(self.overrides),
             "measurements": self.measured.measurements.model_dump(mode="json"),
-            "cluster": asdict(self.cluster),
+            "cluster": asdict(self.model.cluster),
             "as_it_is": _prediction(self.as_it_is),
             "candidates": [self._candidate(candidate) for candidate in self.listed],
             "race": None
@@ -126,7 +124,7 @@ class Profile:
             "equation_4": {
                 "learner_cores": split.cores_of_learners,
                 "actor_cores": split.cores_of_actors,
-                "cores": self.cluster.cores,
+                "cores": self.model.cluster.cores,
                 "production": limits["production"],
                 "consumption": limits["consumption"],
                 "batch_share": self.batch_share,

@@ -24,7 +24,7 @@ from tianji_cli.runs.timeline.timeline import Timeline
 from tianji_cli.telemetry.progress import Progress
 from tianji_lab.environment import busy_share
 from tianji_lab.profile import rewrite
-from tianji_lab.profile.candidates import Candidates, check_gpus
+from tianji_lab.profile.candidates import Candidates
 from tianji_lab.profile.model import Cluster, Model
 from tianji_lab.profile.parts import Measured, measure_parts
 from tianji_lab.profile.race import RACE_S, VERIFIED_S, race, verify
@@ -108,7 +108,7 @@ def profile(options: Options) -> int:
         else:
             trainer, measured = _measured(options, progress, stack)
             found, candidates = _profile(options, job, measured)
-            is_here = found.cluster == replace(found.hosts, nodes=1)
+            is_here = found.model.cluster == replace(found.hosts, nodes=1)
             racers = candidates.to_race() if is_here else []
         timeline = None
         try:
@@ -158,7 +158,11 @@ def _check_cluster(options: Options, job: JobConfig, earlier: Measured | None) -
     usable = len(usable_cores())
     measured_cores = usable if earlier is None else earlier.measurements.cores
     cluster = options.cluster(measured_cores, job.distribution.hosts)
-    check_gpus(cluster, job.distribution.device)
+    if cluster.gpus_per_node and not job.distribution.device.startswith("cuda"):
+        raise UsageError(
+            f"--gpus {cluster.gpus_per_node}: the config's learners compute on {job.distribution.device!r}; "
+            "--set distribution.device=cuda gives each a GPU"
+        )
     if earlier is None or options.verify:
         check_machine()
         check_devices(job)
@@ -204,14 +208,12 @@ def _profile(options: Options, job: JobConfig, measured: Measured) -> tuple[Prof
     model = Model(job, measurements, cluster)
     sizes = [size for size in num_envs_options(options.config, options.overrides) if model.knows(size)]
     elsewhere = options.names_cluster and cluster != hosts
-    candidates = Candidates(options.config, options.overrides, model, cluster, sizes, elsewhere=elsewhere)
+    candidates = Candidates(options.config, options.overrides, model, sizes, elsewhere=elsewhere)
     found = Profile(
         config=options.config,
         overrides=options.overrides,
-        job=job,
         measured=measured,
         hosts=hosts,
-        cluster=cluster,
         model=model,
         listed=candidates.best(SHOWN),
     )

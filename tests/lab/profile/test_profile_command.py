@@ -277,7 +277,7 @@ def test_the_config_as_it_is_has_its_own_hosts(run: Run, found: Find, tmp_path: 
     assert (two["race"], one["cluster"]["nodes"]) == (None, 1)
     assert one["race"] is not None
     there = found(overrides=TWO_HOSTS[1::2], cluster=Cluster(2, nodes=2, link_bytes_per_s=1e6))
-    assert there.model.predict(split_of(there.job)).limits.keys() >= {"link"}
+    assert there.model.predict(split_of(there.model.job)).limits.keys() >= {"link"}
 
 
 # -- what it proves --------------------------------------------------------------------------------------
