@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import sys
-import tempfile
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -75,16 +74,16 @@ GAMES: Final = {
 RATES: Final = ("produced_per_s", "consumed_per_s")
 
 
-def measure(game: Game, seeds: int, seconds: float, place: Path) -> dict[str, list[Training]]:
+def measure(game: Game, seeds: int, seconds: float) -> dict[str, list[Training]]:
     """Train every system with every seed, in turns."""
     stop = f"experiment.stop={{wall_s={seconds}}}"
-    entries = [
-        Entry(f"apex-{number}", config, (*ALIKE, *overrides, stop))
-        for number, (config, overrides) in enumerate(game.systems.values())
-    ]
+    table = {
+        name: Entry(f"apex-{number}", config, (*ALIKE, *overrides, stop))
+        for number, (name, (config, overrides)) in enumerate(game.systems.items())
+    }
     read = partial(read_learned, threshold=game.threshold)
-    found = train_in_turns(entries, range(1, seeds + 1), place, read=read, quiet=False)
-    return {name: outcome.trainings for name, outcome in zip(game.systems, found, strict=True)}
+    found = train_in_turns(table, range(1, seeds + 1), None, read=read, quiet=False)
+    return {name: outcome.trainings for name, outcome in found.items()}
 
 
 def draw(found: dict[str, list[Training]], seconds: float, path: Path) -> None:
@@ -115,11 +114,10 @@ def main() -> None:
     game = GAMES[arguments.game]
     seconds = arguments.seconds or game.seconds
     print(f"# {platform.platform()}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
-    with tempfile.TemporaryDirectory() as place:
-        try:
-            found = measure(game, arguments.seeds, seconds, Path(place))
-        except RunFailed as failed:
-            sys.exit(str(failed))
+    try:
+        found = measure(game, arguments.seeds, seconds)
+    except RunFailed as failed:
+        sys.exit(str(failed))
     for name, trainings in found.items():
         middle = ", ".join(
             f"{rate.removesuffix('_per_s')} {np.median([getattr(t, rate) for t in trainings]) / 1e3:.1f} K/s"

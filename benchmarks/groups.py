@@ -16,16 +16,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import sys
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tianji_lab.environment import busy_share
+from tianji_lab.environment import busy_share, in_short
+from tianji_lab.ranges import Range
 from tianji_lab.training import Entry, Training, read_training, train_in_turns
 
 MOST = 0.10
@@ -68,7 +66,7 @@ def main() -> int:
         parser.error(f"--repeats {options.repeats}: at least one training of each is compared")
     busy = busy_share()
     print(
-        f"# {platform.platform()}, {len(os.sched_getaffinity(0))} cores, {busy:.0%} of them busy before; "
+        f"# {in_short(busy)}; "
         f"{options.config}, {options.actors} actors in all, {options.repeats} x {options.seconds:g} s"
     )
     found = train_both(options)
@@ -82,10 +80,10 @@ def main() -> int:
 
 def train_both(options: argparse.Namespace) -> dict[int, list[dict[str, Any]]]:
     """Train one group and two groups with each seed; returns the trainings by number of groups."""
-    entries, seeds = [entry(groups, options) for groups in (1, 2)], range(1, options.repeats + 1)
-    with tempfile.TemporaryDirectory() as place:
-        found = train_in_turns(entries, seeds, Path(place), read=partial(read_training, settles=True))
-    return {groups: [figures(one) for one in of.trainings] for groups, of in zip((1, 2), found, strict=True)}
+    table = {groups: entry(groups, options) for groups in (1, 2)}
+    seeds, read = range(1, options.repeats + 1), partial(read_training, settles=True)
+    found = train_in_turns(table, seeds, None, read=read)
+    return {groups: [figures(one) for one in of.trainings] for groups, of in found.items()}
 
 
 def rounds_of(trainings: list[dict[str, Any]]) -> list[int]:
@@ -97,7 +95,7 @@ def report(found: dict[int, list[dict[str, Any]]]) -> dict[str, float]:
     """Print the rates, and the cost of two groups; returns the cost as a share of each rate."""
     print(f"{'groups':>6} " + " ".join(f"{name + '/s':>31}" for name in QUANTITIES) + "  averages, each")
     for groups, trainings in found.items():
-        cells = [spread([one[name] for one in trainings]) for name in QUANTITIES]
+        cells = [Range.of([one[name] for one in trainings]).written("{:,.0f}".format) for name in QUANTITIES]
         print(f"{groups:>6} " + " ".join(f"{cell:>31}" for cell in cells) + f"  {rounds_of(trainings)}")
     costs = {name: cost(found, name) for name in QUANTITIES}
     for name, share in costs.items():
@@ -124,11 +122,6 @@ def cost(found: dict[int, list[dict[str, Any]]], name: str) -> float:
     """Share of one group's median rate that two groups lose."""
     one, two = (statistics.median(training[name] for training in found[groups]) for groups in (1, 2))
     return float(1 - two / one)
-
-
-def spread(rates: list[float]) -> str:
-    """Format the median, the least and the most."""
-    return f"{statistics.median(rates):,.0f} [{min(rates):,.0f}, {max(rates):,.0f}]"
 
 
 if __name__ == "__main__":

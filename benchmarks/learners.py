@@ -13,28 +13,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+from platforms import Array, as_lists, bands_of, cell
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.quantities import several
-from tianji_cli.runs.comparison.curves import Curve, stretch, values_on
-from tianji_cli.runs.comparison.statistics import Estimate, estimate
-from tianji_lab.environment import busy_share
+from tianji_cli.runs.comparison.curves import Curve
+from tianji_cli.runs.comparison.statistics import Estimate
+from tianji_lab.environment import busy_share, in_short
 from tianji_lab.training import Entry, read_training, train_in_turns
 
 HERE = Path(__file__).resolve().parent
-RESAMPLES = 10_000
 LEAST_SEEDS = 5
 """Least number of seeds: with fewer, the interquartile mean leaves out hardly any value."""
-Array = npt.NDArray[np.float64]
 
 
 def entry(learners: int, options: argparse.Namespace, num_envs: int) -> Entry:
@@ -51,12 +45,6 @@ def entry(learners: int, options: argparse.Namespace, num_envs: int) -> Entry:
         *options.set,
     )
     return Entry(f"learners-{learners}", options.config, settings)
-
-
-def band(curves: list[Curve], grid: Array) -> Estimate:
-    """Estimate interquartile means over seeds and their intervals at each point of a grid."""
-    values = np.stack([values_on(grid, curve, "env_steps", held=False) for curve in curves])
-    return estimate(values, resamples=RESAMPLES)
 
 
 def draw(grid: Array, bands: dict[int, Estimate], path: Path) -> None:
@@ -96,23 +84,17 @@ def main() -> int:
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     busy = busy_share()
     print(
-        f"# {platform.platform()}, {len(os.sched_getaffinity(0))} cores, {busy:.0%} of them busy before; "
+        f"# {in_short(busy)}; "
         f"{options.config}, seeds {seeds[0]} to {seeds[-1]}, {options.env_steps} env steps"
     )
     num_envs = load_config(options.config, options.set).environment.num_envs
-    entries = [entry(learners, options, num_envs) for learners in (1, 2)]
-    with tempfile.TemporaryDirectory() as place:
-        found = train_in_turns(entries, seeds, Path(place), read=read_training)
-    pairs = zip((1, 2), found, strict=True)
+    table = {learners: entry(learners, options, num_envs) for learners in (1, 2)}
     curves: dict[int, list[Curve]] = {}
-    for learners, of in pairs:
+    for learners, of in train_in_turns(table, seeds, None, read=read_training).items():
         curves[learners] = [curve for one in of.trainings if (curve := one.curve) is not None]
         if len(curves[learners]) < len(of.trainings):
             raise SystemExit(f"a training with {learners} learners ended before an episode did: no figures")
-    every = [curve for of in curves.values() for curve in of]
-    # The grid covers the env steps at which all curves have a return; no curve continues beyond its end.
-    grid = np.linspace(*stretch(every, "env_steps", [False] * len(every)), options.points)
-    bands = {learners: band(of, grid) for learners, of in curves.items()}
+    grid, bands = bands_of(curves, options.points)
     inside = report(grid, bands)
     reports = [round(sum(len(c.env_steps) for c in of) / len(of)) for of in curves.values()]
     print(f"# points of a curve, on average: {reports[0]} with one learner, {reports[1]} with two")
@@ -131,8 +113,8 @@ def report(grid: Array, bands: dict[int, Estimate]) -> list[bool]:
     inside = [bool(low <= iqm <= high) for iqm, low, high in zip(two.iqm, one.low, one.high, strict=True)]
     print(f"{'env steps':>10} {'one learner':>26} {'two learners':>26}")
     for i, is_inside in enumerate(inside):
-        cells = [f"{of.iqm[i]:.1f} [{of.low[i]:.1f}, {of.high[i]:.1f}]" for of in (one, two)]
-        print(f"{grid[i]:>10.0f} {cells[0]:>26} {cells[1]:>26}{'' if is_inside else '  OUTSIDE'}")
+        cells = f"{cell(one, i):>26} {cell(two, i):>26}"
+        print(f"{grid[i]:>10.0f} {cells}{'' if is_inside else '  OUTSIDE'}")
     return inside
 
 
@@ -145,10 +127,7 @@ def document(
         "seeds": [options.first_seed, options.first_seed + options.seeds - 1],
         "busy": busy,
         "env_steps": grid.tolist(),
-        "learners": {
-            learners: {name: getattr(of, name).tolist() for name in ("iqm", "low", "high")}
-            for learners, of in bands.items()
-        },
+        "learners": {learners: as_lists(of) for learners, of in bands.items()},
     }
 
 

@@ -35,10 +35,10 @@ from peers.recipe import recipe_of
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.launch.children import python_command
-from tianji_cli.runs.comparison.statistics import estimate
 from tianji_cli.telemetry.machine import cpu_model
 from tianji_lab.environment import busy_share
 from tianji_lab.profile.parts import Measurements
+from tianji_lab.ranges import Range
 from tianji_lab.training import read_summary, train_once
 
 PEER = Path(__file__).parent / "peers" / "sb3_locomotion.py"
@@ -136,8 +136,8 @@ def measure_bound(options: argparse.Namespace) -> dict[str, float]:
 
 def interval(values: Sequence[float]) -> dict[str, float]:
     """Estimate the interquartile mean over seeds, and its interval."""
-    of = estimate(np.asarray(values, np.float64))
-    return {"iqm": float(of.iqm), "low": float(of.low), "high": float(of.high)}
+    of = Range.estimated(values)
+    return {"iqm": of.middle, "low": of.low, "high": of.high}
 
 
 def summarise(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, float]]]:

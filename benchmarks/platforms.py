@@ -13,13 +13,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
-import platform
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +29,7 @@ from tianji_cli.runs.comparison.curves import Curve, stretch, values_on
 from tianji_cli.runs.comparison.figures import draw_curve
 from tianji_cli.runs.comparison.statistics import Estimate, estimate
 from tianji_cli.telemetry.figures import COLORS, write_figure
-from tianji_lab.environment import busy_share
+from tianji_lab.environment import busy_share, in_short
 from tianji_lab.training import Entry, Training, read_training, train_in_turns
 
 PLATFORMS: Final = {"cpu": ("cpu", "cpu"), "mixed": ("cuda", "cpu"), "gpu": ("cuda", "cuda")}
@@ -40,7 +37,7 @@ PLATFORMS: Final = {"cpu": ("cpu", "cpu"), "mixed": ("cuda", "cpu"), "gpu": ("cu
 LEAST_SEEDS: Final = 3
 """Least number of seeds: with fewer, an interval is that of one or two values."""
 Array = npt.NDArray[np.float64]
-Curves = Mapping[str, Sequence[Curve]]
+KeyT = TypeVar("KeyT")
 
 
 def missing() -> dict[str, str]:
@@ -75,7 +72,7 @@ def read(run: RunDirectory, seed: int) -> Training:
     return training
 
 
-def bands_of(curves: Curves, points: int) -> tuple[Array, dict[str, Estimate]]:
+def bands_of(curves: Mapping[KeyT, Sequence[Curve]], points: int) -> tuple[Array, dict[KeyT, Estimate]]:
     """Estimate interquartile means over seeds, on a grid of env steps at which every curve has a return."""
     every = [curve for of in curves.values() for curve in of]
     grid = np.linspace(*stretch(every, "env_steps", [False] * len(every)), points)
@@ -85,12 +82,22 @@ def bands_of(curves: Curves, points: int) -> tuple[Array, dict[str, Estimate]]:
     }
 
 
+def cell(of: Estimate, i: int) -> str:
+    """Write the mean at a point of the grid, and its interval."""
+    return f"{of.iqm[i]:.1f} [{of.low[i]:.1f}, {of.high[i]:.1f}]"
+
+
+def as_lists(of: Estimate) -> dict[str, list[float]]:
+    """Write the means and their intervals for JSON."""
+    return {bound: getattr(of, bound).tolist() for bound in ("iqm", "low", "high")}
+
+
 def overlaps(one: Estimate, other: Estimate) -> npt.NDArray[np.bool_]:
     """Whether two intervals overlap, at each point."""
     return np.asarray((one.low <= other.high) & (other.low <= one.high))
 
 
-def draw(curves: Curves, path: Path) -> None:
+def draw(curves: Mapping[str, Sequence[Curve]], path: Path) -> None:
     """Draw each platform's curve and its intervals into a PNG file."""
 
     def into(figure: Figure) -> None:
@@ -110,7 +117,7 @@ def report(grid: Array, bands: Mapping[str, Estimate], steps_per_s: Mapping[str,
     """Print a row for each point; returns whether the intervals of all platforms overlap everywhere."""
     print(f"{'env steps':>10}" + "".join(f"{name:>26}" for name in bands))
     for i, steps in enumerate(grid):
-        cells = [f"{of.iqm[i]:.1f} [{of.low[i]:.1f}, {of.high[i]:.1f}]" for of in bands.values()]
+        cells = [cell(of, i) for of in bands.values()]
         print(f"{steps:>10.0f}" + "".join(f"{cell:>26}" for cell in cells))
     for name, values in steps_per_s.items():
         print(f"# {name}: {np.median(values):,.0f} env steps/s (median over seeds)")
@@ -140,18 +147,17 @@ def main() -> int:
         missing(),
     )
     print(
-        f"# {platform.platform()}, {len(os.sched_getaffinity(0))} cores, {busy:.0%} of them busy before; "
+        f"# {in_short(busy)}; "
         f"{options.config}, seeds {seeds[0]} to {seeds[-1]}, {options.env_steps} env steps"
     )
     for name, why in lacking.items():
         print(f"# not here: {name} ({why})")
     names = [name for name in PLATFORMS if name not in lacking]
-    with tempfile.TemporaryDirectory() as place:
-        try:
-            found = train_in_turns([entry(name, options) for name in names], seeds, Path(place), read=read)
-        except RunFailed as failed:
-            sys.exit(str(failed))
-    trainings = {name: of.trainings for name, of in zip(names, found, strict=True)}
+    try:
+        found = train_in_turns({name: entry(name, options) for name in names}, seeds, None, read=read)
+    except RunFailed as failed:
+        sys.exit(str(failed))
+    trainings = {name: of.trainings for name, of in found.items()}
     curves = {name: [one.curve for one in of if one.curve] for name, of in trainings.items()}
     steps_per_s = {name: [one.produced_per_s for one in of] for name, of in trainings.items()}
     grid, bands = bands_of(curves, options.points)
@@ -185,7 +191,7 @@ def document(
         "env_steps": grid.tolist(),
         "platforms": {
             name: {
-                **{bound: getattr(of, bound).tolist() for bound in ("iqm", "low", "high")},
+                **as_lists(of),
                 "steps_per_s": list(steps_per_s[name]),
             }
             for name, of in bands.items()

@@ -22,8 +22,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -37,9 +35,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from tianji_cli.errors import RunFailed
-from tianji_cli.runs.comparison.statistics import Estimate, estimate
 from tianji_cli.telemetry.figures import COLORS, GREY, write_figure
-from tianji_lab.environment import busy_share
+from tianji_lab.environment import busy_share, in_short
+from tianji_lab.ranges import Range
 from tianji_lab.training import read_summary, train_once
 
 ALIKE: Final = (
@@ -129,9 +127,9 @@ def train_all(trials: Sequence[Trial], options: argparse.Namespace) -> list[Outc
         return list(threads.map(partial(train, env_steps=options.env_steps, place=Path(place)), trials))
 
 
-def of_last(outcomes: Sequence[Outcome]) -> Estimate:
+def of_last(outcomes: Sequence[Outcome]) -> Range:
     """Estimate the interquartile mean of the last return."""
-    return estimate(np.array([outcome.last for outcome in outcomes]))
+    return Range.estimated([outcome.last for outcome in outcomes])
 
 
 def choose_rates(options: argparse.Namespace) -> dict[tuple[str, int], float]:
@@ -149,7 +147,7 @@ def choose_rates(options: argparse.Namespace) -> dict[tuple[str, int], float]:
     for method in METHODS:
         for lag in options.lags:
             found = {
-                rate: float(of_last([o for o in outcomes if o.trial in group]).iqm)
+                rate: of_last([o for o in outcomes if o.trial in group]).middle
                 for rate in options.rates
                 if (group := [Trial(method, lag, rate, seed) for seed in seeds]) and outcomes
             }
@@ -178,8 +176,8 @@ def report(found: Mapping[tuple[str, int], Sequence[Outcome]]) -> None:
     header = ("method", "rollouts", "policy lag", "last return", "best return", f"at {SOLVED:g} last")
     print(f"{header[0]:<17} {header[1]:>8} {header[2]:>10} {header[3]:>22} {header[4]:>22} {header[5]:>11}")
     for (method, lag), outcomes in found.items():
-        last, best = of_last(outcomes), estimate(np.array([o.best for o in outcomes]))
-        cells = [f"{of.iqm:.0f} [{of.low:.0f}, {of.high:.0f}]" for of in (last, best)]
+        last, best = of_last(outcomes), Range.estimated([outcome.best for outcome in outcomes])
+        cells = [of.written("{:.0f}".format) for of in (last, best)]
         staleness = np.mean([outcome.staleness for outcome in outcomes])
         solved = f"{sum(outcome.last >= SOLVED for outcome in outcomes)}/{len(outcomes)}"
         print(f"{method:<17} {lag:>8} {staleness:>10.1f} {cells[0]:>22} {cells[1]:>22} {solved:>11}")
@@ -194,7 +192,7 @@ def draw(found: Mapping[tuple[str, int], Sequence[Outcome]], lags: Sequence[int]
             groups = [found[method, lag] for lag in lags]
             x = [np.mean([outcome.staleness for outcome in group]) for group in groups]
             bands = [of_last(group) for group in groups]
-            axes.plot(x, [band.iqm for band in bands], color=color, marker="o", label=method)
+            axes.plot(x, [band.middle for band in bands], color=color, marker="o", label=method)
             low, high = ([getattr(band, side) for band in bands] for side in ("low", "high"))
             axes.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
         axes.axhline(SOLVED, color=GREY, linestyle="--", linewidth=0.9)
@@ -217,10 +215,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--png", type=Path)
     options = parser.parse_args()
-    print(
-        f"# {platform.platform()}, {len(os.sched_getaffinity(0))} cores, {busy_share():.0%} of them busy "
-        f"before; seeds 1 to {options.seeds}, {options.env_steps} env steps"
-    )
+    print(f"# {in_short(busy_share())}; seeds 1 to {options.seeds}, {options.env_steps} env steps")
     try:
         found = measure(options)
     except RunFailed as failed:

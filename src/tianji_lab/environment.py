@@ -20,19 +20,21 @@ LOOK_S: Final = 0.5
 BUSY: Final = 0.10
 """Share of the cores at work with something else above which a measurement is disturbed."""
 NOISY: Final = 0.25
-"""Spread of repeated runs, as a share of their median, above which they say little."""
+"""Range of repeated runs, as a share of their median, above which they say little."""
 MAX_NAMED: Final = 3
 SETTINGS: Final = re.compile(r"(UCX|MPICH|OMPI|MPIR_CVAR|FI)_.+|SLURM_JOB_ID|SLURM_NNODES")
 """Variables that decide how the libraries below the engines send."""
 
 
 def describe(
-    backends: Sequence[str], hosts: Sequence[str], clock_error_us: float | None, busy: float
+    backends: Sequence[str], busy: float, *, hosts: Sequence[str] = (), clock_error_us: float | None = None
 ) -> dict[str, str]:
     """Describe this machine, the libraries and their settings.
 
     Args:
         backends: engines to describe, or pairs of engines: ``shm+zmq``.
+        busy: the ``busy_share`` of this machine before the measurement.
+        hosts: that took part; () for this one alone.
         clock_error_us: error of the other hosts' clocks; None without other hosts.
 
     Returns:
@@ -69,6 +71,11 @@ def busy_share() -> float:
     # Containers may count their own cores from 0 and still name the affinity by the machine's.
     usable = [percents[core] for core in os.sched_getaffinity(0) if core < len(percents)] or percents
     return float(sum(usable) / len(usable) / 100)
+
+
+def in_short(busy: float) -> str:
+    """Describe this machine in a line, with its ``busy_share`` beforehand."""
+    return f"{platform.platform()}, {len(os.sched_getaffinity(0))} cores, {busy:.0%} of them busy before"
 
 
 def warnings(busy: float) -> list[str]:

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.source import find_config
@@ -25,8 +26,12 @@ from tianji_cli.runs.comparison.curves import Curve, read_curve
 from tianji_cli.telemetry.metrics import read_metrics
 from tianji_cli.telemetry.progress import Progress
 
+KeyT = TypeVar("KeyT")
+
 END_S: Final = 30.0
 """Seconds in which an interrupted training has to stop and save before it is killed."""
+TRAINS_ONLY: Final = ("experiment.eval_episodes=0", "experiment.evaluation=false", "experiment.plots=false")
+"""Overrides of a training that neither evaluates nor draws."""
 
 
 @contextmanager
@@ -131,38 +136,40 @@ class Outcome:
 
 
 def train_in_turns(
-    entries: Sequence[Entry],
+    table: Mapping[KeyT, Entry],
     seeds: Sequence[int],
-    place: Path,
+    place: Path | None,
     *,
     read: Callable[[RunDirectory, int], Training],
     threshold: float | None = None,
     train: Callable[..., RunDirectory] | None = None,
     keep_going: bool = False,
     quiet: bool = True,
-) -> list[Outcome]:
-    """Train every entry with every seed, one training at a time, each with the whole machine.
+) -> dict[KeyT, Outcome]:
+    """Train every entry of a table with every seed, one training at a time, each with the whole machine.
 
     The entries take turns, so that other load on the machine disturbs all of them alike.
 
     Args:
-        place: directory of the runs.
+        place: directory of the runs; None for a temporary one.
         read: reads a run with its seed.
         threshold: return that progress lines speak of; None for none.
         train: trains once, as ``train_once`` does; None for that.
         keep_going: go on after a training without figures.
 
     Returns:
-        The trainings of each entry, in the order of the entries.
+        The trainings of each entry, by its key in the table.
 
     Raises:
         RunFailed: a training has no figures, unless ``keep_going``.
     """
     train = train or train_once
-    found = [Outcome() for _ in entries]
-    with Progress(len(entries) * len(seeds), quiet, ticks=True) as progress:
+    found = {key: Outcome() for key in table}
+    with ExitStack() as stack:
+        place = place or stack.enter_context(temporary_directory())
+        progress = stack.enter_context(Progress(len(table) * len(seeds), quiet, ticks=True))
         for seed in seeds:
-            for entry, outcome in zip(entries, found, strict=True):
+            for key, entry in table.items():
                 progress.begin(f"{entry.name}, seed {seed}")
                 try:
                     run = train(entry.config, entry.with_seed(seed), name=entry.name, place=place)
@@ -170,10 +177,10 @@ def train_in_turns(
                 except RunFailed as error:
                     if not keep_going:
                         raise
-                    outcome.failed.append(Failed(seed, str(error)))
+                    found[key].failed.append(Failed(seed, str(error)))
                     progress.done("failed")
                 else:
-                    outcome.trainings.append(training)
+                    found[key].trainings.append(training)
                     progress.done(_summary(training, threshold))
     return found
 
@@ -205,6 +212,11 @@ def threshold_of(config: str, job: JobConfig, threshold: float | None) -> float:
     if not math.isfinite(threshold):
         raise UsageError(f"--threshold {threshold:g} is no return that a training could come to")
     return threshold
+
+
+def with_thresholds(job: JobConfig, *more: float) -> str:
+    """Write the override that adds thresholds to those of a config."""
+    return f"experiment.thresholds={json.dumps(sorted({*job.experiment.thresholds, *more}))}"
 
 
 def train_once(

@@ -19,7 +19,7 @@ from tianji_lab.environment import busy_share, describe, warnings, warnings_of_n
 
 
 def test_the_conditions_name_versions_cores_and_load() -> None:
-    found = describe(["shm", "zmq"], ["here"], None, 0.04)
+    found = describe(["shm", "zmq"], 0.04)
     assert found["tianji"] == metadata.version("tianji")
     assert found["iceoryx2"] == metadata.version("iceoryx2")
     assert found["pyzmq"] == f"{zmq.__version__}, libzmq {zmq.zmq_version()}"
@@ -34,13 +34,13 @@ def test_the_conditions_name_versions_cores_and_load() -> None:
     ("engine", "named"), [("shm", {"iceoryx2"}), ("zmq", {"pyzmq"}), ("shm+zmq", {"iceoryx2", "pyzmq"})]
 )
 def test_only_libraries_of_the_engines_asked_for_are_named(engine: str, named: set[str]) -> None:
-    found = describe([engine], ["here"], None, 0.0)
+    found = describe([engine], 0.0)
     assert found.keys() & {"iceoryx2", "pyzmq", "mpi4py", "UCX"} == named
 
 
 def test_libraries_of_mpi_and_ucx_are_named_without_starting_mpi() -> None:
     code = (
-        "from tianji_lab.environment import describe; found = describe(['mpi', 'ucx'], ['a'], None, 0);"
+        "from tianji_lab.environment import describe; found = describe(['mpi', 'ucx'], 0);"
         "from mpi4py import MPI; assert not MPI.Is_initialized();"
         "print(found['mpi4py']); print(found['UCX'])"
     )
@@ -57,12 +57,12 @@ def test_settings_of_the_libraries_are_shown_and_nothing_else(monkeypatch: pytes
     for name in list(os.environ):
         if name.startswith(("UCX_", "MPI", "OMPI_", "FI_", "SLURM_")):
             monkeypatch.delenv(name)
-    assert describe(["zmq"], ["here"], None, 0.0)["settings"] == "none"
+    assert describe(["zmq"], 0.0)["settings"] == "none"
     for name in ("UCX_TLS", "MPIR_CVAR_X", "FI_PROVIDER", "SLURM_JOB_ID"):
         monkeypatch.setenv(name, "x,y")
     monkeypatch.setenv("SLURM_JWT", "secret")
     monkeypatch.setenv("MY_UCX_TLS", "not theirs")
-    settings = describe(["zmq"], ["here"], None, 0.0)["settings"]
+    settings = describe(["zmq"], 0.0)["settings"]
     for name in ("UCX_TLS", "MPIR_CVAR_X", "FI_PROVIDER", "SLURM_JOB_ID"):
         assert f"{name}=x,y" in settings.split()
     assert "secret" not in settings
@@ -70,7 +70,7 @@ def test_settings_of_the_libraries_are_shown_and_nothing_else(monkeypatch: pytes
 
 
 def test_hosts_are_named_once_with_the_error_of_their_clocks() -> None:
-    found = describe(["zmq"], ["a", "b", "a"], 45.4, 0.0)
+    found = describe(["zmq"], 0.0, hosts=["a", "b", "a"], clock_error_us=45.4)
     assert found["hosts"] == "2: a, b"
     assert found["clocks"] == "offset measured and removed, +- 45 us"
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from tianji_lab.bench.contents import CLOCK, LEAST_BYTES, Inspector, Slots, StampInspector, stamp, write
+from tianji_lab.bench.contents import CLOCK, LEAST_BYTES, Inspector, Slots, stamp, write
 from tianji_lab.bench.experiment import (
     LEAD,
     PATIENCE_S,
@@ -97,8 +97,8 @@ class Buffer:
         self.received = dict.fromkeys(trial.workers, 0)
         self.source, self.pushed_ns = LEAD, 0
         self._first = {rank: stamp(rank, run.number, 0) for rank in trial.workers}
-        kind = StampInspector if run.thorough else Inspector
-        self._inspect = kind(trial.nbytes, thorough=run.thorough).inspect
+        inspector = Inspector(trial.nbytes, thorough=run.thorough, has_clock=not run.thorough)
+        self._inspect = inspector.inspect
         self._slots = Slots(trial.nbytes, run.messages) if trial.store == "copy" else None
 
     def receive(self) -> bool:

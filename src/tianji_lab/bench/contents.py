@@ -55,18 +55,23 @@ def write(memory: memoryview, word: int) -> NDArray[np.uint64]:
 
 
 class Inspector:
-    """Compares messages of one size with their stamps."""
+    """Compares messages of one size with their stamps.
 
-    def __init__(self, nbytes: int, *, thorough: bool) -> None:
+    Args:
+        has_clock: the second word is the sender's clock, not the stamp.
+    """
+
+    def __init__(self, nbytes: int, *, thorough: bool, has_clock: bool = False) -> None:
         words = nbytes // WORD
         self._nbytes = nbytes
         self._thorough = thorough
         # ``inspect`` checks the head first, since it names the message.
+        self._first = CLOCK + 1 if has_clock else CLOCK
         between = np.linspace(CLOCK + 1, words - 1, PLACES + 1).astype(int)
-        self._places = tuple(sorted({int(place) for place in between}))
+        self._places = tuple(sorted({self._first, *map(int, between)}))
 
     def inspect(self, memory: memoryview, word: int) -> int:
-        """Check a message and read the sender's clock, in nanoseconds.
+        """Check a message and read its second word, the sender's clock in nanoseconds if it has one.
 
         Raises:
             DamagedMessageError: the message is not the expected one, or altered.
@@ -81,9 +86,9 @@ class Inspector:
                 f"{explain(word)} should come next, and the head says {explain(words[0])}"
             )
         if self._thorough:
-            wrong = np.flatnonzero(np.frombuffer(memory, np.uint64)[CLOCK + 1 :] != word)
+            wrong = np.flatnonzero(np.frombuffer(memory, np.uint64)[self._first :] != word)
             if wrong.size:
-                raise self._altered(words, word, int(wrong[0]) + CLOCK + 1)
+                raise self._altered(words, word, int(wrong[0]) + self._first)
         for place in self._places:
             if words[place] != word:
                 raise self._altered(words, word, place)
@@ -93,17 +98,6 @@ class Inspector:
         return DamagedMessageError(
             f"{explain(word)} is altered at byte {place * WORD}: {words[place]:#x}, not {word:#x}"
         )
-
-
-class StampInspector(Inspector):
-    """Compares messages that carry no clock: the second word is the stamp, too."""
-
-    def inspect(self, memory: memoryview, word: int) -> int:
-        """Check a message; see ``Inspector.inspect``."""
-        clock = super().inspect(memory, word)
-        if clock != word:
-            raise self._altered(memory.cast("Q"), word, CLOCK)
-        return clock
 
 
 RING_BYTES: Final = 256 * 1024 * 1024

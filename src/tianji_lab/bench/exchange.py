@@ -33,7 +33,6 @@ from tianji_lab.bench.contents import (
     DamagedMessageError,
     Inspector,
     Slots,
-    StampInspector,
     explain,
     stamp,
     write,
@@ -133,7 +132,7 @@ class Receiver:
     """Stores messages into slots in turn, or leaves them in place, as the trial says; and checks them."""
 
     def __init__(self, trial: Trial, run: Run, slots: int) -> None:
-        self.inspect = StampInspector(trial.nbytes, thorough=run.thorough).inspect
+        self.inspect = Inspector(trial.nbytes, thorough=run.thorough).inspect
         self._slots = Slots(trial.nbytes, slots) if trial.store == "copy" else None
 
     def store(self, claim: Claim) -> memoryview:
@@ -275,7 +274,7 @@ class Weights(Exchange):
     def leading(self, endpoint: Transport, trial: Trial, run: Run, session: Leading) -> Round:
         """Make the round of rank 0: publish a version, and receive all confirmations."""
         memory = memoryview(bytearray(trial.nbytes))
-        inspect = Inspector(LEAST_BYTES, thorough=run.thorough).inspect
+        inspect = Inspector(LEAST_BYTES, thorough=run.thorough, has_clock=True).inspect
         waits = [
             (rank, Waits.leading(endpoint, session, f"rank {rank} to have a version"))
             for rank in trial.workers
@@ -297,7 +296,7 @@ class Weights(Exchange):
 
     def following(self, endpoint: Transport, trial: Trial, run: Run, rank: int, waits: Waits) -> Part:
         """Make the round of a reader: take a version, and confirm it with the time."""
-        inspect = StampInspector(trial.nbytes, thorough=run.thorough).inspect
+        inspect = Inspector(trial.nbytes, thorough=run.thorough).inspect
         memory = memoryview(bytearray(trial.nbytes))
 
         def take(number: int) -> None:
@@ -378,7 +377,7 @@ class Bandwidth:
             DamagedMessageError: an acknowledgement is not the expected one, or altered.
         """
         waits = Waits.following(endpoint, worker, f"an acknowledgement of rank {LEAD}")
-        inspect = StampInspector(LEAST_BYTES, thorough=run.thorough).inspect
+        inspect = Inspector(LEAST_BYTES, thorough=run.thorough).inspect
         data, acks = stamp(rank, run.number, 0), stamp(LEAD, run.number, 0)
         pushed = 0
         refused, cpu = endpoint.counters.refusals, time.process_time()

@@ -22,33 +22,56 @@ from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 
 from tianji_cli.errors import RunFailed
+from tianji_cli.quantities import several
 from tianji_cli.wire.messages import Message
-from tianji_lab.bench.record import ExperimentName, Store, Work
+from tianji_lab.bench.record import KB, ExperimentName, Store, Work
 from tianji_transports.core import Transport
 
 LEAD: Final = 0
 """Rank of the process that measures: it receives, asks for echoes, or publishes."""
 
 
-class Trial(Message):
-    """Settings of endpoints that are opened together, for one or more runs.
+class Case(Message):
+    """One point of a figure, for one engine, or for two of them inside and between hosts: ``shm+zmq``."""
+
+    experiment: ExperimentName
+    backend: str
+    nbytes: int
+    actors: int
+    messages: int
+    window: int
+    sample_time_s: float = 0.0
+    work: Work = "sleep"
+    store: Store = "copy"
+
+    @property
+    def engines(self) -> tuple[str, str]:
+        """The engine inside a host, and the one between hosts."""
+        local, _, remote = self.backend.partition("+")
+        return local, remote or local
+
+    @property
+    def alone(self) -> Case:
+        """The same case with one actor, which measures the terms of Equation 1."""
+        return self.model_copy(update={"actors": 1})
+
+    def __str__(self) -> str:
+        """Name the case for a line of progress, or for an error."""
+        time = f", sample time {self.sample_time_s:g} s" if self.sample_time_s else ""
+        return f"{self.backend}, {self.nbytes / KB:g} KB, {several(self.actors, 'actor')}{time}"
+
+
+class Trial(Case):
+    """A case with endpoints that are opened together, for one or more runs.
 
     Attributes:
         raw: use a plain loop over the engine's library, in place of the engine.
         hosts: host of each rank; rank 0 leads.
     """
 
-    experiment: ExperimentName
     raw: bool = False
     job: str
-    local: str
-    remote: str
     hosts: dict[int, str]
-    nbytes: int
-    window: int
-    sample_time_s: float = 0.0
-    work: Work = "sleep"
-    store: Store = "copy"
 
     @property
     def workers(self) -> tuple[int, ...]:

@@ -34,6 +34,7 @@ from tianji_cli.telemetry.figures import (
     write_figure,
 )
 from tianji_lab.bench.record import KB, MB, Record
+from tianji_lab.ranges import Range, draw_ranges
 
 ENGINES: Final = {"shm": (BLUE, "o"), "zmq": (ORANGE, "s"), "mpi": (GREEN, "^"), "ucx": (PURPLE, "D")}
 OTHERS: Final = ((AMBER, "v"), (SKY, "P"), (BLACK, "X"))
@@ -44,9 +45,8 @@ PANEL: Final = 1.75
 IN_A_ROW: Final = 5
 """Maximum entries in a row of a legend."""
 
-Get = Callable[[Record], float | None]
-Bars = Callable[[Record], tuple[float, float]]
-"""Lengths of a point's error bars, downwards and upwards."""
+Get = Callable[[Record], Range | None]
+"""A point of a figure, with the ends of its error bars."""
 
 
 def draw(name: str, records: Sequence[Record], path: Path, *, link_mb_per_s: float | None = None) -> None:
@@ -67,7 +67,7 @@ def draw(name: str, records: Sequence[Record], path: Path, *, link_mb_per_s: flo
 def _draw_sizes(figure: Figure, records: Sequence[Record], link: float | None) -> None:
     """Draw 5a: collection time and throughput against the size of a message."""
     above, below = _panels(figure, 2)
-    plot_sizes(above, records, _collection_s, collection_bars)
+    plot_sizes(above, records, _collection)
     logarithmic(above, "Collection time (s)")
     plot_throughput(below, records, link)
     _size_axis(below, records)
@@ -94,13 +94,12 @@ def _draw_latency(
     """Draw the median latency, ``scale`` times its microseconds, against the size of a message."""
     (axes,) = _panels(figure, 1)
 
-    def median(record: Record) -> float | None:
-        return None if record.p50_us is None else record.p50_us * scale
+    def to_p95(record: Record) -> Range | None:
+        if record.p50_us is None or record.p95_us is None:
+            return None
+        return Range(record.p50_us, record.p50_us, record.p95_us).scaled(scale)
 
-    def up_to_p95(record: Record) -> tuple[float, float]:
-        return 0.0, ((record.p95_us or 0.0) - (record.p50_us or 0.0)) * scale
-
-    plot_sizes(axes, records, median, up_to_p95)
+    plot_sizes(axes, records, to_p95)
     logarithmic(axes, y_label)
     axes.set_title("median, bars to 95th percentile", fontsize=7, loc="right", pad=3)
     _size_axis(axes, records, x_label)
@@ -114,7 +113,7 @@ def _draw_actors(figure: Figure, records: Sequence[Record], _link: float | None)
     for axes, setting in zip(panels, settings, strict=True):
         here = [record for record in records if (record.sample_time_s, record.msg_kb) == setting]
         for line in lines_of(here):
-            plot_line(axes, line, lambda record: record.actors, _collection_s, collection_bars)
+            plot_line(axes, line, lambda record: record.actors, _collection)
         plot_predictions(axes, here)
         logarithmic(axes, "Collection time (s)")
         if here[0].sample_time_s == 0:  # The curves do not fall, so no corner is empty for the text.
@@ -158,15 +157,13 @@ def _draw_engines(figure: Figure, records: Sequence[Record]) -> None:
     with_times = len({record.sample_time_s for record in records}) > 1
     ordered = sorted(records, key=lambda record: (list(styles).index(record.backend), record.sample_time_s))
     for place, record in enumerate(ordered):
-        low, high = collection_bars(record)
         axes.bar(place, record.collection_s, 0.6, color=styles[record.backend][0], linewidth=0)
-        axes.errorbar(
-            place, record.collection_s, [[low], [high]], color=BLACK, capsize=2, elinewidth=0.8, capthick=0.8
-        )
+        bars: dict[str, Any] = {"capsize": 2, "elinewidth": 0.8, "capthick": 0.8}
+        draw_ranges(axes, [place], [record.collection], color=BLACK, **bars)
         label = "" if record.mb_per_s is None else f"{record.mb_per_s:,.0f} MB/s".replace(",", "\u2009")
         axes.annotate(
             label,
-            (place, record.collection_s + high),
+            (place, record.collection_max_s),
             xytext=(0, 2),
             textcoords="offset points",
             ha="center",
@@ -261,35 +258,24 @@ def _beside_size(record: Record) -> str:
     return several(record.actors, "actor") + (f", {record.sample_time_s:g} s" if record.sample_time_s else "")
 
 
-def plot_line(axes: Axes, line: Line, x: Callable[[Record], float], y: Get, bars: Bars) -> None:
+def plot_line(axes: Axes, line: Line, x: Callable[[Record], float], y: Get) -> None:
     """Draw a line's points with their bars, and connect them; leaves out points without a value."""
-    points = [
-        (x(record), value, *bars(record)) for record in line.records if (value := y(record)) is not None
-    ]
+    points = [(x(record), point) for record in line.records if (point := y(record)) is not None]
     if points:
-        xs, ys, *reach = zip(*points, strict=True)
-        axes.errorbar(
-            xs,
-            ys,
-            yerr=reach,
-            color=line.color,
-            marker=line.marker,
-            linestyle=line.dashes,
-            capsize=1.5,
-            elinewidth=0.7,
-            capthick=0.7,
-        )
+        xs, ys = zip(*points, strict=True)
+        style: dict[str, Any] = {"color": line.color, "marker": line.marker, "linestyle": line.dashes}
+        draw_ranges(axes, xs, ys, **style)
 
 
-def plot_sizes(axes: Axes, records: Sequence[Record], y: Get, bars: Bars) -> None:
+def plot_sizes(axes: Axes, records: Sequence[Record], y: Get) -> None:
     """Plot a figure of the records against the size of a message."""
     for line in lines_of(records):
-        plot_line(axes, line, lambda record: record.msg_kb, y, bars)
+        plot_line(axes, line, lambda record: record.msg_kb, y)
 
 
 def plot_throughput(axes: Axes, records: Sequence[Record], link: float | None) -> None:
     """Plot throughput against the size of a message, with raw loops and the link's speed beside it."""
-    plot_sizes(axes, records, lambda record: record.mb_per_s, throughput_bars)
+    plot_sizes(axes, records, throughput)
     for line in lines_of(records):
         raw = {
             record.msg_kb: record.raw_msgs_per_s * record.msg_kb * KB / MB
@@ -355,25 +341,16 @@ def _crossing_mark(color: str) -> Line2D:
     return Line2D([], [], color=color, zorder=4, **style)
 
 
-def _collection_s(record: Record) -> float:
-    return record.collection_s
+def _collection(record: Record) -> Range:
+    return record.collection
 
 
-def collection_bars(record: Record) -> tuple[float, float]:
-    """Bars from the shortest to the longest run."""
-    return (
-        record.collection_s - record.collection_min_s,
-        record.collection_max_s - record.collection_s,
-    )
-
-
-def throughput_bars(record: Record) -> tuple[float, float]:
-    """Bars from the throughput of the longest run to that of the shortest."""
-    assert record.mb_per_s is not None
-    # The quotient comes first: for equal times it is exactly one, so that no bar has a negative length.
-    slowest = record.mb_per_s * (record.collection_s / record.collection_max_s)
-    fastest = record.mb_per_s * (record.collection_s / record.collection_min_s)
-    return record.mb_per_s - slowest, fastest - record.mb_per_s
+def throughput(record: Record) -> Range | None:
+    """Throughput, from that of the longest run to that of the shortest; None without one."""
+    if record.mb_per_s is None:
+        return None
+    ends = (record.collection_max_s, record.collection_min_s)
+    return Range(record.mb_per_s, *(record.mb_per_s * (record.collection_s / end) for end in ends))
 
 
 # -- axes ----------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
+from tianji_lab.ranges import Range
+
 KB: Final = 1024
 """Bytes in the KB of a message, as in the paper's 512 KB."""
 MB: Final = 1e6
@@ -88,9 +90,9 @@ class Record:
     raw_ratio: float | None = None
 
     @property
-    def spread(self) -> float:
-        """Difference between the slowest and the fastest run, as a share of the median."""
-        return (self.collection_max_s - self.collection_min_s) / self.collection_s
+    def collection(self) -> Range:
+        """Median, shortest and longest run."""
+        return Range(self.collection_s, self.collection_min_s, self.collection_max_s)
 
     def document(self) -> dict[str, Any]:
         """Build the row of the JSON file."""

@@ -60,13 +60,13 @@ def print_records(records: Sequence[Record]) -> None:
 
 def noisy_cases(records: Sequence[Record]) -> list[str]:
     """List the cases whose repeated runs lie too far apart."""
-    return warnings_of_noise(((record.spread, _apart(record)) for record in records), "case")
+    return warnings_of_noise(((record.collection.apart, _apart(record)) for record in records), "case")
 
 
 def _apart(record: Record) -> str:
     time = f", sample time {record.sample_time_s:g} s" if record.sample_time_s else ""
     case = f"{record.backend} at {size(record.msg_kb * KB)}, {several(record.actors, 'actor')}{time}"
-    return f"repeated runs of {case} lay {share(record.spread)} apart"
+    return f"repeated runs of {case} lay {share(record.collection.apart)} apart"
 
 
 def print_crossings(records: Sequence[Record]) -> None:
@@ -165,7 +165,7 @@ def _ratio(record: Record) -> str:
 
 
 def _spread(record: Record) -> str:
-    return share(record.spread) if record.repeats > 1 else ""
+    return share(record.collection.apart) if record.repeats > 1 else ""
 
 
 BACKEND: Final = Column("backend", lambda record: record.backend)

@@ -11,6 +11,7 @@ from tianji_cli.errors import UsageError
 from tianji_cli.launch.mpi import has_mpiexec
 from tianji_cli.quantities import several
 from tianji_lab.bench.contents import LEAST_BYTES, WORD
+from tianji_lab.bench.experiment import Case
 from tianji_lab.bench.raw.loop import LOOPS
 from tianji_lab.bench.record import KB, ExperimentName, Store, Work
 from tianji_transports import registry
@@ -84,37 +85,6 @@ SIZES_KB: Final[Mapping[ExperimentName, Sequence[float]]] = {
 
 
 @dataclass(frozen=True)
-class Case:
-    """One point of a figure, for one engine, or for two of them inside and between hosts: ``shm+zmq``."""
-
-    experiment: ExperimentName
-    backend: str
-    nbytes: int
-    actors: int
-    messages: int
-    window: int
-    sample_time_s: float = 0.0
-    work: Work = "sleep"
-    store: Store = "copy"
-
-    @property
-    def engines(self) -> tuple[str, str]:
-        """The engine inside a host, and the one between hosts."""
-        local, _, remote = self.backend.partition("+")
-        return local, remote or local
-
-    @property
-    def alone(self) -> Case:
-        """The same case with one actor, which measures the terms of Equation 1."""
-        return replace(self, actors=1)
-
-    def __str__(self) -> str:
-        """Name the case for a line of progress, or for an error."""
-        time = f", sample time {self.sample_time_s:g} s" if self.sample_time_s else ""
-        return f"{self.backend}, {self.nbytes / KB:g} KB, {several(self.actors, 'actor')}{time}"
-
-
-@dataclass(frozen=True)
 class Request:
     """Request of a command; every combination is a case. None and () stand for the experiment's defaults.
 
@@ -173,15 +143,15 @@ class Request:
         """All cases; engines vary fastest, so that the engines of one point are measured side by side."""
         return [
             Case(
-                self.experiment,
-                backend,
-                message_bytes(size),
-                actors,
-                self.messages or default_messages(self.experiment, message_bytes(size)),
-                self.window,
-                sample_time,
-                self.work,
-                self.store,
+                experiment=self.experiment,
+                backend=backend,
+                nbytes=message_bytes(size),
+                actors=actors,
+                messages=self.messages or default_messages(self.experiment, message_bytes(size)),
+                window=self.window,
+                sample_time_s=sample_time,
+                work=self.work,
+                store=self.store,
             )
             for sample_time in self.sample_times_s
             for size in self.sizes_kb

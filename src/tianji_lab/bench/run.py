@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
 
 from tianji_cli.conditions import check_machine
 from tianji_cli.files.directories import remove_stale
@@ -22,8 +21,6 @@ from tianji_lab.bench.sweep import Sweep
 from tianji_lab.bench.worker import take_part
 from tianji_lab.bench.workers import BenchWorkers, local_workers, mpi_workers
 from tianji_lab.environment import busy_share, describe, warnings
-
-_HERE: Final = "here"
 
 
 def bench(asked: Request, *, out: Path | None, json_to: str | None, quiet: bool) -> int:
@@ -48,7 +45,7 @@ def bench(asked: Request, *, out: Path | None, json_to: str | None, quiet: bool)
         remove_stale()
         check_machine()
         if world is None:
-            request = asked.complete([_HERE], can_start=True)
+            request = asked.complete(["here"], can_start=True)
             if any("mpi" in case.engines for case in request.cases):
                 # Under mpiexec, the default is one actor for each rank but the first.
                 counts = [word for count in request.actors for word in ("--actors", str(count))]
@@ -83,7 +80,7 @@ def _measure(
         sweep = Sweep(workers, request, progress)
         progress.total = sweep.steps
         records = sweep.measure()
-    environment = describe(request.backends, workers.hosts, workers.clock_error_us, busy)
+    environment = describe(request.backends, busy, hosts=workers.hosts, clock_error_us=workers.clock_error_us)
     for kb, rate in memcpy.items():
         environment[f"memcpy of one core, {size(message_bytes(kb))}"] = f"{rate:.0f} MB/s"
     link = request.link_mb_per_s or link_mb_per_s(workers.interface)

@@ -10,7 +10,7 @@ import math
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from statistics import median
 from typing import Final
@@ -18,10 +18,10 @@ from typing import Final
 import numpy as np
 
 from tianji_cli.telemetry.progress import Progress
-from tianji_lab.bench.experiment import LEAD, Outcome, Trial, TrialFailed
+from tianji_lab.bench.experiment import LEAD, Case, Outcome, Trial, TrialFailed
 from tianji_lab.bench.raw.loop import LOOPS
 from tianji_lab.bench.record import KB, MB, Record
-from tianji_lab.bench.request import Case, Request
+from tianji_lab.bench.request import Request
 from tianji_lab.bench.workers import BenchWorker, BenchWorkers, Session
 from tianji_transports.errors import TransportError
 
@@ -94,7 +94,7 @@ class Sweep:
         self._request = request
         self._progress = progress
         self._terms: dict[Case, Terms] = {}
-        self._raws: dict[tuple[Case, int], Outcome] = {}
+        self._raws: dict[tuple[Case, int], list[Outcome]] = {}
         self._trials = 0
 
     @property
@@ -118,9 +118,9 @@ class Sweep:
         for repeat in range(1, self._request.repeats + 1):
             for case, found in measured.items():
                 with self._step(case, f"run {repeat} of {self._request.repeats}"):
-                    found.outcomes.append(self._timed(case, case.messages))
+                    found.outcomes += self._timed(case, case.messages)
                     if self._request.raw and case.backend in LOOPS:
-                        found.raw.append(self._raw(case, repeat))
+                        found.raw += self._raw(case, repeat)
                 self._progress.done(f"{found.outcomes[-1].seconds:.3f} s")
         return [self._record(case, found) for case, found in measured.items()]
 
@@ -138,14 +138,14 @@ class Sweep:
         with self._open(case) as session:
             session.run(case.messages, thorough=True)
 
-    def _timed(self, case: Case, messages: int, *, raw: bool = False) -> Outcome:
+    def _timed(self, case: Case, messages: int, *, runs: int = 1, raw: bool = False) -> list[Outcome]:
         with self._open(case, raw=raw) as session:
             session.run(min(messages, WARM_MESSAGES), thorough=True)
-            return session.run(messages)
+            return [session.run(messages) for _ in range(runs)]
 
-    def _raw(self, case: Case, repeat: int) -> Outcome:
+    def _raw(self, case: Case, repeat: int) -> list[Outcome]:
         """Run the raw loop of a case; cases with the same raw loop share one run in each repeat."""
-        alike = replace(case.alone, sample_time_s=0.0, work="sleep")
+        alike = case.alone.model_copy(update={"sample_time_s": 0.0, "work": "sleep"})
         if (alike, repeat) not in self._raws:
             self._raws[alike, repeat] = self._timed(alike, alike.messages, raw=True)
         return self._raws[alike, repeat]
@@ -155,10 +155,11 @@ class Sweep:
         if case not in self._terms:
             affordable = min(case.messages, int(TERM_BYTES / case.nbytes))
             most = max(LEAST_TERM_MESSAGES, min(MOST_TERM_MESSAGES, affordable))
-            hurried = replace(case, sample_time_s=0.0)
-            stored = made = self._several(hurried, most)
+            hurried = case.model_copy(update={"sample_time_s": 0.0})
+            stored = made = self._timed(hurried, most, runs=TERM_RUNS)
             if hurried != case:
-                made = self._several(case, max(10, min(most, round(TERM_S / case.sample_time_s))))
+                messages = max(10, min(most, round(TERM_S / case.sample_time_s)))
+                made = self._timed(case, messages, runs=TERM_RUNS)
             sent = [outcome.sent[1] for outcome in made]
             self._terms[case] = Terms(
                 median(report.make_s for report in sent),
@@ -167,30 +168,13 @@ class Sweep:
             )
         return self._terms[case]
 
-    def _several(self, case: Case, messages: int) -> list[Outcome]:
-        with self._open(case) as session:
-            session.run(min(messages, WARM_MESSAGES), thorough=True)
-            return [session.run(messages) for _ in range(TERM_RUNS)]
-
     @contextmanager
     def _open(self, case: Case, *, raw: bool = False) -> Iterator[Session]:
         members = dict(enumerate(self._spread(case.actors), start=1))
         hosts = {LEAD: self._workers.host, **{rank: member.host for rank, member in members.items()}}
-        local, remote = case.engines
         self._trials += 1
-        trial = Trial(
-            experiment=case.experiment,
-            raw=raw,
-            job=f"bench-{secrets.token_hex(16)}-{self._trials}",
-            local=local,
-            remote=remote,
-            hosts=hosts,
-            nbytes=case.nbytes,
-            window=case.window,
-            sample_time_s=0.0 if raw else case.sample_time_s,
-            work=case.work,
-            store=case.store,
-        )
+        job = f"bench-{secrets.token_hex(16)}-{self._trials}"
+        trial = Trial(**case.model_dump(), raw=raw, job=job, hosts=hosts)
         with self._workers.open(trial, members) as session:
             yield session
 
@@ -213,16 +197,9 @@ class Sweep:
         percentiles = _percentiles_us(outcomes)
         sends = [report.send_s for outcome in outcomes for report in outcome.sent.values()]
         return Record(
-            experiment=case.experiment,
-            backend=case.backend,
+            **case.model_dump(exclude={"nbytes"}),
             msg_kb=case.nbytes / KB,
-            actors=case.actors,
             hosts=len({self._workers.host, *(member.host for member in self._spread(case.actors))}),
-            sample_time_s=case.sample_time_s,
-            work=case.work,
-            store=case.store,
-            messages=case.messages,
-            window=case.window,
             repeats=len(outcomes),
             collection_s=median(seconds),
             collection_min_s=min(seconds),

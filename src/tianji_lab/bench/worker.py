@@ -67,10 +67,10 @@ class Endpoint:
         self._experiment: Any = loop if trial.raw else EXPERIMENTS[trial.experiment]
         self._end: Any
         if trial.raw:
-            self._end = loop.open_end(trial.local, trial, rank, options)
+            self._end = loop.open_end(trial, rank, options)
         else:
             wiring = self._experiment.wiring(trial)
-            self._end = open_endpoint(trial.local, trial.remote, trial.hosts, wiring, rank, options=options)
+            self._end = open_endpoint(*trial.engines, trial.hosts, wiring, rank, options=options)
         self.address: str = self._end.address
 
     def connect(self, addresses: Mapping[int, str]) -> None:

@@ -22,8 +22,6 @@ from tianji_lab.profile.split import (
     host_values,
     powers_of_two,
     split_of,
-    split_values,
-    with_split,
 )
 
 EVERY_CORE: Final = 8
@@ -69,7 +67,7 @@ class Candidates:
         elsewhere: the cluster is not the config's own hosts.
 
     Raises:
-        UsageError: there are GPUs for learners that use none, or nodes too small for a learner.
+        UsageError: nodes are too small for a learner.
     """
 
     def __init__(
@@ -77,23 +75,20 @@ class Candidates:
         config: str,
         overrides: Sequence[str],
         model: Model,
-        cluster: Cluster,
         sizes: Sequence[int],
         *,
         elsewhere: bool,
     ) -> None:
         self._config, self._overrides = config, tuple(overrides)
-        self._job = load_config(config, overrides)
-        self._cluster, self._model = cluster, model
-        check_gpus(cluster, self._job.distribution.device)
-        self._own = split_of(self._job)
-        self._configured = split_values(self._own) | {HOSTS: str(self._job.distribution.hosts)}
-        self._of_hosts = host_values(self._job, cluster.nodes)
+        self._model, job = model, model.job
+        self._own = split_of(job)
+        self._configured = self._own.values | {HOSTS: str(job.distribution.hosts)}
+        self._of_hosts = host_values(job, model.cluster.nodes)
         origins = read(config, overrides).origins
         self._unset = [key for key in (ACTORS, PINNED) if tuple(key.split(".")) not in origins]
         # If the config's own split has fewer versions, the others need only as many.
         self._least_versions = min(LEAST_VERSIONS, model.predict(self._own).versions)
-        splits = [*_splits(self._job, cluster, sizes, model.learners, elsewhere=elsewhere)]
+        splits = [*_splits(job, model.cluster, sizes, model.learners, elsewhere=elsewhere)]
         if not elsewhere:
             splits.append(self._own)
         if not splits:
@@ -134,7 +129,7 @@ class Candidates:
 
     def _candidate(self, prediction: Prediction) -> Candidate:
         split = prediction.split
-        values = split_values(split) | self._of_hosts
+        values = split.values | self._of_hosts
         changed = [key for key, value in values.items() if value != self._configured.get(key)]
         # If anything changes, keys that the config left to the machine have to be set, too.
         changes = tuple(dict.fromkeys([*changed, *self._unset])) if changed else ()
@@ -153,7 +148,7 @@ class Candidates:
     def _rank(self, prediction: Prediction) -> tuple[float, int, int]:
         """Sort key: higher throughput first, then fewer changes, then fewer environments."""
         split = prediction.split
-        values = split_values(split).items()
+        values = split.values.items()
         changes = sum(value != self._configured.get(key) for key, value in values)
         throughput = round(math.log(prediction.throughput) / TIE)
         return -throughput, changes, split.groups * split.actors * split.num_envs
@@ -162,10 +157,10 @@ class Candidates:
         """Remove actors that would only wait and make samples older."""
         if found.bottleneck.kind != "training-bound":
             return found.split
-        of_each = found.rho * found.production / found.split.actors
-        enough = math.ceil((1 + BALANCED) * found.consumption / of_each)
+        of_each = found.limits["production"] / found.split.actors
+        enough = math.ceil((1 + BALANCED) * found.limits["consumption"] / of_each)
         fewer = replace(found.split, actors=min(enough, found.split.actors))
-        return replace(fewer, pinned=fewer.pinned or fewer.cores <= self._cluster.cores)
+        return replace(fewer, pinned=fewer.pinned or fewer.cores <= self._model.cluster.cores)
 
 
 def _splits(
@@ -205,7 +200,7 @@ def _of_group(job: JobConfig, like: Split, cores: int, numbers: Sequence[int]) -
 
 def _in_step(job: JobConfig, like: Split, actors: int) -> bool:
     """Whether actors in step share a rollout evenly; True for any number of actors that do not wait."""
-    return job.distribution.mode == "async" or with_split(job, like).fragments_per_rollout % actors == 0
+    return job.distribution.mode == "async" or _fragments_per_rollout(job, like) % actors == 0
 
 
 def _can_share(job: JobConfig, split: Split) -> bool:
@@ -214,10 +209,13 @@ def _can_share(job: JobConfig, split: Split) -> bool:
         return True
     if job.learns_from_replay:  # One learner scatters the batch, with the replay beside it.
         return job.distribution.buffer.colocate and job.replay_settings.batch_size % split.learners == 0
+    return _fragments_per_rollout(job, split) % split.learners == 0
+
+
+def _fragments_per_rollout(job: JobConfig, split: Split) -> int:
     settings = job.training.settings
     assert isinstance(settings, OnPolicySettings), "no other is valid"
-    fragment_steps = job.distribution.actor.send_size * split.num_envs
-    return settings.rollout_steps // fragment_steps % split.learners == 0
+    return settings.rollout_steps // (job.distribution.actor.send_size * split.num_envs)
 
 
 def _has_room(job: JobConfig, cluster: Cluster, split: Split) -> bool:
@@ -227,16 +225,3 @@ def _has_room(job: JobConfig, cluster: Cluster, split: Split) -> bool:
         return not split.pinned and cluster.nodes == 1
     gpus = max(1, cluster.gpus_per_node)  # The config's own GPU is there in any case.
     return not job.distribution.device.startswith("cuda") or groups_of_node * split.learners <= gpus
-
-
-def check_gpus(cluster: Cluster, device: str) -> None:
-    """Refuse GPUs that no role would use.
-
-    Raises:
-        UsageError: there are GPUs, and learners compute on another device.
-    """
-    if cluster.gpus_per_node and not device.startswith("cuda"):
-        raise UsageError(
-            f"--gpus {cluster.gpus_per_node}: the config's learners compute on {device!r}; "
-            "--set distribution.device=cuda gives each a GPU"
-        )

@@ -59,20 +59,15 @@ class Prediction:
 
     Attributes:
         rho: uses of each sample.
-        production: T_RA, env steps a second that the actors make if they never wait.
-        reception: env steps a second that the buffers can receive.
-        consumption: T_RL, sample uses a second that the learners make if they never wait.
-        limits: of the throughput in uses a second, by name: "production", "reception", "consumption" and,
-            where they exist, "turns" (actors and learners in step), "cores" (shared) and "link".
+        limits: of the throughput in uses a second, by name: "production" (rho T_RA, of actors that never
+            wait), "reception" (of the buffers), "consumption" (T_RL, of learners that never wait) and, where
+            they exist, "turns" (actors and learners in step), "cores" (shared) and "link".
         versions: policies that a group publishes before the job ends by its steps or its time; infinite if
             neither ends it.
     """
 
     split: Split
     rho: float
-    production: float
-    reception: float
-    consumption: float
     limits: Mapping[str, float]
     bottleneck: Bottleneck
     versions: float
@@ -82,18 +77,24 @@ class Prediction:
         """Sample uses a second (Equation 3)."""
         return min(self.limits.values())
 
+    @property
+    def steps_per_s(self) -> float:
+        """Env steps a second, made and received: as many as are used, since the faster side waits."""
+        return self.throughput / self.rho
+
 
 class Model:
     """Predicts splits of a cluster from the parts of a job.
 
-    Args:
+    Attributes:
         job: the config; a split replaces its own split.
+        cluster: machines whose cores the splits share out.
     """
 
     def __init__(self, job: JobConfig, measurements: Measurements, cluster: Cluster) -> None:
-        self._job = job
+        self.job = job
         self._rho = measurements.rho
-        self._cluster = cluster
+        self.cluster = cluster
         self._measured_cores = measurements.cores
         self._fragment_bytes = measurements.fragment_bytes
         self._parts = measurements.parts
@@ -110,7 +111,7 @@ class Model:
         """Numbers of learners that can be predicted from the measured ones."""
         if len(self._by_learners) < 2:
             return list(self._by_learners)
-        return sorted({*self._by_learners, *(1 << n for n in range(self._cluster.cores.bit_length()))})
+        return sorted({*self._by_learners, *(1 << n for n in range(self.cluster.cores.bit_length()))})
 
     def knows(self, num_envs: int) -> bool:
         """Whether a number of environments of an actor lies within the measured range."""
@@ -124,28 +125,26 @@ class Model:
         uses = self._parts[0].uses_per_update
         if self._takes_turns:
             update_s += uses / rho / samples * receive_s
-        production = _per_s(split.groups * split.actors * samples, fragment_s)
-        reception = _per_s(split.groups * samples, receive_s)
-        consumption = _per_s(split.groups * uses, update_s)
-        limits = {"production": rho * production, "reception": rho * reception, "consumption": consumption}
+        limits = {
+            "production": rho * _per_s(split.groups * split.actors * samples, fragment_s),
+            "reception": rho * _per_s(split.groups * samples, receive_s),
+            "consumption": _per_s(split.groups * uses, update_s),
+        }
         # Core seconds of a sample use.
         actor_s = split.actor_cores * fragment_s / samples / rho
         learner_s = split.learners * split.learner_cores * update_s / uses
         buffer_s = 0.0 if self._takes_turns else receive_s / samples / rho
-        if self._job.distribution.one_process:
+        if self.job.distribution.one_process:
             limits["cores"] = split.groups / (actor_s + learner_s)
-        elif split.cores > self._cluster.cores:
-            limits["cores"] = self._cluster.cores / (actor_s + buffer_s + learner_s)
-        if self._job.distribution.mode == "sync":
-            limits["turns"] = 1 / (1 / limits["production"] + 1 / consumption)
+        elif split.cores > self.cluster.cores:
+            limits["cores"] = self.cluster.cores / (actor_s + buffer_s + learner_s)
+        if self.job.distribution.mode == "sync":
+            limits["turns"] = 1 / (1 / limits["production"] + 1 / limits["consumption"])
         if (link := self._link(split)) is not None:
             limits["link"] = link
         return Prediction(
             split=split,
             rho=rho,
-            production=production,
-            reception=reception,
-            consumption=consumption,
             limits=limits,
             bottleneck=self._bottleneck(split, limits, (actor_s, buffer_s, learner_s)),
             versions=self._versions(split, min(limits.values())),
@@ -153,9 +152,9 @@ class Model:
 
     def extrapolated(self, split: Split) -> Iterator[str]:
         """Describe everything of a prediction that goes beyond the measurements."""
-        if split.cores > self._measured_cores and self._cluster.cores > self._measured_cores:
+        if split.cores > self._measured_cores and self.cluster.cores > self._measured_cores:
             yield f"more cores at work: they hinder one another no more than {self._measured_cores} did"
-        if self._cluster.nodes > 1:
+        if self.cluster.nodes > 1:
             yield "other nodes: as fast as this one; fragments between them cost no more than inside"
         if split.learner_cores > (most := max(self._by_cores)):
             yield f"a learner with {split.learner_cores} cores: no faster than with {most}, the most measured"
@@ -187,19 +186,19 @@ class Model:
     @property
     def _takes_turns(self) -> bool:
         """Whether the buffer takes turns with a learner."""
-        return self._job.distribution.buffer.colocate or self._job.distribution.one_process
+        return self.job.distribution.buffer.colocate or self.job.distribution.one_process
 
     def _link(self, split: Split) -> float | None:
         """Uses a second that the links of the learners' hosts allow; None if no link limits fragments."""
-        nodes = self._cluster.nodes / split.groups
-        if nodes <= 1 or self._cluster.link_bytes_per_s is None:
+        nodes = self.cluster.nodes / split.groups
+        if nodes <= 1 or self.cluster.link_bytes_per_s is None:
             return None
-        at_home = max(self._cluster.cores_per_node - split.cores_of_learners // split.groups, 0)
-        away = (nodes - 1) * self._cluster.cores_per_node
-        nbytes = self._fragment_bytes * split.num_envs / self._job.environment.num_envs
+        at_home = max(self.cluster.cores_per_node - split.cores_of_learners // split.groups, 0)
+        away = (nodes - 1) * self.cluster.cores_per_node
+        nbytes = self._fragment_bytes * split.num_envs / self.job.environment.num_envs
         nbytes *= away / (at_home + away)
         samples = self._at(split.num_envs, "samples")
-        return split.groups * self._cluster.link_bytes_per_s / nbytes * samples * self._rho
+        return split.groups * self.cluster.link_bytes_per_s / nbytes * samples * self._rho
 
     def _bottleneck(
         self, split: Split, limits: Mapping[str, float], core_s: tuple[float, float, float]
@@ -208,7 +207,7 @@ class Model:
             case "link":
                 return BOUND_BY_LINK
             case "cores":
-                meant = not (split.pinned or self._job.distribution.one_process)
+                meant = not (split.pinned or self.job.distribution.one_process)
                 return on_shared_cores(MORE_CORES if meant else OWN_CORES, *core_s)
             case "turns":
                 return in_step(limits["production"], limits["consumption"])
@@ -217,7 +216,7 @@ class Model:
 
     def _versions(self, split: Split, throughput: float) -> float:
         """Policies that a group publishes before the job's steps or time are up."""
-        stop = self._job.experiment.stop
+        stop = self.job.experiment.stop
         uses = min(
             math.inf if stop.env_steps is None else stop.env_steps * self._parts[0].uses_per_step,
             math.inf if stop.wall_s is None else stop.wall_s * throughput,

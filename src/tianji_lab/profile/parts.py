@@ -12,16 +12,15 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
 
-from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import ConfigError, RunFailed
+from tianji_cli.errors import RunFailed
 from tianji_cli.files.traces import WHAT
 from tianji_cli.limits import usable_cores
 from tianji_cli.runs.timeline.timeline import Lane
 from tianji_cli.telemetry.progress import Progress
 from tianji_cli.wire.messages import Message
 from tianji_lab.environment import describe
-from tianji_lab.profile.split import Split, as_settings, fingerprint, powers_of_two, split_of, split_values
+from tianji_lab.profile.split import Split, fingerprint, is_valid, powers_of_two, split_of
 from tianji_lab.profile.trainer import SLOW, Trained, Trainer, is_held
 
 SCHEMA: Final = 2
@@ -106,17 +105,8 @@ class Measured:
     environment: dict[str, str]
 
 
-def measure_parts(
-    trainer: Trainer,
-    job: JobConfig,
-    config: str,
-    overrides: Sequence[str],
-    *,
-    sizes: Sequence[int],
-    busy: float,
-    progress: Progress,
-) -> Measured:
-    """Measure a job's parts on this machine, and describe it.
+def measure_parts(trainer: Trainer, *, sizes: Sequence[int], busy: float, progress: Progress) -> Measured:
+    """Measure the parts of a trainer's job on this machine, and describe it.
 
     Args:
         sizes: numbers of environments of an actor with which the config is valid.
@@ -125,18 +115,22 @@ def measure_parts(
     Raises:
         RunFailed: a training failed, or was too slow to be measured.
     """
-    began_s, cores = time.monotonic(), len(usable_cores())
-    splits = [split for split in _splits(job, cores, sizes) if _is_valid(config, overrides, split)]
+    began_s, cores, job = time.monotonic(), len(usable_cores()), trainer.job
+    splits = [
+        split
+        for split in _splits(job, cores, sizes)
+        if is_valid(trainer.config, [*trainer.overrides, *split.settings])
+    ]
     progress.total += len(splits)
     parts, rho = [], 1.0
     for split in splits:
         progress.begin(f"measuring {split.name} with {split.num_envs} environments an actor")
-        trained = trainer.train(as_settings(split_values(split)), TRACED_S, traced=True)
+        trained = trainer.train(split.settings, TRACED_S, traced=True)
         rho = trained.learner.rho
         parts.append(_part(job, split, trained))
         progress.done()
     measurements = Measurements(
-        config=config,
+        config=trainer.config,
         fingerprint=fingerprint(job),
         cores=cores,
         rho=rho,
@@ -147,7 +141,7 @@ def measure_parts(
     )
     engine = job.distribution.transport.local
     # Only MPI knows its version, and would have to be initialised here for that.
-    return Measured(measurements, describe([] if engine == "mpi" else [engine], ["here"], None, busy))
+    return Measured(measurements, describe([] if engine == "mpi" else [engine], busy))
 
 
 def _splits(job: JobConfig, cores: int, sizes: Sequence[int]) -> Iterator[Split]:
@@ -184,14 +178,6 @@ def _with_learners(base: Split, cores: int, *, learners: int, learner_cores: int
         actors=max(1, min(base.actors, rest // base.actor_cores)),
         pinned=rest >= base.actor_cores,
     )
-
-
-def _is_valid(config: str, overrides: Sequence[str], split: Split) -> bool:
-    try:
-        load_config(config, [*overrides, *as_settings(split_values(split))])
-    except ConfigError:
-        return False
-    return True
 
 
 def _part(job: JobConfig, split: Split, trained: Trained) -> Part:

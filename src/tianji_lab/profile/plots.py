@@ -22,6 +22,7 @@ from tianji_cli.telemetry.figures import AMBER, BLACK, BLUE, GREEN, GREY, write_
 from tianji_lab.profile.model import Cluster, Model, Prediction
 from tianji_lab.profile.race import Contender
 from tianji_lab.profile.result import Profile
+from tianji_lab.ranges import Range, draw_ranges
 
 HEIGHT: Final = 2.9
 """Height of the figure in inches."""
@@ -54,14 +55,12 @@ class Point:
 
     Attributes:
         actors: of a group.
-        uses_per_s: over all groups.
-        reach: of the error bar, below and above.
+        uses_per_s: over all groups: the mean, and its error bar.
         is_other: whether the split differs from that of the lines in more than actors.
     """
 
     actors: int
-    uses_per_s: float
-    reach: tuple[float, float] = (0.0, 0.0)
+    uses_per_s: Range
     is_other: bool = False
 
 
@@ -97,17 +96,16 @@ def draw(found: Profile, path: Path) -> None:
 def _predictor(found: Profile) -> At:
     """Make the function that predicts the recommended split with other actors; pinned ones all have cores."""
     split = found.recommended.split
-    cluster = Cluster(MOST) if split.pinned else found.cluster
-    model = Model(found.job, found.measured.measurements, cluster)
+    cluster = Cluster(MOST) if split.pinned else found.model.cluster
+    model = Model(found.model.job, found.measured.measurements, cluster)
     return lambda actors: model.predict(replace(split, actors=actors))
 
 
 def _point(contender: Contender, recommended: Prediction) -> Point:
-    split, measured, runs = contender.candidate.split, contender.measured, contender.uses_per_s
+    split, runs = contender.candidate.split, contender.rates
     return Point(
         split.actors,
-        measured,
-        (max(0.0, measured - min(runs)), max(0.0, max(runs) - measured)),
+        Range(contender.measured, runs.low, runs.high),
         is_other=replace(split, actors=recommended.split.actors) != recommended.split,
     )
 
@@ -152,7 +150,7 @@ def plot_curve(axes: Axes, curve: Sequence[Prediction], cores: int) -> None:
 def _scale(axes: Axes, curve: Sequence[Prediction], points: Sequence[Point]) -> None:
     """Scale the axes to all lines except reception, which may lie a hundred times as high."""
     shown = [_uses_per_s(each, quantity) for each in curve for quantity in COLORS if quantity != "reception"]
-    axes.set_ylim(0, HEADROOM * max(*shown, *(point.uses_per_s + point.reach[1] for point in points)))
+    axes.set_ylim(0, HEADROOM * max(*shown, *(point.uses_per_s.high for point in points)))
     axes.set_xlim(0, 1.03 * curve[-1].split.actors)
 
 
@@ -161,23 +159,18 @@ def _scale(axes: Axes, curve: Sequence[Prediction], points: Sequence[Point]) -> 
 
 def _plot_points(axes: Axes, points: Sequence[Point]) -> None:
     for point in points:
-        below, above = point.reach
-        axes.errorbar(
-            point.actors,
-            point.uses_per_s,
-            [[below], [above]],
-            color=BLACK,
-            marker="s",
-            markersize=4,
-            markerfacecolor="white" if point.is_other else BLACK,
-            markeredgecolor=BLACK if point.is_other else "white",
-            markeredgewidth=0.7 if point.is_other else 0.5,
-            linestyle="",
-            clip_on=False,
-            capsize=1.5,
-            elinewidth=0.7,
-            zorder=4,
-        )
+        style: dict[str, Any] = {
+            "marker": "s",
+            "markersize": 4,
+            "linestyle": "",
+            "clip_on": False,
+            "zorder": 4,
+        }
+        if point.is_other:
+            style |= {"markerfacecolor": "white", "markeredgecolor": BLACK, "markeredgewidth": 0.7}
+        else:
+            style |= {"markerfacecolor": BLACK, "markeredgecolor": "white", "markeredgewidth": 0.5}
+        draw_ranges(axes, [point.actors], [point.uses_per_s], color=BLACK, **style)
 
 
 def _mark_balance(axes: Axes, balance: Prediction) -> None:

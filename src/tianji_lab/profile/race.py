@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Final
 
 from tianji_cli.errors import RunFailed
@@ -17,6 +16,7 @@ from tianji_cli.quantities import rate
 from tianji_cli.telemetry.progress import Progress
 from tianji_lab.profile.candidates import TIE, Candidate
 from tianji_lab.profile.trainer import Trainer
+from tianji_lab.ranges import Range
 
 RACE_S: Final = 60.0
 """Default length of a race in seconds."""
@@ -56,14 +56,9 @@ class Contender:
         return self._mean(self.steps_per_s)
 
     @property
-    def median(self) -> float:
-        """Sample uses a second, the median of its trainings."""
-        return median(self.uses_per_s)
-
-    @property
-    def spread(self) -> float:
-        """Difference between its fastest and slowest training, as a share of their median."""
-        return (max(self.uses_per_s) - min(self.uses_per_s)) / self.median
+    def rates(self) -> Range:
+        """Sample uses a second: the median, the slowest and the fastest of its trainings."""
+        return Range.of(self.uses_per_s)
 
     def train(self, trainer: Trainer, seconds: float, progress: Progress) -> None:
         """Train once; after a failure this contender is out of the race, and the others go on."""

@@ -18,8 +18,8 @@ from rich.text import Text
 
 from tianji_cli.quantities import count, duration, several, share
 from tianji_cli.telemetry.bottleneck import naming_network
-from tianji_cli.telemetry.styles import GOOD, LABEL, WARNING
-from tianji_cli.telemetry.tables import print_table
+from tianji_cli.telemetry.styles import GOOD, WARNING
+from tianji_cli.telemetry.tables import Fact, print_facts, print_table
 from tianji_lab.profile.candidates import Candidate
 from tianji_lab.profile.parts import Part
 from tianji_lab.profile.race import ROUNDS, Contender, Race
@@ -40,8 +40,6 @@ UNPINNED: Final = "~"
 IN_HEADER: Final = ("CPU", "cores", "measured")
 """Subjects of the environment's description that the header shows."""
 
-Fact = tuple[str, str | Text]
-
 
 def print_profile(found: Profile, *, writes: bool = False) -> None:
     """Print a profile.
@@ -52,7 +50,7 @@ def print_profile(found: Profile, *, writes: bool = False) -> None:
     console = Console(highlight=False)
     _print_header(console, found)
     _title(console, "measured")
-    _print_facts(console, _measured_facts(found))
+    _print_facts(_measured_facts(found))
     _print_candidates(console, found)
     if found.race is not None:
         _print_race(console, found.race)
@@ -61,7 +59,7 @@ def print_profile(found: Profile, *, writes: bool = False) -> None:
     _title(console, "recommended")
     _print_recommendation(console, found)
     _title(console, "what to do next")
-    _print_facts(console, _next_steps(found, writes=writes))
+    _print_facts(_next_steps(found, writes=writes))
 
 
 def print_written(to: Path, candidate: Candidate) -> None:
@@ -69,7 +67,7 @@ def print_written(to: Path, candidate: Candidate) -> None:
     console = Console(highlight=False)
     console.print()
     console.print(Text(f"{to} is written: {_roles(candidate.split)}"), soft_wrap=True)
-    _print_facts(console, [_command("train with it", f"tianji train {shlex.quote(str(to))}")])
+    _print_facts([_command("train with it", f"tianji train {shlex.quote(str(to))}")])
 
 
 # -- header and tables ---------------------------------------------------------------------------------
@@ -84,7 +82,7 @@ def _print_header(console: Console, found: Profile) -> None:
     facts.append(("rho", f"{measured.rho:g} uses of each sample"))
     if found.overrides:
         facts.append(("settings", ", ".join(found.overrides)))
-    _print_facts(console, facts)
+    _print_facts(facts)
     for warning in found.warnings:
         _print_wrapped(console, f"WARNING: {warning}", WARNING)
 
@@ -118,7 +116,7 @@ def _parts_of_update(part: Part) -> str:
 
 
 def _print_candidates(console: Console, found: Profile) -> None:
-    of_node, nodes = _cores(found.cluster.cores_per_node), found.cluster.nodes
+    of_node, nodes = _cores(found.model.cluster.cores_per_node), found.model.cluster.nodes
     there = f"{of_node} of each of {nodes} nodes" if nodes > 1 else of_node
     extrapolated = list(found.extrapolated)
     _title(console, f"splits of {there}{', extrapolated' if extrapolated else ''}")
@@ -185,7 +183,7 @@ def _print_contenders(contenders: Sequence[Contender]) -> None:
             count(contender.measured),
             f"{100 * (contender.candidate.prediction.throughput / contender.measured - 1):+.0f} %",
             str(len(contender.uses_per_s)),
-            share(contender.spread),
+            share(contender.rates.apart),
         ]
         for contender in contenders
     ]
@@ -196,8 +194,8 @@ def _print_contenders(contenders: Sequence[Contender]) -> None:
 def _print_verified(console: Console, verified: Sequence[Contender]) -> None:
     _title(console, "verified")
     _print_contenders(verified)
-    first, best = verified[0], max(verified, key=lambda one: one.median)
-    behind = 1 - first.median / best.median
+    first, best = verified[0], max(verified, key=lambda one: one.rates.middle)
+    behind = 1 - first.rates.middle / best.rates.middle
     if best is first:
         _print_wrapped(console, f"The first was measured to be the best of {len(verified)}.", GOOD)
     elif behind <= BEST_WITHIN:
@@ -221,7 +219,7 @@ def _print_recommendation(console: Console, found: Profile) -> None:
     best = found.recommended
     console.print(Text(_roles(best.split), style=f"bold {GOOD}"), soft_wrap=True)
     _print_wrapped(console, _rates(found))
-    named = naming_network(best.prediction.bottleneck, found.job.model.settings)
+    named = naming_network(best.prediction.bottleneck, found.model.job.model.settings)
     _print_wrapped(console, f"{named}.")
     _print_wrapped(console, _equation_4(found))
     if best.why_not is not None:
@@ -268,11 +266,12 @@ def _equation_4(found: Profile) -> str:
     """Write Equation 4 with the numbers of the recommended split."""
     split, prediction = found.recommended.split, found.recommended.prediction
     cores = f"M_L + M_A = {split.cores_of_learners} + {split.cores_of_actors}"
-    there, free = _cores(found.cluster.cores), found.cluster.cores - split.cores
+    there, free = _cores(found.model.cluster.cores), found.model.cluster.cores - split.cores
     used = (
         f"on {there}" if free == 0 else f"share {there}" if free < 0 else f"of {there}, since more would wait"
     )
-    rates = f"rho T_RA = {_limit(prediction.limits['production'])}, T_RL = {count(prediction.consumption)}"
+    limits = prediction.limits
+    rates = f"rho T_RA = {_limit(limits['production'])}, T_RL = {count(limits['consumption'])}"
     return f"Equation 4: {cores} {used}; predicted {rates}; P = {found.batch_share:.2g}, as configured."
 
 
@@ -290,14 +289,14 @@ def _toml(settings: Iterable[str]) -> Iterator[str]:
 
 def _next_steps(found: Profile, *, writes: bool) -> Iterator[Fact]:
     given = f"{shlex.quote(found.config)}{_set_words(found.overrides)}"
-    best, is_here = found.recommended, found.cluster == found.hosts
+    best, is_here = found.recommended, found.model.cluster == found.hosts
     if best.why_not is not None:
         yield _command("on this machine", f"tianji profile {given}")
         return
     changed = _set_words(_changed_settings(best))
     yield _command("train with it", f"tianji train {given}{changed}")
     if changed and not writes:
-        file = shlex.quote(f"{found.job.experiment.name}_tuned.toml")
+        file = shlex.quote(f"{found.model.job.experiment.name}_tuned.toml")
         yield _command("write it down", f"tianji profile {given}{_cluster_words(found)} --write {file}")
     if is_here and found.hosts.nodes == 1 and not found.verified:
         yield _command("prove it", f"tianji profile {given} --verify")
@@ -305,7 +304,7 @@ def _next_steps(found: Profile, *, writes: bool) -> Iterator[Fact]:
 
 def _cluster_words(found: Profile) -> str:
     """Write the cluster as options of the command; empty if it is the config's hosts."""
-    cluster, hosts = found.cluster, found.hosts
+    cluster, hosts = found.model.cluster, found.hosts
     words = ""
     if cluster.cores_per_node != hosts.cores_per_node:
         words += f" --cores {cluster.cores_per_node}"
@@ -351,15 +350,14 @@ def _title(console: Console, words: str, style: str = "bold") -> None:
     console.print(Text(words.upper(), style=style), soft_wrap=True)
 
 
-def _print_facts(console: Console, facts: Iterable[tuple[str, str | Text]]) -> None:
-    facts = list(facts)
-    width = max((len(label) for label, _ in facts), default=0)
+def _print_facts(facts: Iterable[Fact]) -> None:
+    """Print facts in lines of 80 columns, in a pipe, too; commands stay whole."""
+    facts, lines = list(facts), list[Fact]()
+    room = WIDTH - max(len(label) for label, _ in facts) - 2
     for label, fact in facts:
-        # Soft wrapping leaves commands whole in a pipe, where rich assumes a width of 80 columns.
-        lines: list[str | Text] = [fact] if isinstance(fact, Text) else [*_lines(fact, WIDTH - width - 2)]
-        for place, line in enumerate(lines):
-            text = Text.assemble(((label if place == 0 else "").ljust(width), LABEL), "  ", line)
-            console.print(text, soft_wrap=True)
+        broken: Sequence[str | Text] = [fact] if isinstance(fact, Text) else _lines(fact, room)
+        lines += [("" if place else label, line) for place, line in enumerate(broken)]
+    print_facts((), lines)
 
 
 def _print_wrapped(console: Console, words: str, style: str = "", indent: str = "") -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tianji_cli.config.schema import JobConfig, OnPolicySettings
-from tianji_cli.errors import UsageError
+from tianji_cli.errors import UsageError, os_errors_as
 from tianji_cli.quantities import finite
 from tianji_cli.runs.results import document_head
 from tianji_lab.environment import warnings
@@ -45,10 +45,8 @@ class Profile:
 
     config: str
     overrides: Sequence[str]
-    job: JobConfig
     measured: Measured
     hosts: Cluster
-    cluster: Cluster
     model: Model
     listed: Sequence[Candidate]
     race: Race | None = None
@@ -58,8 +56,8 @@ class Profile:
     def recommended(self) -> Candidate:
         """The best verified candidate, else the winner of the race, else the best prediction."""
         if self.verified:
-            best = max(one.median for one in self.verified)
-            return fewest_changes([one for one in self.verified if one.median >= (1 - TIE) * best]).candidate
+            best = (1 - TIE) * max(one.rates.middle for one in self.verified)
+            return fewest_changes([one for one in self.verified if one.rates.middle >= best]).candidate
         return self.listed[0] if self.race is None else self.race.winner.candidate
 
     @property
@@ -72,7 +70,7 @@ class Profile:
     @cached_property
     def as_it_is(self) -> Prediction:
         """Prediction of the config's own split on its own hosts."""
-        return Model(self.job, self.measured.measurements, self.hosts).predict(split_of(self.job))
+        return Model(self.model.job, self.measured.measurements, self.hosts).predict(split_of(self.model.job))
 
     @property
     def extrapolated(self) -> tuple[str, ...]:
@@ -84,7 +82,7 @@ class Profile:
         """Sentences with reasons to trust the figures less."""
         mpi = "trained over shm in place of mpi, whose ranks mpiexec would have to start for each training"
         found = warnings(self.measured.measurements.busy)
-        if self.job.distribution.transport.local == "mpi":
+        if self.model.job.distribution.transport.local == "mpi":
             found.append(mpi)
         if (versions := self.as_it_is.versions) < LEAST_VERSIONS:
             found.append(f"by its own stop rules the job ends when a policy has had {versions:.0f} versions")
@@ -93,9 +91,9 @@ class Profile:
     @property
     def batch_share(self) -> float:
         """P = B_s / N_s, a batch's share of its rollout or replay (Equation 2): the same in every split."""
-        if self.job.learns_from_replay:
-            return self.job.replay_settings.batch_size / self.job.distribution.buffer.capacity
-        settings = self.job.training.settings
+        if self.model.job.learns_from_replay:
+            return self.model.job.replay_settings.batch_size / self.model.job.distribution.buffer.capacity
+        settings = self.model.job.training.settings
         assert isinstance(settings, OnPolicySettings), "no other is valid"
         rollout = settings.rollout_steps
         return (getattr(settings, "minibatch_size", None) or rollout) / rollout
@@ -103,13 +101,13 @@ class Profile:
     def document(self) -> dict[str, Any]:
         """Build the JSON object; see the head of this module."""
         best = self.recommended
-        split = best.split
+        split, limits = best.split, finite(best.prediction.limits)
         return {
             **document_head(self.measured.environment, self.warnings),
             "config": self.config,
             "overrides": list(self.overrides),
             "measurements": self.measured.measurements.model_dump(mode="json"),
-            "cluster": asdict(self.cluster),
+            "cluster": asdict(self.model.cluster),
             "as_it_is": _prediction(self.as_it_is),
             "candidates": [self._candidate(candidate) for candidate in self.listed],
             "race": None
@@ -126,9 +124,9 @@ class Profile:
             "equation_4": {
                 "learner_cores": split.cores_of_learners,
                 "actor_cores": split.cores_of_actors,
-                "cores": self.cluster.cores,
-                "production": finite(best.prediction.limits["production"]),
-                "consumption": finite(best.prediction.consumption),
+                "cores": self.model.cluster.cores,
+                "production": limits["production"],
+                "consumption": limits["consumption"],
                 "batch_share": self.batch_share,
             },
             "bottleneck": asdict(best.prediction.bottleneck),
@@ -148,28 +146,17 @@ class Profile:
 
 
 def _split(split: Split) -> dict[str, int | bool]:
-    return {
-        "learners": split.learners,
-        "learner_cores": split.learner_cores,
-        "actors": split.actors,
-        "num_envs": split.num_envs,
-        "groups": split.groups,
-        "pinned": split.pinned,
-    }
+    return {**split.numbers, "pinned": split.pinned}
 
 
 def _prediction(prediction: Prediction) -> dict[str, Any]:
     return {
-        **_split(prediction.split),
-        "actor_cores": prediction.split.actor_cores,
-        "buffer_cores": prediction.split.buffer_cores,
+        **asdict(prediction.split),
         "cores": prediction.split.cores,
-        "production": finite(prediction.production * prediction.rho),
-        "reception": finite(prediction.reception * prediction.rho),
-        "consumption": finite(prediction.consumption),
+        **{name: finite(prediction.limits[name]) for name in ("production", "reception", "consumption")},
         "throughput": finite(prediction.throughput),
-        "env_steps_per_s": finite(prediction.throughput / prediction.rho),
-        "limits": {name: finite(limit) for name, limit in prediction.limits.items()},
+        "env_steps_per_s": finite(prediction.steps_per_s),
+        "limits": finite(prediction.limits),
         "bottleneck": asdict(prediction.bottleneck),
     }
 
@@ -181,7 +168,7 @@ def _contender(contender: Contender) -> dict[str, Any]:
         "predicted": predicted,
         "measured": contender.measured,
         "measured_runs": list(contender.uses_per_s),
-        "spread": contender.spread,
+        "spread": contender.rates.apart,
         "measured_steps_per_s": contender.measured_steps,
         "error": predicted / contender.measured - 1,
     }
@@ -194,7 +181,8 @@ def read_earlier(path: Path, job: JobConfig) -> Measured:
         UsageError: the file has none, or they do not fit this config.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        with os_errors_as(UsageError, f"cannot read {path}", "--from takes another file"):
+            document = json.loads(path.read_text(encoding="utf-8"))
         schema = document["measurements"].get("schema_number", SCHEMA)
         if schema != SCHEMA:
             raise UsageError(
@@ -202,8 +190,6 @@ def read_earlier(path: Path, job: JobConfig) -> Measured:
                 "measure anew, without --from"
             )
         measurements = Measurements.model_validate_json(json.dumps(document["measurements"]))
-    except OSError as cause:
-        raise UsageError(f"cannot read {path}: {cause.strerror}; --from takes another file") from cause
     except (ValueError, KeyError, TypeError, AttributeError) as cause:
         raise UsageError(
             f"{path} holds no measurements: {_reason(cause)}; "

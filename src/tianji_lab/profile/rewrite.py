@@ -14,7 +14,7 @@ from tomlkit.exceptions import TOMLKitError
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.source import SECTIONS, KeyPath, Tree, find_config, read, shown
-from tianji_cli.errors import ConfigError, UsageError
+from tianji_cli.errors import ConfigError, UsageError, os_errors_as
 from tianji_cli.files.rundir import write_whole
 from tianji_lab.profile.split import ACTORS, PINNED
 
@@ -54,16 +54,15 @@ def rewritten(config: str, overrides: Sequence[str], settings: Sequence[str], to
     before, after = read(config), read(config, [*overrides, *settings])
     meant = load_config(config, [*overrides, *settings])
     try:
-        _check_place(config, to)
-        changes |= _changes(before, after, load_config(config).model_dump(mode="json"))
-        if changes:
-            changes |= _of_machine(before, after)
-        changes |= _of_place(before, after, meant, to.parent)
-        content = _changed(before, changes)
-        if _means(content, to.parent) != _nameless(meant):
-            raise UsageError(_not_expressible(before, changes))
-    except OSError as cause:
-        raise _unwritten(to, cause) from cause
+        with os_errors_as(UsageError, f"--write {to}: cannot be written"):
+            _check_place(config, to)
+            changes |= _changes(before, after, load_config(config).model_dump(mode="json"))
+            if changes:
+                changes |= _of_machine(before, after)
+            changes |= _of_place(before, after, meant, to.parent)
+            content = _changed(before, changes)
+            if _means(content, to.parent) != _nameless(meant):
+                raise UsageError(_not_expressible(before, changes))
     except (TOMLKitError, ConfigError, TypeError) as cause:
         raise UsageError(_not_expressible(before, changes)) from cause
     return content
@@ -76,14 +75,8 @@ def write(config: str, overrides: Sequence[str], settings: Sequence[str], to: Pa
         UsageError: the config cannot be written there.
     """
     content = rewritten(config, overrides, settings, to)
-    try:
+    with os_errors_as(UsageError, f"--write {to}: cannot be written"):
         write_whole(to, content)
-    except OSError as cause:
-        raise _unwritten(to, cause) from cause
-
-
-def _unwritten(to: Path, cause: OSError) -> UsageError:
-    return UsageError(f"--write {to}: cannot be written: {cause.strerror}")
 
 
 def _changed(before: Tree, changes: Mapping[KeyPath, object]) -> bytes:

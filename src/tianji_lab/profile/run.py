@@ -24,13 +24,13 @@ from tianji_cli.runs.timeline.timeline import Timeline
 from tianji_cli.telemetry.progress import Progress
 from tianji_lab.environment import busy_share
 from tianji_lab.profile import rewrite
-from tianji_lab.profile.candidates import Candidates, check_gpus
+from tianji_lab.profile.candidates import Candidates
 from tianji_lab.profile.model import Cluster, Model
 from tianji_lab.profile.parts import Measured, measure_parts
 from tianji_lab.profile.race import RACE_S, VERIFIED_S, race, verify
 from tianji_lab.profile.report import print_profile, print_written
 from tianji_lab.profile.result import Profile, read_earlier
-from tianji_lab.profile.split import as_settings, num_envs_options, split_of, split_values
+from tianji_lab.profile.split import num_envs_options, split_of
 from tianji_lab.profile.trainer import Trainer
 
 MB: Final = 1e6
@@ -95,7 +95,7 @@ def profile(options: Options) -> int:
     _refuse_populations(options.config, job)
     check_places(options.out, options.json_to)
     if options.write is not None:
-        split = as_settings(split_values(split_of(job)))
+        split = split_of(job).settings
         rewrite.rewritten(options.config, options.overrides, split, options.write)
     earlier = None if options.earlier is None else read_earlier(options.earlier, job)
     _check_cluster(options, job, earlier)
@@ -106,9 +106,9 @@ def profile(options: Options) -> int:
             found, candidates = _profile(options, job, _as_earlier(options, earlier))
             racers = []
         else:
-            trainer, measured = _measured(options, job, progress, stack)
+            trainer, measured = _measured(options, progress, stack)
             found, candidates = _profile(options, job, measured)
-            is_here = found.cluster == replace(found.hosts, nodes=1)
+            is_here = found.model.cluster == replace(found.hosts, nodes=1)
             racers = candidates.to_race() if is_here else []
         timeline = None
         try:
@@ -158,7 +158,11 @@ def _check_cluster(options: Options, job: JobConfig, earlier: Measured | None) -
     usable = len(usable_cores())
     measured_cores = usable if earlier is None else earlier.measurements.cores
     cluster = options.cluster(measured_cores, job.distribution.hosts)
-    check_gpus(cluster, job.distribution.device)
+    if cluster.gpus_per_node and not job.distribution.device.startswith("cuda"):
+        raise UsageError(
+            f"--gpus {cluster.gpus_per_node}: the config's learners compute on {job.distribution.device!r}; "
+            "--set distribution.device=cuda gives each a GPU"
+        )
     if earlier is None or options.verify:
         check_machine()
         check_devices(job)
@@ -187,17 +191,13 @@ def _as_earlier(options: Options, earlier: Measured) -> Measured:
     return replace(earlier, environment={**earlier.environment, **words})
 
 
-def _measured(
-    options: Options, job: JobConfig, progress: Progress, stack: ExitStack
-) -> tuple[Trainer, Measured]:
+def _measured(options: Options, progress: Progress, stack: ExitStack) -> tuple[Trainer, Measured]:
     """Measure this machine; the trainer stays for a race."""
     busy = busy_share()
     progress.begin("importing torch, building environment and model once")
     trainer = stack.enter_context(Trainer(options.config, options.overrides))
     sizes = num_envs_options(options.config, options.overrides)
-    return trainer, measure_parts(
-        trainer, job, options.config, options.overrides, sizes=sizes, busy=busy, progress=progress
-    )
+    return trainer, measure_parts(trainer, sizes=sizes, busy=busy, progress=progress)
 
 
 def _profile(options: Options, job: JobConfig, measured: Measured) -> tuple[Profile, Candidates]:
@@ -208,14 +208,12 @@ def _profile(options: Options, job: JobConfig, measured: Measured) -> tuple[Prof
     model = Model(job, measurements, cluster)
     sizes = [size for size in num_envs_options(options.config, options.overrides) if model.knows(size)]
     elsewhere = options.names_cluster and cluster != hosts
-    candidates = Candidates(options.config, options.overrides, model, cluster, sizes, elsewhere=elsewhere)
+    candidates = Candidates(options.config, options.overrides, model, sizes, elsewhere=elsewhere)
     found = Profile(
         config=options.config,
         overrides=options.overrides,
-        job=job,
         measured=measured,
         hosts=hosts,
-        cluster=cluster,
         model=model,
         listed=candidates.best(SHOWN),
     )

@@ -72,6 +72,29 @@ class Split:
         return self.cores_of_learners + self.cores_of_actors
 
     @property
+    def numbers(self) -> dict[str, int]:
+        """Numbers that a reader of JSON knows a split by."""
+        names = ("learners", "learner_cores", "actors", "num_envs", "groups")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Values of the keys that a split sets: every split keeps the config's cores of actors and buffer."""
+        return {
+            GROUPS: str(self.groups),
+            LEARNERS: str(self.learners),
+            LEARNER_CORES: str(self.learner_cores),
+            ACTORS: str(self.actors),
+            NUM_ENVS: str(self.num_envs),
+            PINNED: str(self.pinned).lower(),
+        }
+
+    @property
+    def settings(self) -> list[str]:
+        """Its values as ``SECTION.KEY=VALUE`` settings."""
+        return as_settings(self.values)
+
+    @property
     def name(self) -> str:
         """Name in the paper's notation, after the number of groups if there are several.
 
@@ -107,37 +130,6 @@ def split_of(job: JobConfig) -> Split:
     )
 
 
-def split_values(split: Split) -> dict[str, str]:
-    """Values of the keys that a split sets.
-
-    Cores of an actor and of a buffer are not among them: every split keeps the config's.
-    """
-    return {
-        GROUPS: str(split.groups),
-        LEARNERS: str(split.learners),
-        LEARNER_CORES: str(split.learner_cores),
-        ACTORS: str(split.actors),
-        NUM_ENVS: str(split.num_envs),
-        PINNED: str(split.pinned).lower(),
-    }
-
-
-def with_split(job: JobConfig, split: Split) -> JobConfig:
-    """Give a config another split, without validation."""
-    distribution = job.distribution
-    learner, actor = distribution.learner, distribution.actor
-    values = {
-        "groups": split.groups,
-        "pin_cores": split.pinned,
-        "learner": learner.model_copy(update={"num": split.learners, "cores": split.learner_cores}),
-        "actor": actor.model_copy(update={"num": split.actors}),
-    }
-    environment = job.environment.model_copy(update={"num_envs": split.num_envs})
-    return job.model_copy(
-        update={"environment": environment, "distribution": distribution.model_copy(update=values)}
-    )
-
-
 def as_settings(values: Mapping[str, str]) -> list[str]:
     """Write values by their keys as ``SECTION.KEY=VALUE`` settings."""
     return [f"{key}={value}" for key, value in values.items()]
@@ -169,7 +161,7 @@ def fingerprint(job: JobConfig) -> str:
     config["distribution"]["transport"] = [transport.local]
     if job.distribution.hosts > 1:
         config["distribution"]["transport"] += [transport.remote]
-    for path in (*split_values(split_of(job)), HOSTS, *_OF_AVERAGING):
+    for path in (*split_of(job).values, HOSTS, *_OF_AVERAGING):
         *sections, key = path.split(".")
         table = config
         for section in sections:
@@ -182,14 +174,18 @@ def num_envs_options(config: str, overrides: Sequence[str] = ()) -> tuple[int, .
     """List numbers of environments with which a config is valid, also the configured one, ascending."""
     configured = load_config(config, overrides).environment.num_envs
     tried = [configured * times for times in ENVS_TRIED]
-    whole = [int(number) for number in tried if number.denominator == 1]
-    return tuple(number for number in whole if number == configured or _is_valid(config, overrides, number))
+    whole = {  # With one actor: some sizes are valid with few actors only.
+        int(number): [*overrides, f"{NUM_ENVS}={number}", f"{ACTORS}=1"]
+        for number in tried
+        if number.denominator == 1
+    }
+    return tuple(number for number, one in whole.items() if number == configured or is_valid(config, one))
 
 
-def _is_valid(config: str, overrides: Sequence[str], num_envs: int) -> bool:
-    """Whether a config is valid with one actor of this number of environments."""
+def is_valid(config: str, overrides: Sequence[str]) -> bool:
+    """Whether a config is valid with overrides."""
     try:
-        load_config(config, [*overrides, f"{NUM_ENVS}={num_envs}", f"{ACTORS}=1"])
+        load_config(config, overrides)
     except ConfigError:
         return False
     return True

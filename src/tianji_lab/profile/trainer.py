@@ -26,6 +26,7 @@ from tianji_cli.signals import Interruption
 from tianji_cli.telemetry.progress import say
 from tianji_cli.telemetry.snapshot import Snapshot
 from tianji_cli.wire.reports import LearnerReport
+from tianji_lab.training import TRAINS_ONLY
 
 SETTLES_S: Final = 0.6
 """Seconds after the first update that do not count: queues fill."""
@@ -40,9 +41,7 @@ TO_MEASURE: Final = (
     "experiment.stop={ wall_s = 1e6 }",
     "experiment.thresholds=[]",
     "experiment.track=[]",
-    "experiment.eval_episodes=0",
-    "experiment.evaluation=false",
-    "experiment.plots=false",
+    *TRAINS_ONLY,
     "experiment.checkpoint_every_s=1e9",
 )
 
@@ -71,6 +70,7 @@ class Trainer:
         overrides: the user's ``SECTION.KEY=VALUE`` settings.
 
     Attributes:
+        job: the config with them.
         fragment_bytes: size of a fragment.
 
     Raises:
@@ -78,13 +78,13 @@ class Trainer:
     """
 
     def __init__(self, config: str, overrides: Sequence[str]) -> None:
-        self._config = config
-        self._overrides = (*overrides, *TO_MEASURE, *_in_place_of_mpi(load_config(config, overrides)))
+        self.config, self.overrides = config, tuple(overrides)
+        self.job = load_config(config, overrides)
         with ExitStack() as stack:
             self._place = stack.enter_context(temporary_directory())
             self._node = stack.enter_context(LocalNode())
-            job = self._load(())
-            self._node.build_once(job_to_build(job, make_plan(job), self._place), say)
+            short = self._load(())
+            self._node.build_once(job_to_build(short, make_plan(short), self._place), say)
             self.fragment_bytes = self._node.built.fragment_bytes
             self._stack = stack.pop_all()
 
@@ -126,8 +126,12 @@ class Trainer:
             return Trained(steps_per_s, uses_per_s, summary.learner, window.read_timeline())
 
     def _load(self, settings: Sequence[str]) -> JobConfig:
-        """Load the config with a split and without ``init_from``, which does not change the speed."""
-        job = load_config(self._config, [*self._overrides, *settings])
+        """Load the config with a split and without ``init_from``, which does not change the speed.
+
+        Only mpiexec can start the ranks of mpi, so shm replaces it.
+        """
+        in_place_of_mpi = ["distribution.transport=shm"] * (self.job.distribution.transport.local == "mpi")
+        job = load_config(self.config, [*self.overrides, *TO_MEASURE, *in_place_of_mpi, *settings])
         begun = job.experiment.model_copy(update={"init_from": None})
         return job.model_copy(update={"experiment": begun})
 
@@ -135,11 +139,6 @@ class Trainer:
 def is_held(job: JobConfig) -> bool:
     """Whether sample uses stay at ``rho`` for each env step."""
     return not job.learns_from_replay or job.distribution.balance == "held"
-
-
-def _in_place_of_mpi(job: JobConfig) -> tuple[str, ...]:
-    """Settings that replace mpi, whose ranks only mpiexec can start."""
-    return ("distribution.transport=shm",) if job.distribution.transport.local == "mpi" else ()
 
 
 class _Window:

@@ -7,6 +7,7 @@ that production and training meet where they are in balance.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -30,14 +31,17 @@ from tianji_cli.telemetry.figures import (
     write_figure,
 )
 from tianji_lab.profile.split import Split
+from tianji_lab.ranges import Range, draw_ranges
 from tianji_lab.scaling.prediction import Predictions
-from tianji_lab.scaling.rows import Range, Row
+from tianji_lab.scaling.rows import Row
 from tianji_lab.scaling.study import Study
 
-PRODUCTION: Final = ("production", BLUE, "o")
-RECEPTION: Final = ("reception", AMBER, "s")
-TRAINING: Final = ("training", GREEN, "^")
-"""Name, colour and marker of each throughput."""
+THROUGHPUTS: Final = {
+    "produced_per_s": ("production", BLUE, "o"),
+    "received_per_s": ("reception", AMBER, "s"),
+    "consumed_per_s": ("training", GREEN, "^"),
+}
+"""Name, colour and marker of each throughput of a row."""
 DASHES: Final = (0, (4, 2))
 ROOM: Final = 1.1
 """Length of an axis of times, as a multiple of the longest time."""
@@ -95,17 +99,18 @@ def draw_learning(study: Study, rows: Sequence[Row], predictions: Predictions, p
 def draw_throughput(axes: Axes, study: Study, rows: Sequence[Row], predictions: Predictions) -> None:
     """Draw production, reception and training against actors or groups."""
     points = predictions.points
-    places, rates = [x_of(study, point.split) for point in points], [point.steps_per_s for point in points]
+    places = [x_of(study, point.split) for point in points]
+    rates = [point.prediction.steps_per_s for point in points]
     axes.plot(places, rates, color=GREY, linestyle=DASHES, linewidth=1.3)
     beyond = [(x, y) for x, y, point in zip(places, rates, points, strict=True) if point.extrapolated]
     if beyond:
         axes.plot(*zip(*beyond, strict=True), color=GREY, linestyle="", marker="x", markersize=3)
-    for name, color, marker in (PRODUCTION, RECEPTION, TRAINING):
-        found = [(row, x_of(study, row.split), _measured(name, row)) for row in rows]
-        measured = [(row, x, ends) for row, x, ends in found if ends is not None]
-        axes.plot([x for _, x, _ in measured], [ends[0] for _, _, ends in measured], color=color)
-        for row, x, ends in measured:
-            _mark(axes, x, ends, color, marker, hollow=row.setting.oversubscribed)
+    for throughput, (_, color, marker) in THROUGHPUTS.items():
+        found = [(row, x_of(study, row.split), _measured(throughput, row)) for row in rows]
+        measured = [(row, x, of) for row, x, of in found if of is not None]
+        axes.plot([x for _, x, _ in measured], [of.middle for _, _, of in measured], color=color)
+        for row, x, of in measured:
+            _mark(axes, x, of, color, marker, hollow=row.setting.oversubscribed)
     logarithmic(axes, "Samples per second")
 
 
@@ -114,35 +119,16 @@ def x_of(study: Study, of: Split) -> int:
     return of.groups if study.of.axis == "groups" else of.groups * of.actors
 
 
-def _measured(name: str, row: Row) -> tuple[float, float, float] | None:
-    of: Range | None = {
-        "production": row.produced_per_s,
-        "reception": row.received_per_s,
-        "training": row.consumed_per_s,
-    }[name]
-    if of is None or of.median is None or of.min is None or of.max is None:
-        return None
-    scale = row.rho if name == "training" and row.rho else 1.0
-    return of.median / scale, of.min / scale, of.max / scale
+def _measured(throughput: str, row: Row) -> Range | None:
+    of: Range | None = getattr(row, throughput)
+    uses = row.rho if throughput == "consumed_per_s" and row.rho else 1.0
+    return None if of is None else of.scaled(1 / uses)
 
 
-def _mark(
-    axes: Axes, x: float, ends: tuple[float, float, float], color: str, marker: str, *, hollow: bool
-) -> None:
-    middle, low, high = ends
-    axes.errorbar(
-        x,
-        middle,
-        yerr=[[middle - low], [high - middle]],
-        color=color,
-        marker=marker,
-        markersize=4,
-        markerfacecolor="white" if hollow else color,
-        capsize=1.5,
-        elinewidth=0.7,
-        capthick=0.7,
-        zorder=3,
-    )
+def _mark(axes: Axes, x: float, of: Range, color: str, marker: str, *, hollow: bool) -> None:
+    face = "white" if hollow else color
+    style: dict[str, Any] = {"marker": marker, "markersize": 4, "markerfacecolor": face, "zorder": 3}
+    draw_ranges(axes, [x], [of], color=color, **style)
 
 
 # -- times ---------------------------------------------------------------------------------------------
@@ -155,12 +141,12 @@ def _draw_times(axes: Axes, study: Study, rows: Sequence[Row]) -> None:
     top = 0.0
     for row in rows:
         times = row.time_to_s
-        if times is not None and times.median is not None and times.min is not None:
-            reached.append((x_of(study, row.split), times.median))
-            high, marker = (study.seconds, "^") if times.max is None else (times.max, "o")
-            ends = (times.median, times.min, max(high, times.median))
-            top = max(top, *ends)
-            _mark(axes, x_of(study, row.split), ends, BLACK, marker, hollow=row.setting.oversubscribed)
+        if times is not None and math.isfinite(times.middle):
+            reached.append((x_of(study, row.split), times.middle))
+            high, marker = (study.seconds, "^") if _is_open(row) else (times.high, "o")
+            shown = Range(times.middle, times.low, max(high, times.middle))
+            top = max(top, shown.high)
+            _mark(axes, x_of(study, row.split), shown, BLACK, marker, hollow=row.setting.oversubscribed)
         if row.reached < row.repeats:
             _note_missing(axes, x_of(study, row.split), row, study.seconds)
     if reached:
@@ -209,7 +195,7 @@ def _axis(axes: Axes, study: Study, rows: Sequence[Row], predictions: Prediction
 def _legend(figure: Figure, rows: Sequence[Row], predictions: Predictions, *, has_times: bool) -> None:
     rho = next((row.rho for row in rows if row.rho), predictions.rho)
     marks = []
-    for name, color, marker in (PRODUCTION, RECEPTION, TRAINING):
+    for name, color, marker in THROUGHPUTS.values():
         label = f"training (uses / {rho:g})" if name == "training" else name
         marks.append(Line2D([], [], color=color, marker=marker, markersize=4, label=label))
     if predictions.points:
@@ -230,4 +216,4 @@ def _legend(figure: Figure, rows: Sequence[Row], predictions: Predictions, *, ha
 def _is_open(row: Row) -> bool:
     """Whether most trainings reached the threshold, but not all: the bar goes to the end of their time."""
     times = row.time_to_s
-    return times is not None and times.median is not None and times.max is None
+    return times is not None and math.isfinite(times.middle) and math.isinf(times.high)

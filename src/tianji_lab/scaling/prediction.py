@@ -47,20 +47,14 @@ class Predicted:
         extrapolated: descriptions of everything that goes beyond the measurements.
     """
 
-    split: Split
-    nodes: int
     prediction: Prediction
+    nodes: int
     extrapolated: tuple[str, ...] = ()
 
     @property
-    def uses_per_s(self) -> float:
-        """Sample uses a second (Equation 3)."""
-        return self.prediction.throughput
-
-    @property
-    def steps_per_s(self) -> float:
-        """Env steps a second, made and received: as many as are used, since the faster side waits."""
-        return self.prediction.throughput / self.prediction.rho
+    def split(self) -> Split:
+        """Split of the prediction."""
+        return self.prediction.split
 
 
 @dataclass(frozen=True)
@@ -104,17 +98,14 @@ def predict_study(study: Study, machines: Machines, earlier: Measured | None, *,
 
 def _measured(study: Study, *, quiet: bool) -> Measured:
     """Measure the parts of a study's job on this machine."""
-    busy, job = busy_share(), study.job
+    busy, sizes = busy_share(), (study.job.environment.num_envs,)
     with Progress(0, quiet, ticks=True) as progress, Trainer(study.config, study.overrides) as trainer:
-        sizes = (job.environment.num_envs,)
-        return measure_parts(
-            trainer, job, study.config, study.overrides, sizes=sizes, busy=busy, progress=progress
-        )
+        return measure_parts(trainer, sizes=sizes, busy=busy, progress=progress)
 
 
 def splits(study: Study, machines: Machines) -> list[Split]:
     """List the splits that are trained, and those beyond this machine."""
-    trained = [setting.split for setting in study.settings] + [refused.split for refused in study.refused]
+    trained = [*(setting.split for setting in study.settings), *study.refused]
     beyond = _with_groups if study.of.axis == "groups" else _with_actors
     wanted = {*trained, *(beyond(trained[0], machines) if study.figure not in {"table1", "12b"} else ())}
     return sorted(wanted, key=lambda split: (split.groups, split.actors))
@@ -154,7 +145,7 @@ def _predicted(study: Study, measured: Measured, split: Split, machines: Machine
     nodes = _nodes(split, machines)
     cluster = Cluster(machines.node_cores, nodes, link_bytes_per_s=machines.link_mb_per_s * MB)
     model = Model(study.job, measured.measurements, cluster)
-    return Predicted(split, nodes, model.predict(split), tuple(model.extrapolated(split)))
+    return Predicted(model.predict(split), nodes, tuple(model.extrapolated(split)))
 
 
 def assumptions(measured: Measured, machines: Machines, *, has_groups: bool) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ Times to the threshold are those of the first of the groups to reach it.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,14 +18,14 @@ from statistics import median
 from typing import Any, Final
 
 from tianji_cli.errors import RunFailed, UsageError
-from tianji_cli.files.directories import temporary_directory
 from tianji_cli.quantities import count, exact, finite, number, several
 from tianji_cli.runs.results import Result, Table, check_places, document_head, print_header
 from tianji_cli.telemetry.tables import print_table
 from tianji_lab.environment import busy_share, describe, warnings
 from tianji_lab.profile.result import read_earlier
+from tianji_lab.ranges import Range
 from tianji_lab.scaling.prediction import Machines, Predicted, Predictions, predict_study
-from tianji_lab.scaling.rows import RANGES, Range, Row, rows_of, split_document
+from tianji_lab.scaling.rows import NAMES, RANGES, Row, rows_of, split_document
 from tianji_lab.scaling.study import Study, measure
 
 SAME_TRAININGS: Final = frozenset({"table1", "12b"})
@@ -55,7 +56,7 @@ def cautions(study: Study, rows: Sequence[Row]) -> list[str]:
         )
     if study.others is not None:
         reasons.append("other hosts are taken to have as many cores as this one")
-    reasons += [f"{refused.split.name} was not trained: {refused.why}" for refused in study.refused]
+    reasons += [f"{split.name} was not trained: {why}" for split, why in study.refused.items()]
     if alone := [row.setting.name for row in rows if _never_averaged(row)]:
         reasons.append(
             f"the groups of {', '.join(alone)} were never averaged in some trainings, and learned each for "
@@ -82,11 +83,10 @@ def ratio(row: Row, predictions: Predictions) -> float | None:
         None if there is nothing to compare: the point was not predicted, has no figures, or asks for more
         cores than there are (the prediction gives it all of them).
     """
-    predicted = next((one.uses_per_s for one in predictions.points if one.split == row.split), None)
+    predicted = next((one.prediction for one in predictions.points if one.split == row.split), None)
     if predicted is None or row.setting.oversubscribed or row.consumed_per_s is None:
         return None
-    median = row.consumed_per_s.median
-    return None if median is None else median / predicted
+    return row.consumed_per_s.middle / predicted.throughput
 
 
 def result_of(
@@ -106,7 +106,7 @@ def result_of(
         "seconds": study.seconds,
         "cores": study.cores,
         "rows": [{**row.document(), "over_predicted": ratio(row, predictions)} for row in rows],
-        "refused": [{**split_document(refused.split), "why": refused.why} for refused in study.refused],
+        "refused": [{**split_document(split), "why": why} for split, why in study.refused.items()],
         "predicted": [_point(point) for point in predictions.points],
         "prediction": {
             "assumes": list(predictions.assumes),
@@ -137,10 +137,10 @@ def _point(point: Predicted) -> dict[str, Any]:
     return {
         **split_document(point.split),
         "nodes": point.nodes,
-        "produced_per_s": point.steps_per_s,
-        "received_per_s": point.steps_per_s,
-        "consumed_per_s": point.uses_per_s,
-        "limits": {name: finite(limit) for name, limit in prediction.limits.items()},
+        "produced_per_s": prediction.steps_per_s,
+        "received_per_s": prediction.steps_per_s,
+        "consumed_per_s": prediction.throughput,
+        "limits": finite(prediction.limits),
         "bottleneck": prediction.bottleneck.kind,
         "extrapolated": list(point.extrapolated),
     }
@@ -148,10 +148,10 @@ def _point(point: Predicted) -> dict[str, Any]:
 
 def _csv_rows(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for row in document["rows"]:
-        ranges = {name: row[name] for name in RANGES if row[name] is not None}
         flat = {**row, "kind": "measured"}
-        for name, value in ranges.items():
-            flat |= {name: value["median"], f"{name}_min": value["min"], f"{name}_max": value["max"]}
+        for name in RANGES:
+            if row[name] is not None:
+                flat |= {f"{name}{of}": row[name][key] for of, key in zip(ENDS, NAMES, strict=True)}
         yield flat
     rho = document["prediction"]["rho"]
     for point in document["predicted"]:
@@ -251,8 +251,8 @@ def _print_predicted(predictions: Predictions) -> None:
             str(point.split.learner_cores),
             str(point.split.cores),
             str(point.nodes),
-            count(point.steps_per_s),
-            count(point.uses_per_s),
+            count(point.prediction.steps_per_s),
+            count(point.prediction.throughput),
             point.prediction.bottleneck.kind,
         ]
         for point in predictions.points
@@ -286,21 +286,13 @@ def time_cell(row: Row, seconds: float) -> str:
     times, never = row.time_to_s, f"not in {seconds:g} s"
     if times is None:
         return ""
-    if times.median is None:
-        return never if times.min is None else f"{never} ({row.reached} of {row.repeats} in {_of(times.min)})"
-    return f"{_of(times.median)} [{_of(times.min)}, {never if times.max is None else _of(times.max)}]"
-
-
-def _of(value: float | None) -> str:
-    assert value is not None, "a median has a least value below it"
-    return number(value)
+    if math.isfinite(times.middle):
+        return times.written(lambda time: number(time) if math.isfinite(time) else never)
+    return f"{never} ({row.reached} of {row.repeats} in {number(times.low)})" if row.reached else never
 
 
 def _rate(of: Range | None) -> str:
-    if of is None:
-        return "no figures"
-    assert of.median is not None, "all trainings with figures have rates"
-    return f"{count(of.median)} [{count(of.min or 0.0)}, {count(of.max or 0.0)}]"
+    return "no figures" if of is None else of.written(count)
 
 
 def compare(
@@ -334,12 +326,11 @@ def compare(
     if machines is not None:
         measured = None if earlier is None else read_earlier(earlier, study.job)
         predictions = predict_study(study, machines, measured, quiet=quiet)
-    with temporary_directory() as temporary:
-        found = measure(study, temporary if out is None else out / "runs", quiet=quiet)
+    found = measure(study, None if out is None else out / "runs", quiet=quiet)
     rows = rows_of(found, study.threshold)
     transport = study.job.distribution.transport
     engines = [transport.local, *([transport.remote] if others else [])]
-    environment = describe(engines, ["here", *others], None, busy)
+    environment = describe(engines, busy, hosts=["here", *others])
     all_warnings = [*warnings(busy), *cautions(study, rows), *predictions.warnings]
     result_of(study, environment, all_warnings, rows, predictions).hand_over(out=out, json_to=json_to)
     if json_to != "-":

@@ -32,10 +32,17 @@ from tianji_lab.profile.split import (
     host_values,
     powers_of_two,
     split_of,
-    split_values,
 )
 from tianji_lab.scaling.hosts import Others, train_over_hosts
-from tianji_lab.training import Entry, Outcome, read_training, threshold_of, train_in_turns
+from tianji_lab.training import (
+    TRAINS_ONLY,
+    Entry,
+    Outcome,
+    read_training,
+    threshold_of,
+    train_in_turns,
+    with_thresholds,
+)
 
 MOST_ACTORS: Final = 8
 """Most actors that a figure tries on any machine; it tries more where there are cores for them."""
@@ -129,14 +136,6 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Refused:
-    """A point of a figure that the config does not allow, with the message of its checks."""
-
-    split: Split
-    why: str
-
-
-@dataclass(frozen=True)
 class Study:
     """Plan of the trainings, checked as far as possible before they run.
 
@@ -145,6 +144,7 @@ class Study:
         overrides: the user's, those of hosts and those of larger batches.
         threshold: mean return of 100 episodes; the time until a training first reaches it is measured. None
             measures no time.
+        refused: points of the figure that the config does not allow, with the message of its checks.
         cores: usable ones of all hosts.
     """
 
@@ -153,7 +153,7 @@ class Study:
     job: JobConfig
     overrides: tuple[str, ...]
     settings: tuple[Setting, ...]
-    refused: tuple[Refused, ...]
+    refused: Mapping[Split, str]
     seeds: tuple[int, ...]
     threshold: float | None
     seconds: float
@@ -167,18 +167,16 @@ class Study:
 
     def entry(self, setting: Setting) -> Entry:
         """Make the entry of a setting in the table of trainings."""
-        wanted = [] if self.threshold is None else [self.threshold]
+        more = () if self.threshold is None else (self.threshold,)
         stop = f"wall_s = {json.dumps(self.seconds)}"
         if self.of.until_threshold:
             stop += f", mean_return = {json.dumps(self.threshold)}"
         overrides = (
-            "experiment.eval_episodes=0",
-            "experiment.evaluation=false",
-            "experiment.plots=false",
+            *TRAINS_ONLY,
             "experiment.checkpoint_every_s=1e9",
             *self.overrides,
-            *_settings_of(setting.split),
-            f"experiment.thresholds={json.dumps(sorted({*self.job.experiment.thresholds, *wanted}))}",
+            *setting.split.settings,
+            with_thresholds(self.job, *more),
             f"experiment.stop={{ {stop} }}",
         )
         return Entry(setting.directory, self.config, overrides)
@@ -208,13 +206,15 @@ def plan_study(config: str, request: Request) -> Study:
     if figure.scales_batch:
         overrides += batch_settings(job, like)
     cores = hosts * len(usable_cores())
-    settings, refused, problem = [], [], None
+    settings: list[Setting] = []
+    refused: dict[Split, str] = {}
+    problem = None
     for split in _splits(like, request, figure, cores):
         try:
-            own = load_config(config, [*overrides, *_settings_of(split)])
+            own = load_config(config, [*overrides, *split.settings])
         except ConfigError as error:
             problem = problem or error
-            refused.append(Refused(split, error.problems[0].what))
+            refused[split] = error.problems[0].what
             continue
         wanted = split.cores + split.groups * sum(section.cores for section in own.roles.values())
         settings.append(Setting(split, wanted, _is_oversubscribed(own)))
@@ -227,7 +227,7 @@ def plan_study(config: str, request: Request) -> Study:
         load_config(config, overrides),
         tuple(overrides),
         tuple(settings),
-        tuple(refused),
+        refused,
         tuple(range(first, first + request.repeats)),
         threshold,
         request.seconds,
@@ -261,10 +261,6 @@ def batch_settings(job: JobConfig, split: Split) -> list[str]:
     # A rollout that is no whole number of minibatches would be cut into smaller minibatches again.
     more = [] if rollout % larger == 0 else [f"training.rollout_steps={round(times * rollout)}"]
     return [f"training.minibatch_size={larger}", *more]
-
-
-def _settings_of(split: Split) -> list[str]:
-    return as_settings(split_values(split))
 
 
 def _split_like(job: JobConfig, request: Request, figure: Figure) -> Split:
@@ -330,16 +326,13 @@ def _check(request: Request, figure: Figure) -> None:
             raise UsageError(f"--set {override}: in figure {request.figure}, {taken[key]} says that")
 
 
-Found = Mapping[Setting, Outcome]
-
-
-def measure(study: Study, place: Path, *, quiet: bool) -> dict[Setting, Outcome]:
+def measure(study: Study, place: Path | None, *, quiet: bool) -> dict[Setting, Outcome]:
     """Train every setting with every seed; the settings take turns.
 
     If a training fails, the others still have figures.
     """
-    found = train_in_turns(
-        [study.entry(setting) for setting in study.settings],
+    return train_in_turns(
+        {setting: study.entry(setting) for setting in study.settings},
         study.seeds,
         place,
         read=partial(read_training, threshold=study.threshold, settles=not study.of.until_threshold),
@@ -348,4 +341,3 @@ def measure(study: Study, place: Path, *, quiet: bool) -> dict[Setting, Outcome]
         keep_going=True,
         quiet=quiet,
     )
-    return dict(zip(study.settings, found, strict=True))

@@ -14,24 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tianji_cli.files.directories import temporary_directory
 from tianji_cli.quantities import count, number
 from tianji_cli.runs.results import Result, check_places, document_head, print_header
 from tianji_cli.telemetry.tables import print_table
 from tianji_lab.environment import busy_share, describe, warnings
-from tianji_lab.staleness.rows import Found, Interval, Row, judged, rows_of
-from tianji_lab.staleness.study import Comparison, Setting
+from tianji_lab.ranges import Range
+from tianji_lab.staleness.study import Comparison, Row, Setting, cautions, rows_of
 from tianji_lab.training import Training, read_learned, train_in_turns
-
-
-def cautions(rows: Sequence[Row], threshold: float) -> list[str]:
-    """List the settings whose times are too short, since trainings did not reach the threshold."""
-    return [
-        f"{row.seeds - row.reached} of {row.seeds} trainings of {row.name} did not reach {threshold:g}: "
-        "they count as if they had at their end, and the true times are longer"
-        for row in rows
-        if row.reached < row.seeds
-    ]
 
 
 def print_rows(rows: Sequence[Row], comparison: Comparison) -> None:
@@ -41,10 +30,10 @@ def print_rows(rows: Sequence[Row], comparison: Comparison) -> None:
         f"# {comparison.config}, seeds {comparison.seeds[0]} to {comparison.seeds[-1]}; interquartile means "
         "[95% bootstrap intervals]\n"
     )
-    for mapping in dict.fromkeys(row.mapping for row in rows if row.overrides):
-        overrides = next(row.overrides for row in rows if row.mapping == mapping)
+    settings = [row.setting for row in rows]
+    for mapping, overrides in {one.mapping: one.overrides for one in settings if one.overrides}.items():
         sys.stdout.write(f"# {mapping} mapping: {', '.join(overrides)}\n")
-    if comparison.job.fragments_per_rollout == 1 and any(row.lag > 1 for row in rows):
+    if comparison.job.fragments_per_rollout == 1 and any(setting.lag > 1 for setting in settings):
         sys.stdout.write(
             "# a rollout is one fragment, all new or all old; a smaller actor.send_size would mix them\n"
         )
@@ -52,15 +41,15 @@ def print_rows(rows: Sequence[Row], comparison: Comparison) -> None:
     headings += ["lag in versions", "produced/s", "consumed/s"]
     cells = [
         [
-            row.mapping,
-            row.samples,
-            _cell(row.time_to_s),
-            _cell(row.steps_to),
+            row.setting.mapping,
+            row.setting.samples,
+            _cell(row.time_to_s, at_least=row.at_least),
+            _cell(row.steps_to, at_least=row.at_least),
             f"{row.reached}/{row.seeds}",
             _cell(row.mean_100),
-            number(row.staleness.iqm),
-            count(row.produced_per_s.iqm),
-            count(row.consumed_per_s.iqm),
+            number(row.staleness.middle),
+            count(row.produced_per_s.middle),
+            count(row.consumed_per_s.middle),
         ]
         for row in rows
     ]
@@ -71,31 +60,26 @@ def print_rows(rows: Sequence[Row], comparison: Comparison) -> None:
 
 def _against(row: Row, first: Row, threshold: str) -> str:
     """Compare a setting with the first in a sentence, as far as the times are known."""
+    name, of_first = row.setting.words, first.setting.words
     if row.times_the_first is None:
-        times = f"how many times as long to {threshold} as {first.name} {row.name} took is not known"
+        times = f"how many times as long to {threshold} as {of_first} {name} took is not known"
     else:
-        about = "at least " if row.time_to_s.at_least else ""
-        factor = f"{about}{row.times_the_first:.2f} times as long"
-        times = f"{row.name} took {factor} to {threshold} as {first.name}"
+        about = "at least " if row.at_least else ""
+        times = f"{name} took {about}{row.times_the_first:.2f} times as long to {threshold} as {of_first}"
     if row.no_verdict:
         return f"{times}; no verdict: {row.no_verdict}"
     return f"{times}; the intervals {'overlap' if row.overlaps_first else 'do not overlap'}"
 
 
-def _cell(interval: Interval) -> str:
-    iqm, low, high = (
-        count(value) if value >= 1e4 else number(value)
-        for value in (interval.iqm, interval.low, interval.high)
-    )
-    return f">= {iqm} [>= {low}, ?]" if interval.at_least else f"{iqm} [{low}, {high}]"
+def _cell(of: Range, *, at_least: bool = False) -> str:
+    def write(value: float) -> str:
+        return count(value) if value >= 1e4 else number(value)
+
+    return f">= {write(of.middle)} [>= {write(of.low)}, ?]" if at_least else of.written(write)
 
 
 def result_of(
-    comparison: Comparison,
-    environment: Mapping[str, str],
-    warnings: Sequence[str],
-    rows: Sequence[Row],
-    found: Found,
+    comparison: Comparison, environment: Mapping[str, str], warnings: Sequence[str], rows: Sequence[Row]
 ) -> Result:
     """Build the result's files, ``figure-12a`` or ``figure-6d``; see the head of this module."""
     document = {
@@ -104,16 +88,14 @@ def result_of(
         "config": comparison.config,
         "overrides": list(comparison.overrides),
         "threshold": comparison.threshold,
-        "rows": [asdict(row) for row in rows],
-        "trainings": [
-            _training(setting, training) for setting, trainings in found.items() for training in trainings
-        ],
+        "rows": [row.document() for row in rows],
+        "trainings": [_training(row.setting, training) for row in rows for training in row.trainings],
     }
 
     def draw(path: Path) -> None:
         from tianji_lab.staleness import plots  # noqa: PLC0415 - imports matplotlib, a second
 
-        plots.draw(found, rows, comparison.threshold, path)
+        plots.draw(rows, comparison.threshold, path)
 
     name = f"figure-{comparison.figure}"
     return Result(name=name, document=document, figures={name: draw})
@@ -134,22 +116,19 @@ def compare(comparison: Comparison, *, out: Path | None, json_to: str | None, qu
     """
     check_places(out, json_to)
     busy = busy_share()
-    with temporary_directory() as temporary:
-        outcomes = train_in_turns(
-            [comparison.entry(setting) for setting in comparison.settings],
-            comparison.seeds,
-            temporary if out is None else out / "runs",
-            read=partial(read_learned, threshold=comparison.threshold),
-            threshold=comparison.threshold,
-            quiet=quiet,
-        )
-    pairs = zip(comparison.settings, outcomes, strict=True)
-    found = {setting: outcome.trainings for setting, outcome in pairs}
-    rows = rows_of(found)
-    environment = describe([comparison.job.distribution.transport.local], ["here"], None, busy)
-    all_warnings = [*warnings(busy), *cautions(rows, comparison.threshold)]
-    rows = judged(rows, all_warnings)
-    result_of(comparison, environment, all_warnings, rows, found).hand_over(out=out, json_to=json_to)
+    outcomes = train_in_turns(
+        {setting: comparison.entry(setting) for setting in comparison.settings},
+        comparison.seeds,
+        None if out is None else out / "runs",
+        read=partial(read_learned, threshold=comparison.threshold),
+        threshold=comparison.threshold,
+        quiet=quiet,
+    )
+    found = {setting: outcome.trainings for setting, outcome in outcomes.items()}
+    environment = describe([comparison.job.distribution.transport.local], busy)
+    all_warnings = [*warnings(busy), *cautions(found, comparison.threshold)]
+    rows = rows_of(found, all_warnings)
+    result_of(comparison, environment, all_warnings, rows).hand_over(out=out, json_to=json_to)
     if json_to != "-":
         print_header(environment, all_warnings)
         print_rows(rows, comparison)

@@ -1,21 +1,22 @@
-"""Lists trainings with stale samples and a poor mapping, whose cost the paper's Figures 12(a) and 6(d) show.
+"""Plans trainings with stale samples and in a poor mapping, and sums them up: Figures 12(a) and 6(d).
 
 A buffer that holds k rollouts hands out samples of which one in k is new (D.1): 1 is called New, k is Lagk.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig, OnPolicySettings
 from tianji_cli.errors import UsageError
 from tianji_cli.launch.mpi import launched
 from tianji_cli.limits import usable_cores
-from tianji_lab.training import Entry, threshold_of
+from tianji_cli.runs.comparison.statistics import LEAST_FOR_VERDICT
+from tianji_lab.ranges import Range
+from tianji_lab.training import TRAINS_ONLY, Entry, Training, threshold_of, with_thresholds
 
 LAGS: Final[Mapping[str, tuple[int, ...]]] = {"12a": (1, 2, 4, 8), "6d": (1, 8)}
 """Lags of a figure unless the user names others. Figure 6(d) has 1:1 and 1:8 (4.3.2)."""
@@ -46,6 +47,13 @@ class Setting:
             else f"{self.mapping}-{self.samples.lower()}"
         )
 
+    @property
+    def words(self) -> str:
+        """Name of the samples, and of the mapping unless it is the recommended one."""
+        return (
+            self.samples if self.mapping == "recommended" else f"{self.samples} in the {self.mapping} mapping"
+        )
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -66,14 +74,11 @@ class Comparison:
 
     def entry(self, setting: Setting) -> Entry:
         """Make the entry of a setting in the table of trainings."""
-        thresholds = sorted({*self.job.experiment.thresholds, self.threshold})
         overrides = (
-            "experiment.eval_episodes=0",
-            "experiment.evaluation=false",
-            "experiment.plots=false",
+            *TRAINS_ONLY,
             *self.overrides,
             *setting.overrides,
-            f"experiment.thresholds={json.dumps(thresholds)}",
+            with_thresholds(self.job, self.threshold),
             f"distribution.buffer.rollouts={setting.lag}",
         )
         return Entry(setting.name, self.config, overrides)
@@ -150,3 +155,122 @@ def _check(job: JobConfig, threshold: float) -> None:
         raise UsageError(
             f"experiment.stop.mean_return = {end:g} ends a training before {threshold:g} is reached"
         )
+
+
+# -- what they come to -----------------------------------------------------------------------------------
+
+Found = Mapping[Setting, Sequence[Training]]
+
+NAMES: Final = ("iqm", "low", "high")
+"""Keys of an estimate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Results of one setting: interquartile means over its trainings, with 95 % intervals.
+
+    Attributes:
+        time_to_s: seconds from the first environment step to the threshold.
+        steps_to: environment steps to the threshold.
+        mean_100: mean return of the last 100 episodes of a training.
+        staleness: mean policy lag of the samples used, in versions.
+        produced_per_s: environment steps made per second.
+        consumed_per_s: sample uses per second.
+        times_the_first: ``time_to_s`` over that of the first setting; None if that is only a lower bound.
+        overlaps_first: whether the two settings' intervals have times in common; None without a verdict.
+        no_verdict: why there is no verdict; empty if there is one.
+    """
+
+    setting: Setting
+    trainings: Sequence[Training]
+    time_to_s: Range
+    steps_to: Range
+    mean_100: Range
+    staleness: Range
+    produced_per_s: Range
+    consumed_per_s: Range
+    times_the_first: float | None = None
+    overlaps_first: bool | None = None
+    no_verdict: str = ""
+
+    @property
+    def seeds(self) -> int:
+        """Number of trainings."""
+        return len(self.trainings)
+
+    @property
+    def reached(self) -> int:
+        """Number of trainings that reached the threshold. The others count as if they had at their end."""
+        return sum(training.reached for training in self.trainings)
+
+    @property
+    def at_least(self) -> bool:
+        """Whether some trainings did not reach the threshold, so that time and steps are lower bounds."""
+        return self.reached < self.seeds
+
+    def document(self) -> dict[str, Any]:
+        """Build the row of the JSON file."""
+        bounded = {"time_to_s", "steps_to"}
+        return {
+            **{name: getattr(self.setting, name) for name in ("mapping", "samples", "lag", "overrides")},
+            "seeds": self.seeds,
+            "reached": self.reached,
+            **{
+                name: {**each.document(NAMES), "at_least": self.at_least and name in bounded}
+                for name, each in vars(self).items()
+                if isinstance(each, Range)
+            },
+            **{name: getattr(self, name) for name in ("times_the_first", "overlaps_first", "no_verdict")},
+        }
+
+
+def cautions(found: Found, threshold: float) -> list[str]:
+    """List the settings whose times are too short, since trainings did not reach the threshold."""
+    missed = {setting: sum(not one.reached for one in trainings) for setting, trainings in found.items()}
+    return [
+        f"{missing} of {len(found[setting])} trainings of {setting.words} did not reach {threshold:g}: "
+        "they count as if they had at their end, and the true times are longer"
+        for setting, missing in missed.items()
+        if missing
+    ]
+
+
+def rows_of(found: Found, warnings: Sequence[str]) -> list[Row]:
+    """Sum up the trainings of each setting, and compare each setting with the first."""
+    rows: list[Row] = []
+    for setting, trainings in found.items():
+        row = Row(
+            setting=setting,
+            trainings=trainings,
+            time_to_s=_estimate(trainings, "seconds_until"),
+            steps_to=_estimate(trainings, "steps_until"),
+            mean_100=_estimate(trainings, "mean_100"),
+            staleness=_estimate(trainings, "staleness"),
+            produced_per_s=_estimate(trainings, "produced_per_s"),
+            consumed_per_s=_estimate(trainings, "consumed_per_s"),
+        )
+        first = rows[0] if rows else row
+        why = _no_verdict(row, first, warnings)
+        compared = replace(
+            row,
+            times_the_first=None if first.at_least else row.time_to_s.middle / first.time_to_s.middle,
+            overlaps_first=None if why else row.time_to_s.overlaps(first.time_to_s),
+            no_verdict=why,
+        )
+        rows.append(compared)
+    return rows
+
+
+def _estimate(trainings: Sequence[Training], name: str) -> Range:
+    return Range.estimated([getattr(training, name) for training in trainings])
+
+
+def _no_verdict(row: Row, first: Row, warnings: Sequence[str]) -> str:
+    if row.seeds < LEAST_FOR_VERDICT:
+        return f"{row.seeds} seeds, and {LEAST_FOR_VERDICT} are the least"
+    if warnings:
+        return "the header has warnings"
+    for one in (first, row):
+        if one.time_to_s.low == one.time_to_s.high:
+            return f"the interval of {one.setting.words} has no width"
+    return ""

@@ -23,8 +23,9 @@ def trial_of(experiment: str, engine: str, partners: int = 1, **changes: Any) ->
     usual: dict[str, Any] = {
         "experiment": experiment,
         "job": f"trial-{secrets.token_hex(8)}",
-        "local": engine,
-        "remote": engine,
+        "backend": engine,
+        "actors": partners,
+        "messages": 1,
         "hosts": dict.fromkeys(range(partners + 1), "here"),
         "nbytes": 4096,
         "window": 4,
@@ -43,7 +44,8 @@ def opened(workers: BenchWorkers, trial: Trial, lead: str = "") -> Iterator[Sess
     """
 
     def endpoint(trial: Trial, rank: int, options: EngineOptions) -> Endpoint:
-        return Endpoint(trial.model_copy(update={"local": lead or trial.local}), rank, options)
+        backend = f"{lead}+{trial.engines[1]}" if lead else trial.backend
+        return Endpoint(trial.model_copy(update={"backend": backend}), rank, options)
 
     members = dict(zip(trial.workers, islice(workers.members, len(trial.workers)), strict=True))
     with pytest.MonkeyPatch.context() as patch:

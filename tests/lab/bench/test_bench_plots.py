@@ -12,14 +12,14 @@ from PIL import Image
 
 from tianji_lab.bench.plots import (
     ENGINES,
-    collection_bars,
     draw,
     engine_styles,
     plot_predictions,
     plot_throughput,
-    throughput_bars,
+    throughput,
 )
 from tianji_lab.bench.record import Record
+from tianji_lab.ranges import Range, draw_ranges
 
 SHM, ZMQ = (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)
 
@@ -96,8 +96,12 @@ def test_raw_loops_and_the_links_own_limit_are_drawn_beside_throughput() -> None
 
 def test_error_bars_reach_to_the_fastest_and_the_slowest_run() -> None:
     measured = record(collection_s=2.0, collection_min_s=1.0, collection_max_s=4.0, mb_per_s=100.0)
-    assert collection_bars(measured) == (1.0, 2.0)
-    assert throughput_bars(measured) == (50.0, 100.0)
+    assert measured.collection == Range(2.0, 1.0, 4.0)
+    assert throughput(measured) == Range(100.0, 50.0, 200.0)
+    axes = Figure().add_subplot()
+    draw_ranges(axes, [7.0], [measured.collection])
+    (bar,) = axes.collections
+    assert bar.get_paths()[0].vertices.tolist() == [[7.0, 1.0], [7.0, 4.0]]
 
 
 def test_an_engine_has_its_colour_beside_any_others() -> None:

@@ -132,7 +132,7 @@ import os, signal, sys
 from tianji_lab.bench.raw.loop import open_end
 from tianji_lab.bench.experiment import Trial
 from tianji_transports.core import EngineOptions
-end = open_end("shm", Trial.model_validate_json(sys.argv[1]), 0, EngineOptions())
+end = open_end(Trial.model_validate_json(sys.argv[1]), 0, EngineOptions())
 os.kill(os.getpid(), signal.SIGKILL)
 """
     killed = subprocess.run([sys.executable, "-c", code, trial.model_dump_json()], timeout=120, check=False)
@@ -144,7 +144,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_an_engine_without_a_raw_loop_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="transport 'inproc' has no raw loop; there are: shm, zmq, ucx, mpi"):
-        open_end("inproc", raw("inproc"), 0, EngineOptions())
+        open_end(raw("inproc"), 0, EngineOptions())
 
 
 @pytest.mark.parametrize(

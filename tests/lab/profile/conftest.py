@@ -34,16 +34,12 @@ def of(
     hosts = Cluster(cores)
     model = Model(job, measured, cluster or hosts)
     sizes = num_envs_options(config, overrides)
-    candidates = Candidates(
-        config, overrides, model, cluster or hosts, sizes, elsewhere=cluster not in {None, hosts}
-    )
+    candidates = Candidates(config, overrides, model, sizes, elsewhere=cluster not in {None, hosts})
     return Profile(
         config=config,
         overrides=overrides,
-        job=job,
         measured=Measured(measured, {"CPU": "an abacus", "cores": f"{cores} usable of {cores}"}),
         hosts=hosts,
-        cluster=cluster or hosts,
         model=model,
         listed=candidates.best(6),
     )

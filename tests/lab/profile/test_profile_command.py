@@ -67,6 +67,7 @@ class MadeUpTrainer:
 
     def __init__(self, config: str, overrides: Sequence[str]) -> None:
         load_config(config, overrides)  # As often as it likes, from wherever: short trainings do.
+        self.config, self.overrides = config, overrides
         assert not config.startswith("/dev")
 
     def __enter__(self) -> MadeUpTrainer:
@@ -108,9 +109,9 @@ def run(
     def ends(*arguments: str, cores: int = 2) -> Ended:
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
 
-        def measure(_: object, __: object, config: str, overrides: Sequence[str], **___: object) -> Measured:
-            measurements = made_up(config, cores, overrides=overrides)
-            return Measured(measurements, describe([], ["here"], None, measurements.busy))
+        def measure(trainer: MadeUpTrainer, **_: object) -> Measured:
+            measurements = made_up(trainer.config, cores, overrides=trainer.overrides)
+            return Measured(measurements, describe([], measurements.busy))
 
         monkeypatch.setattr(command, "measure_parts", measure)
         with pytest.raises(SystemExit) as ended:
@@ -276,7 +277,7 @@ def test_the_config_as_it_is_has_its_own_hosts(run: Run, found: Find, tmp_path: 
     assert (two["race"], one["cluster"]["nodes"]) == (None, 1)
     assert one["race"] is not None
     there = found(overrides=TWO_HOSTS[1::2], cluster=Cluster(2, nodes=2, link_bytes_per_s=1e6))
-    assert there.model.predict(split_of(there.job)).limits.keys() >= {"link"}
+    assert there.model.predict(split_of(there.model.job)).limits.keys() >= {"link"}
 
 
 # -- what it proves --------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def test_a_row_of_table_1_is_predicted_with_its_regime_and_its_throughputs_withi
     prediction = table_1(actors)
     assert prediction.split.name == f"L2A{actors}"
     assert prediction.bottleneck.kind == regime
-    assert prediction.production == pytest.approx(mean(produced), rel=0.12)
+    assert prediction.limits["production"] / prediction.rho == pytest.approx(mean(produced), rel=0.12)
     assert prediction.throughput == pytest.approx(mean(consumed), rel=0.12)
 
 
@@ -68,11 +68,11 @@ def test_a_row_of_table_1_is_predicted_with_its_regime_and_its_throughputs_withi
 def test_production_and_reception_are_equation_1_turned_round(actors: int, num_envs: int) -> None:
     found = model(PPO, Cluster(100)).predict(split(actors=actors, num_envs=num_envs))
     samples = 64 * num_envs
-    assert found.production == pytest.approx(actors * samples / (3e-3 + samples * 2e-6 + 5e-5))
-    assert found.reception == pytest.approx(samples / 2e-4)
+    assert found.limits["production"] / 4 == pytest.approx(actors * samples / (3e-3 + samples * 2e-6 + 5e-5))
+    assert found.limits["reception"] / 4 == pytest.approx(samples / 2e-4)
     # Equation 3: the least of the three, in uses.
     assert found.throughput == pytest.approx(
-        min(4 * found.production, 4 * found.reception, found.consumption), rel=1e-9
+        min(found.limits[name] for name in ("production", "reception", "consumption")), rel=1e-9
     )
 
 
@@ -80,14 +80,14 @@ def test_a_learner_that_takes_turns_with_its_buffer_receives_meanwhile() -> None
     update_s = 3e-4 + 3e-5 + 2e-5
     colocated, apart = model(PPO).predict(split()), model(APEX).predict(split(APEX, buffer_cores=1))
     received_s = 512 / 4.0 / (64 * 64) * 2e-4
-    assert colocated.consumption == pytest.approx(512 / (update_s + received_s))
-    assert apart.consumption == pytest.approx(512 / update_s)
+    assert colocated.limits["consumption"] == pytest.approx(512 / (update_s + received_s))
+    assert apart.limits["consumption"] == pytest.approx(512 / update_s)
 
 
 def test_roles_that_share_cores_take_turns_on_them() -> None:
     alone, shared = model().predict(split()), model().predict(split(actors=2, pinned=False))
     assert "cores" not in alone.limits
-    actor_s, learner_s = 1 / (4 * alone.production), 1 / alone.consumption
+    actor_s, learner_s = 1 / alone.limits["production"], 1 / alone.limits["consumption"]
     assert shared.limits["cores"] == pytest.approx(2 / (actor_s + learner_s))
     one = model(PPO, Cluster(2), "distribution.transport=inproc").predict(split())
     assert one.throughput == pytest.approx(1 / (actor_s + learner_s)), "roles of one process share a core"
@@ -95,19 +95,23 @@ def test_roles_that_share_cores_take_turns_on_them() -> None:
 
 def test_roles_in_step_wait_for_one_another() -> None:
     found = model(SYNC).predict(split(SYNC))
-    assert 1 / found.throughput == pytest.approx(1 / found.limits["production"] + 1 / found.consumption)
+    assert 1 / found.throughput == pytest.approx(
+        1 / found.limits["production"] + 1 / found.limits["consumption"]
+    )
     assert found.bottleneck.kind == "in step"
 
 
 def test_sizes_between_those_measured_lie_between_them() -> None:
-    rates = [model().predict(split(num_envs=size)).production for size in (16, 32, 64)]
+    rates = [model().predict(split(num_envs=size)).limits["production"] / 4 for size in (16, 32, 64)]
     assert rates == sorted(rates)
     assert model().knows(32)
     assert not model().knows(128)
 
 
 def test_a_learner_gains_what_was_measured_of_more_cores_and_nothing_beyond() -> None:
-    one, two, four = (model().predict(split(learner_cores=cores)).consumption for cores in (1, 2, 4))
+    one, two, four = (
+        model().predict(split(learner_cores=cores)).limits["consumption"] for cores in (1, 2, 4)
+    )
     assert one < two == four
     beyond = list(model().extrapolated(split(learner_cores=4)))
     assert beyond == ["a learner with 4 cores: no faster than with 2, the most measured"]
@@ -118,7 +122,9 @@ def test_numbers_of_learners_follow_the_two_that_were_measured() -> None:
     several = Model(load_config(PPO), measurements, Cluster(16))
     assert several.learners == [1, 2, 4, 8, 16]
     assert model().learners == [1], "on two cores only one was measured"
-    rates = {learners: several.predict(split(learners=learners)).consumption for learners in (1, 2, 4)}
+    rates = {
+        learners: several.predict(split(learners=learners)).limits["consumption"] for learners in (1, 2, 4)
+    }
     assert rates[1] < rates[2] < rates[4] < 2 * rates[1], "half of the work is not divided"
 
 

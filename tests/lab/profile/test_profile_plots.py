@@ -29,9 +29,6 @@ def at(
         return Prediction(
             split=Split(1, 4, actors, 64),
             rho=rho,
-            production=production,
-            reception=reception,
-            consumption=consumption,
             limits=limits,
             bottleneck=bottleneck(rho * production, rho * reception, consumption),
             versions=1e6,

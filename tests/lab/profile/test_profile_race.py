@@ -159,5 +159,5 @@ def test_to_verify_all_take_turns_and_none_is_dropped(
         found = verify(cast("Trainer", trainer), six[:3], progress)
     assert trainer.trained == [0, 1, 2] * ROUNDS
     assert [one.candidate for one in found] == six[:3]
-    assert found[0].median == 100.0
-    assert found[0].spread == pytest.approx(0.2)
+    assert found[0].rates.middle == 100.0
+    assert found[0].rates.apart == pytest.approx(0.2)

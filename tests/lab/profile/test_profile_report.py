@@ -115,7 +115,7 @@ def test_equation_4_is_shown_for_what_is_recommended(found: Find, capsys: Out) -
     used = "on 2 cores" if split.pinned else "share 2 cores"
     cores = f"M_L + M_A = {split.cores_of_learners} + {split.cores_of_actors}"
     assert f"{cores} {used}; predicted rho T_RA =" in said
-    assert f"T_RL = {rates.consumption / 1e6:.2f} M; P = 0.12, as configured." in said
+    assert f"T_RL = {rates.limits['consumption'] / 1e6:.2f} M; P = 0.12, as configured." in said
     assert there.document()["equation_4"]["batch_share"] == 512 / 4096
     assert found(DQN).document()["equation_4"]["batch_share"] == 512 / 100_000
 

@@ -18,11 +18,11 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.source import read, shipped_configs
 from tianji_cli.errors import UsageError
 from tianji_lab.profile.rewrite import rewritten, write
-from tianji_lab.profile.split import ACTORS, PINNED, Split, as_settings, split_of, split_values
+from tianji_lab.profile.split import ACTORS, PINNED, Split, split_of
 
 DQN = "configs/dqn_cartpole.toml"
 PPO = "configs/ppo_cartpole.toml"
-WANTED = as_settings(split_values(Split(learners=1, learner_cores=2, actors=2, num_envs=4, pinned=False)))
+WANTED = Split(learners=1, learner_cores=2, actors=2, num_envs=4, pinned=False).settings
 
 OWN = """\
 # Mine.
@@ -88,7 +88,7 @@ def test_only_the_split_changes_and_comments_and_order_stay(config: str, tmp_pat
     write(config, (), WANTED, to)
     found = differing(before, to)
     wanted = dict(setting.split("=") for setting in WANTED)
-    own = split_values(split_of(load_config(config)))
+    own = split_of(load_config(config)).values
     said = read(config).origins
     unsaid = {key for key in (ACTORS, PINNED) if tuple(key.split(".")) not in said}
     assert found.keys() == unsaid | {key for key, value in wanted.items() if value != own[key]}
@@ -102,7 +102,7 @@ def test_only_the_split_changes_and_comments_and_order_stay(config: str, tmp_pat
         line.partition("#")[2] for line in kept
     ]
     assert same(load_config(str(to)), load_config(config, WANTED)), "it runs as the config with the split"
-    write(config, (), as_settings(split_values(split_of(load_config(config)))), to)
+    write(config, (), split_of(load_config(config)).settings, to)
     assert to.read_bytes() == before.read_bytes(), "a config that has the split is written as it is"
 
 
@@ -153,7 +153,7 @@ def test_what_the_user_has_set_is_in_it(
 
 def test_what_a_base_says_is_not_said_again(own: Path) -> None:
     config = extended(own, 'extends = "mine.toml"\n')
-    like_the_base = as_settings(split_values(Split(1, learner_cores=2, actors=1, num_envs=8, pinned=False)))
+    like_the_base = Split(1, learner_cores=2, actors=1, num_envs=8, pinned=False).settings
     write(str(config), ["training.rollout_steps=512"], like_the_base, to := own.parent / "new.toml")
     assert differing(config, to) == {"distribution.learner.cores": 2, "distribution.pin_cores": False}
     assert same(load_config(str(to)), load_config(str(config), [*like_the_base, "experiment.name=mine"]))
@@ -164,14 +164,14 @@ def test_what_a_config_leaves_to_the_machine_is_said_with_anything_that_changes(
 ) -> None:
     own.write_text(OWN.replace("actor = { num = 1, send_size = 16 }", "actor = { send_size = 16 }"))
     usual = split_of(load_config(str(own)))
-    wanted = as_settings(split_values(replace(usual, num_envs=4)))
+    wanted = replace(usual, num_envs=4).settings
     write(str(own), (), wanted, to := own.parent / "new.toml")
     meant = load_config(str(own), wanted)
     assert {"distribution.actor.num", "distribution.pin_cores"} <= differing(own, to).keys()
     for cores in (1, 4, 40):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
         assert same(load_config(str(to)), meant)
-    write(str(own), (), as_settings(split_values(split_of(load_config(str(own))))), to)
+    write(str(own), (), split_of(load_config(str(own))).settings, to)
     assert differing(own, to) == {}
 
 

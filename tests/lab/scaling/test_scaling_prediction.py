@@ -49,11 +49,11 @@ def test_groups_fill_eight_nodes_of_forty_cores_and_none_is_on_two() -> None:
 
 def test_more_actors_help_until_the_learner_is_busy(earlier: Measured) -> None:
     found = predicted(study_of(CONFIG, actors=(1,)), machines(), earlier)
-    rates = [point.uses_per_s for point in found.points]
+    rates = [point.prediction.throughput for point in found.points]
     assert len(rates) == 11
     assert rates[1] > rates[0]
     assert rates[-1] == rates[-2]
-    assert [point.steps_per_s for point in found.points] == [rate / 4.0 for rate in rates]
+    assert [point.prediction.steps_per_s for point in found.points] == [rate / 4.0 for rate in rates]
     assert found.points[-1].nodes == 26
     assert found.rho == 4.0
 
@@ -62,7 +62,10 @@ def test_groups_multiply_what_one_of_them_does(earlier: Measured) -> None:
     found = predicted(study_of(CONFIG, figure="6c", actors=(2,)), machines(), earlier)
     one, most = found.points[0], found.points[-1]
     assert most.split.groups == 104
-    of_a_group = [point.uses_per_s / (point.split.groups * one.uses_per_s) for point in found.points]
+    of_a_group = [
+        point.prediction.throughput / (point.split.groups * one.prediction.throughput)
+        for point in found.points
+    ]
     assert of_a_group == pytest.approx([1.0] * len(found.points))
     assert "groups are alike, and averaging their parameters holds none of them up" in found.assumes
 

@@ -20,21 +20,23 @@ from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.bottleneck import SAMPLE_BOUND
 from tianji_lab.profile.model import Prediction
 from tianji_lab.profile.split import Split
+from tianji_lab.ranges import Range
 from tianji_lab.scaling.plots import draw_into
 from tianji_lab.scaling.prediction import Predicted, Predictions
 from tianji_lab.scaling.report import cautions, print_all, result_of
-from tianji_lab.scaling.rows import Range, rows_of
+from tianji_lab.scaling.rows import rows_of
 from tianji_lab.scaling.study import Setting
 from tianji_lab.training import Outcome, read_training, settled_rates
 
 ENVIRONMENT = {"cores": "2 usable of 2"}
+INF = float("inf")
 
 
 def predicted(actors: int, rate: float, *extrapolated: str) -> Predicted:
     split = replace(A1.split, actors=actors)
     limits = {"production": 4 * rate, "reception": 40 * rate, "consumption": 8 * rate}
-    found = Prediction(split, 4.0, rate, 10 * rate, 8 * rate, limits, SAMPLE_BOUND, 100.0)
-    return Predicted(split, 1, found, extrapolated)
+    found = Prediction(split, 4.0, limits, SAMPLE_BOUND, 100.0)
+    return Predicted(found, 1, extrapolated)
 
 
 PREDICTIONS = Predictions(
@@ -51,12 +53,12 @@ def test_rows_hold_medians_and_how_far_trainings_lie_apart() -> None:
     assert one.time_to_s == Range(4.0, 3.0, 5.0)
     assert (one.reached, two.reached, four.reached) == (3, 1, 0)
     assert (four.repeats, four.produced_per_s, four.time_to_s) == (0, None, None)
-    # A time that was never seen is no number.
-    assert two.time_to_s == Range(None, 4.0, None)
+    # A time that was never seen is beyond all others.
+    assert two.time_to_s == Range(INF, 4.0, INF)
     some = {A2: Outcome([trained(1, 1.0, 4.0), trained(2, 1.0, None), trained(3, 1.0, 2.0)])}
-    assert rows_of(some, 300.0)[0].time_to_s == Range(4.0, 2.0, None)
+    assert rows_of(some, 300.0)[0].time_to_s == Range(4.0, 2.0, INF)
     none = {A2: Outcome([trained(1, 1.0, None)])}
-    assert rows_of(none, 300.0)[0].time_to_s == Range(None, None, None)
+    assert rows_of(none, 300.0)[0].time_to_s == Range(INF, INF, INF)
     assert rows_of(none, None)[0].time_to_s is None
 
 

@@ -11,22 +11,21 @@ from cli.quick import PNG
 from lab.trainings import FOUND, LAG8, NEW, plan, trained
 
 from tianji_lab.staleness.plots import draw
-from tianji_lab.staleness.report import cautions, print_rows, result_of
-from tianji_lab.staleness.rows import judged, rows_of
-from tianji_lab.staleness.study import Setting
+from tianji_lab.staleness.report import print_rows, result_of
+from tianji_lab.staleness.study import Setting, cautions, rows_of
 
 
 def test_rows_hold_interquartile_means_and_how_they_lie_to_the_first(
     capsys: pytest.CaptureFixture[str], config: str
 ) -> None:
-    new, lag8 = rows_of(FOUND)
-    assert new.time_to_s.iqm == pytest.approx(1.2)
-    assert lag8.time_to_s.iqm == pytest.approx(2.2)
-    assert new.steps_to.iqm == pytest.approx(1200)
-    assert (new.staleness.iqm, lag8.staleness.iqm) == (1.0, 4.5)
+    new, lag8 = rows_of(FOUND, [])
+    assert new.time_to_s.middle == pytest.approx(1.2)
+    assert lag8.time_to_s.middle == pytest.approx(2.2)
+    assert new.steps_to.middle == pytest.approx(1200)
+    assert (new.staleness.middle, lag8.staleness.middle) == (1.0, 4.5)
     assert new.time_to_s.low < 1.2 < new.time_to_s.high
     assert lag8.times_the_first == pytest.approx(2.2 / 1.2)
-    assert [row.overlaps_first for row in judged((new, lag8), [])] == [True, True]
+    assert [row.overlaps_first for row in (new, lag8)] == [True, True]
     print_rows((new, lag8), plan(config, overrides=["training.rollout_steps=128"]))
     assert "# a rollout is one fragment, all new or all old" in capsys.readouterr().out
 
@@ -36,13 +35,13 @@ def test_intervals_apart_do_not_overlap(capsys: pytest.CaptureFixture[str], conf
         NEW: [trained(seed, 1 + seed / 100) for seed in range(5)],
         LAG8: [trained(seed, 2 + seed / 100) for seed in range(5)],
     }
-    rows = judged(rows_of(found), [])
+    rows = rows_of(found, [])
     assert rows[1].overlaps_first is False
     print_rows(rows, replace(plan(config), settings=(NEW, LAG8), threshold=300.0))
     said = capsys.readouterr().out
     assert "Lag8 took 1.98 times as long to 300 as New; the intervals do not overlap" in said
     assert "a rollout is one fragment" not in said
-    assert cautions(rows, 300.0) == []
+    assert cautions(found, 300.0) == []
 
 
 @pytest.mark.parametrize(
@@ -65,13 +64,13 @@ def test_no_verdict_is_drawn_from_few_seeds_a_warning_or_an_interval_of_no_width
         NEW: [trained(seed, 1 + seed * width) for seed in range(seeds)],
         LAG8: [trained(seed, 2 + seed / 100) for seed in range(seeds)],
     }
-    rows = judged(rows_of(found), warnings)
+    rows = rows_of(found, warnings)
     assert [row.overlaps_first for row in rows] == [None, None]
     print_rows(rows, replace(plan(config), settings=(NEW, LAG8), threshold=300.0))
     said = capsys.readouterr().out
     assert f"times as long to 300 as New; no verdict: {why}" in said
     assert "overlap" not in said
-    whole = result_of(plan(config), {}, warnings, rows, found).document
+    whole = result_of(plan(config), {}, warnings, rows).document
     assert [(row["overlaps_first"], row["no_verdict"]) for row in whole["rows"]] == [(None, why)] * 2
 
 
@@ -80,10 +79,9 @@ def test_trainings_that_never_reached_it_count_with_their_end_and_are_marked(
 ) -> None:
     poor = Setting("poor", 8, ("environment.num_envs=1",))
     found = {NEW: FOUND[NEW], poor: [trained(seed, 5.0, reached=seed > 1) for seed in range(5)]}
-    rows = rows_of(found)
-    assert (rows[1].reached, rows[1].time_to_s.iqm) == (3, 5.0)
-    (caution,) = cautions(rows, 300.0)
-    rows = judged(rows, [caution])
+    (caution,) = cautions(found, 300.0)
+    rows = rows_of(found, [caution])
+    assert (rows[1].reached, rows[1].time_to_s.middle) == (3, 5.0)
     assert caution.startswith("2 of 5 trainings of Lag8 in the poor mapping did not reach 300")
     print_rows(rows, replace(plan(config), settings=(NEW, poor), threshold=300.0))
     said = capsys.readouterr().out
@@ -101,12 +99,12 @@ def test_nothing_is_a_multiple_of_what_was_not_reached(
     capsys: pytest.CaptureFixture[str], config: str
 ) -> None:
     found = {NEW: [trained(seed, 2.0, reached=False) for seed in range(5)], LAG8: FOUND[LAG8]}
-    rows = rows_of(found)
+    rows = rows_of(found, ["w"])
     assert [row.times_the_first for row in rows] == [None, None]
     print_rows(rows, replace(plan(config), settings=(NEW, LAG8), threshold=300.0))
     said = capsys.readouterr().out
     assert "how many times as long to 300 as New Lag8 took is not known" in said
-    whole = result_of(plan(config), {"CPU": "x"}, ["w"], rows, found).document
+    whole = result_of(plan(config), {"CPU": "x"}, ["w"], rows).document
     new, lag8 = json.loads(json.dumps(whole, allow_nan=False))["rows"]
     assert new["time_to_s"]["at_least"] is True
     assert lag8["time_to_s"]["iqm"] == pytest.approx(2.2)
@@ -119,5 +117,5 @@ def test_nothing_is_a_multiple_of_what_was_not_reached(
 def test_figures_are_drawn_for_lags_and_mappings(tmp_path: Path, reached: bool) -> None:
     poor = Setting("poor", 8, ("environment.num_envs=1",))
     found = {**FOUND, poor: [trained(seed, 3.0 + seed, reached=reached) for seed in range(5)]}
-    draw(found, rows_of(found), 300.0, tmp_path / "figure.png")
+    draw(rows_of(found, []), 300.0, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(PNG)

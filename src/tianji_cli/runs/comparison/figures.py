@@ -171,7 +171,7 @@ def _intervals(found: Comparison) -> Drawing:
 def _draw_means(axes: Axes, found: Comparison, of: Sequence[Interval | None]) -> None:
     for place, ((_, style), mean) in enumerate(zip(_styles(found), of, strict=True)):
         if mean is not None and mean.iqm is not None:
-            _draw_interval(axes, place, (mean.iqm, mean.low, mean.high), style["color"])
+            draw_interval(axes, place, (mean.iqm, mean.low, mean.high), style["color"])
 
 
 def _draw_better(axes: Axes, found: Comparison) -> None:
@@ -184,23 +184,25 @@ def _draw_better(axes: Axes, found: Comparison) -> None:
             above = (-0.14 if measure == "final" else 0.14) if both else 0.0
             marker = "o" if measure == "final" else "s"
             points = (better.p, better.low, better.high)
-            _draw_interval(axes, place + above, points, style["color"], marker)
+            draw_interval(axes, place + above, points, style["color"], marker)
     if both:
         marks = [Line2D([], [], color=GREY, marker=m, label=t) for m, t in (("o", "final"), ("s", "area"))]
         axes.legend(handles=marks, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.0, ncols=2)
 
 
-def _draw_interval(
+def draw_interval(
     axes: Axes,
     place: float,
     points: tuple[float, float | None, float | None],
     color: str,
     marker: str = "o",
+    dashes: Any = "-",
 ) -> None:
+    """Draw a middle and, unless one of them is None, the ends of its interval."""
     middle, low, high = points
     # A line, not error bars: percentile intervals need not contain the estimate.
     if low is not None and high is not None:
-        axes.plot([low, high], [place, place], color=color)
+        axes.plot([low, high], [place, place], color=color, linestyle=dashes)
     axes.plot(middle, place, color=color, marker=marker)
 
 

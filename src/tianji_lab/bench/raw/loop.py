@@ -92,17 +92,19 @@ def wiring(trial: Trial) -> Wiring:
     return Wiring(trial.job, (Channel("raw", LEAD, (SENDER,), trial.nbytes, trial.window),))
 
 
-def open_end(engine: str, trial: Trial, rank: int, options: EngineOptions) -> RawEnd:
-    """Open a rank's end of an engine's raw loop; no other engine's library is imported.
+def open_end(trial: Trial, rank: int, options: EngineOptions) -> RawEnd:
+    """Open a rank's end of the raw loop of the trial's engine; no other engine's library is imported.
+
+    Third-party engines have no raw loop, nor have two engines together.
 
     Args:
-        engine: a name in ``LOOPS``. Third-party engines have no raw loop, nor have two engines together.
         rank: ``LEAD`` receives, the other rank sends.
 
     Raises:
         UsageError: the engine has no raw loop.
         TransportError: its library is not available, or does not open.
     """
+    engine = trial.backend
     if engine not in LOOPS:
         raise UsageError(f"transport {engine!r} has no raw loop; there are: {', '.join(LOOPS)}")
     registry.load(engine)
@@ -120,7 +122,7 @@ def lead(end: RawEnd, trial: Trial, run: Run, session: Leading) -> Outcome:
         TrialFailed: the sender died, or nothing arrives any more.
         DamagedMessageError: a message is missing, reordered or altered.
     """
-    inspect = Inspector(trial.nbytes, thorough=run.thorough).inspect
+    inspect = Inspector(trial.nbytes, thorough=run.thorough, has_clock=True).inspect
     slots = Slots(trial.nbytes, run.messages) if trial.store == "copy" else None
     deadline = Deadline("messages of the raw loop")
     receive, first = end.receive, stamp(SENDER, run.number, 0)
