@@ -28,7 +28,17 @@ MAGIC: Final = 0x544A5552
 
 
 def record_layout(fields: Sequence[FieldSpec]) -> RecordLayout:
-    """Lay out a record: where it is in its sender's sequence, and its fields."""
+    """Lay out a record: where it is in its sender's sequence, and its fields.
+
+    Raises:
+        ValueError: two fields have one name, or a field holds objects.
+    """
+    names = [one.name for one in fields]
+    for one in fields:
+        if names.count(one.name) > 1:
+            raise ValueError(f"two fields are called {one.name!r}")
+        if np.dtype(one.dtype).hasobject:
+            raise ValueError(f"{one.name!r} holds objects, which no other process can read")
     arrays = tuple(Array(one.name, one.dtype, one.shape) for one in fields)
     return RecordLayout(MAGIC, (("incarnation", "<u4"), ("sequence", "<u8")), arrays)
 
@@ -278,7 +288,8 @@ class SlotWriter:
         self._slot = slot
         self._job = job
         self._record = Record(layout, memoryview(bytearray(layout.nbytes)))
-        self._version = 0
+        # A writer that was started again goes on behind the versions of the one before.
+        self._version = transport.incarnation << 32
 
     def publish(self, fields: Mapping[str, npt.ArrayLike]) -> int:
         """Publish a record of all fields; returns its version, one more than the last.

@@ -116,6 +116,22 @@ DQN: dict[str, Any] = {
     "model": {"type": "mlp_q", "hidden": [16]},
     "training": {"batch_size": 64, "replay_ratio": 2.0, "warmup_steps": 512, "publish_every": 8},
 }
+RECORDS = """
+class Objects:
+    @classmethod
+    def fields(cls, spaces, config):
+        return (FieldSpec("number", np.dtype(object)),)
+
+class Twice:
+    @classmethod
+    def fields(cls, spaces, config):
+        return (FieldSpec("number", np.dtype(np.int64)),) * 2
+
+class Raising:
+    @classmethod
+    def fields(cls, spaces, config):
+        raise KeyError("no such space")
+"""
 GRAPH: dict[str, Any] = {
     "roles": {
         "maker": {"type": "graph_roles:Maker"},
@@ -198,6 +214,26 @@ def test_a_receiver_that_is_behind_holds_the_others_back_and_loses_nothing(workp
     workplace.until(more, "the maker goes on")
     run.command.signal_all(signal.SIGINT)
     check_all_came(run.finish(130))
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        ("Objects", "'number' holds objects, which no other process can read"),
+        ("Twice", "two fields are called 'number'"),
+        ("Raising", "KeyError: 'no such space'"),
+    ],
+)
+def test_a_record_that_cannot_be_laid_out_is_refused_before_there_is_a_run(
+    workplace: Any, record: str, why: str
+) -> None:
+    (workplace.place / "graph_roles.py").write_text(ROLES + RECORDS)
+    channel = {"graph": {"channels": {"numbers": {"record": f"graph_roles:{record}"}}}}
+    command = workplace.command("train", str(workplace.config(GRAPH, channel)), "--out", "out")
+    command.wait(2)
+    assert f"the fields of record 'graph_roles:{record}' cannot be laid out" in command.stderr
+    assert why in command.stderr
+    assert not (workplace.place / "out").exists()
 
 
 def test_a_role_that_is_killed_ends_the_run_and_is_named(workplace: Any) -> None:
