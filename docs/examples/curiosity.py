@@ -1,7 +1,7 @@
 """Example of a role between actors and the buffer: random network distillation, for curiosity.toml.
 
 Rewards get a bonus for observations that are new (Burda et al., 2018): the error of a network that learns to
-say what another one, which is random and stays so, says of an observation.
+predict the output of a fixed random network.
 """
 
 from __future__ import annotations
@@ -72,11 +72,8 @@ class Curious(UserRole):
         return not self._held
 
     def stop(self) -> None:
-        """Send the rest on: the actors have stopped, and the buffer still claims."""
-        while self._held or self.probe("fragments") is not None:
-            self._held = not self.forward("fragments", self._add_bonus)
-            if self._held:
-                self.context.transport.wait(0.1)
+        """Send the rest on: the actors have stopped."""
+        self.forward_rest("fragments", self._add_bonus)
 
     def report(self) -> dict[str, Any]:
         """Mean bonus of the last fragment, before it is scaled."""

@@ -18,7 +18,8 @@ from importlib import metadata
 from typing import Any, Final
 
 from tianji_algos import registry as algorithms
-from tianji_cli.config import graph, population
+from tianji_cli.config import graph as graph_rules
+from tianji_cli.config import population
 from tianji_cli.config.schema import (
     KINDS,
     MAX_PROCESSES,
@@ -29,6 +30,7 @@ from tianji_cli.config.schema import (
     Distribution,
     Environment,
     Experiment,
+    Graph,
     JobConfig,
     OfReplay,
     OnPolicySettings,
@@ -423,13 +425,18 @@ def _learners_share_batches(replay: ReplayLearnerSettings, distribution: Distrib
 
 
 def _replay_holds_samples(
-    replay: ReplayLearnerSettings, distribution: Distribution, environment: Environment
+    replay: ReplayLearnerSettings,
+    distribution: Distribution,
+    environment: Environment,
+    roles: Mapping[str, UserRoleSection],
+    graph: Graph,
 ) -> Iterator[Conflict]:
     """The replay is large enough, and its tolerance can be kept."""
     actor, capacity = distribution.actor, distribution.buffer.capacity
     fragment = actor.send_size * environment.num_envs
-    in_flight = actor.num * actor.window * fragment
-    under_way = steps_under_way(replay, distribution, environment)
+    held = fragments_held_between(graph, roles, actor.window)
+    in_flight = (actor.num * actor.window + held) * fragment
+    under_way = steps_under_way(replay, distribution, environment, held)
     needs: tuple[tuple[int, str, tuple[str, ...]], ...] = (
         (batch_steps_of(replay), _batch(replay), _batch_keys(replay)),
         (replay.warmup_steps, f"the {replay.warmup_steps} of the warm-up", ("training.warmup_steps",)),
@@ -483,13 +490,23 @@ def _batch_keys(settings: ReplayLearnerSettings) -> tuple[str, ...]:
     return _BATCH if unroll_of(settings) is None else (_BATCH[0], *_OF_UNROLLS)
 
 
+def fragments_held_between(graph: Graph, roles: Mapping[str, UserRoleSection], window: int) -> int:
+    """Count the fragments that roles between actors and buffer may hold: one each, and a window sent on."""
+    path = graph.channels.get("fragments")
+    between = () if path is None else sum(path.steps, ())[1:-1]
+    return sum(roles[role].num * (window + 1) for role in between if role in roles)
+
+
 def steps_under_way(
-    settings: ReplayLearnerSettings, distribution: Distribution, environment: Environment
+    settings: ReplayLearnerSettings, distribution: Distribution, environment: Environment, held: int = 0
 ) -> int:
     """Env steps that a replay has to hold so that it evicts no sample before its end; 0 for transitions.
 
     While one actor sends the fragments of its sample, each other actor sends as many, besides the fragments
     that it had in flight already.
+
+    Args:
+        held: fragments that roles between actors and buffer hold.
     """
     unroll, steps, actor = unroll_of(settings), sequence_steps_of(settings), distribution.actor
     if unroll is not None:  # An unroll begins with a fragment.
@@ -498,7 +515,7 @@ def steps_under_way(
         fragments = 1 + math.ceil((steps - 1) / actor.send_size)
     else:
         return 0
-    fragments += (actor.num - 1) * (fragments + actor.window)
+    fragments += (actor.num - 1) * (fragments + actor.window) + held
     return fragments * actor.send_size * environment.num_envs
 
 
@@ -569,7 +586,7 @@ RULES: Final[tuple[Callable[..., Iterator[Conflict]], ...]] = (
     _replay_holds_samples,
     _unrolls_are_whole_fragments,
     _run_has_an_update,
-    *graph.RULES,
+    *graph_rules.RULES,
     *population.RULES,
 )
 """Rules that a config keeps; each asks for the sections that its parameters name."""

@@ -171,7 +171,8 @@ def _validated(tree: Tree, cores: int | None = None, *, to_run: bool = True) -> 
             found[section] = validated(tree, (section,), model, table)
     if isinstance(found.get("graph"), Graph):
         check_records(tree, found["graph"])
-        if len(found["roles"]) < len(tree.values.get("roles", {})):
+        tables = tree.values.get("roles", {})
+        if not isinstance(tables, dict) or len(found["roles"]) < len(tables):
             del found["graph"]  # Its roles are not known.
     if isinstance(found.get("distribution"), Distribution):
         found["distribution"] = _with_usual_split(found, cores or len(usable_cores()))

@@ -482,6 +482,7 @@ class UserRoleSection(Component):
 
 
 Route = Literal["all", "share"]
+Step = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 class ChannelSection(Section):
@@ -497,7 +498,7 @@ class ChannelSection(Section):
         route: "all": each receiver gets a copy of every record; "share": each sender has one receiver.
     """
 
-    path: Annotated[tuple[str | tuple[str, ...], ...], Field(strict=False, min_length=2)]
+    path: Annotated[tuple[str | Step, ...], Field(strict=False, min_length=2)]
     record: str = ""
     window: Count = 2
     route: Route = "all"
@@ -532,6 +533,12 @@ class Graph(Section):
 
     channels: dict[str, ChannelSection] = Field(default_factory=dict)
     slots: dict[str, SlotSection] = Field(default_factory=dict)
+
+    @property
+    def records(self) -> Iterator[str]:
+        """Classes of the records."""
+        yield from (channel.record for channel in self.channels.values() if channel.record)
+        yield from (slot.record for slot in self.slots.values())
 
 
 class Actor(Section):

@@ -152,8 +152,7 @@ def _modules_named(config: JobConfig) -> Iterator[str]:
         config.model.type,
         config.training.type,
         *(role.type for role in config.roles.values()),
-        *(channel.record for channel in config.graph.channels.values()),
-        *(slot.record for slot in config.graph.slots.values()),
+        *config.graph.records,
         transport.local,
         transport.remote,
     ]

@@ -24,7 +24,16 @@ from typing import Final
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import UsageError
 from tianji_cli.limits import usable_cores
-from tianji_cli.plan.graph import EXAMINER, ROOT, ChannelEdge, ChannelSize, SlotEdge, edges_of, slot_name
+from tianji_cli.plan.graph import (
+    EXAMINER,
+    ROOT,
+    ChannelEdge,
+    ChannelSize,
+    SlotEdge,
+    edges_of,
+    fragments_to,
+    slot_name,
+)
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 ROOT_RANK: Final = 0
@@ -174,23 +183,33 @@ class Plan:
         return found
 
     def outlived(self) -> Mapping[int, Set[int]]:
-        """Return the ranks that each rank outlives at the end, so that no sample is left behind."""
+        """Return the ranks that each rank outlives at the end, so that no sample is left behind.
+
+        A process that neither sends samples nor gets any, such as a follower, stops with its learner.
+        """
         found: dict[int, set[int]] = {process.rank: set() for process in self.processes}
-        for sender, receiver in self._between(
-            pair for edge in self.channels if edge.drained for pair in edge.roles
-        ):
+        drained = [pair for edge in self.channels if edge.drained for pair in edge.roles]
+        for sender, receiver in self._between(drained):
             if sender != receiver:
                 found[receiver].add(sender)
+        apart = {role for pair in drained for role in pair}
+        for learner in self.carrying("learner"):
+            for process in self.trainers:
+                if process.group == learner.group and apart.isdisjoint(process.roles):
+                    found[process.rank] |= found[learner.rank]
         return found
 
     def fragment_holders(self) -> Set[int]:
         """Return the ranks that fragments of actors come to: the buffers, and user roles before them."""
-        outlived, found = self.outlived(), {process.rank for process in self.carrying("buffer")}
-        waiting = list(found)
-        while waiting:
-            senders = {rank for rank in outlived[waiting.pop()] if not self.processes[rank].actors} - found
-            found |= senders
-            waiting.extend(senders)
+        before = {
+            edge.receivers[0]: edge.senders[0]
+            for edge in self.channels
+            if edge.name == fragments_to(edge.receivers[0]) and edge.route == "share"
+        }
+        found, role = set(), "buffer"
+        while role not in {"", "actor"}:
+            found |= {process.rank for process in self.carrying(role)}
+            role = before.get(role, "")
         return found
 
     def _between(self, roles: Iterable[tuple[str, str]]) -> Iterator[tuple[int, int]]:
@@ -476,8 +495,8 @@ class FilesElsewhere:
 def files_elsewhere(plan: Plan, roles: Collection[str]) -> Iterator[FilesElsewhere]:
     """List the files that processes on other hosts than the root's write into the run directory."""
     for process in plan.trainers:
-        if plan.is_local(process.rank):
-            continue
+        if plan.is_local(process.rank) or (process.number and process.roles[0] in roles):
+            continue  # Several processes of a role write alike.
         group = process.group or 0
         if "learner" in process.roles:
             yield FilesElsewhere(process.host, group, learns=True, what=f"the checkpoints of group {group}")

@@ -1,14 +1,15 @@
 """The ends of the channels and slots that a config names under ``[graph]``, as user roles have them.
 
 A sender writes a channel's record into the memory that the transport sends, and a receiver reads it where it
-has arrived; what it forwards is copied once. Of a slot only the newest record counts.
+has arrived; what it forwards is copied once. Only the newest record of a slot counts.
 """
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -31,7 +32,7 @@ def record_layout(fields: Sequence[FieldSpec]) -> RecordLayout:
     """Lay out a record: where it is in its sender's sequence, and its fields.
 
     Raises:
-        ValueError: two fields have one name, or a field holds objects.
+        ValueError: two fields have one name, or a field is no array of a fixed shape.
     """
     names = [one.name for one in fields]
     for one in fields:
@@ -39,8 +40,14 @@ def record_layout(fields: Sequence[FieldSpec]) -> RecordLayout:
             raise ValueError(f"two fields are called {one.name!r}")
         if np.dtype(one.dtype).hasobject:
             raise ValueError(f"{one.name!r} holds objects, which no other process can read")
+        if one.bootstrap or one.history or one.once:
+            raise ValueError(
+                f"{one.name!r} has rows of steps, as fields of fragments have; a record has none"
+            )
     arrays = tuple(Array(one.name, one.dtype, one.shape) for one in fields)
-    return RecordLayout(MAGIC, (("incarnation", "<u4"), ("sequence", "<u8")), arrays)
+    layout = RecordLayout(MAGIC, (("incarnation", "<u4"), ("sequence", "<u8")), arrays)
+    layout.views(memoryview(bytearray(layout.nbytes)))  # Raises if a shape or dtype is none.
+    return layout
 
 
 @dataclass(frozen=True)
@@ -69,11 +76,13 @@ class Received:
         fields: read-only arrays.
         sender: rank of the process that sent it.
         memory: all of it as bytes.
+        claimed_ns: time of ``time.monotonic_ns`` at which it was claimed.
     """
 
     fields: Fields
     sender: int
     memory: memoryview
+    claimed_ns: int = field(default_factory=time.monotonic_ns)
 
 
 Change = Callable[[Fields], None]
@@ -109,6 +118,11 @@ class Outlet(ABC):
     @abstractmethod
     def forward(self, received: Received, change: Change | None) -> bool:
         """Send a copy of a message that has come, with changes; return False if a receiver is behind."""
+
+    @property
+    def unclaimed(self) -> int:
+        """Messages that a receiver has not claimed, over all receivers."""
+        return sum(self._transport.unconfirmed(rank, self._channel) for rank in self._receivers)
 
     def _ask(self) -> list[Loan]:
         """Ask for memory at each receiver; return an empty list, and keep none, if one is behind."""
@@ -190,8 +204,10 @@ class FragmentOutlet(Outlet):
         if not loans:
             return False
         loans[0].memory[:] = received.memory
+        fragment = Fragment(self._layout, loans[0].memory)
+        fragment.header["age_ns"] += time.monotonic_ns() - received.claimed_ns
         if change is not None:
-            change(Fragment(self._layout, loans[0].memory).fields)
+            change(fragment.fields)
         self._send(loans)
         return True
 
@@ -201,12 +217,11 @@ class Inlet(ABC):
 
     Attributes:
         received: messages that were claimed.
-        lost: messages that a sender has sent and that never came.
-        last: the message that ``probe`` has returned; None if there was none.
+        last: the message that ``probe`` has returned, until it is released; None if there was none.
     """
 
     def __init__(self, transport: Transport, channel: str) -> None:
-        self.received = self.lost = 0
+        self.received = 0
         self.last: Received | None = None
         self._transport = transport
         self._channel = channel
@@ -214,9 +229,7 @@ class Inlet(ABC):
 
     def probe(self) -> Received | None:
         """Claim the next message, and let go of the last one; None if there is none. Never waits."""
-        if self._claim is not None:
-            self._claim.release()
-            self._claim = self.last = None
+        self.release()
         while (claim := self._transport.probe(self._channel)) is not None:
             self.last = self._read(claim)
             if self.last is not None:
@@ -226,13 +239,23 @@ class Inlet(ABC):
             claim.release()
         return None
 
+    def release(self) -> None:
+        """Let go of the last message."""
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = self.last = None
+
     @abstractmethod
     def _read(self, claim: Claim) -> Received | None:
         """View a message; returns None, and counts it as rejected, if it is none of this channel's."""
 
 
 class RecordInlet(Inlet):
-    """Receives records of a user's own."""
+    """Receives records of a user's own.
+
+    Attributes:
+        lost: records that a sender has sent before others that came, and that never came.
+    """
 
     def __init__(
         self, transport: Transport, channel: str, layout: RecordLayout, job: int, rejected: Rejected
@@ -241,6 +264,7 @@ class RecordInlet(Inlet):
         self._layout = layout
         self._job = job
         self._rejected = rejected
+        self.lost = 0
         self._next: dict[tuple[int, int], int] = {}
 
     def _read(self, claim: Claim) -> Received | None:
@@ -353,11 +377,20 @@ class Ports:
     readers: dict[str, SlotReader]
 
     @property
+    def unclaimed(self) -> int:
+        """Messages that were sent, and that their receivers have not claimed."""
+        return sum(outlet.unclaimed for outlet in self.outlets.values())
+
+    @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """Messages sent, received and lost, by channel."""
+        """Messages sent, not yet claimed and received, and records that were lost, by channel."""
         counts: dict[str, dict[str, int]] = {}
         for name, outlet in self.outlets.items():
             counts.setdefault(name, {})["sent"] = outlet.sent
+            if unclaimed := outlet.unclaimed:
+                counts[name]["unclaimed"] = unclaimed
         for name, inlet in self.inlets.items():
-            counts.setdefault(name, {}).update(received=inlet.received, lost=inlet.lost)
+            counts.setdefault(name, {})["received"] = inlet.received
+            if isinstance(inlet, RecordInlet):
+                counts[name]["lost"] = inlet.lost
         return counts

@@ -74,6 +74,9 @@ class Role(ABC):
     def stop(self) -> None:  # noqa: B027 - most roles leave nothing unfinished
         """Give up unfinished work, and save what must be saved."""
 
+    def settle(self) -> None:  # noqa: B027 - endpoints of built-in roles drain when they close
+        """Wait, for some seconds at most, until the receivers have claimed all that was sent."""
+
     def keep(self) -> None:  # noqa: B027 - most keep nothing, or did so when they stopped
         """Save data for a later session, after the process's last report to the root."""
 

@@ -7,6 +7,7 @@ it may look at the newest policy. ``[graph]`` connects it with other user roles,
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 
 Port = TypeVar("Port")
+
+FORWARD_LIMIT_S: Final = 3.0
+"""Seconds that a stopping role waits for receivers that claim nothing."""
 
 MOST_REPORTED: Final = 32 << 10
 """Most bytes of a report as JSON: it goes to the root five times a second, and into each metrics row."""
@@ -128,7 +132,7 @@ class UserRole(Role, HasSettings):
 
     @property
     def samples(self) -> int:
-        """Env steps of experience in all received fragments."""
+        """Env steps of experience in all copies of fragments that ``fragments`` has yielded."""
         return sum(reception.samples for reception in self._validator.receptions.values())
 
     def fragments(self, at_most: int | None = 8) -> Iterator[Fragment]:
@@ -207,14 +211,39 @@ class UserRole(Role, HasSettings):
             False while a receiver is a window of messages behind: this one stays, and may be sent later.
 
         Raises:
-            RuntimeError: the config does not connect the role so, or the last probe found no record.
+            RuntimeError: the config does not connect the role so, or nothing came that was not sent on.
         """
-        last = self._port(self._ports.inlets, channel, "receives the channel").last
-        if last is None:
-            raise RuntimeError(f"{self.name!r} has no record of {channel!r} to forward")
-        return self._port(self._ports.outlets, channel, "sends records of the channel").forward(last, change)
+        inlet = self._port(self._ports.inlets, channel, "receives the channel")
+        if inlet.last is None:
+            raise RuntimeError(f"{self.name!r} has nothing of {channel!r} to forward")
+        outlet = self._port(self._ports.outlets, channel, "sends records of the channel")
+        if not outlet.forward(inlet.last, change):
+            return False
+        inlet.release()
+        return True
 
-    def publish(self, slot: str, **fields: npt.ArrayLike) -> int:
+    def forward_rest(self, channel: str, change: Change | None = None) -> None:
+        """Send on, in ``stop``, what was received last and not sent on, and then all that still comes.
+
+        It gives up on receivers that claim nothing for ``FORWARD_LIMIT_S``, such as dead ones.
+        """
+        inlet = self._port(self._ports.inlets, channel, "receives the channel")
+        deadline = time.monotonic() + FORWARD_LIMIT_S
+        while inlet.last is not None or inlet.probe() is not None:
+            if self.forward(channel, change):
+                deadline = time.monotonic() + FORWARD_LIMIT_S
+            elif time.monotonic() > deadline:
+                return
+            else:
+                self.context.transport.wait(0.1)
+
+    def settle(self) -> None:
+        """Wait until the receivers have claimed all records; the report counts those that they have not."""
+        deadline = time.monotonic() + FORWARD_LIMIT_S
+        while self._ports.unclaimed and time.monotonic() < deadline:
+            self.context.transport.wait(0.05)
+
+    def publish(self, slot: str, /, **fields: npt.ArrayLike) -> int:
         """Publish a record of a slot, all fields by name; returns its version.
 
         Raises:

@@ -53,7 +53,7 @@ _BOX: Final = {"boxstyle": "round,pad=0.4", "facecolor": "white", "edgecolor": G
 
 
 def _channels(plan: Plan) -> Mapping[tuple[str, str], Sequence[str]]:
-    """Names of the channels between each two roles in different processes, or in one that they share."""
+    """Names of the channels between each two roles."""
     found = defaultdict(list)
     for edge in plan.channels:
         for pair in edge.roles:
@@ -73,6 +73,7 @@ def _places(plan: Plan) -> dict[str, tuple[int, int]]:
     for sender, receiver in others:
         if receiver not in sending:  # Such as a follower, which hears from the learner alone.
             before.setdefault(receiver, {sender})
+            sending.add(sender)
     columns: dict[str, int] = {}
     rows: defaultdict[int, int] = defaultdict(int)
     places = {}

@@ -173,8 +173,10 @@ def _work(job: Job, own: Begin, handler: _ControlHandler, control: ControlClient
         handler.begin(roles, transport, production)
         try:
             _carry(roles, handler)
-            if any(own.rank in before for before in job.plan.outlived().values()):
-                transport.close(DRAIN_S)  # The receivers of its pushes are still running.
+            if "learner" not in process.roles and {"actor", "buffer"} & set(process.roles):
+                transport.close(DRAIN_S)  # The receivers of their pushes are still running.
+            for role in roles:
+                role.settle()
             handler.say_goodbye()
             for role in roles:
                 role.keep()
@@ -482,9 +484,8 @@ def _build(job: Job) -> tuple[dict[str, Any] | None, int]:
                 if learner.group and (saved := Builder(job, config, learner, 0).saved) is not None:
                     saved.restore(embryo)  # The saved state of each resumed group has to fit.
             _ = builder.layout  # Raises if the model does not fit the update rule.
-            for edge in (*config.graph.channels.values(), *config.graph.slots.values()):
-                if edge.record:
-                    builder.record_layout(edge.record)
+            for record in config.graph.records:
+                builder.record_layout(record)
             check_first_observation(config.environment, environment)
         if config.experiment.evaluation is not None and config.experiment.evaluation.video:
             check_pictures(builder)

@@ -40,10 +40,7 @@ class Middle(UserRole):
         self.held = not self.forward("numbers")
         return not self.held
     def stop(self):
-        while self.held or self.probe("numbers") is not None:
-            self.held = not self.forward("numbers")
-            if self.held:
-                self.context.transport.wait(0.1)
+        self.forward_rest("numbers")
 
 class Taker(UserRole):
     def __init__(self, context):
@@ -79,10 +76,7 @@ class Halver(UserRole):
         self.held = not self.forward("fragments", self.change)
         return not self.held
     def stop(self):
-        while self.held or self.probe("fragments") is not None:
-            self.held = not self.forward("fragments", self.change)
-            if self.held:
-                self.context.transport.wait(0.1)
+        self.forward_rest("fragments", self.change)
 
 class Same(Halver):
     def change(self, fields):

@@ -1,0 +1,157 @@
+"""The ends of channels and slots that roles of one's own have: sequences, copies, back-pressure, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tianji_algos.fields import FieldSpec
+from tianji_cli.roles.records import (
+    Draft,
+    RecordInlet,
+    RecordOutlet,
+    SlotReader,
+    SlotWriter,
+    record_layout,
+)
+from tianji_cli.wire.reports import Rejected
+from tianji_transports.core import FULL, Transport
+from tianji_transports.inproc import InprocTransport
+from tianji_transports.wiring import Channel, Slot, Wiring
+
+JOB = 7
+NUMBER = np.dtype(np.int64)
+LAYOUT = record_layout([FieldSpec("number", NUMBER), FieldSpec("row", NUMBER, (3,))])
+
+
+@pytest.fixture
+def ends() -> Iterator[list[Transport]]:
+    """Endpoints of ranks 0 to 2; rank 0 sends to both others, with a window of two, and writes a slot."""
+    channels = tuple(Channel("numbers", rank, (0,), LAYOUT.nbytes) for rank in (1, 2))
+    wiring = Wiring("records", channels, (Slot("newest", 0, (1,), LAYOUT.nbytes),))
+    endpoints: list[Transport] = [InprocTransport(wiring, rank) for rank in range(3)]
+    yield endpoints
+    for endpoint in endpoints:
+        endpoint.close()
+
+
+def outlet(ends: list[Transport], *receivers: int) -> RecordOutlet:
+    return RecordOutlet(ends[0], "numbers", LAYOUT, receivers, JOB)
+
+
+def inlet(ends: list[Transport], rank: int, rejected: Rejected | None = None) -> RecordInlet:
+    return RecordInlet(ends[rank], "numbers", LAYOUT, JOB, rejected or Rejected())
+
+
+def push(sender: RecordOutlet, number: int) -> None:
+    draft = sender.loan()
+    assert isinstance(draft, Draft)
+    draft.fields["number"][...] = number
+    draft.fields["row"][:] = number
+    sender.push(draft)
+
+
+def numbers(receiver: RecordInlet) -> list[int]:
+    found = []
+    while (received := receiver.probe()) is not None:
+        assert received.fields["row"].tolist() == [received.fields["number"]] * 3
+        found.append(int(received.fields["number"]))
+    return found
+
+
+def test_each_receiver_gets_a_copy_and_one_that_is_behind_holds_the_sender_back(
+    ends: list[Transport],
+) -> None:
+    sender, first, second = outlet(ends, 1, 2), inlet(ends, 1), inlet(ends, 2)
+    push(sender, 1)
+    push(sender, 2)
+    assert numbers(first) == [1, 2]
+    assert sender.loan() is FULL, "the second has claimed nothing"
+    assert sender.unclaimed == 2
+    assert numbers(second) == [1, 2]
+    push(sender, 3)
+    assert (numbers(first), numbers(second)) == ([3], [3])
+    assert (sender.sent, sender.unclaimed, first.received, first.lost) == (3, 0, 3, 0)
+
+
+def test_a_draft_that_is_abandoned_is_no_record(ends: list[Transport]) -> None:
+    sender, receiver = outlet(ends, 1), inlet(ends, 1)
+    draft = sender.loan()
+    assert isinstance(draft, Draft)
+    draft.abandon()
+    push(sender, 1)
+    assert numbers(receiver) == [1]
+    assert receiver.lost == 0
+
+
+def test_a_gap_is_counted_and_a_repeated_number_is_rejected(ends: list[Transport]) -> None:
+    rejected = Rejected()
+    sender, receiver = outlet(ends, 1), inlet(ends, 1, rejected)
+    push(sender, 0)
+    sender.sent = 4
+    push(sender, 4)
+    assert numbers(receiver) == [0, 4]
+    assert receiver.lost == 3
+    sender.sent = 2
+    push(sender, 2)
+    assert numbers(receiver) == []
+    assert rejected.count == 1
+    assert "it is number 2 where 5 is next" in rejected.first
+
+
+def test_a_record_of_another_job_or_size_is_rejected(ends: list[Transport]) -> None:
+    rejected = Rejected()
+    receiver = inlet(ends, 1, rejected)
+    push(RecordOutlet(ends[0], "numbers", LAYOUT, [1], JOB + 1), 1)
+    small = record_layout([FieldSpec("number", NUMBER)])
+    draft = RecordOutlet(ends[0], "numbers", small, [1], JOB).loan()
+    assert isinstance(draft, Draft)
+    RecordOutlet(ends[0], "numbers", small, [1], JOB).push(draft)
+    assert receiver.probe() is None
+    assert rejected.count == 2
+
+
+def test_what_is_forwarded_is_a_copy_with_its_changes(ends: list[Transport]) -> None:
+    push(outlet(ends, 1), 5)
+    received = inlet(ends, 1).probe()
+    assert received is not None
+
+    def double(fields: Any) -> None:
+        fields["number"] *= 2
+        fields["row"] *= 2
+
+    onwards = outlet(ends, 2)
+    assert onwards.forward(received, double)
+    assert numbers(inlet(ends, 2)) == [10]
+    assert int(received.fields["number"]) == 5
+
+
+def test_a_slot_has_its_newest_record_and_refuses_one_that_is_incomplete(ends: list[Transport]) -> None:
+    writer, reader = SlotWriter(ends[0], "newest", LAYOUT, JOB), SlotReader(ends[1], "newest", LAYOUT)
+    assert reader.latest(0) is None
+    assert [writer.publish({"number": number, "row": [number] * 3}) for number in (1, 2)] == [1, 2]
+    newest = reader.latest(0)
+    assert newest is not None
+    assert (newest.version, int(newest.fields["number"])) == (2, 2)
+    assert reader.latest(2) is None
+    with pytest.raises(ValueError, match="has number, row, not number"):
+        writer.publish({"number": 3})
+    with pytest.raises(ValueError, match=r"row of newest has shape \(3,\), not \(2,\)"):
+        writer.publish({"number": 3, "row": [1, 2]})
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ([FieldSpec("a", NUMBER), FieldSpec("a", NUMBER)], "two fields are called 'a'"),
+        ([FieldSpec("a", np.dtype(object))], "'a' holds objects"),
+        ([FieldSpec("a", NUMBER, history=2)], "rows of steps"),
+        ([FieldSpec("a", NUMBER, (-1,))], "negative"),
+    ],
+)
+def test_fields_that_no_record_can_have_are_refused(fields: list[FieldSpec], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        record_layout(fields)
