@@ -8,6 +8,7 @@ from cli.lifecycle.conftest import ENDLESS
 from ports import free_address
 
 ROLES = """
+import time
 import numpy as np
 from tianji_algos.fields import FieldSpec
 from tianji_cli.roles.user_role import UserRole
@@ -65,6 +66,11 @@ class Taker(UserRole):
 class Late(Taker):
     def turn(self):
         return (self.directory / "go").exists() and super().turn()
+
+class Slow(Taker):
+    def turn(self):
+        time.sleep(0.4)
+        return super().turn()
 
 class Halver(UserRole):
     held = False
@@ -302,6 +308,33 @@ def test_two_roles_share_the_actors_and_one_that_is_killed_ends_the_run_with_an_
     summary = run.finish(1)
     assert "halver 1 (group 0) was killed by SIGKILL" in summary["reason"]
     check_account(summary)
+
+
+def test_a_receiver_that_takes_seconds_for_its_rest_gets_all_of_it(workplace: Any) -> None:
+    run = workplace.train(GRAPH, ENDLESS, {"roles": {"taker": {"type": "graph_roles:Slow"}}})
+    run.train_until(1000)
+    run.command.signal_all(signal.SIGINT)
+    check_all_came(run.finish(130))
+
+
+def test_a_learner_that_is_killed_ends_a_run_whose_role_has_fragments_to_send_on(workplace: Any) -> None:
+    run = workplace.train(between("Same"), ENDLESS, {"distribution": {"actor": {"num": 2}}})
+    run.train_until(2000)
+    run.command.kill("buffer and learner")
+    summary = run.finish(1)
+    assert "buffer and learner (group 0) was killed by SIGKILL" in summary["reason"]
+    check_account(summary)
+
+
+def test_each_group_has_a_path_of_its_own_and_a_resumed_run_goes_on_with_it(workplace: Any) -> None:
+    run = workplace.train(between("Same"), {"distribution": {"groups": 2}})
+    first = run.finish()
+    goal = f"experiment.stop.env_steps={first['env_steps'] + 2048}"
+    second = workplace.resume(run, "--set", goal).finish()
+    for summary in (first, second):
+        check_account(summary)
+        assert summary["lost"] == 0
+        assert all(said["channels"]["fragments"]["sent"] for said in summary["extra"].values())
 
 
 def test_a_killed_actor_comes_again_to_the_role_behind_it(workplace: Any) -> None:
