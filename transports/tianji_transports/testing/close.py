@@ -53,6 +53,7 @@ class CloseContract:
             sender.tell("stream", 0, "last", 1)
             verbs.receive(receiver, "last", 1, 0)
             sender.answer()
+            assert receiver.wait(verbs.PATIENCE_S)
             sender.ask("settle", 0, "f", left)
             sender.ask("settle", 0, "last", 0)
             report = sender.ask("close")
