@@ -103,7 +103,7 @@ def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
     warnings = [NOT_PINNED] if distribution.pin_cores and not can_pin() else []
     actors = distribution.groups * distribution.actor.num * distribution.actor.cores
     others = distribution.groups * (
-        distribution.cores_of_learners + sum(section.num * section.cores for section in config.roles.values())
+        distribution.cores_of_learners + sum(section.cores_of_all for section in config.roles.values())
     )
     cores *= distribution.hosts
     at_once = actors + others if distribution.pin_cores else max(actors, others)
@@ -492,9 +492,7 @@ def _batch_keys(settings: ReplayLearnerSettings) -> tuple[str, ...]:
 
 def fragments_held_between(graph: Graph, roles: Mapping[str, UserRoleSection], window: int) -> int:
     """Count the fragments that roles between actors and buffer may hold: one each, and a window sent on."""
-    path = graph.channels.get("fragments")
-    between = () if path is None else sum(path.steps, ())[1:-1]
-    return sum(roles[role].num * (window + 1) for role in between if role in roles)
+    return sum(roles[role].num * (window + 1) for role in graph.path_of_fragments if role in roles)
 
 
 def steps_under_way(

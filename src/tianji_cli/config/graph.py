@@ -33,10 +33,10 @@ def _edges_are_named(graph: Graph) -> Iterator[Conflict]:
         for name in names:
             key = [f"graph.{kind}.{name}"]
             if name in RESERVED and (kind, name) != ("channels", FRAGMENTS):
-                yield Conflict(key, f"{name!r} is built in", "call yours otherwise")
+                yield Conflict(key, f"{name!r} is built in", "choose another name")
             elif _NAME.fullmatch(name) is None:
                 remedy = "1 to 32 letters, digits and '_' do, beginning with a letter"
-                yield Conflict(key, f"{name!r} is no name for it", remedy)
+                yield Conflict(key, f"{name!r} is not a valid name", remedy)
 
 
 def _fragments_reach_the_buffer(graph: Graph, roles: Mapping[str, UserRoleSection]) -> Iterator[Conflict]:
@@ -80,7 +80,7 @@ def _roles_exist(graph: Graph, roles: Mapping[str, UserRoleSection]) -> Iterator
                 yield Conflict([key], f"there is no [roles.{name}]", remedy)
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            yield Conflict([key], f"{twice!r} stands there twice", "name it once")
+            yield Conflict([key], f"{twice!r} is named twice", "name it once")
 
 
 def _no_role_waits_for_itself(graph: Graph) -> Iterator[Conflict]:

@@ -189,7 +189,7 @@ def _with_usual_split(found: Mapping[str, Any], cores: int) -> Distribution:
     """Fill in ``actor.num`` and ``pin_cores`` where the config leaves them open."""
     distribution: Distribution = found["distribution"]
     roles: Mapping[str, UserRoleSection] = found["roles"]
-    others = distribution.cores_of_learners + sum(role.num * role.cores for role in roles.values())
+    others = distribution.cores_of_learners + sum(role.cores_of_all for role in roles.values())
     of_group, actor = cores * distribution.hosts // distribution.groups, distribution.actor
     if "num" not in actor.model_fields_set:
         free = of_group if cores <= FEW_CORES else of_group - others

@@ -470,6 +470,11 @@ class UserRoleSection(Component):
     reads: Annotated[tuple[Literal["policy"], ...], Field(strict=False)] = ()
     cores: Cores = 0
 
+    @property
+    def cores_of_all(self) -> int:
+        """Cores that the processes of a group ask for."""
+        return self.num * self.cores
+
     @model_serializer
     def _as_one_table(self) -> dict[str, Any]:
         own = {
@@ -533,6 +538,12 @@ class Graph(Section):
 
     channels: dict[str, ChannelSection] = Field(default_factory=dict)
     slots: dict[str, SlotSection] = Field(default_factory=dict)
+
+    @property
+    def path_of_fragments(self) -> tuple[str, ...]:
+        """The roles that a fragment passes, from actors to the buffer."""
+        own = self.channels.get("fragments")
+        return ("actor", "buffer") if own is None else sum(own.steps, ())
 
     @property
     def records(self) -> Iterator[str]:
@@ -956,15 +967,9 @@ class JobConfig(Section):
         distribution = self.distribution
         if distribution.one_process:
             return distribution.groups * distribution.learner.cores
-        roles = sum(section.num * section.cores for section in self.roles.values())
+        roles = sum(section.cores_of_all for section in self.roles.values())
         actors = distribution.actor.num * distribution.actor.cores
         return distribution.groups * (distribution.cores_of_learners + roles + actors)
-
-    @property
-    def path_of_fragments(self) -> tuple[str, ...]:
-        """The roles that a fragment passes, from actors to the buffer."""
-        own = self.graph.channels.get("fragments")
-        return ("actor", "buffer") if own is None else sum(own.steps, ())
 
     @property
     def fragment_steps(self) -> int:

@@ -103,7 +103,7 @@ def edges_of(config: JobConfig) -> tuple[tuple[ChannelEdge, ...], tuple[SlotEdge
     distribution, roles = config.distribution, config.roles
     channels = [
         ChannelEdge(fragments_to(receiver), (sender,), (receiver,), drained=True, route="share")
-        for sender, receiver in pairwise(config.path_of_fragments)
+        for sender, receiver in pairwise(config.graph.path_of_fragments)
     ]
     channels += [
         _edge(fragments_to(name), "actor", name, drained=True)

@@ -107,17 +107,21 @@ class Outlet(ABC):
         self._nbytes = nbytes
         self._receivers = receivers
 
-    @abstractmethod
-    def loan(self) -> Draft | Full:
-        """Ask for memory for a record; FULL while a receiver has a window of them unclaimed."""
-
-    @abstractmethod
-    def push(self, draft: Draft) -> None:
-        """Send a record. Never waits."""
-
-    @abstractmethod
     def forward(self, received: Received, change: Change | None) -> bool:
         """Send a copy of a message that has come, with changes; return False if a receiver is behind."""
+        loans = self._ask()
+        if not loans:
+            return False
+        loans[0].memory[:] = received.memory
+        fields = self._readdress(loans[0].memory, received)
+        if change is not None:
+            change(fields)
+        self._send(loans)
+        return True
+
+    @abstractmethod
+    def _readdress(self, copy: memoryview, received: Received) -> Fields:
+        """Write into the header of a copy what this hop says of it; return its fields."""
 
     @property
     def unclaimed(self) -> int:
@@ -169,16 +173,10 @@ class RecordOutlet(Outlet):
         draft.record.stamp(self._job, self._transport.incarnation, self.sent)
         self._send(draft.loans)
 
-    def forward(self, received: Received, change: Change | None) -> bool:
-        """Send a copy of a record that has come, with changes; return False if a receiver is behind."""
-        draft = self.loan()
-        if isinstance(draft, Full):
-            return False
-        draft.record.memory[:] = received.memory
-        if change is not None:
-            change(draft.fields)
-        self.push(draft)
-        return True
+    def _readdress(self, copy: memoryview, received: Received) -> Fields:  # noqa: ARG002 - it is this role's now
+        record = Record(self._layout, copy)
+        record.stamp(self._job, self._transport.incarnation, self.sent)
+        return record.arrays
 
 
 class FragmentOutlet(Outlet):
@@ -190,26 +188,10 @@ class FragmentOutlet(Outlet):
         super().__init__(transport, channel, layout.nbytes, receivers)
         self._layout = layout
 
-    def loan(self) -> Draft | Full:
-        """Refuse: only actors make fragments."""
-        raise RuntimeError("fragments are made by actors; a role in their path forwards them")
-
-    def push(self, _draft: Draft) -> None:
-        """Refuse, as ``loan`` does."""
-        self.loan()
-
-    def forward(self, received: Received, change: Change | None) -> bool:
-        """Send a copy of a fragment that has come, with changes; return False if the receiver is behind."""
-        loans = self._ask()
-        if not loans:
-            return False
-        loans[0].memory[:] = received.memory
-        fragment = Fragment(self._layout, loans[0].memory)
+    def _readdress(self, copy: memoryview, received: Received) -> Fields:
+        fragment = Fragment(self._layout, copy)
         fragment.header["age_ns"] += time.monotonic_ns() - received.claimed_ns
-        if change is not None:
-            change(fragment.fields)
-        self._send(loans)
-        return True
+        return fragment.fields
 
 
 class Inlet(ABC):

@@ -23,7 +23,7 @@ from tianji_cli.config.loader import HasSettings, load_role
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.roles.buffer.rollout import FragmentValidator
-from tianji_cli.roles.records import Change, Draft, Latest, Ports, Received
+from tianji_cli.roles.records import Change, Draft, Latest, Ports, Received, RecordOutlet
 from tianji_cli.roles.role import Role, rejected_by
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
 from tianji_cli.wire.parameters import PublishedPolicy
@@ -191,11 +191,11 @@ class UserRole(Role, HasSettings):
 
     def loan(self, channel: str) -> Draft | Full:
         """Ask for a record of a channel to write into; FULL while a receiver is a window of them behind."""
-        return self._port(self._ports.outlets, channel, "sends records of the channel").loan()
+        return self._records_to(channel).loan()
 
     def push(self, channel: str, draft: Draft) -> None:
         """Send a record that ``loan`` gave. Never waits, never drops."""
-        self._port(self._ports.outlets, channel, "sends records of the channel").push(draft)
+        self._records_to(channel).push(draft)
 
     def probe(self, channel: str) -> Received | None:
         """Claim the next record of a channel; None if there is none. It is valid until the next probe."""
@@ -254,6 +254,17 @@ class UserRole(Role, HasSettings):
     def latest(self, slot: str, newer_than: int = 0) -> Latest | None:
         """Copy the newest record of a slot if it is newer than a version; never wait for one."""
         return self._port(self._ports.readers, slot, "reads the slot").latest(newer_than)
+
+    def _records_to(self, channel: str) -> RecordOutlet:
+        """Find the outlet of a channel of records.
+
+        Raises:
+            RuntimeError: the role sends no records there.
+        """
+        outlet = self._port(self._ports.outlets, channel, "sends records of the channel")
+        if not isinstance(outlet, RecordOutlet):
+            raise RuntimeError(f"{self.name!r} forwards {channel}, which actors alone make")
+        return outlet
 
     def _port(self, ports: Mapping[str, Port], name: str, does: str) -> Port:
         """Find one end of a channel or slot.

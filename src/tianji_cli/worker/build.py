@@ -136,7 +136,7 @@ def _actor(builder: Builder, transport: Transport, counters: ProductionFile, num
     config = builder.config
     environment = builder.acting_environment(number)
     agent = builder.acting_agent(number)
-    channel = fragments_to(config.path_of_fragments[1])
+    channel = fragments_to(config.graph.path_of_fragments[1])
     (receiver,) = _receivers(transport.wiring, channel, builder.process.rank)
     return Actor(
         number,
@@ -518,7 +518,7 @@ def _ports(builder: Builder, transport: Transport, role: str, rejected: Rejected
     ports = Ports({}, {}, {}, {})
     for name, channel in builder.config.graph.channels.items():
         if name == FRAGMENTS:
-            if role in (path := builder.config.path_of_fragments):
+            if role in (path := builder.config.graph.path_of_fragments):
                 validator = FragmentValidator(
                     builder.layout, job, _actors_before(builder, transport.wiring, role)
                 )
@@ -532,13 +532,13 @@ def _ports(builder: Builder, transport: Transport, role: str, rejected: Rejected
                     _receivers(transport.wiring, fragments_to(next_role), rank),
                 )
             continue
-        layout = builder.record_layout(channel.record)
+        layout = builder.records[channel.record]
         if any(role in step for step in channel.steps[1:]):
             ports.inlets[name] = RecordInlet(transport, name, layout, job, rejected)
         if receivers := _receivers(transport.wiring, name, rank):
             ports.outlets[name] = RecordOutlet(transport, name, layout, receivers, job)
     for name, slot in builder.config.graph.slots.items():
-        layout = builder.record_layout(slot.record)
+        layout = builder.records[slot.record]
         if role == slot.writer:
             ports.writers[name] = SlotWriter(transport, slot_name(name, group), layout, job)
         if role in slot.readers:
@@ -555,7 +555,7 @@ def _actors_before(
     builder: Builder, wiring: Wiring, role: str, rank: int | None = None
 ) -> dict[int, Sequence[int]]:
     """Return the numbers of the actors whose fragments come to a role here, by the rank that sends them."""
-    path, processes = builder.config.path_of_fragments, builder.job.plan.processes
+    path, processes = builder.config.graph.path_of_fragments, builder.job.plan.processes
     before = path[path.index(role) - 1]
     channel = wiring.channel(fragments_to(role), builder.process.rank if rank is None else rank)
     return {
@@ -595,9 +595,9 @@ def wiring_of(builder: Builder, capabilities: Capabilities) -> Wiring:
         slots[AVERAGE] = average_layout(values, distribution.groups).nbytes
     for name, edge in builder.config.graph.channels.items():
         if name != FRAGMENTS:
-            channels[name] = ChannelSize(builder.record_layout(edge.record).nbytes, edge.window)
+            channels[name] = ChannelSize(builder.records[edge.record].nbytes, edge.window)
     for name, value in builder.config.graph.slots.items():
-        slots[name] = builder.record_layout(value.record).nbytes
+        slots[name] = builder.records[value.record].nbytes
     return builder.job.plan.wiring(builder.job.id, channels, slots)
 
 

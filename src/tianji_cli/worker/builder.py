@@ -189,18 +189,21 @@ class Builder(Parts):
         """The job's number, which every message carries."""
         return job_number(self.job.id)
 
-    def record_layout(self, name: str) -> RecordLayout:
-        """Lay out the records of a user's own class.
+    @cached_property
+    def records(self) -> Mapping[str, RecordLayout]:
+        """Layouts of the records of ``[graph]``, by class.
 
         Raises:
-            UsageError: its ``fields`` raises, or returns no fields of fixed size.
+            UsageError: the ``fields`` of one raises, or returns no fields of fixed size.
         """
-        try:
-            return record_layout(load_record(name).fields(self.spaces, self.config))
-        except (Exception, SystemExit) as cause:
-            raise UsageError(
-                f"the fields of record {name!r} cannot be laid out: {describe(cause)}"
-            ) from cause
+        layouts = {}
+        for name in self.config.graph.records:
+            try:
+                layouts[name] = record_layout(load_record(name).fields(self.spaces, self.config))
+            except (Exception, SystemExit) as cause:
+                what = f"the fields of record {name!r} cannot be laid out: {describe(cause)}"
+                raise UsageError(what) from cause
+        return layouts
 
     @property
     def replaces(self) -> bool:

@@ -484,8 +484,7 @@ def _build(job: Job) -> tuple[dict[str, Any] | None, int]:
                 if learner.group and (saved := Builder(job, config, learner, 0).saved) is not None:
                     saved.restore(embryo)  # The saved state of each resumed group has to fit.
             _ = builder.layout  # Raises if the model does not fit the update rule.
-            for record in config.graph.records:
-                builder.record_layout(record)
+            _ = builder.records
             check_first_observation(config.environment, environment)
         if config.experiment.evaluation is not None and config.experiment.evaluation.video:
             check_pictures(builder)

@@ -216,9 +216,7 @@ def plan_study(config: str, request: Request) -> Study:
             problem = problem or error
             refused[split] = error.problems[0].what
             continue
-        wanted = split.cores + split.groups * sum(
-            section.num * section.cores for section in own.roles.values()
-        )
+        wanted = split.cores + split.groups * sum(section.cores_of_all for section in own.roles.values())
         settings.append(Setting(split, wanted, _is_oversubscribed(own)))
     if problem is not None and not settings:
         raise problem
