@@ -153,6 +153,13 @@ def test_a_curious_role_adds_a_bonus_that_falls_and_every_fragment_passes_it(
     assert 0 < said["mean_bonus"] < first, "what was seen often is no longer new"
 
 
+def test_demonstrations_show_the_way_to_the_top(tianji: Tianji, tmp_path: Path) -> None:
+    summary = trained(tianji, "demonstrations.toml", tmp_path, 60_000)
+    (said,) = summary["extra"].values()
+    assert said["channels"]["fragments"] == {"sent": 50, "made": pytest.approx(50 * 32 * 8, rel=0.02)}
+    assert summary["returns"]["best_mean_100"] > -190  # Without, the top is not found in so few steps.
+
+
 def test_the_on_policy_example_learns(tianji: Tianji, tmp_path: Path) -> None:
     summary = tmp_path / "summary.json"
     options = ("--quiet", "--out", str(tmp_path), "--json", str(summary), "--set", "experiment.plots=false")

@@ -350,6 +350,12 @@ def _by_defaults(env: str, agent: str, overrides: Sequence[str], *, quiet: bool)
 def _run(request: RunRequest, trace_s: float | None, json_to: str | None) -> int:
     result = run_session(request) if trace_s is None else _run_traced(request, trace_s, json_to)
     if result.begun:
+        graph = request.job.graph
+        if (graph.channels or graph.slots) and request.job.experiment.plots:
+            try:
+                _draw(make_plan(request.job), request.run.plots / "graph.svg")
+            except UsageError as cause:  # The training is worth more.
+                say(str(cause))
         goes_on = _goes_on(result.summary, request.job, request.run)
         print_result(result.summary, request.run, json_to, goes_on=goes_on)
     else:

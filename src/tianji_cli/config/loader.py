@@ -170,7 +170,7 @@ def _validated(tree: Tree, cores: int | None = None, *, to_run: bool = True) -> 
         if isinstance(table, dict):
             found[section] = validated(tree, (section,), model, table)
     if isinstance(found.get("graph"), Graph):
-        check_records(tree, found["graph"])
+        check_classes(tree, found["graph"], found["roles"])
         tables = tree.values.get("roles", {})
         if not isinstance(tables, dict) or len(found["roles"]) < len(tables):
             del found["graph"]  # Its roles are not known.
@@ -225,7 +225,10 @@ def _by_section(problem: Problem) -> int:
 def dump_config(config: JobConfig) -> str:
     """Write a config as TOML that loads as the same config."""
     empty = {name for name in ("roles", "graph") if getattr(config, name) in ({}, Graph())}
-    return tomli_w.dumps(_without_none(config.model_dump(mode="json", exclude=empty)))
+    values = _without_none(config.model_dump(mode="json", exclude=empty))
+    if not config.distribution.buffer.tables:
+        del values["distribution"]["buffer"]["tables"]
+    return tomli_w.dumps(values)
 
 
 def _without_none(table: dict[str, Any]) -> dict[str, Any]:
@@ -560,15 +563,19 @@ BUILT_IN: Final = ("root", "actor", "buffer", "learner", "follower", "examiner",
 OTHER_COUNTERS: Final = ("endpoint", "fragments", "batches", "shards", "priorities")
 """Names of counts of rejected messages, besides roles; a user role of such a name would be ambiguous."""
 
-OWN_KEYS: Final = ("type", "num", "receives", "reads", "cores")
+OWN_KEYS: Final = ("type", "num", "per", "receives", "reads", "cores")
 """Keys of every ``[roles.NAME]``."""
 
 
 class HasSettings:
-    """Base class of ``UserRole``: the settings of a role, the only part that a config reads."""
+    """Base class of ``UserRole``: what a config and the root read of a role, without its imports."""
 
     settings_type: ClassVar[type[BaseModel]]
     """Keys of ``[roles.NAME]`` beside ``OWN_KEYS``."""
+    restartable: ClassVar[bool] = False
+    """Whether a process of the role that a signal has killed is started again."""
+    ordered: ClassVar[bool] = True
+    """Whether it needs the records of a sender in their order, without gaps."""
 
 
 def wrong_role_name(name: str) -> str | None:
@@ -623,13 +630,21 @@ def load_record(name: str) -> type[HasFields]:
         UsageError: the class does not exist, does not import, or declares no fields.
     """
     found = RECORDS.load(name)
-    if not (isinstance(found, type) and callable(getattr(found, "fields", None))):
+    is_role = isinstance(found, type) and issubclass(found, HasSettings)  # Its ``fields`` are others.
+    if is_role or not (isinstance(found, type) and callable(getattr(found, "fields", None))):
         raise UsageError(f"record {name!r} is {found!r}, and has no class method `fields(spaces, config)`")
     return found
 
 
-def check_records(tree: Tree, graph: Graph) -> None:
-    """Note a problem for each record of the graph that cannot be imported."""
+def check_classes(tree: Tree, graph: Graph, roles: Mapping[str, UserRoleSection]) -> None:
+    """Note a problem for records that cannot be imported, and for roles that need order and get none."""
+    for name, channel in graph.channels.items():
+        receivers = sum(channel.steps[1:], ()) if channel.route == "credit" else ()
+        for role in receivers:
+            if role in roles and load_role(roles[role].type).ordered:
+                what = f"{role!r} needs its records in order, without gaps"
+                remedy = f'route = "share", or ordered = False in the class of {role!r}, would be right'
+                tree.problem(("graph", "channels", name, "route"), f"{what}; {remedy}")
     for kind, edges in (("channels", graph.channels), ("slots", graph.slots)):
         for name, edge in edges.items():
             if not edge.record:  # ``config.graph`` says whether that is right.

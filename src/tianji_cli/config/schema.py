@@ -459,13 +459,15 @@ class UserRoleSection(Component):
     """A role that the user has written.
 
     Attributes:
-        num: processes of a group that carry it.
+        num: processes of a group that carry it, or, with ``per = "job"``, of the job.
+        per: "job": one role for all groups, beside the first; its channels and slots are those of all.
         receives: built-in channels of which each gets a copy of every message.
         reads: built-in slots that it may look at.
         cores: cores, and threads, of each; 0: it has none of its own and shares the actors'.
     """
 
     num: Processes = 1
+    per: Literal["group", "job"] = "group"
     receives: Annotated[tuple[Literal["fragments"], ...], Field(strict=False)] = ()
     reads: Annotated[tuple[Literal["policy"], ...], Field(strict=False)] = ()
     cores: Cores = 0
@@ -479,6 +481,7 @@ class UserRoleSection(Component):
     def _as_one_table(self) -> dict[str, Any]:
         own = {
             "num": self.num,
+            "per": self.per,
             "receives": list(self.receives),
             "reads": list(self.reads),
             "cores": self.cores,
@@ -486,21 +489,23 @@ class UserRoleSection(Component):
         return {"type": self.type, **own, **self.settings.model_dump(mode="json", by_alias=True)}
 
 
-Route = Literal["all", "share"]
+Route = Literal["all", "share", "credit"]
 Step = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 class ChannelSection(Section):
     """A stream of records between roles of a group; table ``[graph.channels.NAME]``.
 
-    ``fragments`` may go from actor to buffer by way of roles of one's own; other channels connect these.
+    ``fragments`` may go from actor to buffer by way of roles of one's own, and ``batches`` from buffer to
+    learner; other channels connect these roles.
 
     Attributes:
         path: the roles that a record passes, in order; a step may name several.
-        record: class of the records, ``module:Class``, whose ``fields`` says what is in one; fragments have
-            none.
+        record: class of the records, ``module:Class``, whose ``fields`` says what is in one; fragments and
+            batches have none.
         window: records that each sender may have unclaimed at a receiver.
-        route: "all": each receiver gets a copy of every record; "share": each sender has one receiver.
+        route: "all": each receiver gets a copy of every record; "share": each sender has one receiver;
+            "credit": each record goes to the receiver that has fewest unclaimed.
     """
 
     path: Annotated[tuple[str | Step, ...], Field(strict=False, min_length=2)]
@@ -541,9 +546,21 @@ class Graph(Section):
 
     @property
     def path_of_fragments(self) -> tuple[str, ...]:
-        """The roles that a fragment passes, from actors to the buffer."""
+        """The roles that a fragment of an actor passes, from there to the buffer."""
         own = self.channels.get("fragments")
-        return ("actor", "buffer") if own is None else sum(own.steps, ())
+        return ("actor", "buffer") if own is None else ("actor", *sum(own.steps[1:], ()))
+
+    @property
+    def path_of_batches(self) -> tuple[str, ...]:
+        """The roles that a batch passes, from a buffer in a process of its own to the learner."""
+        own = self.channels.get("batches")
+        return ("buffer", "learner") if own is None else sum(own.steps, ())
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The roles that make fragments beside the actors."""
+        own = self.channels.get("fragments")
+        return () if own is None else tuple(role for role in own.steps[0] if role != "actor")
 
     @property
     def records(self) -> Iterator[str]:
@@ -583,6 +600,18 @@ MOST_IN_SEQUENCE: Final = 65_535
 """Maximum steps of a sequence: the replay keeps its length in two bytes."""
 
 
+class Table(Section):
+    """Samples of one source of fragments; table ``[distribution.buffer.tables.ROLE]``.
+
+    Attributes:
+        capacity: env steps that it holds, rounded up to whole fragments; the oldest make room.
+        share: share of each batch that is drawn from it.
+    """
+
+    capacity: Count = 100_000
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+
+
 class Buffer(Section):
     """Fragments that wait for the learner: a few rollouts on-policy, a replay memory off-policy.
 
@@ -604,6 +633,7 @@ class Buffer(Section):
         memory: where a replay is: "ram", "mmap" (a file in the run directory), or "auto": in the file
             once memory does not hold it.
         save_with_checkpoint: write the replay with each checkpoint, so that a resumed run has it.
+        tables: tables of a replay beside that of the actors, by the role whose fragments they hold.
     """
 
     num: Count = 1
@@ -623,6 +653,9 @@ class Buffer(Section):
         "auto"
     )
     save_with_checkpoint: Annotated[bool, OfReplay("a rollout is used up at once; leave it out")] = False
+    tables: Annotated[dict[str, Table], OfReplay("a rollout has actors' samples alone; leave it out")] = (
+        Field(default={})
+    )
 
     @field_validator("num")
     @classmethod
@@ -635,6 +668,12 @@ class Buffer(Section):
     def has_priorities(self) -> bool:
         """Whether samples have priorities, which the learner's updates change."""
         return self.sampler == "prioritised"
+
+
+def rows_of(batch_size: int, tables: Mapping[str, Table]) -> tuple[int, ...]:
+    """Return how many samples of a batch are actors', and then those of each table."""
+    of_tables = tuple(round(table.share * batch_size) for table in tables.values())
+    return batch_size - sum(of_tables), *of_tables
 
 
 class Distribution(Section):

@@ -71,6 +71,50 @@ class LinkedDirectories:
                 shutil.rmtree(leftover, ignore_errors=True)
 
 
+LAST: Final = "last"
+"""Link to the newest copy."""
+
+
+class NewestCopy:
+    """Keeps the newest copy of something that one process saves from time to time; ``last`` leads to it.
+
+    Args:
+        directory: directory of the copies, which this process owns.
+    """
+
+    def __init__(self, directory: Path, every_s: float) -> None:
+        self.directory = directory
+        self._every_s = every_s
+        self._places = LinkedDirectories(directory, (LAST,))
+        self._saved_at = time.monotonic()
+
+    @property
+    def place(self) -> Path | None:
+        """Directory of the newest copy; None before the first."""
+        last = self.directory / LAST
+        return last if last.exists() else None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether ``every_s`` have passed since the last copy."""
+        return time.monotonic() - self._saved_at >= self._every_s
+
+    @contextlib.contextmanager
+    def replaced(self, name: str) -> Iterator[Path]:
+        """Let the caller fill a directory, which is the newest copy from then on; remove the one before.
+
+        Raises:
+            OSError: the disk does not take it; the copy before is untouched.
+        """
+        with self._places.fill(LAST, name) as place:
+            yield place
+        keep = self._places.targets()
+        for path in self.directory.iterdir():  # Whatever else lies in the directory stays.
+            if path.name.isdecimal() and path.name not in keep and path.is_dir() and not path.is_symlink():
+                remove_directory(path)
+        self._saved_at = time.monotonic()
+
+
 def copy_files(directory: Path, to: Path, copy: Callable[[str, Path], object] = shutil.copyfile) -> None:
     """Copy the files of a directory, but no links, into another one, which may exist already.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Final
 
-from tianji_cli.config.schema import JobConfig, Route
+from tianji_cli.config.schema import Graph, JobConfig, Route
 
 ROOT: Final = "root"
 EXAMINER: Final = "examiner"
@@ -59,7 +59,8 @@ class ChannelEdge:
         name: unique among the channels of a receiver.
         drained: it carries samples, or news of them: the receivers stop after the senders, when they have
             claimed the last one.
-        route: "all": each receiver gets every message; "share": each sender sends to one of the receivers.
+        route: "all": each receiver gets every message; "share": each sender sends to one of the receivers;
+            "credit": each message goes to one of them.
     """
 
     name: str
@@ -102,8 +103,8 @@ def edges_of(config: JobConfig) -> tuple[tuple[ChannelEdge, ...], tuple[SlotEdge
     """Return the channels and the slots of a job according to its config."""
     distribution, roles = config.distribution, config.roles
     channels = [
-        ChannelEdge(fragments_to(receiver), (sender,), (receiver,), drained=True, route="share")
-        for sender, receiver in pairwise(config.graph.path_of_fragments)
+        ChannelEdge(fragments_to(receiver), senders, (receiver,), drained=True, route="share")
+        for senders, receiver in _hops(config.graph)
     ]
     channels += [
         _edge(fragments_to(name), "actor", name, drained=True)
@@ -112,7 +113,11 @@ def edges_of(config: JobConfig) -> tuple[tuple[ChannelEdge, ...], tuple[SlotEdge
     ]
     prioritised = config.learns_from_replay and distribution.buffer.has_priorities
     if not distribution.buffer.colocate:
-        channels += [_edge(name, "buffer", "learner", drained=True) for name in (BATCHES, ARRIVALS)]
+        channels += [
+            _edge(batches_to(receiver), sender, receiver, drained=True)
+            for sender, receiver in pairwise(config.graph.path_of_batches)
+        ]
+        channels += [_edge(ARRIVALS, "buffer", "learner", drained=True)]
         channels += [_edge(PRIORITIES, "learner", "buffer")]
     if distribution.learner.num > 1:
         channels += [_edge(HEADERS, "learner", "follower"), _edge(SHARDS, "learner", "follower")]
@@ -128,11 +133,17 @@ def edges_of(config: JobConfig) -> tuple[tuple[ChannelEdge, ...], tuple[SlotEdge
     channels += [
         ChannelEdge(name, senders, receivers, drained=True, route=channel.route)
         for name, channel in config.graph.channels.items()
-        if name != FRAGMENTS
+        if name not in {FRAGMENTS, BATCHES}
         for senders, receivers in pairwise(channel.steps)
     ]
     slots += [SlotEdge(name, slot.writer, slot.readers) for name, slot in config.graph.slots.items()]
     return tuple(channels), tuple(slots)
+
+
+def _hops(graph: Graph) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield who sends fragments to whom; roles that make fragments send them where actors do."""
+    for sender, receiver in pairwise(graph.path_of_fragments):
+        yield (sender, *graph.sources) if sender == "actor" else (sender,), receiver
 
 
 def _edge(name: str, sender: str, receiver: str, *, drained: bool = False) -> ChannelEdge:
@@ -142,6 +153,11 @@ def _edge(name: str, sender: str, receiver: str, *, drained: bool = False) -> Ch
 def fragments_to(role: str) -> str:
     """Return the name of the channel that brings a role fragments, or copies of them."""
     return FRAGMENTS if role == "buffer" else f"{FRAGMENTS}-{role}"
+
+
+def batches_to(role: str) -> str:
+    """Return the name of the channel that brings a role batches."""
+    return BATCHES if role == "learner" else f"{BATCHES}-{role}"
 
 
 def slot_name(name: str, group: int | None) -> str:

@@ -103,6 +103,7 @@ class Plan:
         remote: engine of the edges between hosts.
         channels: channels between roles.
         slots: slots of roles.
+        of_job: roles that belong to no group: there is one of each for all of them.
     """
 
     processes: tuple[PlannedProcess, ...]
@@ -110,6 +111,7 @@ class Plan:
     remote: str
     channels: tuple[ChannelEdge, ...] = ()
     slots: tuple[SlotEdge, ...] = ()
+    of_job: frozenset[str] = frozenset({ROOT, EXAMINER})
 
     @property
     def transport(self) -> str:
@@ -165,12 +167,13 @@ class Plan:
         """Number of actors in the job."""
         return sum(len(process.actors) for process in self.processes)
 
+    def source_number(self, rank: int) -> int:
+        """Return the number that fragments of a role's own process carry, which is no actor's."""
+        return self.num_actors + rank
+
     def connected(self, role: str, group: int | None) -> tuple[PlannedProcess, ...]:
         """Return the processes that carry an edge's role in a group; None stands for all groups."""
-        if role == ROOT:
-            return (self.processes[ROOT_RANK],)
-        # The examiner reads the policies of all groups.
-        return self.carrying(role, None if role == EXAMINER else group)
+        return self.carrying(role, None if role in self.of_job else group)
 
     def neighbours(self) -> Mapping[int, Set[int]]:
         """Return the ranks that each rank shares an edge with, in either direction."""
@@ -181,6 +184,15 @@ class Plan:
             found[one].add(other)
             found[other].add(one)
         return found
+
+    def behind(self, rank: int) -> Set[int]:
+        """Return the neighbours of a rank that send it nothing.
+
+        When it dies and comes again, they have to hear of it. Its senders wait, as they do for a slow one.
+        """
+        sent = [pair for edge in self.channels for pair in edge.roles]
+        senders = {one for one, other in self._between(sent) if other == rank}
+        return self.neighbours()[rank] - senders
 
     def outlived(self) -> Mapping[int, Set[int]]:
         """Return the ranks that each rank outlives at the end, so that no sample is left behind.
@@ -228,13 +240,13 @@ class Plan:
         streams = [
             stream
             for edge in self.channels
-            for group in (self.groups if ROOT not in edge.receivers else (None,))
+            for group in (self.groups if self.of_job.isdisjoint(edge.receivers) else (None,))
             for stream in self._streams(edge, group, channels[edge.name])
         ]
         values = [
             self._slot(edge, group, slots[edge.name])
             for edge in self.slots
-            for group in (self.groups if edge.writer != ROOT else (None,))
+            for group in (self.groups if edge.writer not in self.of_job else (None,))
         ]
         return Wiring(job, tuple(streams), tuple(values))
 
@@ -355,7 +367,10 @@ class _Planner:
         if self._config.experiment.last_episodes:
             self._add(("evaluator",), None, self._hosts[0])
         transport = distribution.transport
-        return Plan(tuple(self._processes), transport.local, transport.remote, *edges_of(self._config))
+        of_job = {name for name, section in self._config.roles.items() if section.per == "job"}
+        edges = edges_of(self._config)
+        names = frozenset({ROOT, EXAMINER} | of_job)
+        return Plan(tuple(self._processes), transport.local, transport.remote, *edges, names)
 
     def _home(self, group: int) -> int:
         return group % len(self._hosts)
@@ -375,7 +390,7 @@ class _Planner:
             for follower in range(1, distribution.learner.num):
                 self._add(("follower",), group, home, distribution.learner.cores, number=follower)
             for name, section in self._config.roles.items():
-                for number in range(section.num):
+                for number in range(section.num if section.per == "group" or group == 0 else 0):
                     several = number if section.num > 1 else None
                     self._add((name,), group, home, section.cores, number=several)
             for number, host in zip(actors, self._hosts_of_actors(group, len(actors)), strict=True):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from tianji_algos.fields import FieldSpec
 from tianji_cli.roles.buffer.rollout import FragmentValidator
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
 from tianji_cli.wire.records import Array, Record, RecordLayout
-from tianji_cli.wire.reports import Rejected
+from tianji_cli.wire.reports import Dropped, Rejected, Source
 from tianji_transports.core import FULL, Claim, Full, Loan, Transport
 
 Fields = Mapping[str, npt.NDArray[Any]]
@@ -75,13 +76,13 @@ class Received:
     Attributes:
         fields: read-only arrays.
         sender: rank of the process that sent it.
-        memory: all of it as bytes.
+        record: all of it.
         claimed_ns: time of ``time.monotonic_ns`` at which it was claimed.
     """
 
     fields: Fields
     sender: int
-    memory: memoryview
+    record: Record
     claimed_ns: int = field(default_factory=time.monotonic_ns)
 
 
@@ -112,16 +113,32 @@ class Outlet(ABC):
         loans = self._ask()
         if not loans:
             return False
-        loans[0].memory[:] = received.memory
-        fields = self._readdress(loans[0].memory, received)
+        fields = self._copy(received, loans[0].memory)
         if change is not None:
             change(fields)
         self._send(loans)
         return True
 
     @abstractmethod
-    def _readdress(self, copy: memoryview, received: Received) -> Fields:
-        """Write into the header of a copy what this hop says of it; return its fields."""
+    def _copy(self, received: Received, into: memoryview) -> Fields:
+        """Copy a message, with what this hop says of it in its header; return the copy's fields."""
+
+    def loan(self) -> Draft | Full:
+        """Ask for memory for a message; FULL while a receiver has a window of them unclaimed.
+
+        Raises:
+            RuntimeError: the role only sends on what others make.
+        """
+        raise RuntimeError(f"other roles make what goes over {self._channel}: forward sends it on")
+
+    def push(self, draft: Draft) -> None:
+        """Send a message that ``loan`` gave. Never waits."""
+        raise NotImplementedError
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Counts of messages, for the report."""
+        return {"sent": self.sent} | ({"unclaimed": left} if (left := self.unclaimed) else {})
 
     @property
     def unclaimed(self) -> int:
@@ -173,25 +190,140 @@ class RecordOutlet(Outlet):
         draft.record.stamp(self._job, self._transport.incarnation, self.sent)
         self._send(draft.loans)
 
-    def _readdress(self, copy: memoryview, received: Received) -> Fields:  # noqa: ARG002 - it is this role's now
-        record = Record(self._layout, copy)
+    def _copy(self, received: Received, into: memoryview) -> Fields:
+        into[:] = received.record.memory
+        record = Record(self._layout, into)
         record.stamp(self._job, self._transport.incarnation, self.sent)
         return record.arrays
 
 
+class CreditOutlet(RecordOutlet):
+    """Sends each record to one of its receivers: the one that has fewest of them unclaimed."""
+
+    def _ask(self) -> list[Loan]:
+        """Ask for memory at the receiver with most room; return an empty list if all are behind."""
+        waiting = {rank: self._transport.unconfirmed(rank, self._channel) for rank in self._receivers}
+        for rank in sorted(waiting, key=waiting.__getitem__):
+            loan = self._transport.loan(rank, self._channel, self._nbytes)
+            if not isinstance(loan, Full):
+                return [loan]
+        return []
+
+
+class UnwrittenFields(Fields):
+    """Fields of a fragment that a source makes.
+
+    Attributes:
+        left: names of the fields that it has not asked for yet.
+    """
+
+    def __init__(self, fields: Fields) -> None:
+        self.left = set(fields)
+        self._fields = fields
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        """Return a field, to be written."""
+        self.left.discard(name)
+        return self._fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of the fields."""
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        """Return the number of fields."""
+        return len(self._fields)
+
+
 class FragmentOutlet(Outlet):
-    """Sends fragments on to the next role of their path: they stay their actors', under the same numbers."""
+    """Sends fragments to the next role of their path.
+
+    Those of actors stay theirs, under the same numbers; a source makes its own.
+
+    Args:
+        number: number that this process's own fragments carry in place of an actor's; None for a role that
+            only sends on.
+    """
 
     def __init__(
-        self, transport: Transport, channel: str, layout: FragmentLayout, receivers: Sequence[int]
+        self,
+        transport: Transport,
+        channel: str,
+        layout: FragmentLayout,
+        receivers: Sequence[int],
+        job: int,
+        number: int | None = None,
+    ) -> None:
+        super().__init__(transport, channel, layout.nbytes, receivers)
+        self._layout = layout
+        self._job = job
+        self._number = number
+        self._made = 0
+
+    def loan(self) -> Draft | Full:
+        """Ask for memory for a fragment of a source."""
+        if self._number is None:
+            return super().loan()
+        loans = self._ask()
+        if not loans:
+            return FULL
+        fragment = Fragment(self._layout, loans[0].memory)
+        return Draft(UnwrittenFields(fragment.fields), fragment, loans)
+
+    def push(self, draft: Draft) -> None:
+        """Send a fragment. Never waits.
+
+        Raises:
+            ValueError: one of its fields was not written; a policy would learn from an earlier fragment's.
+        """
+        assert isinstance(draft.record, Fragment)
+        if isinstance(draft.fields, UnwrittenFields) and draft.fields.left:
+            draft.abandon()
+            raise ValueError(f"a fragment lacks {', '.join(sorted(draft.fields.left))}: write every field")
+        assert self._number is not None
+        samples = int(np.count_nonzero(draft.fields["mask"]))
+        draft.record.begin(
+            job=self._job,
+            actor=self._number,
+            incarnation=self._transport.incarnation,
+            sequence=self.sent,
+            before=self._made,
+            version=0,
+        )
+        draft.record.header["samples"] = samples
+        self._made += samples
+        self._send(draft.loans)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Counts of fragments, and of the samples in those of a source."""
+        return super().counts | ({} if self._number is None else {"made": self._made})
+
+    def _copy(self, received: Received, into: memoryview) -> Fields:
+        fragment = Fragment(self._layout, into)
+        if int(received.record.header["layout"]) == self._layout.fingerprint:
+            into[:] = received.record.memory
+        else:
+            header = received.record.header
+            fragment.stamp(self._job, *(int(header[name]) for name, _ in self._layout.record.numbers))
+            for name, field in fragment.fields.items():
+                field[...] = received.fields.get(name, 0)
+        fragment.header["age_ns"] += time.monotonic_ns() - received.claimed_ns
+        return fragment.fields
+
+
+class BatchOutlet(Outlet):
+    """Sends batches on to the next role of their path."""
+
+    def __init__(
+        self, transport: Transport, channel: str, layout: RecordLayout, receivers: Sequence[int]
     ) -> None:
         super().__init__(transport, channel, layout.nbytes, receivers)
         self._layout = layout
 
-    def _readdress(self, copy: memoryview, received: Received) -> Fields:
-        fragment = Fragment(self._layout, copy)
-        fragment.header["age_ns"] += time.monotonic_ns() - received.claimed_ns
-        return fragment.fields
+    def _copy(self, received: Received, into: memoryview) -> Fields:
+        into[:] = received.record.memory
+        return self._layout.views(into)
 
 
 class Inlet(ABC):
@@ -231,21 +363,41 @@ class Inlet(ABC):
     def _read(self, claim: Claim) -> Received | None:
         """View a message; returns None, and counts it as rejected, if it is none of this channel's."""
 
+    def sent_on(self) -> None:
+        """Let go of the last message, which has gone to the next role of its path."""
+        self.release()
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """Counts of messages, for the report."""
+        return {"received": self.received}
+
 
 class RecordInlet(Inlet):
     """Receives records of a user's own.
+
+    Args:
+        gets_all: each sender sends all its records here, so that a number that is missing is one lost.
 
     Attributes:
         lost: records that a sender has sent before others that came, and that never came.
     """
 
     def __init__(
-        self, transport: Transport, channel: str, layout: RecordLayout, job: int, rejected: Rejected
+        self,
+        transport: Transport,
+        channel: str,
+        layout: RecordLayout,
+        job: int,
+        rejected: Rejected,
+        *,
+        gets_all: bool = True,
     ) -> None:
         super().__init__(transport, channel)
         self._layout = layout
         self._job = job
         self._rejected = rejected
+        self._gets_all = gets_all
         self.lost = 0
         self._next: dict[tuple[int, int], int] = {}
 
@@ -253,18 +405,28 @@ class RecordInlet(Inlet):
         record = self._layout.read(claim.view(), self._job)
         if isinstance(record, Record):
             source = claim.source, int(record.header["incarnation"])
-            sequence, expected = int(record.header["sequence"]), self._next.get(source, 0)
+            sequence = int(record.header["sequence"])
+            # A role that was started again goes on where the one before has ended.
+            expected = self._next.get(source, sequence if self._transport.incarnation else 0)
             if sequence >= expected:
                 self._next[source] = sequence + 1
-                self.lost += sequence - expected
-                return Received(record.arrays, claim.source, record.memory)
+                self.lost += sequence - expected if self._gets_all else 0
+                return Received(record.arrays, claim.source, record)
             record = f"it is number {sequence} where {expected} is next"
         self._rejected.add(claim, record)
         return None
 
+    @property
+    def counts(self) -> dict[str, Any]:
+        """Counts of messages, and of those that were lost."""
+        return super().counts | {"lost": self.lost}
+
 
 class FragmentInlet(Inlet):
     """Receives the fragments of the actors before a role in their path.
+
+    Attributes:
+        dropped: samples that the role left out, by the incarnation of their actor.
 
     Args:
         validator: knows these actors; the buffer behind counts what is lost.
@@ -276,6 +438,28 @@ class FragmentInlet(Inlet):
         super().__init__(transport, channel)
         self._layout = layout
         self._validator = validator
+        self._source: Source = (0, 0)
+        self._samples = 0
+        self._reasons: Counter[str] = Counter()
+        self.dropped: dict[Source, Dropped] = {}
+
+    def drop(self, reason: str) -> None:
+        """Let go of the last fragment, which is not to be sent on, and count its samples."""
+        self._reasons[reason] += self._samples
+        self.dropped.setdefault(self._source, Dropped())
+        self.dropped[self._source] += Dropped(self._samples, self._samples)
+        self.release()
+
+    def sent_on(self) -> None:
+        """Let go of the last fragment, which has gone to the next role of its path."""
+        if self._source in self.dropped:
+            self.dropped[self._source].last = 0
+        self.release()
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """Counts of fragments, and of the samples in those that the role left out, by reason."""
+        return super().counts | ({"dropped": dict(self._reasons)} if self._reasons else {})
 
     def _read(self, claim: Claim) -> Received | None:
         if not self._validator.has_its_size(claim):
@@ -283,7 +467,27 @@ class FragmentInlet(Inlet):
         fragment = Fragment(self._layout, claim.view())
         if self._validator.admit(claim, fragment) is None:
             return None
-        return Received(fragment.fields, claim.source, fragment.memory)
+        self._source, self._samples = fragment.source, int(fragment.header["samples"])
+        return Received(fragment.fields, claim.source, fragment)
+
+
+class BatchInlet(Inlet):
+    """Receives batches before a role in their path."""
+
+    def __init__(
+        self, transport: Transport, channel: str, layout: RecordLayout, job: int, rejected: Rejected
+    ) -> None:
+        super().__init__(transport, channel)
+        self._layout = layout
+        self._job = job
+        self._rejected = rejected
+
+    def _read(self, claim: Claim) -> Received | None:
+        record = self._layout.read(claim.view(), self._job)
+        if isinstance(record, Record):
+            return Received(record.arrays, claim.source, record)
+        self._rejected.add(claim, record)
+        return None
 
 
 class SlotWriter:
@@ -364,15 +568,11 @@ class Ports:
         return sum(outlet.unclaimed for outlet in self.outlets.values())
 
     @property
-    def counts(self) -> dict[str, dict[str, int]]:
-        """Messages sent, not yet claimed and received, and records that were lost, by channel."""
-        counts: dict[str, dict[str, int]] = {}
+    def counts(self) -> dict[str, dict[str, Any]]:
+        """Counts of messages that were sent and received, by channel."""
+        counts: dict[str, dict[str, Any]] = {}
         for name, outlet in self.outlets.items():
-            counts.setdefault(name, {})["sent"] = outlet.sent
-            if unclaimed := outlet.unclaimed:
-                counts[name]["unclaimed"] = unclaimed
+            counts[name] = dict(outlet.counts)
         for name, inlet in self.inlets.items():
-            counts.setdefault(name, {})["received"] = inlet.received
-            if isinstance(inlet, RecordInlet):
-                counts[name]["lost"] = inlet.lost
+            counts.setdefault(name, {}).update(inlet.counts)
         return counts

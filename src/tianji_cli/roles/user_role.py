@@ -22,9 +22,12 @@ from tianji_algos.settings import NoSettings
 from tianji_cli.config.loader import HasSettings, load_role
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.files.directories import NewestCopy
+from tianji_cli.files.role_state import read_state, write_state
+from tianji_cli.plan.graph import FRAGMENTS
 from tianji_cli.roles.buffer.rollout import FragmentValidator
-from tianji_cli.roles.records import Change, Draft, Latest, Ports, Received, RecordOutlet
-from tianji_cli.roles.role import Role, rejected_by
+from tianji_cli.roles.records import Change, Draft, FragmentInlet, Latest, Ports, Received
+from tianji_cli.roles.role import Role, Trigger, rejected_by
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
 from tianji_cli.wire.parameters import PublishedPolicy
 from tianji_cli.wire.reports import Rejected, UserReport
@@ -32,6 +35,7 @@ from tianji_transports.core import Full, Transport
 
 if TYPE_CHECKING:
     from tianji_algos.core import Agent, Spaces
+    from tianji_algos.fields import FieldSpec
     from tianji_envs.core import VectorEnvironment
 
 
@@ -56,6 +60,7 @@ class RoleContext:
         config: the whole config.
         directory: directory for the role's files, ``roles/NAME-GROUP`` in the run directory, with the number
             behind it if the group has several of the role; made at first use.
+        states: directory of the role's saved states, among the checkpoints of its group.
         spaces: spaces of one environment.
         layout: layout of a fragment.
         job: the job's number, which every fragment's header carries.
@@ -75,6 +80,7 @@ class RoleContext:
     settings: BaseModel
     config: JobConfig
     directory: Path
+    states: Path
     spaces: Spaces
     layout: FragmentLayout
     job: int
@@ -108,7 +114,9 @@ class UserRole(Role, HasSettings):
 
     ``turn`` does a small piece of work and returns whether there was any; without any the process sleeps
     until a fragment or a policy comes. The run's metrics and summary have the role's report under ``extra``.
-    An exception ends the run as failed; a ``finished`` that is not None ends it in order.
+    An exception ends the run as failed; a ``finished`` that is not None ends it in order. A process that a
+    signal kills ends the run too, unless the class says ``restartable = True``: another one begins then, with
+    the state that was saved last.
 
     Attributes:
         context: the role's context.
@@ -123,6 +131,62 @@ class UserRole(Role, HasSettings):
         self.settings: Any = context.settings
         self._validator = FragmentValidator(context.layout, context.job, context.actors)
         self._ports = context.ports(self._validator.rejected)
+        saves = type(self).state is not UserRole.state
+        every_s = context.config.experiment.checkpoint_every_s
+        self._copy = NewestCopy(context.states, every_s) if saves else None
+
+    @classmethod
+    def fields(cls, spaces: Spaces, settings: Any) -> Sequence[FieldSpec]:  # noqa: ARG003 - for what adds some
+        """Return the fields that the role adds to each fragment that it sends on; none by default.
+
+        Roles behind it see them, and so does the update rule, among the agent's fields.
+        """
+        return ()
+
+    def state(self) -> Mapping[str, npt.ArrayLike]:
+        """Return what the role has learnt, as arrays of numbers by name; nothing is saved by default.
+
+        It is saved every ``checkpoint_every_s`` seconds and at the end, at no agreed moment of the training.
+        """
+        return {}
+
+    def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Go on from the state that an earlier session, or a process that was killed, saved last."""
+
+    @property
+    def triggers(self) -> Sequence[Trigger]:
+        """Save the state when it is time."""
+        copy = self._copy
+        return () if copy is None else (Trigger(when=lambda: copy.is_due, do=self._save),)
+
+    def keep(self) -> None:
+        """Save the state."""
+        self._save()
+
+    def restore(self) -> None:
+        """Load the state that was saved last, if there is one.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        if self._copy is not None and self._copy.place is not None:
+            self.load_state(read_state(self._copy.place))
+
+    def _save(self) -> bool:
+        """Save the state.
+
+        Raises:
+            RunFailed: the disk does not take it, or it has something else than arrays of numbers.
+        """
+        if self._copy is None:
+            return False
+        try:
+            with self._copy.replaced(str(time.time_ns())) as place:
+                write_state(place, self.state())
+        except (OSError, ValueError) as cause:
+            what = f"the state of {self.name} cannot be saved in {self._copy.directory}: {cause}"
+            raise RunFailed(what) from cause
+        return True
 
     @property
     def directory(self) -> Path:
@@ -191,11 +255,11 @@ class UserRole(Role, HasSettings):
 
     def loan(self, channel: str) -> Draft | Full:
         """Ask for a record of a channel to write into; FULL while a receiver is a window of them behind."""
-        return self._records_to(channel).loan()
+        return self._port(self._ports.outlets, channel, "sends records of the channel").loan()
 
     def push(self, channel: str, draft: Draft) -> None:
         """Send a record that ``loan`` gave. Never waits, never drops."""
-        self._records_to(channel).push(draft)
+        self._port(self._ports.outlets, channel, "sends records of the channel").push(draft)
 
     def probe(self, channel: str) -> Received | None:
         """Claim the next record of a channel; None if there is none. It is valid until the next probe."""
@@ -205,7 +269,7 @@ class UserRole(Role, HasSettings):
         """Send what was received last on to the next step of the channel's path, in one copy.
 
         Args:
-            change: changes the fields of that copy before it is sent.
+            change: changes the fields of that copy before it is sent; those that the role adds are zeros.
 
         Returns:
             False while a receiver is a window of messages behind: this one stays, and may be sent later.
@@ -219,8 +283,21 @@ class UserRole(Role, HasSettings):
         outlet = self._port(self._ports.outlets, channel, "sends records of the channel")
         if not outlet.forward(inlet.last, change):
             return False
-        inlet.release()
+        inlet.sent_on()
         return True
+
+    def drop(self, reason: str) -> None:
+        """Leave out the fragment that was received last.
+
+        Its samples count as dropped; the report has their number under the reason.
+
+        Raises:
+            RuntimeError: the role is not on the path of fragments, or no fragment came that was not sent on.
+        """
+        inlet = self._ports.inlets.get(FRAGMENTS)
+        if not isinstance(inlet, FragmentInlet) or inlet.last is None:
+            raise RuntimeError(f"{self.name!r} has no fragment to leave out")
+        inlet.drop(reason)
 
     def forward_rest(self, channel: str, change: Change | None = None) -> None:
         """Send on, in ``stop``, what was received last and not sent on, and then all that still comes.
@@ -254,17 +331,6 @@ class UserRole(Role, HasSettings):
     def latest(self, slot: str, newer_than: int = 0) -> Latest | None:
         """Copy the newest record of a slot if it is newer than a version; never wait for one."""
         return self._port(self._ports.readers, slot, "reads the slot").latest(newer_than)
-
-    def _records_to(self, channel: str) -> RecordOutlet:
-        """Find the outlet of a channel of records.
-
-        Raises:
-            RuntimeError: the role sends no records there.
-        """
-        outlet = self._port(self._ports.outlets, channel, "sends records of the channel")
-        if not isinstance(outlet, RecordOutlet):
-            raise RuntimeError(f"{self.name!r} forwards {channel}, which actors alone make")
-        return outlet
 
     def _port(self, ports: Mapping[str, Port], name: str, does: str) -> Port:
         """Find one end of a channel or slot.
@@ -305,8 +371,13 @@ class UserRole(Role, HasSettings):
         return replace(own, values={key: value for key, value in facts.items() if key != "rejected"})
 
     def own_report(self) -> UserReport:
-        """Report the rejected messages alone."""
-        return UserReport(rejected=UserRole.report(self)["rejected"])
+        """Report the rejected messages and the dropped samples alone."""
+        inlet = self._ports.inlets.get(FRAGMENTS)
+        dropped = inlet.dropped if isinstance(inlet, FragmentInlet) else {}
+        return UserReport(
+            rejected=UserRole.report(self)["rejected"],
+            dropped=tuple((*source, counts.samples, counts.last) for source, counts in dropped.items()),
+        )
 
     def make_agent(self, num_envs: int) -> Agent:
         """Build the config's agent, to act in ``num_envs`` environments; ``adopt`` gives it a policy."""

@@ -2,9 +2,10 @@
 
 Each process counts its own term. Actors count the samples that they produced and gave up, in pages that
 outlive them; the buffer counts received samples fragment by fragment, and each fragment carries its actor's
-own count. Samples that an actor pushed after the last received fragment are in flight if the actor stopped
-in order, and lost if it was killed. If a learner or a buffer was killed, the learners' count is the number
-received, and the samples that a buffer held beyond that count are lost.
+own count; user roles before the buffer count what they left out on purpose. Samples that an actor pushed
+after the last received fragment are in flight if the actor stopped in order, and lost if it was killed, or a
+role on their way. If a learner or a buffer was killed, the learners' count is the number received, and the
+samples that a buffer held beyond that count are lost.
 
 The root merges the reports of several groups as if one buffer and one learner had written them: it adds up
 counts, and takes the largest of each statistic that only its owner can merge exactly (a median, a
@@ -15,18 +16,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import astuple, replace
+from types import MappingProxyType
 from typing import Any, Final, get_type_hints
 
 from tianji_cli.files.counters import Production
 from tianji_cli.telemetry.snapshot import Account
-from tianji_cli.wire.reports import BufferReport, LearnerReport, Reception, ReplayFill, Source, Spread
+from tianji_cli.wire.reports import (
+    BufferReport,
+    Dropped,
+    LearnerReport,
+    Reception,
+    ReplayFill,
+    Source,
+    Spread,
+)
 
 
 def reconcile(
     productions: Mapping[Source, Production],
     receptions: Mapping[Source, Reception],
     killed: Set[Source],
-    orphaned: Set[int] = frozenset(),
+    written_off: Mapping[Source, int] = MappingProxyType({}),
+    dropped_before: Mapping[Source, Dropped] = MappingProxyType({}),
 ) -> Account:
     """Add up the samples of all actors after everything stopped.
 
@@ -34,20 +45,24 @@ def reconcile(
         productions: the last state of each incarnation's page.
         receptions: samples that the buffers received from each incarnation.
         killed: incarnations that did not stop in order.
-        orphaned: numbers of actors whose buffer died, or a role before it: ``receptions`` has the buffer's
-            last report, and the samples after that report are lost.
+        written_off: samples of each incarnation that had been pushed when its buffer died, or when a role
+            before it was replaced: those of them that no buffer has received are lost.
+        dropped_before: samples that user roles before the buffer left out on purpose.
     """
     in_flight = lost = dropped = received = 0
     for source, production in productions.items():
         reception = receptions.get(source, Reception())
         received += reception.samples
-        dropped += reception.dropped
-        lost += reception.lost
         unclaimed = production.finished - reception.position
-        if source in killed or source[0] in orphaned:
-            lost += unclaimed
-        else:
-            in_flight += unclaimed
+        left_out = dropped_before.get(source, Dropped())
+        among_unclaimed = min(left_out.last, unclaimed)
+        among_lost = min(left_out.samples - among_unclaimed, reception.lost)
+        dropped += reception.dropped + among_lost + among_unclaimed
+        unclaimed -= among_unclaimed
+        written = production.finished if source in killed else written_off.get(source, 0)
+        gone = min(unclaimed, max(0, written - reception.position))
+        lost += reception.lost - among_lost + gone
+        in_flight += unclaimed - gone
         if production.abandoned:
             dropped += production.unfinished
         else:  # Killed, or ended by an exception: an actor that stops in order abandons its fragment.

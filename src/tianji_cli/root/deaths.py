@@ -10,17 +10,15 @@ from tianji_cli.root.accounting import as_learnt, reconcile
 from tianji_cli.root.running_job import Phase, RunningJob
 from tianji_cli.telemetry.snapshot import Account
 from tianji_cli.wire.messages import Begin, Failed, PeerLost
+from tianji_cli.wire.reports import Source
 
 
 class Deaths:
     """Decides what the end of each process means for the job, and remembers what was lost with it.
 
-    An actor or examiner that a signal killed is restarted. A member of a population is started anew with all
-    its processes. The job goes on without any other group, except group 0, which has its checkpoints, and
-    where an MPI launcher ends all processes when one dies. Everything else ends the job.
-
-    Attributes:
-        orphaned: numbers of the actors whose buffer died, or a role before it.
+    An actor, examiner or restartable user role that a signal killed is restarted. A member of a population is
+    started anew with all its processes. The job goes on without any other group, except group 0, which has
+    its checkpoints, and where an MPI launcher ends all processes when one dies. Everything else ends the job.
     """
 
     def __init__(self, job: RunningJob) -> None:
@@ -28,7 +26,10 @@ class Deaths:
         self._buffers = {process.rank for process in job.plan.carrying("buffer")}
         self._holders = job.plan.fragment_holders()
         self._lost_receiver = False
-        self.orphaned: set[int] = set()
+        self._missing: set[int] = set()
+        """Ranks of ``_holders`` that have died, and have not come again."""
+        self._written_off: dict[Source, int] = {}
+        """Samples of each actor that a holder's death may have taken: those in fragments pushed before."""
         self._raised: dict[int, str] = {}
         """Errors of actors that the root will start again, by rank."""
         self._replacing: set[int] = set()
@@ -68,7 +69,7 @@ class Deaths:
             return  # The root told the user why when it decided that.
         raised = self._raised.pop(rank, "")
         cause = job.cause(rank, raised or f" {exit_.error or exit_}")
-        comes_again = rank in job.producers | job.examiners
+        comes_again = rank in job.producers | job.examiners | job.restartable
         left = exit_.status is not None and self._outlives_errors(rank)
         gone = is_lost or (exit_.by_signal and not comes_again)
         if gone and self._may_replace(rank):
@@ -100,15 +101,38 @@ class Deaths:
         job.killed.update((actor, died.incarnation) for actor in process.actors)
         self._lost_receiver |= died.rank in self._buffers | job.learners.keys() and not in_order
         if died.rank in self._holders and not in_order:
-            for rank in job.ranks_of(process.group):
-                self.orphaned.update(job.plan.processes[rank].actors)
+            self._missing.add(died.rank)
+
+    def note_return(self, rank: int) -> None:
+        """Note that a process has registered: what the one before it had, and did not pass on, is lost."""
+        if rank in self._missing:
+            self._missing.discard(rank)
+            actors = self._actors_of(self._job.plan.processes[rank].group)
+            for source, production in self._job.overview.productions().items():
+                if source[0] in actors:
+                    self._written_off[source] = production.finished
+
+    @property
+    def orphaned(self) -> set[int]:
+        """Numbers of the actors whose buffer has died and is not there again, or a role before it."""
+        groups = {self._job.plan.processes[rank].group for rank in self._missing}
+        return {actor for group in groups for actor in self._actors_of(group)}
+
+    def _actors_of(self, group: int | None) -> set[int]:
+        """Find the numbers of a group's actors."""
+        processes = self._job.plan.processes
+        return {actor for rank in self._job.ranks_of(group) for actor in processes[rank].actors}
 
     def account(self) -> Account:
         """Return the sample account, after everything stopped."""
         overview = self._job.overview
         overview.settle_unsure()
         productions, receptions = overview.productions(), overview.receptions()
-        account = reconcile(productions, receptions, self._job.killed, self.orphaned)
+        orphaned = self.orphaned
+        written_off = self._written_off | {
+            source: production.finished for source, production in productions.items() if source[0] in orphaned
+        }
+        account = reconcile(productions, receptions, self._job.killed, written_off, overview.dropped())
         if not self._lost_receiver:
             return account
         return as_learnt(account, overview.received, all_known=not overview.unsure)
@@ -144,8 +168,7 @@ class Deaths:
         filmed = rank in job.examiners and evaluation is not None and evaluation.video > 0
         job.event(f"{cause}; restarting it" + (" without films" if filmed else ""))
         job.overview.keep(rank)
-        of_group = job.ranks_of(job.plan.processes[rank].group)
-        for other in job.receivers & of_group - {rank}:
+        for other in job.plan.behind(rank) & job.living:
             job.control.send(other, PeerLost(rank=rank))
         job.start(rank, died.incarnation + 1)
 
@@ -205,8 +228,7 @@ class Deaths:
             if not ranks & job.pool.ranks:
                 self._replacing.discard(group)
                 self._replaced.add(group)
-                # Its old actors count as killed already.
-                self.orphaned.difference_update(*(job.plan.processes[old].actors for old in ranks))
+                self._missing -= ranks  # Its old actors count as killed already.
                 learner_report = job.overview.learners().get(group)
                 reached = 0 if learner_report is None else learner_report.env_steps
                 for old in sorted(ranks):

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 from operator import lt
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -37,6 +38,7 @@ from tianji_cli.wire.reports import (
     OF_SOME,
     ActorReport,
     BufferReport,
+    Dropped,
     Evaluating,
     Evaluation,
     EvaluatorReport,
@@ -87,6 +89,8 @@ class Overview:
         self.ended: dict[Source, Production] = {}
         self.unsure: set[int] = set()
         self._received_before: dict[Source, Reception] = {}
+        self._dropped: dict[tuple[int, int], tuple[tuple[int, int, int, int], ...]] = {}
+        """Samples that user roles before the buffers left out, by rank and incarnation."""
         self._consumed_before: dict[tuple[int, int], int] = {}
         """Uses of samples by learners that were started anew, by rank and incarnation."""
         self.evaluation: Evaluation | None = None
@@ -109,6 +113,9 @@ class Overview:
         process = self._plan.processes[report.rank]
         self.workers[report.rank].update(report)
         self.note_pages(report.pages)
+        for role_report in report.roles:
+            if isinstance(role_report, UserReport) and role_report.dropped:
+                self._dropped[report.rank, report.incarnation] = role_report.dropped
         if process.group is None:
             return
         if self._plan.is_local(report.rank):
@@ -146,6 +153,13 @@ class Overview:
             for source, reception in report.by_source.items()
         }
         return self._received_before | last
+
+    def dropped(self) -> dict[Source, Dropped]:
+        """Return the samples that user roles before the buffers left out, as of their last reports."""
+        total: dict[Source, Dropped] = {}
+        for actor, incarnation, *counts in chain.from_iterable(self._dropped.values()):
+            total[actor, incarnation] = total.get((actor, incarnation), Dropped()) + Dropped(*counts)
+        return total
 
     def keep(self, rank: int) -> None:
         """Keep the counts of a process that has ended and is started anew."""

@@ -182,6 +182,7 @@ class Root:
         view = self._job.overview.workers[message.rank]
         view.state, view.pid = "running", message.pid
         self._job.members.register(message)
+        self._deaths.note_return(message.rank)
         if message.wiring is not None:
             self._open_endpoint(message.wiring)
         if self._job.outcome is not None:

@@ -6,11 +6,13 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tianji_cli.config.loader import load_role
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.launch.pool import WorkerPool
 from tianji_cli.plan.graph import EXAMINER
 from tianji_cli.plan.job import Job
+from tianji_cli.plan.plan import Plan
 from tianji_cli.root.endpoint import RootEndpoint
 from tianji_cli.root.job_view import Overview
 from tianji_cli.root.members import Membership
@@ -59,6 +61,7 @@ class RunningJob:
         examiners: ranks that evaluate while training.
         producers: ranks that send and receive nothing: actors in processes of their own. They stop first, and
             are started again when they die.
+        restartable: ranks of user roles that are started again when a signal has killed them.
         receivers: the other ranks of all groups.
     """
 
@@ -89,6 +92,7 @@ class RunningJob:
         self.examiners = {process.rank for process in plan.carrying(EXAMINER)}
         self.producers = plan.producers()
         self.receivers = {process.rank for process in plan.trainers} - self.producers
+        self.restartable = set() if self.bound else restartable(self.config, plan)
 
     @property
     def living(self) -> set[int]:
@@ -143,3 +147,10 @@ class RunningJob:
         if count + self.rejected.count:
             rejections.append(("the root", count + self.rejected.count, self.rejected.first or why))
         return rejections
+
+
+def restartable(config: JobConfig, plan: Plan) -> set[int]:
+    """Return the ranks of user roles that say so of themselves, if no actor would wait for what died."""
+    in_step = set(config.graph.path_of_fragments) if config.distribution.mode == "sync" else set()
+    names = {name for name, role in config.roles.items() if load_role(role.type).restartable} - in_step
+    return {process.rank for process in plan.trainers if {*process.roles} <= names}

@@ -48,7 +48,7 @@ from tianji_cli.root.observers.population import Comparison, Standings, members_
 from tianji_cli.root.observers.tracing import Tracing
 from tianji_cli.root.observers.trackers import TrackerProcesses
 from tianji_cli.root.root import ExchangeFactory, Root
-from tianji_cli.root.running_job import RunningJob
+from tianji_cli.root.running_job import RunningJob, restartable
 from tianji_cli.signals import Interruption, StopSignals
 from tianji_cli.telemetry.chart import LearningCurve, read_learning_curve
 from tianji_cli.telemetry.machine import last_session, note_session
@@ -169,6 +169,9 @@ def run_session(request: RunRequest) -> Result:
         stack.callback(pool.close)
         bound = request.world is not None
         running = RunningJob(job, spec, control, pool, production, endpoint, telemetry.event, bound)
+        if bound and (ranks := restartable(job, plan)):
+            titles = plan.titles(ranks)
+            telemetry.event(f"an MPI launcher ends all processes when one dies: no restart of {titles}")
         session = SessionRecord(request, number, earlier_env_steps, telemetry)
         observers, exchange = _observers(request, running)
         root = Root(running, [session, *observers, trackers], exchange, signals, telemetry)

@@ -7,7 +7,7 @@ batch needs no serialisation either.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -165,6 +165,11 @@ class BatchView:
         if isinstance(sample, Unroll):
             return int(np.count_nonzero(self.arrays["mask"][:, sample.burn_in :]))
         return self.layout.size if sample is None else int(self.arrays["length"].sum())
+
+    def part(self, start: int, stop: int) -> BatchView:
+        """View some of its samples."""
+        arrays = {name: array[start:stop] for name, array in self.arrays.items()}
+        return BatchView(replace(self.layout, size=stop - start), arrays)
 
 
 def _batch_of(

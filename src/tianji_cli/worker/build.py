@@ -9,7 +9,7 @@ endpoint of a process. ``builder.py`` builds the parts that this module connects
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, cast
 
@@ -18,7 +18,7 @@ import numpy as np
 from tianji_algos.core import Embryo, Model, RolloutEmbryo
 from tianji_algos.fields import ACTION_MASK, leaves_choices
 from tianji_cli.config.population import config_with
-from tianji_cli.config.schema import BATCHES_AHEAD, Environment
+from tianji_cli.config.schema import BATCHES_AHEAD, Environment, rows_of
 from tianji_cli.errors import UsageError, describe
 from tianji_cli.files.checkpoint import CheckpointWriter
 from tianji_cli.files.counters import ProductionFile, ProductionPage
@@ -37,6 +37,7 @@ from tianji_cli.plan.graph import (
     SHARDS,
     TAKEOVERS,
     ChannelSize,
+    batches_to,
     fragments_to,
     slot_name,
 )
@@ -45,8 +46,8 @@ from tianji_cli.roles.buffer.buffer import Buffer, ReplayBuffer
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.file import ReplayKeeper
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings, bytes_of
-from tianji_cli.roles.buffer.replay.store import ReplayStore
-from tianji_cli.roles.buffer.rollout import FragmentValidator, RolloutStore
+from tianji_cli.roles.buffer.replay.store import ReplayStore, SourceTable
+from tianji_cli.roles.buffer.rollout import RolloutStore
 from tianji_cli.roles.learner.data_source import (
     DataSource,
     LocalReplayClient,
@@ -73,24 +74,15 @@ from tianji_cli.roles.learner.parallel.scatter import (
     Scatter,
     ScatteringReplayClient,
 )
-from tianji_cli.roles.records import (
-    FragmentInlet,
-    FragmentOutlet,
-    Ports,
-    RecordInlet,
-    RecordOutlet,
-    SlotReader,
-    SlotWriter,
-)
 from tianji_cli.roles.role import Role
 from tianji_cli.roles.user_role import RoleContext, UserRole, find_user_role
 from tianji_cli.wire.batches import BatchArrays, priorities_layout
 from tianji_cli.wire.fragment import stats_layout
 from tianji_cli.wire.members import member_layout
 from tianji_cli.wire.parameters import average_layout, contribution_layout, policy_layout
-from tianji_cli.wire.reports import Rejected
 from tianji_cli.worker.builder import Builder
 from tianji_cli.worker.evaluation import examiner
+from tianji_cli.worker.ports import actors_before, ports_of, receivers_of
 from tianji_envs import registry as environments
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import BrokenEnvironmentError
@@ -137,7 +129,7 @@ def _actor(builder: Builder, transport: Transport, counters: ProductionFile, num
     environment = builder.acting_environment(number)
     agent = builder.acting_agent(number)
     channel = fragments_to(config.graph.path_of_fragments[1])
-    (receiver,) = _receivers(transport.wiring, channel, builder.process.rank)
+    (receiver,) = receivers_of(transport.wiring, channel, builder.process.rank)
     return Actor(
         number,
         builder.incarnation,
@@ -193,9 +185,9 @@ def rollout_buffer(builder: Builder, transport: Transport) -> Buffer:
     """Build the buffer of a group whose learner learns from rollouts, beside it."""
     distribution = builder.config.distribution
     store = RolloutStore(
-        builder.layout,
+        builder.stored_layout,
         builder.number,
-        _actors_before(builder, transport.wiring, "buffer"),
+        actors_before(builder, transport.wiring, "buffer"),
         per_rollout=builder.config.fragments_per_rollout,
         window=window_of_all(builder),
         lends=lends_rollouts(builder, transport.capabilities),
@@ -228,7 +220,7 @@ def replay_buffer(builder: Builder, transport: Transport) -> Buffer:
     """
     config, section = builder.config, builder.config.distribution.buffer
     replay = Replay(
-        builder.layout,
+        builder.stored_layout,
         replay_settings(builder),
         agent_fields=_kept(builder),
         seed=builder.seed("replay", builder.group),
@@ -243,21 +235,47 @@ def replay_buffer(builder: Builder, transport: Transport) -> Buffer:
         keeper = ReplayKeeper(replay, place, config.experiment.checkpoint_every_s)
         if builder.job.resumed and keeper.restore():
             limiter.warmup = max(0, limiter.warmup - replay.size)
-    actors = _actors_before(builder, transport.wiring, "buffer")
-    store = ReplayStore(builder.layout, builder.number, actors, replay=replay, limiter=limiter)
+    actors = actors_before(builder, transport.wiring, "buffer")
+    store = ReplayStore(
+        builder.stored_layout,
+        builder.number,
+        actors,
+        replay=replay,
+        limiter=limiter,
+        tables=[_source_table(builder, role, actors) for role in section.tables],
+        rows=rows_of(config.replay_settings.batch_size, section.tables),
+    )
     if section.colocate:
         return Buffer(transport, FRAGMENTS, store, keeper)
     (learner,) = builder.carrying("learner")
+    channel = batches_to(config.graph.path_of_batches[1])
+    (taker,) = receivers_of(transport.wiring, channel, builder.process.rank)
     return ReplayBuffer(
         transport,
         FRAGMENTS,
         store,
         learner=learner.rank,
+        taker=(taker, channel),
         batches=builder.batches(),
         keeper=keeper,
         in_step=section.priority_updates == "sync",
         metrics=len(config.environment.metrics),
     )
+
+
+def _source_table(builder: Builder, role: str, senders: Mapping[int, Sequence[int]]) -> SourceTable:
+    """Build the table of a role that makes fragments."""
+    of_role = {builder.job.plan.source_number(process.rank) for process in builder.carrying(role)}
+    capacity = builder.config.distribution.buffer.tables[role].capacity
+    replay = Replay(
+        builder.stored_layout,
+        replace(replay_settings(builder), capacity=capacity),
+        agent_fields=_kept(builder),
+        seed=builder.seed(f"replay of {role}", builder.group),
+        directory=builder.job.directory,
+    )
+    numbers = {sender: [one for one in carried if one in of_role] for sender, carried in senders.items()}
+    return SourceTable(builder.stored_layout, builder.number, numbers, replay)
 
 
 def replay_source(
@@ -296,6 +314,7 @@ def replay_source(
         publish_every=learning.publish_every,
         prioritised=section.has_priorities,
         age_bin=max(1, section.capacity // AGE_BINS),
+        own=rows_of(learning.batch_size, section.tables)[0],
     )
     return source, rounds
 
@@ -316,7 +335,7 @@ def follower_source(builder: Builder, transport: Transport, embryo: Embryo) -> F
         transport,
         builder.number,
         cast("RolloutEmbryo", embryo),
-        builder.layout,
+        builder.stored_layout,
         [number for numbers in builder.actors.values() for number in numbers],
         shards=shards.window,
         lends=shards.borrow == shards.window,
@@ -330,7 +349,7 @@ def check_replay_memory(builder: Builder, buffers: int) -> None:
         ReplayMemoryError: the host cannot; the message says how large the replays may be.
     """
     settings = replay_settings(builder)
-    bytes_of(builder.layout, settings, _kept(builder)).place(settings, builder.job.directory, buffers)
+    bytes_of(builder.stored_layout, settings, _kept(builder)).place(settings, builder.job.directory, buffers)
 
 
 def replay_settings(builder: Builder) -> ReplaySettings:
@@ -428,7 +447,7 @@ def _copies(builder: Builder) -> list[Destination]:
     return [
         Destination(name, process.rank, fragments_to(name))
         for name in receiving
-        for process in builder.carrying(name)
+        for process in builder.job.plan.connected(name, builder.group)
     ]
 
 
@@ -488,6 +507,7 @@ def _member(builder: Builder, transport: Transport, embryo: Embryo) -> Populatio
 def _user_role(builder: Builder, transport: Transport, name: str) -> UserRole:
     section, group = builder.config.roles[name], builder.group
     number = builder.process.number
+    place = name if number is None else f"{name}-{number}"
     context = RoleContext(
         name=name,
         group=group,
@@ -497,73 +517,23 @@ def _user_role(builder: Builder, transport: Transport, name: str) -> UserRole:
         directory=builder.job.run
         / "roles"
         / "-".join(map(str, (name, group, number)[: 2 if number is None else 3])),
+        states=checkpoints_of(builder.job.checkpoints, group) / "roles" / place,
         spaces=builder.spaces,
         layout=builder.layout,
         job=builder.number,
-        actors=builder.actors,
+        actors=builder.actors if section.per == "group" else builder.all_actors,
         seed=builder.seed(name, group * section.num + (number or 0)),
         transport=transport,
         channel=fragments_to(name) if FRAGMENTS in section.receives else None,
         slot=slot_name(POLICY, group) if POLICY in section.reads else None,
-        ports=lambda rejected: _ports(builder, transport, name, rejected),
+        ports=lambda rejected: ports_of(builder, transport, name, rejected),
         make_agent=lambda num_envs, seed: builder.agent(builder.model(), num_envs, seed),
         make_environment=lambda num_envs, evaluation: builder.environment(num_envs, evaluation=evaluation),
     )
-    return find_user_role(section.type)(context)
-
-
-def _ports(builder: Builder, transport: Transport, role: str, rejected: Rejected) -> Ports:
-    """Open the ends of a role's channels and slots of ``[graph]``."""
-    job, rank, group = builder.number, builder.process.rank, builder.group
-    ports = Ports({}, {}, {}, {})
-    for name, channel in builder.config.graph.channels.items():
-        if name == FRAGMENTS:
-            if role in (path := builder.config.graph.path_of_fragments):
-                validator = FragmentValidator(
-                    builder.layout, job, _actors_before(builder, transport.wiring, role)
-                )
-                validator.rejected = rejected
-                ports.inlets[name] = FragmentInlet(transport, fragments_to(role), builder.layout, validator)
-                next_role = path[path.index(role) + 1]
-                ports.outlets[name] = FragmentOutlet(
-                    transport,
-                    fragments_to(next_role),
-                    builder.layout,
-                    _receivers(transport.wiring, fragments_to(next_role), rank),
-                )
-            continue
-        layout = builder.records[channel.record]
-        if any(role in step for step in channel.steps[1:]):
-            ports.inlets[name] = RecordInlet(transport, name, layout, job, rejected)
-        if receivers := _receivers(transport.wiring, name, rank):
-            ports.outlets[name] = RecordOutlet(transport, name, layout, receivers, job)
-    for name, slot in builder.config.graph.slots.items():
-        layout = builder.records[slot.record]
-        if role == slot.writer:
-            ports.writers[name] = SlotWriter(transport, slot_name(name, group), layout, job)
-        if role in slot.readers:
-            ports.readers[name] = SlotReader(transport, slot_name(name, group), layout)
-    return ports
-
-
-def _receivers(wiring: Wiring, channel: str, sender: int) -> list[int]:
-    """Return the ranks that a rank sends to over a channel."""
-    return [one.receiver for one in wiring.channels if one.name == channel and sender in one.senders]
-
-
-def _actors_before(
-    builder: Builder, wiring: Wiring, role: str, rank: int | None = None
-) -> dict[int, Sequence[int]]:
-    """Return the numbers of the actors whose fragments come to a role here, by the rank that sends them."""
-    path, processes = builder.config.graph.path_of_fragments, builder.job.plan.processes
-    before = path[path.index(role) - 1]
-    channel = wiring.channel(fragments_to(role), builder.process.rank if rank is None else rank)
-    return {
-        sender: processes[sender].actors
-        if before == "actor"
-        else sum(map(tuple, _actors_before(builder, wiring, before, sender).values()), ())
-        for sender in channel.senders
-    }
+    role = find_user_role(section.type)(context)
+    if builder.job.resumed or builder.incarnation:
+        role.restore()
+    return role
 
 
 ARRIVALS_AHEAD: Final = 64
@@ -582,8 +552,10 @@ def wiring_of(builder: Builder, capabilities: Capabilities) -> Wiring:
     """Return the channels and slots of all groups, which are alike, over engines of these capabilities."""
     distribution, replays = builder.config.distribution, builder.config.learns_from_replay
     channels = _replay_channels(builder) if replays else _rollout_channels(builder, capabilities)
-    copy = replace(channels[FRAGMENTS], borrow=1)
-    channels |= {fragments_to(role): copy for role in builder.config.roles}
+    path = builder.config.graph.path_of_fragments
+    for role in builder.config.roles:
+        layout = builder.layout_after(path[path.index(role) - 1]) if role in path else builder.layout
+        channels[fragments_to(role)] = ChannelSize(layout.nbytes, builder.config.window)
     model = builder.model()
     slots = {POLICY: policy_layout(model.parameter_count).nbytes}
     if builder.config.population is not None:
@@ -594,7 +566,7 @@ def wiring_of(builder: Builder, capabilities: Capabilities) -> Wiring:
         channels[CONTRIBUTIONS] = ChannelSize(contribution_layout(values).nbytes)
         slots[AVERAGE] = average_layout(values, distribution.groups).nbytes
     for name, edge in builder.config.graph.channels.items():
-        if name != FRAGMENTS:
+        if name not in {FRAGMENTS, BATCHES}:
             channels[name] = ChannelSize(builder.records[edge.record].nbytes, edge.window)
     for name, value in builder.config.graph.slots.items():
         slots[name] = builder.records[value.record].nbytes
@@ -615,12 +587,12 @@ def rollout_shards(builder: Builder, capabilities: Capabilities) -> ChannelSize:
     """Return the channel size of a follower's part of a rollout, claimed at once if the engine lends it."""
     fragments = builder.config.fragments_per_rollout // builder.config.distribution.learner.num
     borrow = fragments if _lends(capabilities, fragments) else 1
-    return ChannelSize(builder.layout.nbytes, fragments, borrow)
+    return ChannelSize(builder.stored_layout.nbytes, fragments, borrow)
 
 
 def _rollout_channels(builder: Builder, capabilities: Capabilities) -> dict[str, ChannelSize]:
     borrow = _rollout_slots(builder) if lends_rollouts(builder, capabilities) else 1
-    channels = {FRAGMENTS: ChannelSize(builder.layout.nbytes, builder.config.window, borrow)}
+    channels = {FRAGMENTS: ChannelSize(builder.stored_layout.nbytes, builder.config.window, borrow)}
     if builder.config.distribution.learner.num > 1:
         channels |= {
             HEADERS: ChannelSize(HEADERS_LAYOUT.nbytes),
@@ -632,14 +604,15 @@ def _rollout_channels(builder: Builder, capabilities: Capabilities) -> dict[str,
 def _replay_channels(builder: Builder) -> dict[str, ChannelSize]:
     distribution = builder.config.distribution
     batches, shard = builder.batches(), builder.batches(distribution.learner.num)
-    channels = {FRAGMENTS: ChannelSize(builder.layout.nbytes, builder.config.window)}
+    channels = {FRAGMENTS: ChannelSize(builder.stored_layout.nbytes, builder.config.window)}
     if distribution.learner.num > 1:
         channels |= {HEADERS: ChannelSize(HEADERS_LAYOUT.nbytes), SHARDS: ChannelSize(shard.nbytes)}
         channels[PRIORITIES] = ChannelSize(priorities_layout(shard.size).nbytes)
     if not distribution.buffer.colocate:
+        ahead = ChannelSize(batches.nbytes, BATCHES_AHEAD)
         arrivals = stats_layout(builder.config.fragment_steps, len(builder.config.environment.metrics))
         channels |= {
-            BATCHES: ChannelSize(batches.nbytes, BATCHES_AHEAD),
+            **{batches_to(role): ahead for role in builder.config.graph.path_of_batches[1:]},
             ARRIVALS: ChannelSize(arrivals.nbytes, ARRIVALS_AHEAD),
             PRIORITIES: ChannelSize(priorities_layout(batches.size).nbytes, BATCHES_AHEAD + 1),
         }

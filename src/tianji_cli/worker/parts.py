@@ -10,8 +10,9 @@ import contextlib
 import os
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,12 @@ from tianji_algos.normalization import Normalization, build_normalizer
 from tianji_cli.config.checks import wrong_agent
 from tianji_cli.config.environment import build_environment
 from tianji_cli.config.schema import Environment, JobConfig
-from tianji_cli.errors import UsageError
+from tianji_cli.errors import UsageError, describe
 from tianji_cli.files.checkpoint import load_parameters
 from tianji_cli.files.saved import saved_progress
 from tianji_cli.limits import usable_cores
 from tianji_cli.roles.buffer.replay.replay import PRIORITY, kept_first
+from tianji_cli.roles.user_role import find_user_role
 from tianji_cli.wire.batches import BatchLayout
 from tianji_cli.wire.fragment import FragmentLayout, common_fields
 from tianji_envs.core import VectorEnvironment
@@ -134,6 +136,33 @@ class Parts:
             self.config.distribution.actor.send_size, self.config.environment.num_envs, kept_first(fields)
         )
 
+    def layout_after(self, role: str) -> FragmentLayout:
+        """Layout of a fragment behind a role of its path: some roles add fields.
+
+        Raises:
+            UsageError: a role's fields raise, or repeat a name.
+        """
+        path = self.config.graph.path_of_fragments
+        layout = self.layout
+        for name in path[1 : path.index(role) + 1]:
+            try:
+                if added := self.added_fields(name):
+                    layout = replace(layout, fields=kept_first((*layout.fields, *added)))
+            except (Exception, SystemExit) as cause:
+                what = f"the fields that role {name!r} adds cannot be laid out: {describe(cause)}"
+                raise UsageError(what) from cause
+        return layout
+
+    @cached_property
+    def stored_layout(self) -> FragmentLayout:
+        """Layout of a fragment where it comes to the buffer, and is learnt from."""
+        return self.layout_after(self.config.graph.path_of_fragments[-2])
+
+    def added_fields(self, role: str) -> tuple[FieldSpec, ...]:
+        """Fields that a role of the user's adds to fragments."""
+        section = self.config.roles[role]
+        return tuple(find_user_role(section.type).fields(self.spaces, section.settings))
+
     @cached_property
     def agent_fields(self) -> tuple[FieldSpec, ...]:
         """Fields that the agent adds to a fragment."""
@@ -181,10 +210,13 @@ class Parts:
 
     def batches(self, learners: int = 1) -> BatchLayout:
         """Return the layout of a replay batch, or of the part that one of so many learners gets."""
-        fields = (*self.agent_fields, *self.model_fields)
+        added = (self.added_fields(role) for role in self.config.graph.path_of_fragments[1:-1])
+        fields = (*self.agent_fields, *self.model_fields, *chain.from_iterable(added))
         read = [field.name for field in fields if field.name != PRIORITY]
         size = self.config.replay_settings.batch_size // learners
-        return BatchLayout.of(self.layout, size, read, self.config.sequence_steps or self.config.unroll)
+        return BatchLayout.of(
+            self.stored_layout, size, read, self.config.sequence_steps or self.config.unroll
+        )
 
     def model(self) -> Model:
         """Build the network; initial parameters follow from the seed alone."""

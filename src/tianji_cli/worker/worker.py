@@ -483,7 +483,7 @@ def _build(job: Job) -> tuple[dict[str, Any] | None, int]:
             for learner in plan.carrying("learner"):
                 if learner.group and (saved := Builder(job, config, learner, 0).saved) is not None:
                     saved.restore(embryo)  # The saved state of each resumed group has to fit.
-            _ = builder.layout  # Raises if the model does not fit the update rule.
+            _ = builder.stored_layout  # Raises if the model does not fit the update rule.
             _ = builder.records
             check_first_observation(config.environment, environment)
         if config.experiment.evaluation is not None and config.experiment.evaluation.video:

@@ -5,7 +5,7 @@ import pytest
 from cli.buffer.replays import ScriptedActor, fragment_layout, open_replay
 from cli.sessions import fill_disk
 
-from tianji_cli.roles.buffer.replay import file as replay_keeper
+from tianji_cli.files import directories
 from tianji_cli.roles.buffer.replay.file import ReplayFileError, ReplayKeeper
 from tianji_cli.roles.buffer.replay.replay import Replay
 
@@ -62,7 +62,7 @@ def test_a_copy_is_due_so_many_seconds_after_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(replay_keeper.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(directories.time, "monotonic", lambda: now[0])
     keeper = ReplayKeeper(open_replay(LAYOUT, 5), tmp_path, 60.0)
     for _ in range(2):
         assert not keeper.is_due()

@@ -7,7 +7,7 @@ import pytest
 from cli.buffer.replays import JOB, ScriptedActor, fragment_layout, open_replay
 
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
-from tianji_cli.roles.buffer.replay.store import ReplayStore
+from tianji_cli.roles.buffer.replay.store import ReplayStore, SourceTable
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment
 from tianji_cli.wire.reports import ReplayFill
@@ -174,3 +174,51 @@ def test_the_ratio_is_that_since_the_warm_up_and_what_comes_after_training_does_
     one.send()
     one.admit()
     assert one.store.report().ratio == BATCH / (3 * EACH - WARMUP)
+
+
+def test_a_table_has_its_rows_of_each_batch_and_counts_for_nothing_else() -> None:
+    channel = Channel("fragments", 0, (1, 2), LAYOUT.nbytes, 100)
+    wiring = Wiring(f"store-{next(_numbers)}", (channel,))
+    receiver, *senders = (InprocTransport(wiring, rank) for rank in range(3))
+    prioritised = {"sampler": "prioritised", "priority_exponent": 1.0}
+    table = SourceTable(LAYOUT, JOB, {2: (7,)}, open_replay(LAYOUT, 5, **prioritised))
+    replay, limiter = open_replay(LAYOUT, 20, **prioritised), RateLimiter(RHO, WARMUP, None)
+    known = {1: (0,), 2: (7,)}
+    store = ReplayStore(LAYOUT, JOB, known, replay=replay, limiter=limiter, tables=[table], rows=(18, 6))
+    actors = [ScriptedActor(LAYOUT, number, seed=1) for number in (0, 7)]
+
+    def send(which: int, fragments: int) -> None:
+        for _ in range(fragments):
+            loan = senders[which].loan(0, "fragments", LAYOUT.nbytes)
+            assert loan is not FULL
+            actors[which].fill(loan.memory)
+            senders[which].push(loan)
+            claim = receiver.probe("fragments")
+            assert claim is not None
+            store.admit(claim)
+
+    send(0, 3)
+    assert not store.may_draw(BATCH), "the table is empty"
+    send(1, 9)
+    assert limiter.received == actors[0].before
+    assert {source for source, _ in store.validator.receptions} == {0}
+    assert len(store.arrivals()) == 3
+    assert table.replay.size <= 5 * EACH, "its oldest have made room"
+    assert store.may_draw(BATCH)
+    arrays = BatchArrays(BatchLayout.of(LAYOUT, BATCH, ("action",)))
+    store.draw(arrays)
+    assert limiter.consumed == 18
+    of_replay = {bytes(memory) for memory in replay.memory.field(LAYOUT.fields[0]).reshape(-1, 2)}
+    of_table = {bytes(memory) for memory in table.replay.memory.field(LAYOUT.fields[0]).reshape(-1, 2)}
+    drawn = [bytes(row) for row in arrays.batch.observation]
+    assert set(drawn[:18]) <= of_replay
+    assert set(drawn[18:]) <= of_table
+    store.update_priorities(arrays.key, np.arange(1.0, BATCH + 1, dtype=np.float32))
+    assert replay.stale_updates == table.replay.stale_updates == 0
+    alone = int(arrays.key[18])
+    table.replay.update_priorities(np.array([alone]), np.array([1e9], np.float32))
+    store.draw(arrays)
+    assert set(arrays.key[18:].tolist()) == {alone}, "the table's priorities are its own"
+    assert len(set(arrays.key[:18].tolist())) > 1
+    for end in (receiver, *senders):
+        end.close()

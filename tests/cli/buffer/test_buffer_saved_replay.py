@@ -8,8 +8,8 @@ import pytest
 from cli.buffer.replays import open_replay
 from cli.learner.replay_line import ACTOR, BUFFER, EACH, LAYOUT, LEARNER, Line
 
+from tianji_cli.files import directories
 from tianji_cli.plan.graph import ARRIVALS, BATCHES
-from tianji_cli.roles.buffer.replay import file as replay_keeper
 from tianji_cli.roles.buffer.replay.file import ReplayKeeper
 
 Open = Callable[..., Line]
@@ -70,7 +70,7 @@ def test_the_replay_is_saved_when_it_is_time(
     line: Open, work: Callable[..., bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(replay_keeper.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(directories.time, "monotonic", lambda: now[0])
     one = line()
     one.send(2)
     work(one.buffer, 5)

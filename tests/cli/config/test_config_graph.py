@@ -9,7 +9,7 @@ import pytest
 
 from tianji_cli.config import graph
 from tianji_cli.config.loader import dump_config, load_config, parse_config
-from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.schema import JobConfig, rows_of
 from tianji_cli.errors import ConfigError
 from tianji_cli.plan import graph as built_in
 from tianji_cli.plan.plan import Host, make_plan
@@ -26,7 +26,11 @@ class Pair:
     def fields(cls, spaces, config):
         return ()
 """
-ROLES = "".join(f'[roles.{name}]\ntype = "graph_roles:Any"\n' for name in ("maker", "changer", "taker"))
+ROLES = "".join(
+    f'[roles.{name}]\ntype = "graph_roles:Any"\nreads = ["policy"]\n'
+    for name in ("maker", "changer", "taker")
+)
+POPULATION = "[population]\ninterval = 1000\nperturb.learning_rate = { low = 1e-5, high = 1e-2 }\n"
 BASE = 'extends = "configs/ppo_cartpole.toml"\n'
 
 
@@ -75,6 +79,48 @@ def test_a_config_without_a_graph_is_written_without_one() -> None:
     assert "graph" not in dump_config(load_config("configs/ppo_cartpole.toml"))
 
 
+def test_a_role_of_the_job_is_there_once_and_hears_of_all_groups(tmp_path: Path) -> None:
+    tables = channel() + slot(writer='"taker"', readers='["maker"]')
+    one = (
+        "distribution.actor.num=1",
+        "distribution.groups=2",
+        'roles.taker.per="job"',
+        "roles.taker.reads=[]",
+    )
+    config = load_config(written(tmp_path, tables), one)
+    # Ranks 1 to 5: buffer and learner, maker, changer, taker, actor; then those of group 1 without a taker.
+    assert edges(config) == {"pairs": {((2, 7), 4)}}
+    plan = make_plan(config, [Host("here")])
+    sizes = {edge.name: built_in.ChannelSize(8) for edge in plan.channels}
+    wiring = plan.wiring("job", sizes, {edge.name: 8 for edge in plan.slots})
+    (newest,) = (one for one in wiring.slots if one.name.startswith("newest"))
+    assert (newest.name, newest.writer, newest.readers) == ("newest", 4, (2, 7))
+    copies = load_config(written(tmp_path, ""), (*one, 'roles.taker.receives=["fragments"]'))
+    assert edges(copies) == {}
+    (copied,) = (
+        edge for edge in make_plan(copies, [Host("here")]).channels if edge.name == "fragments-taker"
+    )
+    assert copied.receivers == ("taker",)
+
+
+@pytest.mark.parametrize(
+    ("tables", "settings", "why"),
+    [
+        ("", ('distribution.transport="inproc"',), "all roles of a group in one process"),
+        ("", ('roles.taker.reads=["policy"]', "distribution.groups=2"), "2 policies"),
+        (fragments('"taker"'), (), "stay in their group"),
+        (channel(path='["maker", ["taker", "changer"]]'), (), "some are of a group and some of the job"),
+        (slot(), ("distribution.groups=2",), "a slot of it"),
+        (POPULATION, ("distribution.groups=2",), "may be replaced"),
+    ],
+)
+def test_a_role_of_the_job_has_no_part_in_a_group(
+    tmp_path: Path, tables: str, settings: tuple[str, ...], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        load_config(written(tmp_path, tables), ('roles.taker.per="job"', *settings))
+
+
 @pytest.mark.parametrize(
     ("tables", "settings", "wanted"),
     [
@@ -111,6 +157,8 @@ def test_paths_become_channels_between_ranks(
             "leave it",
         ),
         (fragments('"maker"', window="3"), (), "graph.channels.fragments.window", "actor.window bounds"),
+        (fragments('"maker"', route='"credit"'), (), "graph.channels.fragments.route", "in their order"),
+        (channel(route='"credit"'), (), "graph.channels.pairs.route", "'taker' needs its records in order"),
         (fragments('"makr"'), (), "graph.channels.fragments.path", "did you mean 'maker'?"),
         (fragments('["maker", "taker"]'), (), "graph.channels.fragments.path", "one role after another"),
         (channel("fragments", record='""'), (), "graph.channels.fragments.path", "from actors to the buffer"),
@@ -136,7 +184,9 @@ def test_paths_become_channels_between_ranks(
         ),
         (channel(path='["maker"]'), (), "graph.channels.pairs.path", "at least 2"),
         (channel(path='["maker", "maker"]'), (), "graph.channels.pairs.path", "is named twice"),
-        (channel(name="batches"), (), "graph.channels.batches", "is built in"),
+        (channel(name="arrivals"), (), "graph.channels.arrivals", "is built in"),
+        (slot(name="batches"), (), "graph.slots.batches", "is built in"),
+        (channel(name="batches", record='""'), (), "graph.channels.batches", "makes minibatches"),
         (channel(name='"a-b"'), (), "graph.channels.a-b", "is not a valid name"),
         (channel(record='"graph_roles:Any"'), (), "graph.channels.pairs.record", "no class method `fields"),
         (channel(record='"graph_roles:Pears"'), (), "graph.channels.pairs.record", "Pears"),
@@ -188,3 +238,97 @@ def test_the_names_of_built_in_channels_and_slots_are_reserved() -> None:
         if name.isupper() and isinstance(value, str) and name not in {"ROOT", "EXAMINER"}
     }
     assert names == set(graph.RESERVED)
+
+
+DEMONSTRATIONS = """
+extends = "configs/dqn_cartpole.toml"
+
+[roles.maker]
+type = "graph_roles:Any"
+
+[graph.channels.fragments]
+path = [["actor", "maker"], "buffer"]
+
+[distribution.buffer.tables.maker]
+share = 0.25
+"""
+
+
+GRADED = """
+extends = "configs/dqn_cartpole.toml"
+
+[roles.maker]
+type = "graph_roles:Any"
+
+[graph.channels.batches]
+path = ["buffer", "maker", "learner"]
+"""
+
+
+def test_batches_may_pass_a_role_before_the_learner(tmp_path: Path) -> None:
+    apart = ("distribution.buffer.colocate=false", "distribution.actor.num=1")
+    assert edges(load_config(with_a_source(tmp_path, GRADED), apart)) == {"batches": {((1,), 3), ((3,), 2)}}
+
+
+@pytest.mark.parametrize(
+    ("path", "settings", "why"),
+    [
+        ('["buffer", "maker", "learner"]', (), "colocate = false would be right"),
+        ('["actor", "maker", "learner"]', ("distribution.buffer.colocate=false",), "from the buffer to"),
+        ('["buffer", "maker"]', ("distribution.buffer.colocate=false",), "from the buffer to the learner"),
+        ('["buffer", "makr", "learner"]', ("distribution.buffer.colocate=false",), "did you mean 'maker'"),
+    ],
+)
+def test_batches_that_come_to_no_learner_are_refused(
+    tmp_path: Path, path: str, settings: tuple[str, ...], why: str
+) -> None:
+    text = GRADED.replace('["buffer", "maker", "learner"]', path)
+    with pytest.raises(ConfigError, match=why):
+        load_config(with_a_source(tmp_path, text), settings)
+
+
+def with_a_source(place: Path, text: str = DEMONSTRATIONS) -> str:
+    (place / "graph_roles.py").write_text(MODULE)
+    path = place / "mine.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_source_sends_where_actors_do_and_its_table_survives_being_written(tmp_path: Path) -> None:
+    config = load_config(with_a_source(tmp_path), ("distribution.actor.num=2", "roles.maker.num=2"))
+    assert edges(config) == {"fragments": {((2, 3, 4, 5), 1)}}
+    assert parse_config(dump_config(config)) == config
+    assert "tables" not in dump_config(load_config("configs/dqn_cartpole.toml"))
+    assert rows_of(512, config.distribution.buffer.tables) == (384, 128)
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "key", "why"),
+    [
+        (
+            DEMONSTRATIONS.partition("[distribution")[0],
+            (),
+            "tables.maker",
+            "makes fragments and has no table",
+        ),
+        (DEMONSTRATIONS.replace('[["actor", "maker"]', '["actor"'), (), "tables.maker", "makes no fragments"),
+        (DEMONSTRATIONS, ("training.batch_size=1",), "training.batch_size", "at least one of each"),
+        (DEMONSTRATIONS, ('distribution.mode="sync"',), "distribution.mode", "depend on the moment"),
+        (DEMONSTRATIONS, ("distribution.learner.num=2",), "distribution.learner.num", "several learners"),
+        (DEMONSTRATIONS.replace("dqn", "ppo"), (), "fragments.path", "rollouts are made of actors' alone"),
+        (DEMONSTRATIONS.replace("share = 0.25", "share = 1.0"), (), "tables.maker.share", "less than 1"),
+        (
+            DEMONSTRATIONS.replace('"maker"]', '"makr"]').replace("tables.maker", "tables.makr"),
+            (),
+            "graph.channels.fragments.path",
+            "did you mean 'maker'?",
+        ),
+    ],
+)
+def test_a_source_that_cannot_work_is_refused(
+    tmp_path: Path, text: str, settings: tuple[str, ...], key: str, why: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config(with_a_source(tmp_path, text), settings)
+    assert key in str(refused.value)
+    assert why in str(refused.value)

@@ -96,9 +96,15 @@ def test_a_role_has_settings_of_its_own_class_beside_what_every_role_has(place: 
 
 
 def test_a_role_that_says_nothing_of_settings_takes_none(place: Path) -> None:
-    assert loaded(place, '[roles.plain]\ntype = "tape_roles:Plain"').roles["plain"].cores == 0
+    plain = '[roles.plain]\ntype = "tape_roles:Plain"\nreads = ["policy"]'
+    assert loaded(place, plain).roles["plain"].cores == 0
     with pytest.raises(ConfigError, match=r"roles\.plain\.max_mb: unknown key"):
         loaded(place, '[roles.plain]\ntype = "tape_roles:Plain"\nmax_mb = 5')
+
+
+def test_a_role_that_nothing_connects_is_refused(place: Path) -> None:
+    with pytest.raises(ConfigError, match=r"roles\.plain: it is connected with no other role"):
+        loaded(place, '[roles.plain]\ntype = "tape_roles:Plain"')
 
 
 def test_set_reaches_into_a_role_and_may_add_one(place: Path) -> None:
@@ -119,12 +125,15 @@ def test_keys_of_a_role_are_inherited_one_by_one_and_another_type_begins_anew(pl
     inherited = load_config(str(write(place, "names = []\n", "child.toml", child))).roles["tape"]
     assert inherited.receives == ("fragments",)
     assert inherited.settings.model_dump() == {"max_mb": 7, "names": ()}
-    other = load_config(str(write(place, 'type = "tape_roles:Plain"\n', "child.toml", child))).roles["tape"]
+    changed = 'type = "tape_roles:Plain"\nreads = ["policy"]\n'
+    other = load_config(str(write(place, changed, "child.toml", child))).roles["tape"]
     assert (other.type, other.receives) == ("tape_roles:Plain", ())
 
 
 def test_a_dump_with_roles_loads_as_the_same_config(place: Path, tmp_path: Path) -> None:
-    config = loaded(place, TAPE + 'names = ["x"]\n[roles.plain]\ntype = "tape_roles:Plain"\n')
+    config = loaded(
+        place, TAPE + 'names = ["x"]\n[roles.plain]\ntype = "tape_roles:Plain"\nreads = ["policy"]\n'
+    )
     (tmp_path / "config.toml").write_text(dump_config(config))
     assert load_config(str(tmp_path / "config.toml")) == config
     assert list(config.roles) == ["tape", "plain"]
@@ -149,7 +158,7 @@ def test_a_config_without_roles_says_nothing_of_them(place: Path) -> None:
         (
             TAPE + "zzz = 5",
             "roles.tape.zzz",
-            "the keys here are: cores, max_mb, names, num, reads, receives, type",
+            "the keys here are: cores, max_mb, names, num, per, reads, receives, type",
         ),
         (TAPE + 'max_mb = "5"', "roles.tape.max_mb", r"it should be a whole number \(without quotes\)"),
         (TAPE + 'reads = ["polici"]', "roles.tape.reads[0]", "did you mean 'policy'"),
@@ -202,7 +211,7 @@ def test_a_name_of_an_installed_package_is_a_type(place: Path, monkeypatch: pyte
     monkeypatch.setattr(
         tianji_plugins, "_brought", lambda group: {"taper": point} if group == point.group else before(group)
     )
-    config = loaded(place, '[roles.tape]\ntype = "taper"\nmax_mb = 4')
+    config = loaded(place, '[roles.tape]\ntype = "taper"\nmax_mb = 4\nreads = ["policy"]')
     assert config.roles["tape"].settings.model_dump()["max_mb"] == 4
     assert find_user_role("taper") is find_user_role("tape_roles:Tape")
     with pytest.raises(ConfigError, match="no role is named 'tapper'; did you mean 'taper'"):

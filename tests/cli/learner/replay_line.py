@@ -83,6 +83,7 @@ class Line:
             "fragments",
             self.store,
             learner=LEARNER,
+            taker=(LEARNER, "batches"),
             batches=self.batches,
             keeper=ReplayKeeper(replay, copies, 60.0) if copies else None,
             in_step=in_step,

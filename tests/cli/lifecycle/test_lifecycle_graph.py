@@ -107,9 +107,133 @@ class Sieve(Halver):
         self.held = not self.forward("fragments")
         return not self.held
 
+class Again(Halver):
+    restartable = True
+    seen = 0
+    def change(self, fields):
+        self.seen += 1
+    def state(self):
+        return {"seen": np.array(self.seen)}
+    def load_state(self, state):
+        self.seen = int(state["seen"])
+    def report(self):
+        return super().report() | {"seen": self.seen}
+
+class Choosy(Again):
+    def turn(self):
+        if not self.held and self.probe("fragments") is not None:
+            self.seen += 1
+            if self.seen % 3 == 0:
+                self.drop("third")
+                return True
+            self.held = True
+        if not self.held:
+            return False
+        self.held = not self.forward("fragments")
+        return not self.held
+
+class Untold(Choosy):
+    def state(self):
+        return {"seen": np.array("many")}
+
+class Labeller(Halver):
+    @classmethod
+    def fields(cls, spaces, settings):
+        return FieldSpec("label", np.dtype(np.float32)), FieldSpec("about", np.dtype(np.int64), (2,))
+    def change(self, fields):
+        fields["label"][...] = fields["reward"] * 3
+        fields["about"][...] = 7
+
+class Twice(Labeller):
+    @classmethod
+    def fields(cls, spaces, settings):
+        return (FieldSpec("reward", np.dtype(np.float32)),)
+
+class Reader(Halver):
+    def change(self, fields):
+        assert (fields["label"] == 3 * fields["reward"]).all() and (fields["about"] == 7).all()
+
+class Grader(UserRole):
+    held = False
+    def change(self, fields):
+        fields["reward"] += 10
+    def turn(self):
+        if not self.held and self.probe("batches") is None:
+            return False
+        self.held = not self.forward("batches", self.change)
+        return not self.held
+    def stop(self):
+        self.forward_rest("batches", self.change)
+
+class Source(UserRole):
+    restartable = True
+    made, lacks = 0, ()
+    def turn(self):
+        if self.made == 40:
+            return False
+        fragment = self.loan("fragments")
+        if fragment is FULL:
+            return False
+        for name in fragment.fields:
+            if name not in self.lacks:
+                fragment.fields[name][...] = name == "mask"
+        fragment.fields["episode_return"].fill(np.nan)
+        self.push("fragments", fragment)
+        self.made += 1
+        return True
+
+class Careless(Source):
+    lacks = ("reward", "truncated")
+
+class Worker(UserRole):
+    ordered = False
+    def __init__(self, context):
+        super().__init__(context)
+        self.numbers = []
+    def turn(self):
+        if self.context.number == 0:
+            time.sleep(0.2)
+        numbers = self.probe("numbers")
+        if numbers is not None:
+            self.numbers.append(int(numbers.fields["number"]))
+        return numbers is not None
+    def stop(self):
+        while (numbers := self.probe("numbers")) is not None:
+            self.numbers.append(int(numbers.fields["number"]))
+    def report(self):
+        return super().report() | {"sum": sum(self.numbers), "rises": self.numbers == sorted(self.numbers)}
+
+class MakerAgain(Maker):
+    restartable = True
+
+class TakerAgain(Taker):
+    restartable = True
+    def turn(self):
+        return self.probe("numbers") is not None
+
 class Lost(UserRole):
     def turn(self):
         return self.probe("letters") is not None
+"""
+EMBRYOS = """
+from tianji_algos.dqn.dqn import DQNEmbryo
+from tianji_algos.ppo.ppo import PPOEmbryo
+
+class LearnsLabels(PPOEmbryo):
+    def minibatches(self, fragments):
+        for fields in fragments:
+            assert (fields["label"] == 3 * fields["reward"]).all()
+        return super().minibatches(fragments)
+
+class Graded(DQNEmbryo):
+    def update(self, batch):
+        assert batch.reward.min() >= 11
+        return super().update(batch)
+
+class ReplaysLabels(DQNEmbryo):
+    def update(self, batch):
+        assert batch.fields["label"].min() == 3.0 and (batch.fields["about"] == 7).all()
+        return super().update(batch)
 """
 DQN: dict[str, Any] = {
     "agent": {"type": "dqn", "epsilon_steps": 2000},
@@ -185,6 +309,16 @@ def test_every_record_goes_the_whole_path_once_and_in_order(workplace: Any, tran
     check_all_came(summary)
 
 
+def test_the_page_of_a_run_shows_its_graph(workplace: Any) -> None:
+    run = workplace.train(GRAPH, {"experiment": {"plots": True}})
+    run.finish()
+    workplace.command("report", str(run.path), "--out", "page.html").wait(0)
+    page = (workplace.place / "page.html").read_text()
+    assert "Data flow" in page
+    for name in ("maker", "middle", "taker", "numbers"):
+        assert f">{name}<" in page
+
+
 def test_several_senders_share_several_receivers_in_each_group(workplace: Any) -> None:
     several = {
         "distribution": {"groups": 2},
@@ -199,6 +333,38 @@ def test_several_senders_share_several_receivers_in_each_group(workplace: Any) -
     assert len(counts(summary, "middle")) == 4
     senders = [said["senders"] for name, said in summary["extra"].items() if name.startswith("taker-")]
     assert senders == [2, 2]
+
+
+def test_one_role_of_the_job_takes_the_records_of_all_groups(workplace: Any) -> None:
+    one = {"distribution": {"groups": 2}, "roles": {"taker": {"per": "job"}}}
+    summary = workplace.train(GRAPH, one).finish()
+    assert len(counts(summary, "maker")) == 2
+    (taken,) = counts(summary, "taker")
+    assert taken["received"] == sum(one["sent"] for one in counts(summary, "maker")) > 0
+    assert taken["lost"] == 0
+    (said,) = (said for name, said in summary["extra"].items() if name.startswith("taker-"))
+    assert said["senders"] == 2
+
+
+def test_each_record_goes_to_the_receiver_with_most_room(workplace: Any) -> None:
+    numbers = {"path": ["maker", "worker"], "record": "graph_roles:Numbers", "route": "credit"}
+    summary = workplace.train(
+        {
+            "roles": {
+                "maker": {"type": "graph_roles:Maker"},
+                "worker": {"type": "graph_roles:Worker", "num": 2},
+            },
+            "graph": {"channels": {"numbers": numbers}},
+        }
+    ).finish()
+    (made,) = counts(summary, "maker")
+    slow, fast = counts(summary, "worker")
+    assert slow["received"] + fast["received"] == made["sent"] > 20
+    assert fast["received"] > 3 * slow["received"] > 0
+    assert slow["lost"] == fast["lost"] == 0
+    said = [one for name, one in summary["extra"].items() if name.startswith("worker-")]
+    assert sum(one["sum"] for one in said) == made["sent"] * (made["sent"] - 1) // 2, "each came once"
+    assert all(one["rises"] for one in said)
 
 
 def test_a_receiver_that_is_behind_holds_the_others_back_and_loses_nothing(workplace: Any) -> None:
@@ -369,6 +535,168 @@ def test_what_a_role_does_not_send_on_is_counted_as_lost(workplace: Any) -> None
     passed = said["channels"]["fragments"]
     assert passed["received"] > passed["sent"]
     assert summary["lost"] > 0
+
+
+@pytest.mark.parametrize("transport", ["shm", "zmq", pytest.param("ucx", marks=pytest.mark.soak)])
+def test_a_role_that_is_killed_again_and_again_comes_again_and_every_sample_is_counted(
+    workplace: Any, transport: str
+) -> None:
+    apart = {"distribution": {"transport": transport, "actor": {"num": 2}, "max_restarts_per_minute": 60}}
+    run = workplace.train(between("Again", "Checker"), ENDLESS, apart)
+    for kills in range(1, 4):
+        run.train_until(run.env_steps + 2000)
+        run.command.kill("again")
+        comes = lambda kills=kills: run.log.count("again (group 0) was killed by SIGKILL") == kills  # noqa: E731
+        workplace.until(comes, "it is noticed")
+    run.train_until(run.env_steps + 4000)
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
+    assert run.log.count("restarting it") == 3
+    check_account(summary)
+
+
+def test_a_role_that_is_killed_goes_on_with_what_it_has_saved_as_a_resumed_run_does(workplace: Any) -> None:
+    often = {"experiment": {"checkpoint_every_s": 0.5}}
+    run = workplace.train(between("Again"), ENDLESS, often)
+    place = run.path / "checkpoints/roles/again/last/state.safetensors"
+    run.train_until(3000)
+    workplace.until(place.exists, "a state is saved")
+    run.command.kill("again")
+    workplace.until(lambda: "restarting it" in run.log, "it is started again")
+    run.train_until(run.env_steps + 4000)
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
+    check_account(summary)
+    (first,) = summary["extra"].values()
+    assert first["seen"] > first["channels"]["fragments"]["sent"], "it counts those of its first life too"
+    goal = f"experiment.stop.env_steps={summary['env_steps'] + 2048}"
+    (second,) = workplace.resume(run, "--set", goal).finish()["extra"].values()
+    assert second["seen"] == first["seen"] + second["channels"]["fragments"]["sent"]
+    place.write_bytes(b"x" * place.stat().st_size)
+    refused = workplace.resume(run, "--set", "experiment.stop.env_steps=1000000")
+    refused.command.wait(1)
+    assert "state.safetensors" in refused.command.stderr + refused.log
+
+
+@pytest.mark.parametrize("killed", ["maker", "taker"])
+def test_a_sender_or_receiver_of_records_comes_again_and_the_others_go_on(
+    workplace: Any, killed: str
+) -> None:
+    types = {"maker": {"type": "graph_roles:MakerAgain"}, "taker": {"type": "graph_roles:TakerAgain"}}
+    run = workplace.train(GRAPH, ENDLESS, {"roles": types})
+    run.train_until(1000)
+    run.command.kill(killed)
+    workplace.until(lambda: "restarting it" in run.log, "it is started again")
+
+    def sent() -> int:
+        return run.rows[-1]["extra"]["maker-2"].get("channels", {}).get("numbers", {}).get("sent", 0)
+
+    earlier = sent()
+    workplace.until(lambda: 0 < sent() != earlier, "records go on")
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
+    assert [one["lost"] for one in counts(summary, "taker")] == [0]
+    assert summary["rejected_frames"] == 0
+
+
+def test_what_a_role_leaves_out_for_a_reason_counts_as_dropped(workplace: Any) -> None:
+    run = workplace.train(between("Choosy"), ENDLESS, {"distribution": {"actor": {"num": 2}}})
+    run.train_until(4000)
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
+    check_account(summary)
+    (said,) = summary["extra"].values()
+    dropped = said["channels"]["fragments"]["dropped"]["third"]
+    assert dropped > 0
+    assert summary["dropped"] - dropped in range(2 * 64), "but for what the actors gave up"
+    assert summary["lost"] == 0
+
+
+@pytest.mark.parametrize(("learns", "embryo"), [({}, "LearnsLabels"), (DQN, "ReplaysLabels")])
+def test_the_fields_that_a_role_adds_come_to_those_behind_it_and_to_the_update_rule(
+    workplace: Any, learns: dict[str, Any], embryo: str
+) -> None:
+    workplace.base = workplace.base | learns
+    (workplace.place / "embryos.py").write_text(EMBRYOS)
+    own = {"training": {"type": f"embryos:{embryo}"}}
+    summary = workplace.train(between("Labeller", "Reader"), own).finish()
+    check_account(summary)
+    assert summary["updates"] > 0
+    assert summary["lost"] == 0
+
+
+def test_a_field_that_is_there_already_cannot_be_added(workplace: Any) -> None:
+    command = workplace.command("train", str(workplace.config(between("Twice"))), "--out", "out")
+    command.wait(2)
+    assert "the fields that role 'twice' adds cannot be laid out" in command.stderr
+    assert "distinct names" in command.stderr
+
+
+@pytest.mark.parametrize(("transport", "waits"), [("shm", "async"), ("zmq", "sync")])
+def test_a_role_may_change_batches_between_buffer_and_learner(
+    workplace: Any, transport: str, waits: str
+) -> None:
+    workplace.base = workplace.base | DQN
+    (workplace.place / "embryos.py").write_text(EMBRYOS)
+    buffer = {"colocate": False, "sampler": "prioritised", "priority_updates": waits}
+    own = {
+        "roles": {"grader": {"type": "graph_roles:Grader"}},
+        "graph": {"channels": {"batches": {"path": ["buffer", "grader", "learner"]}}},
+        "distribution": {"transport": transport, "buffer": buffer},
+        "training": {"type": "embryos:Graded"},
+    }
+    summary = workplace.train(own).finish()
+    check_account(summary)
+    (said,) = summary["extra"].values()
+    passed = said["channels"]["batches"]
+    assert passed["received"] == passed["sent"] >= summary["updates"] > 0
+
+
+def with_source(type_: str = "Source") -> dict[str, Any]:
+    """A source of fragments beside the actors, with a table for its samples."""
+    return DQN | {
+        "roles": {"source": {"type": f"graph_roles:{type_}"}},
+        "graph": {"channels": {"fragments": {"path": [["actor", "source"], "buffer"]}}},
+        "distribution": {"buffer": {"tables": {"source": {"share": 0.25}}}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("transport", "buffer"),
+    [("shm", {"colocate": False, "sampler": "prioritised"}), ("zmq", {"sampler": "prioritised"})],
+)
+def test_half_of_each_batch_may_come_from_a_source_which_counts_nowhere_else(
+    workplace: Any, transport: str, buffer: dict[str, Any]
+) -> None:
+    workplace.base = {name: part for name, part in workplace.base.items() if name not in DQN}
+    config = {"distribution": {"transport": transport, "buffer": buffer, "actor": {"num": 2}}}
+    run = workplace.train(with_source(), ENDLESS, config)
+    run.train_until(2000)
+    run.command.kill("source")
+    run.train_until(run.env_steps + 4000)
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
+    check_account(summary)
+    assert summary["updates"] > 0
+    (said,) = summary["extra"].values()
+    assert said["channels"]["fragments"]["sent"] == 40
+    assert said["channels"]["fragments"]["made"] == 40 * 16 * 8
+    assert summary["received"] == summary["env_steps"]
+    assert [one["restarts"] for one in summary["roles"] if one["role"] == "source"] == [1]
+    assert summary["replay_ratio"]["actual"] == pytest.approx(2.0, rel=0.1)
+    uses = summary["consumed"] / (summary["updates"] * 64)
+    assert uses == pytest.approx(1.0), "an update uses all of its batch"
+
+
+def test_a_source_that_leaves_a_field_unwritten_ends_the_run_and_is_told_which(workplace: Any) -> None:
+    workplace.base = {name: part for name, part in workplace.base.items() if name not in DQN}
+    reason = workplace.train(with_source("Careless")).finish(1)["reason"]
+    assert "a fragment lacks reward, truncated: write every field" in reason
+
+
+def test_a_state_that_is_no_array_of_numbers_ends_the_run_and_says_so(workplace: Any) -> None:
+    reason = workplace.train(between("Untold")).finish(1)["reason"]
+    assert "'seen' is <U4, and a state has arrays of numbers" in reason
 
 
 def test_a_dry_run_draws_roles_channels_and_slots(workplace: Any) -> None:

@@ -22,6 +22,7 @@ def context_of(one: Any, name: str, directory: Path, settings: BaseModel, **chan
         settings=settings,
         config=load_config("configs/ppo_cartpole.toml"),
         directory=directory,
+        states=directory / "states",
         spaces=one.spaces,
         layout=one.layout,
         actors={1: (0,)},

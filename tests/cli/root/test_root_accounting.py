@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tianji_cli.files.counters import Production, ProductionFile, ProductionPage
 from tianji_cli.root.accounting import reconcile
 from tianji_cli.telemetry.snapshot import Account
-from tianji_cli.wire.reports import Reception, Source
+from tianji_cli.wire.reports import Dropped, Reception, Source
 
 ACTORS = 3
 
@@ -24,6 +24,7 @@ class Incarnation:
     Attributes:
         fragments: (sequence, before, samples) on their way, oldest first.
         unresolved: samples of pushed fragments of which no later one was received.
+        written_off: numbers of those that were under way when a role on their way was replaced.
     """
 
     source: Source
@@ -33,6 +34,7 @@ class Incarnation:
     sent: int = 0
     fragments: deque[tuple[int, int, int]] = field(default_factory=deque)
     unresolved: dict[int, int] = field(default_factory=dict)
+    written_off: set[int] = field(default_factory=set)
 
 
 class History:
@@ -46,6 +48,8 @@ class History:
         self.killed: set[Source] = set()
         self.receptions: dict[Source, Reception] = {}
         self.receiver_lives = True
+        self.left_out: dict[Source, Dropped] = {}
+        self.written_off: dict[Source, int] = {}
         self.produced = self.received = self.in_flight = self.lost = self.dropped = 0
 
     def _born(self, actor: int, incarnation: int) -> Incarnation:
@@ -82,7 +86,25 @@ class History:
                 del one.unresolved[sequence]
                 for missed in [n for n in one.unresolved if n < sequence]:
                     self.lost += one.unresolved.pop(missed)
+                if one.source in self.left_out:
+                    self.left_out[one.source].last = 0
                 return
+
+    def leave_out(self, actor: int) -> None:
+        """Let a role before the buffer drop the oldest fragment of an actor."""
+        one = self.living[actor]
+        if one.fragments:
+            sequence, _, samples = one.fragments.popleft()
+            self.dropped += one.unresolved.pop(sequence)
+            self.left_out[one.source] = self.left_out.get(one.source, Dropped()) + Dropped(samples, samples)
+
+    def replace_role(self) -> None:
+        """Let a role before the buffer die with all that is under way, and come again."""
+        for one in (*self.gone, *self.living):
+            one.fragments.clear()
+            one.written_off |= one.unresolved.keys()
+            page = self.ended[one.source] if one in self.gone else self.file.read(one.source[0])
+            self.written_off[one.source] = page.finished
 
     def reject(self, actor: int) -> None:
         """Let the oldest fragment of an actor be unreadable."""
@@ -107,20 +129,19 @@ class History:
                 one.page.abandon()
                 self.dropped += one.unfinished
         for one in (*self.gone, *self.living):
-            unresolved = sum(one.unresolved.values())
-            if one.source in self.killed or not self.receiver_lives:
-                self.lost += unresolved
-            else:
-                self.in_flight += unresolved
+            for number, samples in one.unresolved.items():
+                if one.source in self.killed or not self.receiver_lives or number in one.written_off:
+                    self.lost += samples
+                else:
+                    self.in_flight += samples
 
     def account(self) -> Account:
         pages = {one.source: self.file.read(one.source[0]) for one in self.living}
-        return reconcile(
-            {**self.ended, **pages},
-            self.receptions,
-            self.killed,
-            frozenset() if self.receiver_lives else frozenset(range(ACTORS)),
-        )
+        productions = {**self.ended, **pages}
+        written_off = self.written_off
+        if not self.receiver_lives:
+            written_off = {source: production.finished for source, production in productions.items()}
+        return reconcile(productions, self.receptions, self.killed, written_off, self.left_out)
 
     def expected(self) -> Account:
         return Account(self.produced, self.received, self.in_flight, self.lost, self.dropped)
@@ -134,6 +155,8 @@ event = st.one_of(
     st.tuples(st.just("receive"), actor),
     st.tuples(st.just("receive_in_vain"), actor),
     st.tuples(st.just("reject"), actor),
+    st.tuples(st.just("leave_out"), actor),
+    st.tuples(st.just("replace_role")),
     st.tuples(st.just("kill"), actor),
     st.tuples(st.just("kill_between_count_and_push"), actor),
 )
@@ -197,7 +220,7 @@ def test_only_the_actors_of_a_dead_buffer_lose_what_they_pushed(history: History
         history.push(actor)
     history.end()
     productions = {(actor, 0): history.file.read(actor) for actor in range(2)}
-    account = reconcile(productions, {}, set(), {1})
+    account = reconcile(productions, {}, set(), {(1, 0): 4})
     assert account == Account(produced=8, received=0, in_flight=4, lost=4, dropped=0)
 
 

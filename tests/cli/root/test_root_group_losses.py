@@ -149,7 +149,7 @@ class Population:
         )
         environment = SimpleNamespace(on_error="raise")
         job.config = SimpleNamespace(population=object(), environment=environment)
-        job.pool, job.producers = self.pool, {ACTOR_0, ACTOR_1, ACTOR_2}
+        job.pool, job.producers, job.restartable = self.pool, {ACTOR_0, ACTOR_1, ACTOR_2}, set()
         job.members = SimpleNamespace(stopped=set(), leave=lambda _ranks: None, incarnation=lambda _rank: 0)
         job.overview = SimpleNamespace(
             workers={rank: SimpleNamespace() for rank in ranks},

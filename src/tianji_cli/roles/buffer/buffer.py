@@ -12,7 +12,7 @@ from dataclasses import astuple, replace
 from typing import Final, Protocol
 
 from tianji_cli.errors import RunFailed
-from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
+from tianji_cli.plan.graph import ARRIVALS, PRIORITIES
 from tianji_cli.roles.buffer.replay.file import ReplayKeeper
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.buffer.rollout import FragmentValidator
@@ -125,17 +125,19 @@ class ReplayBuffer(Buffer):
 
     Args:
         learner: rank of the learner.
+        taker: rank and channel that batches go to: the learner's, or those of a role before it.
         in_step: assemble a batch only when the priorities of the last one have come (``priority_updates =
             "sync"``: the assignment dependency of the paper's section 2.2).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - three roles on its other side
         self,
         transport: Transport,
         channel: str,
         store: ReplayStore,
         *,
         learner: int,
+        taker: tuple[int, str],
         batches: BatchLayout,
         keeper: ReplayKeeper | None,
         in_step: bool,
@@ -144,6 +146,7 @@ class ReplayBuffer(Buffer):
         super().__init__(transport, channel, store, keeper)
         self._replay_store = store
         self._learner = learner
+        self._taker = taker
         self._batches = batches
         self._in_step = in_step
         self._awaits_priorities = False
@@ -183,7 +186,7 @@ class ReplayBuffer(Buffer):
             if isinstance(update, str):
                 store.validator.rejected.add(claim, update)
             else:
-                store.replay.update_priorities(*update)
+                store.update_priorities(*update)
                 self._awaits_priorities = False
             claim.release()
             taken = True
@@ -202,11 +205,11 @@ class ReplayBuffer(Buffer):
         return sent
 
     def _assemble(self) -> bool:
-        """Draw a batch; the learner's window limits the number of batches ahead of it."""
+        """Draw a batch; the taker's window limits the number of batches ahead of it."""
         blocked = self._winding_down or (self._in_step and self._awaits_priorities)
         if blocked or not self._replay_store.may_draw(self._batches.most_steps):
             return False
-        loan = self._transport.loan(self._learner, BATCHES, self._batches.nbytes)
+        loan = self._transport.loan(*self._taker, self._batches.nbytes)
         if isinstance(loan, Full):
             return False
         self._replay_store.draw(BatchArrays(self._batches, loan.memory))

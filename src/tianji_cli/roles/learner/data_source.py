@@ -188,6 +188,7 @@ class ReplaySource(DataSource):
         publish_every: updates between two published policies.
         prioritised: samples have priorities, which updates change.
         age_bin: width of the bins of ages, in env steps.
+        own: samples of a batch that actors made, the first ones: only these have an age.
     """
 
     def __init__(
@@ -198,8 +199,10 @@ class ReplaySource(DataSource):
         publish_every: int,
         prioritised: bool,
         age_bin: int,
+        own: int | None = None,
     ) -> None:
         self._client = client
+        self._own = own
         self._rho = rho
         self._publish_every = publish_every
         self._prioritised = prioritised
@@ -219,10 +222,10 @@ class ReplaySource(DataSource):
         arrays = self._client.draw()
         if arrays is None:
             return None
-        lags = self._version - arrays.version
+        lags = self._version - arrays.version[: self._own]
         # A replay that was saved after the learner's last checkpoint holds samples of later versions.
         self._lags.record_all(np.maximum(lags, 0, out=lags))
-        self._ages.record_all(arrays.age)
+        self._ages.record_all(arrays.age[: self._own])
         return arrays.batch
 
     def used(self, result: UpdateResult) -> None:
@@ -279,7 +282,7 @@ class LocalReplayClient(ReplayClient):
 
     def give_priorities(self, priorities: npt.NDArray[np.float32]) -> None:
         """Set the priorities of the last batch at once."""
-        self._store.replay.update_priorities(self._arrays.key, priorities)
+        self._store.update_priorities(self._arrays.key, priorities)
 
 
 class BatchInbox:

@@ -107,6 +107,10 @@ _OF_A_COMPARISON: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 _OF_PLOTS: Final[Mapping[str, tuple[str, str]]] = {
+    "graph": (
+        "Data flow",
+        "Roles, the channels between them, and, dashed, slots of which the newest counts.",
+    ),
     "timeline": ("Timeline", "What each role did, on each core."),
     "lineage": ("Lineage", "Who of the population came from whom."),
 }

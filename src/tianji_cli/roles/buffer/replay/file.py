@@ -20,9 +20,8 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
 import zlib
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.errors import TianjiError
-from tianji_cli.files.directories import LinkedDirectories, remove_directory
+from tianji_cli.files.directories import NewestCopy
 from tianji_cli.files.regular import open_regular
 from tianji_cli.files.saved import CheckpointError, read_sealed, seal
 from tianji_cli.roles.buffer.replay.memory import NONE, ReplayRing
@@ -237,9 +236,6 @@ def _chunks(array: npt.NDArray[Any]) -> Iterator[memoryview]:
         yield flat[start : start + CHUNK_BYTES]
 
 
-LAST: Final = "last"
-
-
 class ReplayKeeper:
     """Saves a replay periodically; only the newest copy stays.
 
@@ -249,10 +245,7 @@ class ReplayKeeper:
 
     def __init__(self, replay: Replay, directory: Path, every_s: float) -> None:
         self._replay = replay
-        self._directory = directory
-        self._every_s = every_s
-        self._places = LinkedDirectories(directory, (LAST,))
-        self._saved_at = time.monotonic()
+        self._copy = NewestCopy(directory, every_s)
 
     def restore(self) -> bool:
         """Fill the replay from the last copy; return False if there is none.
@@ -260,15 +253,14 @@ class ReplayKeeper:
         Raises:
             ReplayFileError: the copy is damaged, or of another config.
         """
-        last = self._directory / LAST
-        if not last.exists():
+        if self._copy.place is None:
             return False
-        restore_replay(self._replay, last)
+        restore_replay(self._replay, self._copy.place)
         return True
 
     def is_due(self) -> bool:
-        """Whether ``every_s`` have passed since the last copy."""
-        return time.monotonic() - self._saved_at >= self._every_s
+        """Whether it is time for another copy."""
+        return self._copy.is_due
 
     def save(self) -> bool:
         """Write a copy, then remove the one before.
@@ -277,17 +269,9 @@ class ReplayKeeper:
             ReplayFileError: the disk does not take the copy; the one before is untouched.
         """
         try:
-            with self._places.fill(LAST, f"{self._replay.accepted:012d}") as place:
+            with self._copy.replaced(f"{self._replay.accepted:012d}") as place:
                 save_replay(self._replay, place)
-            _remove_copies(self._directory, keep=self._places.targets())
         except OSError as cause:
-            raise ReplayFileError(f"cannot write the replay to {self._directory}: {cause}") from cause
-        self._saved_at = time.monotonic()
+            directory = self._copy.directory
+            raise ReplayFileError(f"cannot write the replay to {directory}: {cause}") from cause
         return True
-
-
-def _remove_copies(directory: Path, *, keep: Set[str]) -> None:
-    """Remove old copies, and nothing else in the directory."""
-    for path in directory.iterdir():
-        if path.name.isdecimal() and path.name not in keep and path.is_dir() and not path.is_symlink():
-            remove_directory(path)

@@ -20,7 +20,7 @@ from tianji_cli.roles.buffer.replay.memory import ReplayMemory, ReplayRing, Rows
 from tianji_cli.roles.buffer.replay.samplers import SAMPLERS
 from tianji_cli.roles.buffer.replay.samples import SampleIndex, Sequences, Transitions
 from tianji_cli.roles.buffer.replay.unrolls import Unrolls
-from tianji_cli.wire.batches import BatchArrays
+from tianji_cli.wire.batches import BatchView
 from tianji_cli.wire.fragment import EPISODE_STEPS, FragmentLayout
 from tianji_cli.wire.reports import Pending, Spread
 
@@ -254,7 +254,7 @@ class Replay:
         """Whether there is a sample: a step of experience, or a complete sequence or unroll."""
         return self.ring.drawable > 0
 
-    def sample(self, into: BatchArrays) -> None:
+    def sample(self, into: BatchView) -> None:
         """Draw a batch, with replacement.
 
         Raises:

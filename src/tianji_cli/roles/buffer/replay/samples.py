@@ -28,7 +28,7 @@ import numpy.typing as npt
 from tianji_algos.fields import FieldSpec
 from tianji_cli.config.schema import MOST_IN_SEQUENCE, MOST_STEPS
 from tianji_cli.roles.buffer.replay.memory import NONE, Indices, Links, ReplayMemory, Rows
-from tianji_cli.wire.batches import BatchArrays
+from tianji_cli.wire.batches import BatchView
 from tianji_cli.wire.fragment import FragmentLayout
 
 TERMINATED: Final = 128
@@ -90,7 +90,7 @@ class SampleIndex(ABC):
 
     @abstractmethod
     def gather(
-        self, places: Indices, slots: Indices, rows: Indices, into: BatchArrays
+        self, places: Indices, slots: Indices, rows: Indices, into: BatchView
     ) -> tuple[Indices, Indices, Indices]:
         """Write all but the agent's fields of the samples that begin at steps ``rows`` of ``slots``.
 
@@ -223,7 +223,7 @@ class Transitions(SampleIndex):
         return samples, insertion
 
     def gather(
-        self, places: Indices, slots: Indices, rows: Indices, into: BatchArrays
+        self, places: Indices, slots: Indices, rows: Indices, into: BatchView
     ) -> tuple[Indices, Indices, Indices]:
         """See ``SampleIndex.gather``; the agent's fields are those of the first step."""
         arrays = into.arrays
@@ -425,7 +425,7 @@ class Sequences(SampleIndex):
         return int(np.count_nonzero(mask)), None
 
     def gather(
-        self, places: Indices, slots: Indices, rows: Indices, into: BatchArrays
+        self, places: Indices, slots: Indices, rows: Indices, into: BatchView
     ) -> tuple[Indices, Indices, Indices]:
         """See ``SampleIndex.gather``; rows behind a sequence's last step repeat that step."""
         arrays, each = into.arrays, self._ring.steps_each

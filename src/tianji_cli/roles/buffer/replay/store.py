@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+
+import numpy as np
+import numpy.typing as npt
 
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.replay import Replay
@@ -13,8 +17,35 @@ from tianji_cli.wire.reports import BufferReport, ReplayFill
 from tianji_transports.core import Claim
 
 
+class SourceTable:
+    """Samples of one source of fragments, apart from those of actors.
+
+    Args:
+        sources: numbers that the fragments of the source's processes carry, by the rank that sends them here.
+    """
+
+    def __init__(
+        self, layout: FragmentLayout, job: int, sources: Mapping[int, Sequence[int]], replay: Replay
+    ) -> None:
+        self.numbers = {number for numbers in sources.values() for number in numbers}
+        self.replay = replay
+        self.validator = FragmentValidator(layout, job, sources)
+
+    def admit(self, claim: Claim, fragment: Fragment) -> None:
+        """Copy a fragment into the table; a rejected one leaves no trace there."""
+        if self.validator.admit(claim, fragment) is not None:
+            self.replay.free[:] = fragment.memory
+            self.replay.accept()
+
+
 class ReplayStore:
-    """Receives fragments into a replay, if the validator admits them and the rate limiter has room."""
+    """Receives fragments into a replay, if the validator admits them and the rate limiter has room.
+
+    Args:
+        tables: tables of the sources beside the actors. What comes into them, and is drawn from them, counts
+            neither as experience nor in the replay ratio.
+        rows: samples of a batch from the replay, and from each of the tables.
+    """
 
     def __init__(
         self,
@@ -24,7 +55,12 @@ class ReplayStore:
         *,
         replay: Replay,
         limiter: RateLimiter,
+        tables: Sequence[SourceTable] = (),
+        rows: Sequence[int] = (1,),
     ) -> None:
+        self.tables = tables
+        self._tables = {number: table for table in tables for number in table.numbers}
+        self._ends = list(accumulate(rows, initial=0))
         self.validator = FragmentValidator(layout, job, actors)
         self.replay = replay
         self.limiter = limiter
@@ -54,6 +90,10 @@ class ReplayStore:
         memory = self.replay.free
         claim.take(memory)
         fragment = Fragment(self._layout, memory)
+        table = self._tables.get(int(fragment.header["actor"]))
+        if table is not None:
+            table.admit(claim, fragment)
+            return
         reception = self.validator.admit(claim, fragment)
         if reception is None:
             return
@@ -82,13 +122,31 @@ class ReplayStore:
 
     def may_draw(self, most_steps: int) -> bool:
         """Whether the buffer may draw a batch of up to so many env steps now."""
-        return self.replay.drawable and self.limiter.may_consume(most_steps)
+        own = most_steps * self._ends[1] // self._ends[-1]
+        drawable = self.replay.drawable and all(table.replay.drawable for table in self.tables)
+        return drawable and self.limiter.may_consume(own)
 
     def draw(self, into: BatchArrays) -> None:
         """Draw a batch and count it; ``may_draw`` has returned True."""
         into.stamp(self.job)
-        self.replay.sample(into)
-        self.limiter.consumed += into.steps
+        if not self.tables:
+            self.replay.sample(into)
+            self.limiter.consumed += into.steps
+            return
+        own, *others = (into.part(*ends) for ends in pairwise(self._ends))
+        self.replay.sample(own)
+        self.limiter.consumed += own.steps
+        for table, part in zip(self.tables, others, strict=True):
+            table.replay.sample(part)
+
+    def update_priorities(self, keys: npt.NDArray[np.int64], priorities: npt.NDArray[np.float32]) -> None:
+        """Give the samples of a batch, in its order, new priorities; see ``Replay.update_priorities``."""
+        if not self.tables:
+            self.replay.update_priorities(keys, priorities)
+            return
+        replays = self.replay, *(table.replay for table in self.tables)
+        for replay, (start, stop) in zip(replays, pairwise(self._ends), strict=True):
+            replay.update_priorities(keys[start:stop], priorities[start:stop])
 
     def report(self) -> BufferReport:
         """Report the actual replay ratio, the fill of the replay and the uses of its samples."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tianji_cli.config.schema import Unroll
 from tianji_cli.roles.buffer.replay.memory import NONE, Indices, Links, ReplayMemory, Rows
 from tianji_cli.roles.buffer.replay.samples import SampleIndex
-from tianji_cli.wire.batches import BatchArrays
+from tianji_cli.wire.batches import BatchView
 from tianji_cli.wire.fragment import FragmentLayout
 
 EXPERIENCE: Final = 1
@@ -106,7 +106,7 @@ class Unrolls(SampleIndex):
         places: Indices,  # noqa: ARG002 - all unrolls are alike
         slots: Indices,
         rows: Indices,
-        into: BatchArrays,
+        into: BatchView,
     ) -> tuple[Indices, Indices, Indices]:
         """See ``SampleIndex.gather``; this also writes the fields that are recorded once."""
         arrays, each = into.arrays, self._ring.steps_each

@@ -1,0 +1,113 @@
+"""The ends of a role's channels and slots of ``[graph]``, for the process that carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tianji_cli.config.schema import ChannelSection
+from tianji_cli.plan.graph import BATCHES, FRAGMENTS, batches_to, fragments_to, slot_name
+from tianji_cli.roles.buffer.rollout import FragmentValidator
+from tianji_cli.roles.records import (
+    BatchInlet,
+    BatchOutlet,
+    CreditOutlet,
+    FragmentInlet,
+    FragmentOutlet,
+    Ports,
+    RecordInlet,
+    RecordOutlet,
+    SlotReader,
+    SlotWriter,
+)
+from tianji_cli.wire.reports import Rejected
+from tianji_cli.worker.builder import Builder
+from tianji_transports.core import Transport
+from tianji_transports.wiring import Wiring
+
+
+def ports_of(builder: Builder, transport: Transport, role: str, rejected: Rejected) -> Ports:
+    """Open the ends of a role's channels and slots; messages that do not belong there count as rejected."""
+    graph, ports = builder.config.graph, Ports({}, {}, {}, {})
+    if role in graph.sources or role in graph.path_of_fragments:
+        _add_fragments(ports, builder, transport, role, rejected)
+    if role in graph.path_of_batches:
+        _add_batches(ports, builder, transport, role, rejected)
+    for name, channel in graph.channels.items():
+        if name not in {FRAGMENTS, BATCHES}:
+            _add_records(ports, builder, transport, role, rejected, name, channel)
+    for name, slot in graph.slots.items():
+        layout = builder.records[slot.record]
+        of_job = builder.config.roles[slot.writer].per == "job"
+        where = slot_name(name, None if of_job else builder.group)
+        if role == slot.writer:
+            ports.writers[name] = SlotWriter(transport, where, layout, builder.number)
+        if role in slot.readers:
+            ports.readers[name] = SlotReader(transport, where, layout)
+    return ports
+
+
+def _add_fragments(
+    ports: Ports, builder: Builder, transport: Transport, role: str, rejected: Rejected
+) -> None:
+    graph, job, rank = builder.config.graph, builder.number, builder.process.rank
+    path, number = graph.path_of_fragments, None
+    if role in graph.sources:
+        before, number = "actor", builder.job.plan.source_number(rank)
+    else:
+        before = role
+        layout = builder.layout_after(path[path.index(role) - 1])
+        validator = FragmentValidator(layout, job, actors_before(builder, transport.wiring, role))
+        validator.rejected = rejected
+        ports.inlets[FRAGMENTS] = FragmentInlet(transport, fragments_to(role), layout, validator)
+    to = fragments_to(path[path.index(before) + 1])
+    receivers = receivers_of(transport.wiring, to, rank)
+    layout = builder.layout_after(before)
+    ports.outlets[FRAGMENTS] = FragmentOutlet(transport, to, layout, receivers, job, number)
+
+
+def _add_batches(ports: Ports, builder: Builder, transport: Transport, role: str, rejected: Rejected) -> None:
+    path, layout = builder.config.graph.path_of_batches, builder.batches().record
+    to = batches_to(path[path.index(role) + 1])
+    receivers = receivers_of(transport.wiring, to, builder.process.rank)
+    ports.inlets[BATCHES] = BatchInlet(transport, batches_to(role), layout, builder.number, rejected)
+    ports.outlets[BATCHES] = BatchOutlet(transport, to, layout, receivers)
+
+
+def _add_records(
+    ports: Ports,
+    builder: Builder,
+    transport: Transport,
+    role: str,
+    rejected: Rejected,
+    name: str,
+    channel: ChannelSection,
+) -> None:
+    layout, job, by_credit = builder.records[channel.record], builder.number, channel.route == "credit"
+    if any(role in step for step in channel.steps[1:]):
+        ports.inlets[name] = RecordInlet(transport, name, layout, job, rejected, gets_all=not by_credit)
+    if receivers := receivers_of(transport.wiring, name, builder.process.rank):
+        outlet = CreditOutlet if by_credit else RecordOutlet
+        ports.outlets[name] = outlet(transport, name, layout, receivers, job)
+
+
+def receivers_of(wiring: Wiring, channel: str, sender: int) -> list[int]:
+    """Return the ranks that a rank sends to over a channel."""
+    return [one.receiver for one in wiring.channels if one.name == channel and sender in one.senders]
+
+
+def actors_before(
+    builder: Builder, wiring: Wiring, role: str, rank: int | None = None
+) -> dict[int, Sequence[int]]:
+    """Return the numbers of the actors whose fragments come to a role here, by the rank that sends them.
+
+    Fragments of a source carry a number of its process, in place of an actor's.
+    """
+    path, plan = builder.config.graph.path_of_fragments, builder.job.plan
+    before = path[path.index(role) - 1]
+    channel = wiring.channel(fragments_to(role), builder.process.rank if rank is None else rank)
+    return {
+        sender: plan.processes[sender].actors or (plan.source_number(sender),)
+        if before == "actor"
+        else sum(map(tuple, actors_before(builder, wiring, before, sender).values()), ())
+        for sender in channel.senders
+    }
