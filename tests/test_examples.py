@@ -157,7 +157,7 @@ def test_demonstrations_show_the_way_to_the_top(tianji: Tianji, tmp_path: Path) 
     summary = trained(tianji, "demonstrations.toml", tmp_path, 60_000)
     (said,) = summary["extra"].values()
     assert said["channels"]["fragments"] == {"sent": 50, "made": pytest.approx(50 * 32 * 8, rel=0.02)}
-    assert summary["returns"]["best_mean_100"] > -190  # Without, the top is not found in so few steps.
+    assert summary["returns"]["best_mean_100"] > -185  # Without it is below -190 (demonstrations.toml).
 
 
 def test_the_on_policy_example_learns(tianji: Tianji, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from tianji_cli.plan.plan import Plan
 from tianji_cli.telemetry.figures import BLUE, GREY, ORANGE, write_figure
@@ -34,17 +35,18 @@ def draw_graph(plan: Plan, path: Path) -> None:
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -1.5))
         axes.set_axis_off()
+        boxes = {}
         for role, (x, y) in places.items():
             number = len(plan.connected(role, plan.groups[0]))
             label = f"{role} ({number})" if number > 1 else role
-            axes.text(x, y, label, ha="center", va="center", bbox=_BOX, zorder=3)
+            boxes[role] = axes.text(x, y, label, ha="center", va="center", bbox=_BOX, zorder=3)
         if any({"buffer", "learner"} <= set(process.roles) for process in plan.processes):
-            _arrow(axes, places["buffer"], places["learner"], "one process", GREY, style="-")
+            _arrow(axes, boxes["buffer"], boxes["learner"], "one process", GREY, style="-")
         for (sender, receiver), names in _channels(plan).items():
-            _arrow(axes, places[sender], places[receiver], ", ".join(names), BLUE)
+            _arrow(axes, boxes[sender], boxes[receiver], ", ".join(names), BLUE)
         for slot in plan.slots:
             for reader in slot.readers:
-                _arrow(axes, places[slot.writer], places[reader], slot.name, ORANGE, dashed=True)
+                _arrow(axes, boxes[slot.writer], boxes[reader], slot.name, ORANGE, dashed=True)
 
     write_figure(draw_into, ROW * (height + 1), path)
 
@@ -63,16 +65,17 @@ def _channels(plan: Plan) -> Mapping[tuple[str, str], Sequence[str]]:
 
 def _places(plan: Plan) -> dict[str, tuple[int, int]]:
     """Place each role: in the column behind all that send it samples, and below the others of that column."""
-    before: dict[str, set[str]] = {"learner": {"buffer"}}  # It may have no channel from the buffer beside it.
+    # Dicts for sets: the same graph has the same picture. The learner may have no channel from a buffer.
+    before: dict[str, dict[str, None]] = {"learner": {"buffer": None}}
     for edge in plan.channels:
         for sender, receiver in edge.roles if edge.drained else ():
-            before.setdefault(receiver, set()).add(sender)
+            before.setdefault(receiver, {})[sender] = None
     others = [pair for edge in plan.channels for pair in edge.roles]
     others += [(slot.writer, reader) for slot in plan.slots for reader in slot.readers]
     sending = {sender for senders in before.values() for sender in senders}
     for sender, receiver in others:
         if receiver not in sending:  # Such as a follower, which hears from the learner alone.
-            before.setdefault(receiver, {sender})
+            before.setdefault(receiver, {sender: None})
             sending.add(sender)
     columns: dict[str, int] = {}
     rows: defaultdict[int, int] = defaultdict(int)
@@ -86,8 +89,8 @@ def _places(plan: Plan) -> dict[str, tuple[int, int]]:
 
 def _arrow(
     axes: Axes,
-    start: tuple[int, int],
-    end: tuple[int, int],
+    start: Text,
+    end: Text,
     label: str,
     color: str,
     *,
@@ -95,13 +98,17 @@ def _arrow(
     dashed: bool = False,
 ) -> None:
     """Draw an arrow: straight to the next column, else in a bow around the roles between its ends."""
-    (x, y), (to_x, to_y) = start, end
+    (x, y), (to_x, to_y) = start.get_position(), end.get_position()
     bow = 0.0 if y == to_y and to_x == x + 1 else -0.25 if to_y > y and to_x < x else 0.25
     properties = {
-        "arrowstyle": style, "color": color, "linestyle": "--" if dashed else "-",
-        "connectionstyle": f"arc3,rad={bow}", "shrinkA": 22, "shrinkB": 22,
-    }  # fmt: skip
-    axes.annotate("", end, start, arrowprops=properties)
+        "arrowstyle": style,
+        "color": color,
+        "linestyle": "--" if dashed else "-",
+        "connectionstyle": f"arc3,rad={bow}",
+        "patchA": start.get_bbox_patch(),
+        "patchB": end.get_bbox_patch(),
+    }
+    axes.annotate("", (to_x, to_y), (x, y), arrowprops=properties)
     # The bow is a quadratic Bezier curve; its label is nearer to the sender, where few other roles are.
     corner_x = (x + to_x) / 2 + bow * (y - to_y) * ROW / COLUMN
     corner_y = (y + to_y) / 2 + bow * (to_x - x) * COLUMN / ROW
