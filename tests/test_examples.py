@@ -153,6 +153,16 @@ def test_a_curious_role_adds_a_bonus_that_falls_and_every_fragment_passes_it(
     assert 0 < said["mean_bonus"] < first, "what was seen often is no longer new"
 
 
+def test_a_reward_model_is_learnt_while_its_predictions_are_learnt_from(
+    tianji: Tianji, tmp_path: Path
+) -> None:
+    summary = trained(tianji, "reward_model.toml", tmp_path, 80_000)
+    learner, relabel = summary["extra"].values()
+    assert learner["error"] < 2.0, "of rewards between -16 and 0, whose variance is about 20"
+    assert relabel["channels"]["fragments"]["sent"] == relabel["channels"]["fragments"]["received"] > 20
+    assert summary["lost"] == 0
+
+
 def test_demonstrations_show_the_way_to_the_top(tianji: Tianji, tmp_path: Path) -> None:
     summary = trained(tianji, "demonstrations.toml", tmp_path, 60_000)
     (said,) = summary["extra"].values()
