@@ -199,12 +199,18 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def build(session: nox.Session) -> None:
-    """Build the sdist and from it the wheel, and check the wheel's contents."""
+    """Build the sdist and from it the wheel, and that of the transports, and check the wheels' contents."""
     install(session, "build")
     dist = Path(session.create_tmp()) / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     session.run("python", "-m", "build", "--outdir", str(dist), str(ROOT), silent=True)
     (sdist,), (wheel,) = dist.glob("*.tar.gz"), dist.glob("*.whl")
+    alone = ("--wheel", "--outdir", str(dist / "transports"), str(ROOT / "transports"))
+    session.run("python", "-m", "build", *alone, silent=True)
+    (transports,) = (dist / "transports").glob("tianji_transports-*.whl")
+    typed = {name for name in zipfile.ZipFile(transports).namelist() if name.endswith("/py.typed")}
+    if typed != {"tianji_plugins/py.typed", "tianji_transports/py.typed"}:
+        session.error(f"the wheel of the transports has the packages of {sorted(typed)}")
     with tarfile.open(sdist) as archive:
         session.log(f"{sdist.name}: {len(archive.getnames())} files")
     names = zipfile.ZipFile(wheel).namelist()

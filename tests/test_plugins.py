@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import tianji_plugins
 from tianji_plugins import Plugins
 
 MODULES = {
@@ -17,6 +18,7 @@ MODULES = {
     "widgets_needy": "import a_library_nobody_has.verbs\n",
 }
 BUILT_IN = {"near": "widgets:Mine", "far": "nowhere:Far"}
+BROUGHT = tianji_plugins._brought
 WIDGETS = Plugins("widget", "tianji.widgets", LookupError, RuntimeError, BUILT_IN)
 
 
@@ -67,6 +69,25 @@ def test_a_mistake_is_named_with_its_cause(name: str, error: type[Exception], sa
     assert (raised.value.__cause__ is not None) is (
         ":" in name and name not in {"widgets:Mime", "__main__:Mine"}
     )
+
+
+def test_what_two_packages_contain_is_refused_and_of_two_plug_ins_of_a_name_the_last_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package, near in (("widgets-alone", "Mine"), ("widgets-whole", "Theirs")):
+        info = tmp_path / f"{package.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Name: {package}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(
+            f"[tianji.shared]\nboth = widgets:Mine\nnear = widgets:{near}\n"
+        )
+    shared = Plugins("widget", "tianji.shared", LookupError, RuntimeError)
+    monkeypatch.setattr("tianji_plugins._brought", BROUGHT)
+    with pytest.raises(
+        RuntimeError, match=r"'both' is in two packages, .*pip uninstall widgets-\w+ widgets-\w+"
+    ):
+        shared.load("both")
+    assert shared.target("near") in {"widgets:Mine", "widgets:Theirs"}
 
 
 def test_a_missing_library_may_have_an_error_of_its_own() -> None:

@@ -72,7 +72,8 @@ class Plugins:
         """Find the ``module:attribute`` of a name, without importing it.
 
         Raises:
-            Exception: ``unknown``, if nothing has the name.
+            Exception: ``unknown``, if nothing has the name; ``broken``, if two installed packages contain the
+                plug-in, so that each has overwritten the other's files.
         """
         if name in self.built_in:
             return self.built_in[name]
@@ -80,7 +81,15 @@ class Plugins:
             return name
         brought = _brought(self.group)
         if name in brought:
-            return brought[name].value
+            value = brought[name].value
+            packages = [
+                _package(one) for one in _entries(self.group) if (one.name, one.value) == (name, value)
+            ]
+            if len(packages) > 1:
+                what = f"is in two packages, {' and '.join(packages)}, with the same files"
+                remedy = f"pip uninstall {' '.join(packages)}, then install one of them again"
+                raise self.broken(f"{self.kind} {name!r} {what}: {remedy}")
+            return value
         hint = did_you_mean(name, self.names(), f"{self.kind}s")
         raise self.unknown(f"no {self.kind} is named {name!r}; {hint} (your own: 'module:Class')")
 
@@ -89,7 +98,7 @@ class Plugins:
         brought = _brought(self.group).get(name)
         if name in self.built_in or brought is None:
             return "tianji"
-        return brought.dist.name if brought.dist is not None else brought.module
+        return _package(brought)
 
     def load(self, name: str, target: str | None = None) -> object:
         """Import the plug-in of a name.
@@ -139,7 +148,18 @@ def _as_module(name: str) -> str:
     return f"a module is named with dots: {'.'.join(way.parts)}:{attribute}"
 
 
+def _package(entry: EntryPoint) -> str:
+    """Name the installed distribution of an entry point, or else its module."""
+    return entry.dist.name if entry.dist is not None else entry.module
+
+
+@cache
+def _entries(group: str) -> tuple[EntryPoint, ...]:
+    """Entry points of all installed packages; takes some 10 ms, and forked processes inherit it."""
+    return tuple(entry_points(group=group))
+
+
 @cache
 def _brought(group: str) -> Mapping[str, EntryPoint]:
-    """Entry points of all installed packages, by name; takes some 10 ms, and forked processes inherit it."""
-    return {entry.name: entry for entry in entry_points(group=group)}
+    """Entry points of all installed packages, by name; the last one of a name counts."""
+    return {entry.name: entry for entry in _entries(group)}

@@ -19,18 +19,13 @@ from tianji_transports.errors import (
 )
 from tianji_transports.wiring import Wiring
 
-PIP_NAMES: Mapping[str, str] = {
-    "iceoryx2": "tianji",
-    "zmq": "tianji",
-    "mpi4py": "tianji[mpi]",
-    "ucxx": "tianji[ucx]",
-}
-"""Package to install for a library that an engine imports, with the extras of pyproject.toml."""
+EXTRAS: Mapping[str, str] = {"iceoryx2": "", "zmq": "", "mpi4py": "[mpi]", "ucxx": "[ucx]"}
+"""Extra that brings a library which an engine imports, of ``tianji`` and of ``tianji-transports``."""
 
 
 def lacks(engine: str, library: str) -> MissingExtraError:
     """Build the error of an engine whose library is not installed."""
-    package = PIP_NAMES.get(library, library)
+    package = ENGINES.source("shm") + EXTRAS[library] if library in EXTRAS else library
     return MissingExtraError(f"transport {engine!r} needs {library}: pip install '{package}'")
 
 

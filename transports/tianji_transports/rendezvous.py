@@ -85,9 +85,9 @@ def meet(endpoint: Transport, at: str, timeout_s: float = 60.0) -> None:
             raise TransportError(f"nobody can meet at {at!r}; write {right}")
         found = _read(lines, endpoint)
         if scheme != "env" and (absent := endpoint.wiring.ranks - found.keys()):
-            rejected = endpoint.counters.first_rejection
-            why = f"; the first rejection was {rejected}" if rejected else ""
-            raise TimeoutError(f"rank {', '.join(map(str, sorted(absent)))} has not come{why}")
+            why = endpoint.counters.first_rejection
+            names = ", ".join(map(str, sorted(absent)))
+            raise TimeoutError(f"rank {names} has not come" + (why and f"; one was rejected because {why}"))
     except TimeoutError as cause:
         raise TransportError(f"rank {endpoint.rank} waited {timeout_s:g} s at {at}: {cause}") from cause
     except (OSError, zmq.ZMQError) as cause:
@@ -157,8 +157,8 @@ def _by_mpi(endpoint: Transport, deadline: float) -> str:
 
 def _by_tcp(endpoint: Transport, host: str, port: int, deadline: float) -> str:
     """Collect all lines if this rank is the lowest; else send it one, and receive all."""
-    options, lowest = endpoint.options, min(endpoint.wiring.ranks)
-    public, secret = options.public_key, options.secret_key
+    lowest = min(endpoint.wiring.ranks)
+    public, secret = endpoint.options.public_key, endpoint.options.secret_key
     if not public:
         if not ipaddress.ip_address(host).is_loopback:
             right = "EngineOptions(public_key=..., secret_key=...), both of zmq.curve_keypair()"
@@ -166,16 +166,16 @@ def _by_tcp(endpoint: Transport, host: str, port: int, deadline: float) -> str:
         # Who knows the job's id gets in, as with the zmq engine.
         secret = z85.encode(hashlib.sha256(f"rendezvous {endpoint.wiring!r}".encode()).digest()).decode()
         public = zmq.curve_public(secret.encode()).decode()
-    key, where = Curve(public, secret), f"tcp://{host}:{port}"
+    key, at = Curve(public, secret), f"tcp://{host}:{port}"
     context: zmq.Context[ByteSocket] = zmq.Context()
     try:
         own = context.socket(zmq.ROUTER if endpoint.rank == lowest else zmq.DEALER)
         if endpoint.rank == lowest:
-            door = Door(context, key)
-            return _collect(endpoint, own, where, door, deadline)
+            door = Door(context, key)  # Held here, as `own` is, until the context has sent all.
+            return _collect(endpoint, own, at, door, deadline)
         own.maxmsgsize = MOST_BYTES
         key.show(own)
-        own.connect(where)
+        own.connect(at)
         own.send(introduction(endpoint).encode())
         if not own.poll(math.ceil(1000 * max(0.0, deadline - time.monotonic()))):
             raise TimeoutError(f"rank {lowest} has not answered; is it there, with this key and wiring?")

@@ -19,9 +19,11 @@ from tianji_cli.telemetry.tables import plain_table, print_table
 @pytest.fixture
 def new_packages() -> Iterator[None]:
     """Packages that were installed since others were asked for are seen, and forgotten after the test."""
-    tianji_plugins._brought.cache_clear()
+    for cached in (tianji_plugins._brought, tianji_plugins._entries):
+        cached.cache_clear()
     yield
-    tianji_plugins._brought.cache_clear()
+    for cached in (tianji_plugins._brought, tianji_plugins._entries):
+        cached.cache_clear()
 
 
 @pytest.mark.parametrize(

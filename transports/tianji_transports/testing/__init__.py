@@ -5,12 +5,16 @@
     class TestMyEngine(TransportContract):
         engine = "my_module:MyTransport"
 
-Peers are real processes. The tests of an engine whose capabilities exclude restarts of single peers derive
-from ``LivingTransportContract``; those of an engine that is confined to one process (peers are threads there)
-from ``OneProcessContract``. Needs pytest.
+So does ``python -m tianji_transports.testing my_module:MyTransport``. Peers are real processes. The tests
+of an engine whose capabilities exclude restarts of single peers derive from ``LivingTransportContract``;
+those of an engine that is confined to one process (peers are threads there) from ``OneProcessContract``.
+Needs pytest.
 """
 
-import pytest
+try:
+    import pytest
+except ModuleNotFoundError as cause:  # With this name, `python -m` prints the message alone.
+    raise ImportError("the contract needs pytest: pip install pytest", name=__name__) from cause
 
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in ("channels", "close", "soak", "verbs")))
 
