@@ -29,7 +29,8 @@ class BaseEnv(ABC):
     """One environment of a user's own (paper, Figure 8).
 
     Set ``observation_space`` and ``action_space`` in the constructor, which gets the keys of the
-    config's ``environment.options`` as keyword arguments.
+    config's ``environment.options`` as keyword arguments. A class whose ``reset`` takes no seed is read as
+    the figure has it: ``init`` gets the options, ``seed`` the seed, ``step`` gives ``done`` and ``info``.
 
     Attributes:
         agents: names of a team's agents; ``observation_space`` is a ``team.TeamSpace`` then.

@@ -2,7 +2,7 @@
 
 A type is a built-in's name, a name in the entry-point group ``tianji.environments``, or
 ``"my_module:MyEnv"``. The last two lead to an ``EnvironmentFactory`` subclass, to a ``BaseEnv`` or
-``gymnasium.Env`` subclass, or to a function that makes one of these.
+``gymnasium.Env`` subclass, to a class that follows the paper's Figure 8, or to a function that makes one.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ def _as_factory(type: str, found: object) -> EnvironmentFactory:  # noqa: A002 -
     import gymnasium  # noqa: PLC0415 - naming a type must not cost what using one does
 
     from tianji_envs.core import BaseEnv, EnvironmentFactory  # noqa: PLC0415
-    from tianji_envs.serial import UserFactory  # noqa: PLC0415
+    from tianji_envs.serial import UserFactory, follows_figure_8  # noqa: PLC0415
 
     if inspect.isclass(found):
         if issubclass(found, EnvironmentFactory):
             _check_make(type, found)
             _check_check_options(type, found)
             return found()
-        if issubclass(found, BaseEnv | gymnasium.Env):
+        if issubclass(found, BaseEnv | gymnasium.Env) or follows_figure_8(found):
             return UserFactory(type, found)
     elif callable(found):
         return UserFactory(type, found)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import metadata
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import gymnasium
 import numpy as np
@@ -365,10 +365,59 @@ class GymnasiumEnv(BaseEnv):
         self._env.close()
 
 
-def _require_spaces(name: str, env: BaseEnv | gymnasium.Env[Any, Any]) -> None:
+class TemplateEnv(BaseEnv):
+    """An environment that follows the paper's Figure 8, seen as a ``BaseEnv``; see ``follows_figure_8``."""
+
+    def __init__(self, name: str, env: Any) -> None:
+        where = "init(), which gets environment.options where the class has no __init__"
+        _require_spaces(name, env, where if hasattr(env, "init") else "its constructor")
+        self._env = env
+        self.metadata = getattr(env, "metadata", None)
+        self.observation_space = env.observation_space
+        self.action_space = env.action_space
+
+    def reset(self, seed: int | None = None) -> Any:
+        """Begin an episode, after ``seed`` if there is a seed and the environment takes it."""
+        if seed is not None and hasattr(self._env, "seed"):
+            with suppress(NotImplementedError):  # As the figure has it for those without random numbers.
+                self._env.seed(seed)
+        return self._env.reset()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool]:
+        """Act once; a single ``done`` is the end of an episode, unless gym's key says that a limit was it."""
+        result: Any = self._env.step(action)
+        if isinstance(result, tuple) and len(result) == 4 and isinstance(result[3], Mapping):
+            observation, reward, done, info = result
+            is_cut = bool(info.get("TimeLimit.truncated", False))
+            return observation, reward, done and not is_cut, done and is_cut
+        return result  # type: ignore[no-any-return]  # The vector checks it.
+
+    def render(self) -> npt.NDArray[np.uint8]:
+        """Draw the current state."""
+        frame: npt.NDArray[np.uint8] = self._env.render()
+        return frame
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+
+def follows_figure_8(kind: type) -> bool:
+    """Whether a class follows the paper's template: ``reset`` takes no seed, and ``step`` gives ``done``.
+
+    The figure has ``init``, ``step``, ``render``, ``reset``, ``close`` and ``seed``. A class may derive from
+    ``BaseEnv``, or from a copy of the figure.
+    """
+    if issubclass(kind, gymnasium.Env) or not (issubclass(kind, BaseEnv) or hasattr(kind, "init")):
+        return False
+    methods: list[Any] = [getattr(kind, name, None) for name in ("reset", "step", "close")]
+    return all(map(inspect.isfunction, methods)) and len(inspect.signature(methods[0]).parameters) == 1
+
+
+def _require_spaces(name: str, env: object, where: str = "its constructor") -> None:
     for space in ("observation_space", "action_space"):
         if not hasattr(env, space):
-            raise BrokenEnvironmentError(f"{name} has no {space}; set it in its constructor")
+            raise BrokenEnvironmentError(f"{name} has no {space}; set it in {where}")
 
 
 Maker = type[BaseEnv] | type[gymnasium.Env[Any, Any]] | Callable[..., object]
@@ -382,7 +431,11 @@ class UserFactory(EnvironmentFactory):
         self._name = name
         self._maker = maker
         # A function shows only by its first environment whether that is gymnasium's.
-        self.takes_wrappers = self.takes_metrics = not (inspect.isclass(maker) and issubclass(maker, BaseEnv))
+        is_other = inspect.isclass(maker) and not issubclass(maker, gymnasium.Env)
+        self.takes_wrappers = self.takes_metrics = not is_other
+        template: Any = maker if inspect.isclass(maker) and follows_figure_8(maker) else object
+        has_constructor = template.__init__ is not object.__init__
+        self._init: Any = None if has_constructor else getattr(template, "init", None)
 
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
         """Refuse all ids."""
@@ -413,7 +466,9 @@ class UserFactory(EnvironmentFactory):
 
         def create() -> BaseEnv:
             nonlocal previous
-            made = self._maker(**numbered(keywords))
+            made = self._maker(**({} if self._init else numbered(keywords)))
+            if self._init:
+                self._init(made, **numbered(keywords))
             if previous is not None and made is previous:
                 raise BrokenEnvironmentError(
                     f"{self._name} returned the same environment twice; each call should make a new one"
@@ -453,14 +508,15 @@ class UserFactory(EnvironmentFactory):
 
     def _parameters(self) -> Mapping[str, inspect.Parameter]:
         try:
-            return inspect.signature(self._maker).parameters
+            return inspect.signature(self._init or self._maker).parameters
         except (TypeError, ValueError):
             return {}  # Code in C may have no signature.
 
     def _as_base(self, made: object, wrappers: Sequence[Wrap], max_episode_steps: int | None) -> BaseEnv:
         if isinstance(made, gymnasium.Env):
             return GymnasiumEnv(wrapped(made, wrappers, max_episode_steps))
-        if not isinstance(made, BaseEnv):
+        is_template = follows_figure_8(type(made))
+        if not isinstance(made, BaseEnv) and not is_template:
             raise BrokenEnvironmentError(
                 f"{self._name} returned {type(made).__name__}; a BaseEnv or a gymnasium.Env is wanted"
             )
@@ -469,4 +525,4 @@ class UserFactory(EnvironmentFactory):
                 f"environment.wrappers: {self._name} returned the BaseEnv {type(made).__name__}; "
                 "wrappers go around a gymnasium.Env"
             )
-        return made
+        return TemplateEnv(self._name, made) if is_template else cast("BaseEnv", made)
