@@ -194,6 +194,10 @@ class Embryo(ABC):
     def update(self, batch: Any) -> UpdateResult:
         """Make one gradient update; see ``complete_results`` for rules that return the uses alone."""
 
+    def wants_checkpoint(self) -> bool:
+        """Whether a checkpoint is to be written after this update, besides those that the config asks for."""
+        return False
+
     @abstractmethod
     def metrics(self) -> dict[str, float]:
         """Means of the losses and diagnostics since the last call."""
@@ -235,6 +239,14 @@ class RolloutEmbryo(Embryo):
     """
 
     uses_per_sample: float
+
+    def ready(self, rollout: Sequence[Fields]) -> bool:  # noqa: ARG002 - most learn from every rollout
+        """Whether to learn from a rollout: all its fragments, valid during the call.
+
+        A refused rollout is counted. Its samples are not used, unless the buffer keeps several rollouts
+        (``distribution.buffer.rollouts``) and draws them again.
+        """
+        return True
 
     @abstractmethod
     def minibatches(self, fragments: Sequence[Fields]) -> Iterator[Any]:
@@ -359,6 +371,13 @@ class Agent(ABC):
 
         Returns:
             The actions in the environment's own form, ``[N, ...]``; reused by the next call.
+        """
+
+    def observe(self, step: Fields) -> None:  # noqa: B027 - most learn nothing from a step
+        """Look at one step after it was made: all its fields, ``[N, ...]`` each, with reward and ends.
+
+        A bonus added to ``step["reward"]``, which must stay 0 where ``mask`` is False, goes to the learner
+        alone: returns of episodes are the environment's own.
         """
 
     def begin(self, fields: Fields) -> None:  # noqa: B027 - most record nothing

@@ -178,6 +178,7 @@ def _means(values: Sequence[Mapping[str, float] | None]) -> dict[str, float | No
 
 RULES: Final[Mapping[str, Callable[[Sequence[Any], Sequence[float]], Any]]] = {
     "sum": lambda values, _uses: sum(values),
+    "known sum": lambda values, _uses: sum(_known(values)) or None,
     "largest": lambda values, _uses: max(_known(values), default=None),
     "mean": lambda values, _uses: _mean(values),
     "means": lambda values, _uses: _means(values),

@@ -566,6 +566,10 @@ def _given_up(state: Snapshot) -> str | None:
     return f"{count(steps)} steps of episodes that had lost their beginning" if steps else None
 
 
+def _refused(state: Snapshot) -> str:
+    return f"{count(state.learner.refused or 0)} samples that the update rule was not ready to learn from"
+
+
 def _group(group: GroupStanding) -> str:
     mean = "no episode has ended" if group.mean_100 is None else f"return {number(group.mean_100)}"
     return f"{group.group}: {mean}, {count(group.env_steps)} env steps, {count(group.updates)} updates"
@@ -608,6 +612,8 @@ OF_PACE: Final = (
     Metric(path="produced"),
     Metric(path="consumed", of="learner.consumed"),
     Metric(path="session.consumed", of="learner.session_consumed"),
+    Metric(path="refused", of="learner.refused", charted=True, live=("refused", _refused),
+           result=("refused", _refused), if_known=True),
     Metric(path="produced_per_s", plain="{:.0f}", charted=True, live=("rates", _rates),
            result=("rates", _rates)),
     Metric(path="received_per_s", charted=True),

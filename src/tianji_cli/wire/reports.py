@@ -305,6 +305,8 @@ class LearnerReport(RoleReport):
         rho: target replay ratio: sample uses for each environment step.
         lag: policy lag of the samples used, in versions; None before the first update.
         age: env steps received between a sample and its use; None without a replay or before the first use.
+        refused: samples of this session's rollouts that the update rule was not ``ready`` to learn from; None
+            if there were none.
         episodes: episodes that have ended in this session.
         episodes_in_mean: episodes behind ``mean_100``, ``win_rate`` and ``metrics``; at most 100 of each
             group.
@@ -330,6 +332,7 @@ class LearnerReport(RoleReport):
     rho: Annotated[Number, "largest"] = 0.0
     lag: Annotated[Spread | None, "spread"] = None
     age: Annotated[Spread | None, "spread"] = None
+    refused: Annotated[int | None, "known sum"] = None
     episodes: Count = 0
     episodes_in_mean: Count = 0
     mean_100: Annotated[float | None, "mean"] = None

@@ -8,6 +8,8 @@ import numpy.typing as npt
 import pytest
 from cli.skirmish import Skirmish
 
+from tianji_algos import registry as algorithms
+from tianji_algos.core import Agent
 from tianji_cli.root.accounting import reconcile
 from tianji_cli.telemetry.snapshot import Account
 from tianji_envs.core import BaseEnv
@@ -105,6 +107,33 @@ def test_a_page_a_header_and_a_mask_count_the_same_samples(acting: OpenStage) ->
     ages_ns = [int(fragment.header["age_ns"]) for fragment in fragments]
     assert min(ages_ns) > 0
     assert sum(ages_ns) <= time.monotonic_ns() - read.first_step_ns, "one was made after the other"
+
+
+def test_an_agent_that_observes_sees_each_step_and_a_bonus_of_its_own_is_in_no_return(
+    acting: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, npt.NDArray[Any]]] = []
+
+    def observe(_agent: Any, step: Any) -> None:
+        seen.append({name: array.copy() for name, array in step.items()})
+        step["reward"] += 10 * step["mask"]
+
+    monkeypatch.setattr(algorithms.load("agent", "ppo"), "observe", observe)
+    fragments = acting(steps=8, num_envs=4).play(20)
+    for name in ("observation", "action", "terminated", "truncated", "mask", "episode_steps"):
+        np.testing.assert_array_equal(joined(fragments, name), [step[name] for step in seen[: 20 * 8]])
+    rewards = np.array([step["reward"] for step in seen[: 20 * 8]])
+    np.testing.assert_array_equal(joined(fragments, "reward"), rewards + 10 * joined(fragments, "mask"))
+    returns, lengths = joined(fragments, "episode_return"), joined(fragments, "episode_steps")
+    assert lengths.any()
+    np.testing.assert_array_equal(returns[lengths > 0], lengths[lengths > 0])
+
+
+def test_an_agent_that_does_not_observe_is_not_called(
+    acting: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Agent, "observe", lambda _agent, _step: pytest.fail("called"))
+    acting(steps=8, num_envs=4).play(2)
 
 
 def test_values_and_the_bootstrap_row_are_those_of_the_policy_in_the_header(stage: OpenStage) -> None:

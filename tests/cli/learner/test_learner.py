@@ -140,6 +140,47 @@ def test_training_ends_when_the_stop_rule_holds_and_every_sample_is_accounted_fo
     assert one.progress.consumed < EPOCHS * account.received
 
 
+@pytest.mark.parametrize("in_step", [False, True], ids=["async", "sync"])
+def test_a_rollout_that_the_update_rule_refuses_is_counted_and_holds_up_no_one(
+    begin: Callable[..., Training], monkeypatch: pytest.MonkeyPatch, in_step: bool
+) -> None:
+    one = begin(Stop(env_steps=3000), in_step=in_step)
+    assert one.learner.own_report().refused is None
+    asked: list[int] = []
+
+    def ready(rollout: Any) -> bool:
+        asked.append(sum(int(np.count_nonzero(fields["mask"])) for fields in rollout))
+        return len(asked) % 2 == 0
+
+    monkeypatch.setattr(one.embryo, "ready", ready)
+    one.run()
+    account = reconcile({(0, 0): one.stage.file.read(0)}, one.store.validator.receptions, set())
+    assert account.unaccounted == 0
+    assert account.received == one.progress.env_steps >= 3000
+    refused = sum(asked[::2])
+    assert one.learner.own_report().refused == refused > 0
+    assert one.progress.consumed <= EPOCHS * (account.received - refused)
+    assert one.progress.updates > 0
+    assert one.progress.version >= len(asked) - 2
+
+
+def test_an_update_rule_that_wants_a_checkpoint_gets_one_after_that_update(
+    begin: Callable[..., Training], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = begin(Stop(env_steps=3000))
+    written: list[int] = []
+    save = one.learner.save
+
+    def noted() -> bool:
+        written.append(one.progress.updates)
+        return save()
+
+    monkeypatch.setattr(one.learner, "save", noted)
+    monkeypatch.setattr(one.embryo, "wants_checkpoint", lambda: one.progress.updates in {3, 7})
+    one.run()
+    assert written == [3, 7, one.progress.updates]
+
+
 def test_every_round_of_updates_publishes_the_next_version(begin: Callable[..., Training]) -> None:
     one = begin(Stop(env_steps=10**9))
     assert one.published()[0] == 0

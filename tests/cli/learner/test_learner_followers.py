@@ -1,5 +1,6 @@
 """Learners of a group over real endpoints and connections: what they learn together, and what parts them."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,18 @@ def test_learners_on_shards_of_batches_learn_what_one_would_from_all(
         np.testing.assert_allclose(together.parameters(0), alone.parameters(0), rtol=1e-3, atol=1e-4)
     assert together.followed[1].report.updates == together.progress.updates
     assert together.followed[1].report.version == together.progress.version
+
+
+def test_the_learner_alone_refuses_a_rollout_and_its_followers_go_on_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crew = Crew("ppo", 2, tmp_path)
+    asked = itertools.count()
+    monkeypatch.setattr(crew.embryos[0], "ready", lambda _rollout: next(asked) % 2 == 1)
+    train(crew, 8)
+    check_same(crew)
+    assert crew.learner.own_report().refused
+    assert 0 < crew.progress.updates == crew.followed[1].report.updates < crew.progress.version
 
 
 def test_a_learner_that_winds_down_leaves_in_the_middle_of_a_round_and_its_followers_idle(

@@ -127,6 +127,11 @@ def test_buffers_of_several_groups_are_put_together() -> None:
     )
 
 
+def test_refused_samples_are_added_where_there_are_any() -> None:
+    assert of_learners([learner(), learner()]).refused is None
+    assert of_learners([learner(), learner(refused=3), learner(refused=4)]).refused == 7
+
+
 def test_steps_given_up_are_added_where_sequences_are_learnt_from() -> None:
     assert of_buffers([buffer(10), buffer(10)], [1.0, 1.0]).steps_given_up is None
     both = [buffer(10, steps_given_up=3), buffer(10, steps_given_up=4)]

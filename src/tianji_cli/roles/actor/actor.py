@@ -79,10 +79,13 @@ class Actor(Role):
         settings_with: Callable[[Mapping[str, Any]], BaseModel] | None = None,
         subtracts: bool = False,
     ) -> None:
+        from tianji_algos import core  # noqa: PLC0415 - `tianji check` uses this module, and does without torch
+
         self._number = number
         self._incarnation = incarnation
         self._job = job
         self._agent = agent
+        self._observe = None if type(agent).observe is core.Agent.observe else agent.observe
         self._environment = environment
         self._layout = layout
         self._outbox = outbox
@@ -155,6 +158,8 @@ class Actor(Role):
             self._stack.forget(self._ended)
         self._stack.push(shown)
         self._note_ends(row)
+        if self._observe is not None:
+            self._observe(row)
         self._step += 1
         return True
 

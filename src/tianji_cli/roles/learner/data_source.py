@@ -27,7 +27,13 @@ from tianji_transports.core import Claim, Full, Transport
 
 
 class DataSource(ABC):
-    """Hands out a learner's batches, and the stats of all received fragments."""
+    """Hands out a learner's batches, and the stats of all received fragments.
+
+    Attributes:
+        round_was_refused: the update rule refused the data of this round, which is over without an update.
+    """
+
+    round_was_refused = False
 
     @abstractmethod
     def arrivals(self) -> Sequence[FragmentStats]:
@@ -81,6 +87,7 @@ class RolloutSource(DataSource):
         self._store = store
         self._learners = learners
         self._staleness = Distribution()
+        self._refused: int | None = None
         self._version = 0
         self._minibatches: Iterator[Any] | None = None
         self._round_is_done = False
@@ -96,7 +103,15 @@ class RolloutSource(DataSource):
         if self.rollout is not None or self._minibatches is not None:
             return ()
         self.rollout = self._store.rollout()
-        return () if self.rollout is None else _arrivals(self.rollout.arrived)
+        if self.rollout is None:
+            return ()
+        arrived, drawn = _arrivals(self.rollout.arrived), self.rollout.drawn
+        if not self._embryo.ready([stored.fields for stored in drawn]):
+            self._refused = (self._refused or 0) + sum(stored.samples for stored in drawn)
+            self._release()
+            if not self._round_is_done:  # Actors in step wait for another version: the round ends with one.
+                self.round_was_refused = self._round_is_done = True
+        return arrived
 
     def batch(self) -> Any | None:
         """Hand out the next minibatch of the rollout."""
@@ -122,7 +137,7 @@ class RolloutSource(DataSource):
 
     def advance(self, version: int) -> None:
         """Begin a round with this version."""
-        self._round_is_done = False
+        self.round_was_refused = self._round_is_done = False
         self._version = version
         self._store.advance(version)
 
@@ -139,7 +154,8 @@ class RolloutSource(DataSource):
 
     def report(self) -> LearnerReport:
         """Report the replay ratio of serial training, and the policy lag so far."""
-        return LearnerReport(rho=self._embryo.uses_per_sample, lag=self._staleness.summary())
+        rho, lag = self._embryo.uses_per_sample, self._staleness.summary()
+        return LearnerReport(rho=rho, lag=lag, refused=self._refused)
 
     def _release(self) -> None:
         """Release the rollout: the first minibatch has copied everything that is needed."""

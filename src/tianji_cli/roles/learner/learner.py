@@ -139,6 +139,7 @@ class Learner(Role):
         earlier_best = None if episodes.best_mean is None else checkpoints.best_parameters()
         self._best_parameters: np.ndarray[Any, np.dtype[np.float32]] | None = earlier_best
         self._winding_down = False
+        self._wants_checkpoint = False
         self._finished: str | None = None
         self._started_ns: int | None = None
         self._earlier_train_s = progress.train_s
@@ -190,15 +191,16 @@ class Learner(Role):
     def publish_policy(self) -> bool:
         """Publish the new policy to the actors, once other learners and groups are ready."""
         progress = self._progress
-        if not self._winding_down and not self._agrees():
+        # A refused rollout leaves followers and other groups out: there was no update to agree on.
+        if not (self._winding_down or self._source.round_was_refused or self._agrees()):
             return False
         progress.version += 1
         self._publish()
         return True
 
     def checkpoint_is_due(self) -> bool:
-        """Whether ``checkpoint_every_s`` have passed since the last checkpoint."""
-        return time.monotonic() - self._saved_at >= self._checkpoint_every_s
+        """Whether the update rule wants one, or ``checkpoint_every_s`` have passed since the last."""
+        return self._wants_checkpoint or time.monotonic() - self._saved_at >= self._checkpoint_every_s
 
     def save(self) -> bool:
         """Write a checkpoint: the state that a resumed run needs, and the best policy so far."""
@@ -217,6 +219,7 @@ class Learner(Role):
             self._checkpoints.write(state)
         self._saved_at = time.monotonic()
         self._saved = self._reached
+        self._wants_checkpoint = False
         return True
 
     def wind_down(self) -> None:
@@ -297,6 +300,7 @@ class Learner(Role):
         result = self._embryo.update(batch)
         self._progress.consumed += result.uses
         self._progress.updates += 1
+        self._wants_checkpoint |= self._embryo.wants_checkpoint()
         self._source.used(result)
         return True
 
