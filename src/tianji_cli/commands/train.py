@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -203,7 +203,7 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
             node = _node_that_built(spec, world, stack)
         begun = None if source is None or node is None else source.document(node.built.init)
         if dry_run:
-            print_plan(plan, job.roles, json_to, out, described(begun))
+            print_plan(plan, job, json_to, out, described(begun))
             return 0
         if seeds is not None or by_mpiexec:
             stack.close()  # The trainings have fork servers of their own, or ranks that start by themselves.
@@ -513,7 +513,7 @@ def _draw(plan: Plan, path: Path) -> None:
 
 
 def print_plan(
-    plan: Plan, roles: Collection[str], json_to: str | None, picture: Path | None, more: Iterable[str] = ()
+    plan: Plan, job: JobConfig, json_to: str | None, picture: Path | None, more: Iterable[str] = ()
 ) -> None:
     """Print the processes of a plan and their edges, or write them as JSON; draw a picture if asked for."""
     if picture is not None and picture.suffix in PICTURES:
@@ -540,10 +540,10 @@ def print_plan(
     headings = ("rank", "roles", "group", "host", "cores", "device")
     cells = [_cells(alike) for alike in _alike(plan.processes)]
     print_table(headings, cells, f"{len(rows)} processes")
-    print_lines([f"transport {plan.transport}", *_below_table(plan, roles), *more])
+    print_lines([f"transport {plan.transport}", *_below_table(plan, job), *more])
 
 
-def _below_table(plan: Plan, roles: Collection[str]) -> Iterator[str]:
+def _below_table(plan: Plan, job: JobConfig) -> Iterator[str]:
     if any(process.device.startswith("cuda:") for process in plan.processes):
         yield "cuda:N where a host has fewer GPUs: they go round"
     for channel in plan.channels:
@@ -552,7 +552,7 @@ def _below_table(plan: Plan, roles: Collection[str]) -> Iterator[str]:
         yield f"{', '.join(channel.senders)} -> {', '.join(channel.receivers)}: {channel.name}{share}"
     for slot in plan.slots:
         yield f"{slot.writer} => {', '.join(slot.readers)}: {slot.name}, the newest"
-    cut_off = list(files_elsewhere(plan, roles))
+    cut_off = list(files_elsewhere(plan, job))
     for elsewhere in cut_off[:MAX_ROWS]:
         yield f"{elsewhere.what} are kept only if {elsewhere.host} reaches the run directory by its path"
     if len(cut_off) > MAX_ROWS:

@@ -238,7 +238,7 @@ def _processes_are_few(
     """A job has no more processes than the root can be connected to."""
     groups, of_group = distribution.groups, distribution.learner.num + distribution.actor.num
     of_group += sum(section.num for section in roles.values())
-    of_group += not distribution.buffer.colocate
+    of_group += 0 if distribution.buffer.colocate else distribution.buffer.num
     if not distribution.one_process and groups * of_group > MAX_PROCESSES:
         many = f"{groups} x {of_group} processes are more than {MAX_PROCESSES:,}"
         keys = ["distribution.groups", "distribution.actor.num", "distribution.learner.num"]
@@ -397,10 +397,6 @@ def _replay_needs_no_rounds(
     if buffer.rollouts != 1:
         what = "is of rollouts, and the learner draws from a replay"
         yield Conflict(["distribution.buffer.rollouts"], what, "did you mean capacity, in env steps?")
-    if not buffer.colocate and distribution.one_process:
-        what = 'transport "inproc" puts buffer and learner in one process'
-        remedy = 'colocate = true or transport = "shm" would be right'
-        yield Conflict(["distribution.buffer.colocate", "distribution.transport"], what, remedy)
     if distribution.balance == "free" and distribution.balance_tolerance is not None:
         what = 'balance = "free" holds no role back'
         keys = ["distribution.balance_tolerance", "distribution.balance"]
@@ -432,14 +428,15 @@ def _replay_holds_samples(
     graph: Graph,
 ) -> Iterator[Conflict]:
     """The replay is large enough, and its tolerance can be kept."""
-    actor, capacity = distribution.actor, distribution.buffer.capacity
+    actor, capacity, shards = distribution.actor, distribution.buffer.capacity, distribution.buffer.num
     fragment = actor.send_size * environment.num_envs
     held = fragments_held_between(graph, roles, actor.window)
-    in_flight = (actor.num * actor.window + held) * fragment
+    in_flight = (math.ceil(actor.num / shards) * actor.window + held) * fragment
+    warmup = math.ceil(replay.warmup_steps / shards)
     under_way = steps_under_way(replay, distribution, environment, held)
     needs: tuple[tuple[int, str, tuple[str, ...]], ...] = (
         (batch_steps_of(replay), _batch(replay), _batch_keys(replay)),
-        (replay.warmup_steps, f"the {replay.warmup_steps} of the warm-up", ("training.warmup_steps",)),
+        (warmup, f"the {warmup} of the warm-up", ("training.warmup_steps",)),
         (in_flight, f"the {in_flight} that the actors may have in flight", _IN_FLIGHT),
         (
             under_way,
@@ -448,11 +445,11 @@ def _replay_holds_samples(
         ),
     )
     most, what, keys = max(needs, key=lambda need: need[0])
-    if capacity < most:
+    if math.ceil(capacity / shards) < most:
         keys = ("distribution.buffer.capacity", *keys)
-        yield Conflict(
-            keys, f"{capacity} env steps are less than {what}", f"capacity = {most} would be right"
-        )
+        of_each = "" if shards == 1 else f" in {shards} buffers"
+        less = f"{capacity} env steps{of_each} are less than {what}" + (" in each" if of_each else "")
+        yield Conflict(keys, less, f"capacity = {shards * most} would be right")
     tolerance = distribution.balance_tolerance
     least = math.ceil(least_tolerance(fragment, batch_steps_of(replay), replay.replay_ratio))
     if distribution.balance == "held" and tolerance is not None and tolerance < least:
@@ -498,7 +495,7 @@ def fragments_held_between(graph: Graph, roles: Mapping[str, UserRoleSection], w
 def steps_under_way(
     settings: ReplayLearnerSettings, distribution: Distribution, environment: Environment, held: int = 0
 ) -> int:
-    """Env steps that a replay has to hold so that it evicts no sample before its end; 0 for transitions.
+    """Env steps that a buffer has to hold so that it evicts no sample before its end; 0 for transitions.
 
     While one actor sends the fragments of its sample, each other actor sends as many, besides the fragments
     that it had in flight already.
@@ -513,13 +510,31 @@ def steps_under_way(
         fragments = 1 + math.ceil((steps - 1) / actor.send_size)
     else:
         return 0
-    fragments += (actor.num - 1) * (fragments + actor.window) + held
+    others = math.ceil(actor.num / distribution.buffer.num) - 1
+    fragments += others * (fragments + actor.window) + held
     return fragments * actor.send_size * environment.num_envs
 
 
-def _buffer_has_cores(distribution: Distribution) -> Iterator[Conflict]:
-    """A buffer has cores of its own only in a process of its own."""
+def _buffers_have_processes(
+    distribution: Distribution, roles: Mapping[str, UserRoleSection], graph: Graph
+) -> Iterator[Conflict]:
+    """A buffer has cores, or others beside it, only in a process of its own; each receives something."""
     buffer = distribution.buffer
+    if not buffer.colocate and distribution.one_process:
+        what = 'transport "inproc" puts buffer and learner in one process'
+        remedy = 'colocate = true or transport = "shm" would be right'
+        yield Conflict(["distribution.buffer.colocate", "distribution.transport"], what, remedy)
+    if buffer.colocate and buffer.num > 1:
+        what = f"one of {buffer.num} buffers at most takes turns with the learner"
+        keys = ["distribution.buffer.num", "distribution.buffer.colocate"]
+        yield Conflict(keys, what, "colocate = false would be right")
+        return
+    sender = graph.path_of_fragments[-2]
+    senders = roles[sender].num if sender in roles else distribution.actor.num
+    if buffer.num > senders:
+        what = f"{buffer.num} buffers share what {senders} of {sender} send: some would get nothing"
+        of_sender = f"roles.{sender}.num" if sender in roles else "distribution.actor.num"
+        yield Conflict(["distribution.buffer.num", of_sender], what, f"num = {senders} would be right")
     if buffer.colocate and buffer.cores != Buffer().cores:
         what = "a buffer that takes turns with the learner has no cores of its own"
         keys = ["distribution.buffer.cores", "distribution.buffer.colocate"]
@@ -578,7 +593,7 @@ RULES: Final[tuple[Callable[..., Iterator[Conflict]], ...]] = (
     _fragments_fill_rollouts,
     _replay_needs_no_rounds,
     _learners_share_batches,
-    _buffer_has_cores,
+    _buffers_have_processes,
     _sampler_fits_samples,
     _priorities_are_used,
     _replay_holds_samples,

@@ -193,7 +193,7 @@ def _with_usual_split(found: Mapping[str, Any], cores: int) -> Distribution:
     of_group, actor = cores * distribution.hosts // distribution.groups, distribution.actor
     if "num" not in actor.model_fields_set:
         free = of_group if cores <= FEW_CORES else of_group - others
-        num = max(1, min(free // actor.cores, _most_usual_actors(found)))
+        num = max(distribution.buffer.num, min(free // actor.cores, _most_usual_actors(found)))
         distribution = distribution.model_copy(update={"actor": actor.model_copy(update={"num": num})})
     if "pin_cores" not in distribution.model_fields_set:
         wanted = others + distribution.actor.num * actor.cores

@@ -616,17 +616,20 @@ class Buffer(Section):
     """Fragments that wait for the learner: a few rollouts on-policy, a replay memory off-policy.
 
     Attributes:
-        num: buffers of a group.
-        colocate: takes turns with the learner in one process; else it has a process of its own and
-            assembles batches ahead of the learner (replay only).
+        num: K, buffers of a group, which share out its actors; more than one only with ``colocate = false``.
+            Each keeps its part of a replay: capacity and warm-up are divided by K.
+        colocate: takes turns with the learner in one process; else it has a process of its own, where a
+            replay assembles batches ahead of the learner, and fragments of rollouts are sent on to it.
         cores: cores, and threads, of a buffer in a process of its own.
         rollouts: k, rollouts from whose fragments an on-policy learner draws each of its own: 1 for the
             newest experience alone; one in k samples is new otherwise (the paper's Lagk, section D.1).
-        capacity: N_s, env steps that a replay holds, rounded up to whole fragments; the oldest make room.
+        capacity: N_s, env steps that a group's replay holds, rounded up to whole fragments; the oldest make
+            room.
         sampler: what a replay draws: "uniform"; "prioritised" in proportion to the last TD errors
             (Schaul et al., 2016); "fresh" what was never used first, then uniform.
         priority_exponent: alpha of prioritised sampling; 0 is uniform.
-        importance_exponent: beta of its importance weights; 1 corrects the bias in full.
+        importance_exponent: beta of its importance weights; 1 corrects the bias in full. Each of several
+            buffers weighs by its own priorities alone.
         importance_steps: env steps over which beta rises to 1; None keeps it.
         priority_updates: with "sync" a buffer in a process of its own draws the next batch only when the
             last one's priorities are there; with "async" it does not wait for them.
@@ -657,13 +660,6 @@ class Buffer(Section):
         Field(default={})
     )
 
-    @field_validator("num")
-    @classmethod
-    def _one(cls, num: int) -> int:
-        if num > 1:
-            raise ValueError("more than one buffer in a group is not supported; more groups are")
-        return num
-
     @property
     def has_priorities(self) -> bool:
         """Whether samples have priorities, which the learner's updates change."""
@@ -684,7 +680,7 @@ class Distribution(Section):
         mode: in "sync" actors wait for each new version; in "async" no role waits for another.
         balance: "held" paces whichever side is ahead, so that consumption stays at the replay ratio times
             production (replay only); with "free" either side runs as fast as it can.
-        balance_tolerance: env steps that one side may be ahead; None for what a fragment and
+        balance_tolerance: env steps that one side may be ahead, at each buffer; None for what a fragment and
             a batch are worth together, twice the least with which one side may always go on.
         hosts: how many take part: the one where `tianji train` runs, and those that `tianji join` it.
         groups: learner sets with their own buffers and actors, whose parameters the root averages; with

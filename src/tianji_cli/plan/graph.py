@@ -21,7 +21,7 @@ FRAGMENTS: Final = "fragments"
 """Channel from the actors of a group to its buffer: one message a fragment."""
 
 BATCHES: Final = "batches"
-"""Channel from a buffer in a process of its own to the learner: one message a batch."""
+"""Channel from a buffer in a process of its own to the learner: one message a batch, or a fragment of one."""
 
 ARRIVALS: Final = "arrivals"
 """Channel from a buffer in a process of its own to the learner: one message for each received fragment."""
@@ -117,8 +117,9 @@ def edges_of(config: JobConfig) -> tuple[tuple[ChannelEdge, ...], tuple[SlotEdge
             _edge(batches_to(receiver), sender, receiver, drained=True)
             for sender, receiver in pairwise(config.graph.path_of_batches)
         ]
-        channels += [_edge(ARRIVALS, "buffer", "learner", drained=True)]
-        channels += [_edge(PRIORITIES, "learner", "buffer")]
+        if config.learns_from_replay:
+            channels += [_edge(ARRIVALS, "buffer", "learner", drained=True)]
+            channels += [_edge(PRIORITIES, "learner", "buffer")]
     if distribution.learner.num > 1:
         channels += [_edge(HEADERS, "learner", "follower"), _edge(SHARDS, "learner", "follower")]
         channels += [_edge(PRIORITIES, "follower", "learner")] if prioritised else []

@@ -2,12 +2,13 @@
 
 Rank 0 is the root. Then come, for each group, the learner with its buffer, its followers, user roles and the
 actors; then the examiner, which evaluates during training, and last the evaluator, which starts when training
-is over. The examiner belongs to the first group. A buffer that is not colocated has the rank before its
+is over. The examiner belongs to the first group. Buffers that are not colocated have the ranks before their
 learner's. With ``transport = "inproc"`` all roles of a group share one process.
 
 Groups take turns over the hosts, so that a group's traffic stays on its host as long as there are as many
 groups as hosts. With more hosts than groups, a group has several: its learner is on the first of them, and
-its actors are spread in blocks, by the cores that are left.
+its actors are spread in blocks, by the cores that are left. So are several buffers, each with a block of the
+actors.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import heapq
 import os
 import socket
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import Final
 
 from tianji_cli.config.schema import JobConfig
@@ -70,7 +71,8 @@ class PlannedProcess:
             belongs to the fourth learner, or the fourth actor, on its host; with fewer GPUs the numbers wrap
             around.
         actors: numbers of the actors among its roles; an actor's number is unique in the job.
-        number: of a follower, or of a user role that a group has several of; None if it is the only one.
+        number: of a follower, or of a buffer or user role that a group has several of; None if it is the only
+            one.
     """
 
     rank: int
@@ -213,16 +215,8 @@ class Plan:
 
     def fragment_holders(self) -> Set[int]:
         """Return the ranks that fragments of actors come to: the buffers, and user roles before them."""
-        before = {
-            edge.receivers[0]: edge.senders[0]
-            for edge in self.channels
-            if edge.name == fragments_to(edge.receivers[0]) and edge.route == "share"
-        }
-        found, role = set(), "buffer"
-        while role not in {"", "actor"}:
-            found |= {process.rank for process in self.carrying(role)}
-            role = before.get(role, "")
-        return found
+        buffers = {process.rank for process in self.carrying("buffer")}
+        return buffers.union(*map(self.upstream, buffers)) - self.producers()
 
     def _between(self, roles: Iterable[tuple[str, str]]) -> Iterator[tuple[int, int]]:
         """Yield the pairs of ranks that carry two connected roles."""
@@ -250,22 +244,31 @@ class Plan:
         ]
         return Wiring(job, tuple(streams), tuple(values))
 
+    def upstream(self, rank: int) -> set[int]:
+        """Return the ranks whose fragments come to a rank: actors, and user roles between."""
+        process, found = self.processes[rank], set[int]()
+        for edge in self.channels:
+            receiver = edge.receivers[0]
+            if receiver in process.roles and edge.route == "share" and edge.name == fragments_to(receiver):
+                found.update(self._senders(edge, process.group)[rank])
+        return found.union(*map(self.upstream, found - {rank}))
+
+    def _senders(self, edge: ChannelEdge, group: int | None) -> dict[int, tuple[int, ...]]:
+        """Return the ranks that send to each receiver; shares are blocks, mostly of the same host."""
+        ranks = tuple(process.rank for process in self._all_connected(edge.senders, group))
+        receivers = [process.rank for process in self._all_connected(edge.receivers, group)]
+        if edge.route != "share":
+            return dict.fromkeys(receivers, ranks)
+        ends = [number * len(ranks) // len(receivers) for number in range(len(receivers) + 1)]
+        return {rank: ranks[start:end] for rank, (start, end) in zip(receivers, pairwise(ends), strict=True)}
+
     def _streams(self, edge: ChannelEdge, group: int | None, size: ChannelSize) -> list[Channel]:
         senders = self._all_connected(edge.senders, group)
-        receivers = self._all_connected(edge.receivers, group)
         per_process = max(sum(map(process.roles.count, edge.senders)) for process in senders)
-        shares = len(receivers) if edge.route == "share" else 1
-        ranks = [process.rank for process in senders]
+        sizes = size.max_bytes, size.window * per_process, size.borrow
         return [
-            Channel(
-                edge.name,
-                receiver.rank,
-                tuple(ranks[number % shares :: shares]),
-                size.max_bytes,
-                size.window * per_process,
-                size.borrow,
-            )
-            for number, receiver in enumerate(receivers)
+            Channel(edge.name, receiver, ranks, *sizes)
+            for receiver, ranks in self._senders(edge, group).items()
         ]
 
     def _all_connected(self, roles: Iterable[str], group: int | None) -> list[PlannedProcess]:
@@ -336,19 +339,22 @@ class _Planner:
         self._hosts = hosts
         distribution = config.distribution
         self._shared = distribution.one_process
-        self._parted = not (distribution.buffer.colocate or self._shared)
-        self._buffer_cores = distribution.buffer.cores if self._parted else 0
+        parted = not (distribution.buffer.colocate or self._shared)
+        self._buffers = distribution.buffer.num if parted else 0
         self._learner_cores = distribution.learner.num * distribution.learner.cores
         self._processes: list[PlannedProcess] = []
         self._learners_on: Counter[str] = Counter()
         self._actors_on: Counter[str] = Counter()
-        learners = [0] * len(hosts)
-        for group in range(distribution.groups):
-            learners[self._home(group)] += 1
-        pinned = [host.cores if distribution.pin_cores else () for host in hosts]
+        groups = range(distribution.groups)
+        learners = Counter(self._hosts_of(group)[0] for group in groups)
+        buffers = Counter(host for group in groups for host in self._hosts_of_buffers(group))
         self._placements = {
-            host.name: _Placement(cores, number * self._learner_cores, number * self._buffer_cores)
-            for host, cores, number in zip(hosts, pinned, learners, strict=True)
+            host.name: _Placement(
+                host.cores if distribution.pin_cores else (),
+                learners[host] * self._learner_cores,
+                buffers[host] * distribution.buffer.cores,
+            )
+            for host in hosts
         }
         self._by_rank: Sequence[Host] | None = None
 
@@ -372,16 +378,23 @@ class _Planner:
         names = frozenset({ROOT, EXAMINER} | of_job)
         return Plan(tuple(self._processes), transport.local, transport.remote, *edges, names)
 
-    def _home(self, group: int) -> int:
-        return group % len(self._hosts)
+    def _hosts_of(self, group: int) -> list[Host]:
+        """Return the hosts of a group, its learner's first."""
+        groups, number = self._config.distribution.groups, len(self._hosts)
+        return list(self._hosts[group::groups]) or [self._hosts[group % number]]
+
+    def _hosts_of_buffers(self, group: int) -> list[Host]:
+        """Return the host of each of a group's buffers in processes of their own."""
+        mine = self._hosts_of(group)
+        return [mine[number * len(mine) // self._buffers] for number in range(self._buffers)]
 
     def _add_group(self, group: int, actors: tuple[int, ...]) -> None:
         distribution = self._config.distribution
-        home = self._hosts[self._home(group)]
-        roles: tuple[str, ...] = ("buffer", "learner")
-        if self._parted:
-            self._add(("buffer",), group, home, self._buffer_cores)
-            roles = ("learner",)
+        home = self._hosts_of(group)[0]
+        for number, host in enumerate(self._hosts_of_buffers(group)):
+            several = number if self._buffers > 1 else None
+            self._add(("buffer",), group, host, distribution.buffer.cores, number=several)
+        roles: tuple[str, ...] = ("learner",) if self._buffers else ("buffer", "learner")
         if self._shared:
             # Roles stop in this order, senders first.
             roles = (*("actor",) * len(actors), *roles, *self._config.roles)
@@ -398,12 +411,11 @@ class _Planner:
 
     def _hosts_of_actors(self, group: int, number: int) -> list[Host]:
         """Spread a group's actors over its hosts in blocks, in proportion to the remaining cores."""
-        groups = self._config.distribution.groups
-        mine = [host for i, host in enumerate(self._hosts) if i % groups == group] or [
-            self._hosts[self._home(group)]
-        ]
-        taken = self._learner_cores + self._buffer_cores
-        free = [max(len(host.cores) - (taken if host is mine[0] else 0), 0) for host in mine]
+        mine = self._hosts_of(group)
+        taken = Counter({mine[0]: self._learner_cores})
+        for host in self._hosts_of_buffers(group):
+            taken[host] += self._config.distribution.buffer.cores
+        free = [max(len(host.cores) - taken[host], 0) for host in mine]
         shares = _shares(number, free if any(free) else [1] * len(mine))
         return [host for host, share in zip(mine, shares, strict=True) for _ in range(share)]
 
@@ -507,12 +519,15 @@ class FilesElsewhere:
     what: str
 
 
-def files_elsewhere(plan: Plan, roles: Collection[str]) -> Iterator[FilesElsewhere]:
+def files_elsewhere(plan: Plan, config: JobConfig) -> Iterator[FilesElsewhere]:
     """List the files that processes on other hosts than the root's write into the run directory."""
+    roles, saves = config.roles, config.distribution.buffer.save_with_checkpoint
     for process in plan.trainers:
         if plan.is_local(process.rank) or (process.number and process.roles[0] in roles):
             continue  # Several processes of a role write alike.
         group = process.group or 0
+        if saves and process.roles == ("buffer",):
+            yield FilesElsewhere(process.host, group, learns=False, what=f"the replay of {process.title}")
         if "learner" in process.roles:
             yield FilesElsewhere(process.host, group, learns=True, what=f"the checkpoints of group {group}")
         for name in process.roles:

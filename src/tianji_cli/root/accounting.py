@@ -100,21 +100,18 @@ def of_learners(reports: Sequence[LearnerReport]) -> LearnerReport:
     )
 
 
-def of_buffers(reports: Sequence[BufferReport], uses: Sequence[float]) -> BufferReport:
-    """Merge the reports of several groups' buffers, except for their receptions by source.
+def of_buffers(reports: Sequence[BufferReport]) -> BufferReport:
+    """Merge the reports of several buffers, except for their receptions by source.
 
     Sizes and counts are sums. The ratio is all uses over all samples; the mean number of uses is weighted by
     the samples that a buffer received.
-
-    Args:
-        reports: one report for each buffer that has sent one.
-        uses: uses of samples in updates, in the group of each buffer.
     """
     if len(reports) < 2:
         return reports[0] if reports else BufferReport()
     given_up = [one.steps_given_up for one in reports if one.steps_given_up is not None]
     return BufferReport(
-        ratio=_ratio([one.ratio for one in reports], uses),
+        ratio=_ratio(reports),
+        drawn=sum(one.drawn for one in reports),
         uses=_spread([one.uses for one in reports], [float(one.received) for one in reports]),
         replay=_added([one.replay for one in reports if one.replay is not None]),
         stale_priorities=sum(one.stale_priorities for one in reports),
@@ -146,11 +143,11 @@ def _spread(spreads: Sequence[Spread | None], weights: Sequence[float]) -> Sprea
     )
 
 
-def _ratio(ratios: Sequence[float | None], uses: Sequence[float]) -> float | None:
-    """Divide all uses by all samples; a group's samples are its uses over its ratio."""
-    known = [(ratio, use) for ratio, use in zip(ratios, uses, strict=True) if ratio and use > 0]
-    samples = sum(use / ratio for ratio, use in known)
-    return sum(use for _, use in known) / samples if samples > 0 else None
+def _ratio(reports: Sequence[BufferReport]) -> float | None:
+    """Divide all uses by all samples; a buffer's samples are its uses over its ratio."""
+    known = [one for one in reports if one.ratio]
+    samples = sum(one.drawn / one.ratio for one in known if one.ratio)
+    return sum(one.drawn for one in known) / samples if samples > 0 else None
 
 
 def _added(fills: Sequence[ReplayFill]) -> ReplayFill | None:

@@ -17,8 +17,9 @@ class Deaths:
     """Decides what the end of each process means for the job, and remembers what was lost with it.
 
     An actor, examiner or restartable user role that a signal killed is restarted. A member of a population is
-    started anew with all its processes. The job goes on without any other group, except group 0, which has
-    its checkpoints, and where an MPI launcher ends all processes when one dies. Everything else ends the job.
+    started anew with all its processes. The job goes on without one of several buffers of a group and the
+    actors before it, and without any group except group 0, which has the job's checkpoints; not where an MPI
+    launcher ends all processes when one dies. Everything else ends the job.
     """
 
     def __init__(self, job: RunningJob) -> None:
@@ -74,6 +75,8 @@ class Deaths:
         gone = is_lost or (exit_.by_signal and not comes_again)
         if gone and self._may_replace(rank):
             self._replace_group(rank, cause)
+        elif gone and self._may_lose_buffer(rank):
+            self._lose_buffer(rank, cause)
         elif gone and self._can_continue_without(rank) and self.lose({rank}, cause):
             self._drop_group(job.plan.processes[rank].group)
         elif not comes_again or not (exit_.by_signal or raised or left):
@@ -107,7 +110,7 @@ class Deaths:
         """Note that a process has registered: what the one before it had, and did not pass on, is lost."""
         if rank in self._missing:
             self._missing.discard(rank)
-            actors = self._actors_of(self._job.plan.processes[rank].group)
+            actors = self._actors_before({rank})
             for source, production in self._job.overview.productions().items():
                 if source[0] in actors:
                     self._written_off[source] = production.finished
@@ -115,13 +118,13 @@ class Deaths:
     @property
     def orphaned(self) -> set[int]:
         """Numbers of the actors whose buffer has died and is not there again, or a role before it."""
-        groups = {self._job.plan.processes[rank].group for rank in self._missing}
-        return {actor for group in groups for actor in self._actors_of(group)}
+        return self._actors_before(self._missing)
 
-    def _actors_of(self, group: int | None) -> set[int]:
-        """Find the numbers of a group's actors."""
-        processes = self._job.plan.processes
-        return {actor for rank in self._job.ranks_of(group) for actor in processes[rank].actors}
+    def _actors_before(self, ranks: Set[int]) -> set[int]:
+        """Find the numbers of the actors whose fragments come to some ranks."""
+        plan = self._job.plan
+        upstream = {before for rank in ranks for before in (rank, *plan.upstream(rank))}
+        return {actor for rank in upstream for actor in plan.processes[rank].actors}
 
     def account(self) -> Account:
         """Return the sample account, after everything stopped."""
@@ -138,11 +141,12 @@ class Deaths:
         return as_learnt(account, overview.received, all_known=not overview.unsure)
 
     def described(self, reason: str) -> str:
-        """Add the lost groups to the reason of the job's end."""
-        if not self._job.lost:
-            return reason
-        names = " and ".join(map(str, sorted(self._job.lost)))
-        return f"{reason}; without group{'s' if len(self._job.lost) > 1 else ''} {names}, lost on the way"
+        """Add the lost groups and buffers to the reason of the job's end."""
+        lost = list(map(self._job.title, sorted(self._job.without & self._buffers)))
+        if self._job.lost:
+            names = " and ".join(map(str, sorted(self._job.lost)))
+            lost.append(f"group{'s' if len(self._job.lost) > 1 else ''} {names}")
+        return f"{reason}; without {', '.join(lost)}, lost on the way" if lost else reason
 
     def note_introduced(self) -> None:
         """Note that the groups that were started anew are complete, and others may die without them."""
@@ -156,7 +160,11 @@ class Deaths:
     def _is_given_up(self, rank: int) -> bool:
         """Whether a rank belongs to a group that is lost, or that is ending to be started anew."""
         group = self._job.plan.processes[rank].group
-        return group in self._job.lost or (group in self._replacing and rank not in self._job.examiners)
+        return (
+            rank in self._job.without
+            or group in self._job.lost
+            or (group in self._replacing and rank not in self._job.examiners)
+        )
 
     def _restart(self, died: Begin, cause: str) -> None:
         job, rank = self._job, died.rank
@@ -171,6 +179,37 @@ class Deaths:
         for other in job.plan.behind(rank) & job.living:
             job.control.send(other, PeerLost(rank=rank))
         job.start(rank, died.incarnation + 1)
+
+    def _may_lose_buffer(self, rank: int) -> bool:
+        """Whether a rank is one of several buffers, the learner has learnt, and another one is left."""
+        job = self._job
+        group = job.plan.processes[rank].group
+        learner = job.overview.learners().get(group or 0)
+        others = {process.rank for process in job.plan.carrying("buffer", group)} - job.without - {rank}
+        trains = job.phase is Phase.TRAINING and job.outcome is None and not job.bound
+        # Before its first update the learner waits for all buffers.
+        return (
+            trains
+            and rank in self._buffers
+            and bool(others)
+            and learner is not None
+            and learner.session_consumed > 0
+        )
+
+    def _lose_buffer(self, rank: int, cause: str) -> None:
+        """Go on without a buffer, and without the processes whose fragments it received."""
+        job = self._job
+        upstream = job.plan.upstream(rank)
+        held = job.overview.lose_replay(rank)
+        replay = f", and {held:,} env steps of the replay with it" if held else ""
+        job.event(f"{cause}; it is lost{replay}, and so are {job.plan.titles(upstream)}; the others go on")
+        gone = {rank} | upstream
+        job.without |= gone
+        job.pool.kill(upstream)
+        job.members.leave(gone)
+        for other in job.receivers & job.ranks_of(job.plan.processes[rank].group) - job.without:
+            for peer in sorted(gone):
+                job.control.send(other, PeerLost(rank=peer))
 
     def _drop_group(self, group: int | None) -> None:
         """Go on without a group that is lost."""

@@ -202,6 +202,15 @@ class Overview:
                     )
         return found
 
+    def lose_replay(self, rank: int) -> int:
+        """Leave the replay of a lost buffer out of its last report; return the env steps that it held."""
+        report = self.workers[rank].report
+        last = None if report is None else report.roles[0]
+        if report is None or not isinstance(last, BufferReport) or last.replay is None:
+            return 0
+        self.workers[rank].report = report.model_copy(update={"roles": [replace(last, replay=None)]})
+        return last.replay.size
+
     def note_averaging(self, rounds: int, missed: Sequence[int]) -> None:
         """Record the progress of averaging."""
         assert self.averaging is not None
@@ -359,7 +368,8 @@ class Overview:
         self, elapsed_s: float, made: int, per_s: Sequence[float], bottleneck: Bottleneck | None
     ) -> Snapshot:
         """Gather the values that snapshots and the summary share; ``per_s`` are the three rates in order."""
-        learner, buffer = self._learner(), self._buffer()
+        learner = self._learner()
+        buffer = of_buffers([report for _, report in self._reports(BufferReport)])
         produced_per_s, received_per_s, consumed_per_s = per_s
         frames = [report.frames_per_step for _, report in self._reports(ActorReport)]
         of_groups = self.learners() if self._config.distribution.groups > 1 else {}
@@ -402,12 +412,6 @@ class Overview:
         thresholds = dict.fromkeys(self._config.experiment.thresholds)
         return replace(report, time_to=report.time_to or thresholds)
 
-    def _buffer(self) -> BufferReport:
-        learners = self.learners()
-        buffers = {group: report for group, report in self._reports(BufferReport) if group is not None}
-        uses = [float(learners[group].session_consumed) if group in learners else 0.0 for group in buffers]
-        return of_buffers(list(buffers.values()), uses)
-
     def _nearest(self, name: str) -> float | None:
         """Return the largest value over groups, the nearest to a goal: the first group there ends the job."""
         values = [getattr(learner, name) for learner in self.learners().values()]
@@ -417,8 +421,8 @@ class Overview:
         """Return P of Equation 2 for one group: a group draws batches from its own replay."""
         if buffer.replay is None:
             return None
-        buffers = sum(1 for _ in self._reports(BufferReport))
-        return self._config.batch_steps * buffers / buffer.replay.capacity
+        groups = len({group for group, _ in self._reports(BufferReport)})
+        return self._config.batch_steps * groups / buffer.replay.capacity
 
 
 def _first_report(progress: Progress) -> LearnerReport:

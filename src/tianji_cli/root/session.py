@@ -337,7 +337,7 @@ def _check_files_elsewhere(
         RunFailed: a host needs checkpoints that it cannot reach.
     """
     cut_off = {plan.processes[rank].host for rank, node in nodes.items() if node.reaches_run is False}
-    for place in files_elsewhere(plan, request.job.roles):
+    for place in files_elsewhere(plan, request.job):
         if place.host not in cut_off:
             continue
         if place.learns and (request.resumed or request.job.experiment.init_from):

@@ -258,6 +258,7 @@ class BufferReport(RoleReport):
         receptions: number and incarnation of each actor, and the fields of its ``Reception``. There are many
             actors, and a message has a limit: names would take most of it.
         ratio: uses of each sample so far, since the warm-up; None before the first.
+        drawn: uses of samples in the batches that were drawn.
         replay: fill of the replay.
         uses: distribution of the uses of a sample, over all samples so far; None before the first use.
         stale_priorities: priorities that came after their samples had made room for others.
@@ -268,6 +269,7 @@ class BufferReport(RoleReport):
     role: Literal["buffer"] = "buffer"
     receptions: tuple[tuple[int, int, int, int, int, int, int], ...] = ()
     ratio: float | None = None
+    drawn: int = 0
     replay: ReplayFill | None = None
     uses: Spread | None = None
     stale_priorities: int = 0
@@ -304,7 +306,8 @@ class LearnerReport(RoleReport):
         session_train_s: ``train_s`` of this session alone.
         rho: target replay ratio: sample uses for each environment step.
         lag: policy lag of the samples used, in versions; None before the first update.
-        age: env steps received between a sample and its use; None without a replay or before the first use.
+        age: env steps that a buffer received between a sample and its use; None without a replay or before
+            the first use.
         refused: samples of this session's rollouts that the update rule was not ``ready`` to learn from; None
             if there were none.
         episodes: episodes that have ended in this session.

@@ -8,6 +8,7 @@ endpoint of a process. ``builder.py`` builds the parts that this module connects
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -44,7 +45,7 @@ from tianji_cli.plan.graph import (
 from tianji_cli.roles.actor.actor import Actor, Destination, Outbox
 from tianji_cli.roles.buffer.buffer import Buffer, ReplayBuffer
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
-from tianji_cli.roles.buffer.replay.file import ReplayKeeper
+from tianji_cli.roles.buffer.replay.file import ReplayKeeper, replay_directory
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings, bytes_of
 from tianji_cli.roles.buffer.replay.store import ReplayStore, SourceTable
 from tianji_cli.roles.buffer.rollout import RolloutStore
@@ -213,7 +214,7 @@ def rollout_source(
 
 
 def replay_buffer(builder: Builder, transport: Transport) -> Buffer:
-    """Build a group's replay and its buffer; a resumed session fills it from a saved replay.
+    """Build a replay and its buffer; a resumed session fills it from a saved replay.
 
     Raises:
         ReplayFileError: the saved replay is damaged, or does not fit the config.
@@ -223,15 +224,18 @@ def replay_buffer(builder: Builder, transport: Transport) -> Buffer:
         builder.stored_layout,
         replay_settings(builder),
         agent_fields=_kept(builder),
-        seed=builder.seed("replay", builder.group),
+        seed=builder.seed("replay", builder.group * section.num + (builder.process.number or 0)),
         directory=builder.job.directory,
-        env_steps=builder.progress.env_steps,
+        env_steps=builder.progress.env_steps // section.num,
     )
     learning = config.replay_settings
-    limiter = RateLimiter(learning.replay_ratio, learning.warmup_steps, config.tolerance)
+    limiter = RateLimiter(
+        learning.replay_ratio, _part_of_buffer(builder, learning.warmup_steps), config.tolerance
+    )
     keeper = None
     if section.save_with_checkpoint:
-        place = checkpoints_of(builder.job.checkpoints, builder.group) / "replay"
+        saved = checkpoints_of(builder.job.checkpoints, builder.group)
+        place = replay_directory(saved, builder.process.number or 0, section.num)
         keeper = ReplayKeeper(replay, place, config.experiment.checkpoint_every_s)
         if builder.job.resumed and keeper.restore():
             limiter.warmup = max(0, limiter.warmup - replay.size)
@@ -287,9 +291,11 @@ def replay_source(
     client: ReplayClient
     rounds: Rounds | None = None
     if not section.colocate:
-        (process,) = builder.carrying("buffer")
+        at_once = section.num == 1 or (builder.job.resumed and section.save_with_checkpoint)
+        warmup = 0 if at_once else _part_of_buffer(builder, learning.warmup_steps)
+        buffers = {process.rank: warmup for process in builder.carrying("buffer")}
         stats = config.fragment_steps, len(config.environment.metrics)
-        client = RemoteReplayClient(transport, process.rank, builder.number, batches, *stats)
+        client = RemoteReplayClient(transport, buffers, builder.number, batches, *stats)
     else:
         assert buffer is not None
         assert isinstance(buffer.store, ReplayStore)
@@ -343,7 +349,7 @@ def follower_source(builder: Builder, transport: Transport, embryo: Embryo) -> F
 
 
 def check_replay_memory(builder: Builder, buffers: int) -> None:
-    """Make sure that one host can hold so many replays.
+    """Make sure that one host can hold the replays of so many buffers.
 
     Raises:
         ReplayMemoryError: the host cannot; the message says how large the replays may be.
@@ -352,12 +358,17 @@ def check_replay_memory(builder: Builder, buffers: int) -> None:
     bytes_of(builder.stored_layout, settings, _kept(builder)).place(settings, builder.job.directory, buffers)
 
 
+def _part_of_buffer(builder: Builder, env_steps: int) -> int:
+    """Return the part of a group's env steps that falls to each of its buffers."""
+    return math.ceil(env_steps / builder.config.distribution.buffer.num)
+
+
 def replay_settings(builder: Builder) -> ReplaySettings:
-    """Settings of a group's replay."""
+    """Settings of a buffer's replay."""
     config, section = builder.config, builder.config.distribution.buffer
     transitions, steps = config.transition_settings, section.importance_steps
     return ReplaySettings(
-        capacity=section.capacity,
+        capacity=_part_of_buffer(builder, section.capacity),
         sampler=section.sampler,
         n_step=1 if transitions is None else transitions.n_step,
         gamma=1.0 if transitions is None else transitions.gamma,
@@ -365,8 +376,10 @@ def replay_settings(builder: Builder) -> ReplaySettings:
         unroll=config.unroll,
         priority_exponent=section.priority_exponent,
         importance_exponent=section.importance_exponent,
-        # The config counts steps of the whole job, and each group counts its own.
-        importance_steps=None if steps is None else max(1, steps // config.distribution.groups),
+        # The config counts steps of the whole job, and each buffer counts its own.
+        importance_steps=None
+        if steps is None
+        else max(1, steps // config.distribution.groups // section.num),
         memory=section.memory,
     )
 

@@ -98,6 +98,7 @@ class Model:
         self._measured_cores = measurements.cores
         self._fragment_bytes = measurements.fragment_bytes
         self._parts = measurements.parts
+        self._buffers = 1 if self._takes_turns else job.distribution.buffer.num
         base = self._parts[0]
         self._by_size = {part.num_envs: part for part in self._parts if _is_like(part, base)}
         alike = [part for part in self._parts if part.num_envs == base.num_envs]
@@ -127,7 +128,7 @@ class Model:
             update_s += uses / rho / samples * receive_s
         limits = {
             "production": rho * _per_s(split.groups * split.actors * samples, fragment_s),
-            "reception": rho * _per_s(split.groups * samples, receive_s),
+            "reception": rho * _per_s(split.groups * self._buffers * samples, receive_s),
             "consumption": _per_s(split.groups * uses, update_s),
         }
         # Core seconds of a sample use.

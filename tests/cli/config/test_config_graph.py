@@ -132,7 +132,7 @@ def test_a_role_of_the_job_has_no_part_in_a_group(
         (
             channel(route='"share"'),
             ("roles.maker.num=3", "roles.taker.num=2"),
-            {"pairs": {((2, 4), 6), ((3,), 7)}},
+            {"pairs": {((2,), 6), ((3, 4), 7)}},
         ),
     ],
 )

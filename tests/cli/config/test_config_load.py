@@ -197,7 +197,7 @@ def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(
         ("experiment.name=a/b", "/"),
         ("distribution.device=gpu", "cuda"),
         ("distribution.groups=0", "greater than or equal to 1"),
-        ("distribution.buffer.num=2", "more groups are"),
+        ("distribution.buffer.num=2", "colocate = false would be right"),
         ("distribution.sync_wait_s=0", "greater than 0"),
         ("distribution.buffer.colocate=false", "true is"),
         ("training.learning_rate_schedule=linear", "schedule_steps"),

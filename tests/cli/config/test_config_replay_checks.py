@@ -101,6 +101,12 @@ def test_what_a_learner_learns_from_is_in_its_settings(tmp_path: Path) -> None:
         ["agent.priority_gamma=0.9", "training.target_tau=0.1", "agent.epsilon_base=0.3"],
         [f'{BUFFER}.sampler="fresh"', f'{BUFFER}.memory="mmap"', f"{BUFFER}.save_with_checkpoint=true"],
         [f"{BUFFER}.colocate=false", f"{BUFFER}.cores=2"],
+        [
+            f"{BUFFER}.colocate=false",
+            f"{BUFFER}.num=2",
+            "distribution.actor.num=3",
+            f"{BUFFER}.capacity=1024",
+        ],
         ['distribution.transport="inproc"'],
         [f'{BALANCE}="free"'],
         [f"{BALANCE}_tolerance=72"],
@@ -150,6 +156,37 @@ def test_settings_of_a_replay_that_fit_are_accepted_and_run_again(
         (["distribution.actor.window=81"], "distribution.actor.window", "capacity = 10368"),
         (["distribution.actor.send_size=2000"], "distribution.actor.send_size", "capacity = 32000"),
         (["experiment.stop={ env_steps = 1000 }"], "experiment.stop", "more than 1000"),
+        ([f"{BUFFER}.num=2"], f"{BUFFER}.num", "colocate = false would be right"),
+        (
+            [f"{BUFFER}.num=2", f"{BUFFER}.colocate=false", "distribution.actor.num=1"],
+            f"{BUFFER}.num",
+            "num = 1 would be right",
+        ),
+        (
+            [f"{BUFFER}.num=3", f"{BUFFER}.colocate=false", "distribution.actor.num=2"],
+            f"{BUFFER}.num",
+            "num = 2 would be right",
+        ),
+        (
+            [
+                f"{BUFFER}.num=2",
+                f"{BUFFER}.colocate=false",
+                "distribution.actor.num=2",
+                f"{BUFFER}.capacity=998",
+            ],
+            f"{BUFFER}.capacity",
+            "capacity = 1000 would be right",
+        ),
+        (
+            [
+                f"{BUFFER}.num=2",
+                f"{BUFFER}.colocate=false",
+                "distribution.learner.num=2",
+                "distribution.actor.num=2",
+            ],
+            f"{BUFFER}.colocate",
+            "colocate = true or distribution.learner.num = 1 would be right",
+        ),
         (
             [f"{BUFFER}.colocate=false", 'distribution.transport="inproc"'],
             f"{BUFFER}.colocate",

@@ -88,7 +88,7 @@ class Line:
             keeper=ReplayKeeper(replay, copies, 60.0) if copies else None,
             in_step=in_step,
         )
-        self.learner = RemoteReplayClient(self.ends[LEARNER], BUFFER, JOB, self.batches, EACH)
+        self.learner = RemoteReplayClient(self.ends[LEARNER], {BUFFER: 0}, JOB, self.batches, EACH)
         # Before they have met, priorities would wait for the learner's next turn, which a test may not give.
         self.loan(LEARNER, BUFFER, PRIORITIES, priorities).abandon()
 

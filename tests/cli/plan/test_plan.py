@@ -9,6 +9,7 @@ from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 from tianji_cli.config.schema import Component, JobConfig
 from tianji_cli.errors import UsageError
+from tianji_cli.plan.graph import ChannelSize
 from tianji_cli.plan.plan import Host, Plan, make_plan, plan_for_ranks
 
 
@@ -202,6 +203,36 @@ def test_a_buffer_of_its_own_is_placed_after_the_learner(
     plan = make_plan(config(actors=2, learner_cores=learner_cores, buffer=buffer), here(cores))
     assert pins(plan) == [(), buffer_pins, learner_pins, *actor_pins, ()]
     assert [process.threads for process in plan.processes] == [1, buffer_cores, learner_cores, 1, 1, 1]
+
+
+def test_several_buffers_have_the_ranks_before_their_learner_and_cores_of_their_own() -> None:
+    buffer = {"colocate": False, "num": 2}
+    plan = make_plan(config(actors=3, buffer=buffer), here(range(8)))
+    assert [process.title for process in plan.processes[1:5]] == [
+        "buffer 0 (group 0)",
+        "buffer 1 (group 0)",
+        "learner (group 0)",
+        "actor 0 (group 0)",
+    ]
+    assert pins(plan)[1:7] == [(1,), (2,), (0,), (3,), (4,), (5,)]
+
+
+def test_buffers_are_spread_over_the_hosts_of_their_group_and_leave_actors_the_rest() -> None:
+    buffer = {"colocate": False, "num": 2}
+    plan = make_plan(config(actors=4, hosts=2, buffer=buffer), on(("a", 4), ("b", 3)))
+    assert hosts(plan) == ["a", "a", "b", "a", "a", "a", "b", "b", "a"]
+    assert pins(plan) == [(), (1,), (0,), (0,), (2,), (3,), (1,), (2,), ()]
+    assert [plan.upstream(rank) for rank in (1, 2, 4)] == [{4, 5}, {6, 7}, set()]
+
+
+def test_each_actor_sends_to_one_of_several_buffers_and_the_learner_hears_of_all() -> None:
+    plan = make_plan(config(actors=3, buffer={"colocate": False, "num": 2}), here(range(8)))
+    sizes = dict.fromkeys(("fragments", "batches", "arrivals", "priorities"), ChannelSize(64))
+    channels = plan.wiring("job", sizes, {"policy": 8}).channels
+    fragments = {one.receiver: one.senders for one in channels if one.name == "fragments"}
+    assert fragments == {1: (4,), 2: (5, 6)}
+    assert [(one.receiver, one.senders) for one in channels if one.name == "batches"] == [(3, (1, 2))]
+    assert plan.fragment_holders() == {1, 2}
 
 
 def test_inproc_has_no_process_of_its_own_for_a_buffer() -> None:

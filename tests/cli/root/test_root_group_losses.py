@@ -9,6 +9,7 @@ from cli.root.stub_job import stub_job
 
 from tianji_cli.errors import ProcessExit
 from tianji_cli.files.directories import LinkedDirectories
+from tianji_cli.plan.graph import ChannelEdge
 from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.root.deaths import Deaths
 from tianji_cli.root.job_view import choose_best
@@ -34,6 +35,7 @@ PLAN = Plan(
     ),
     "shm",
     "shm",
+    (ChannelEdge("fragments", ("actor",), ("buffer",), drained=True, route="share"),),
 )
 
 
@@ -97,6 +99,11 @@ def test_the_reason_of_the_end_names_the_groups_that_did_not_live_to_see_it(job:
     assert deaths.described("9 s of training") == "9 s of training"
     deaths.lose({LEARNER_1}, "it was killed")
     assert deaths.described("9 s of training") == "9 s of training; without group 1, lost on the way"
+
+
+def test_the_reason_of_the_end_names_the_buffers_that_did_not_live_to_see_it(job: Any) -> None:
+    job.without = {BUFFER_1, ACTOR_1, ACTOR_2}
+    assert Deaths(job).described("9 s") == "9 s; without buffer (group 1), lost on the way"
 
 
 @pytest.fixture

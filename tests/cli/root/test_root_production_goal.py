@@ -56,6 +56,7 @@ class Job:
             overview=self.overview,
             control=self.control,
             killed=set(),
+            without=set(),
         )
         self.goal = ProductionGoal(self.job)
         self.goal.on_begin()

@@ -58,6 +58,7 @@ def buffer(samples: int, **changes: Any) -> BufferReport:
     said = {
         "receptions": ((0, 0, samples, 0, 0, 1, 0),),
         "ratio": 4.0,
+        "drawn": 4 * samples,
         "uses": Spread(2.0, 2.0, 5.0, 7.0),
         "replay": ReplayFill(500, 1000, 10_000),
         "stale_priorities": 1,
@@ -68,8 +69,8 @@ def buffer(samples: int, **changes: Any) -> BufferReport:
 def test_the_report_of_one_group_is_left_as_it_is() -> None:
     of_one, of_its_buffer = learner(), buffer(1000)
     assert of_learners([of_one]) is of_one
-    assert of_buffers([of_its_buffer], [4000.0]) is of_its_buffer
-    assert (of_learners([]), of_buffers([], [])) == (LearnerReport(), BufferReport())
+    assert of_buffers([of_its_buffer]) is of_its_buffer
+    assert (of_learners([]), of_buffers([])) == (LearnerReport(), BufferReport())
 
 
 def test_learners_of_several_groups_are_put_together() -> None:
@@ -117,10 +118,11 @@ def test_a_group_that_knows_nothing_yet_does_not_hide_what_another_knows() -> No
     assert math.isnan(both.losses["value"])
 
 
-def test_buffers_of_several_groups_are_put_together() -> None:
-    much = buffer(3000, ratio=2.0, uses=Spread(4.0, 1.0, 6.0, 6.0))
-    assert of_buffers([buffer(1000), much], [4000.0, 6000.0]) == BufferReport(
+def test_several_buffers_are_put_together() -> None:
+    much = buffer(3000, ratio=2.0, drawn=6000, uses=Spread(4.0, 1.0, 6.0, 6.0))
+    assert of_buffers([buffer(1000), much]) == BufferReport(
         ratio=10_000 / (1000 + 3000),
+        drawn=10_000,
         uses=Spread(3.5, 2.0, 6.0, 7.0),
         replay=ReplayFill(1000, 2000, 20_000),
         stale_priorities=2,
@@ -133,18 +135,18 @@ def test_refused_samples_are_added_where_there_are_any() -> None:
 
 
 def test_steps_given_up_are_added_where_sequences_are_learnt_from() -> None:
-    assert of_buffers([buffer(10), buffer(10)], [1.0, 1.0]).steps_given_up is None
+    assert of_buffers([buffer(10), buffer(10)]).steps_given_up is None
     both = [buffer(10, steps_given_up=3), buffer(10, steps_given_up=4)]
-    assert of_buffers(both, [1.0, 1.0]).steps_given_up == 7
+    assert of_buffers(both).steps_given_up == 7
 
 
 def test_buffers_without_a_replay_have_none_together() -> None:
     nothing = BufferReport(receptions=((0, 0, 10, 0, 0, 1, 0),))
-    assert of_buffers([nothing, nothing], [1.0, 1.0]) == BufferReport()
+    assert of_buffers([nothing, nothing]) == BufferReport()
 
 
-def test_a_ratio_is_known_from_the_first_update_of_any_group() -> None:
-    assert of_buffers([buffer(10, ratio=None), buffer(10)], [0.0, 40.0]).ratio == 4.0
+def test_a_ratio_is_known_from_the_first_batch_of_any_buffer() -> None:
+    assert of_buffers([buffer(10, ratio=None, drawn=0), buffer(10)]).ratio == 4.0
 
 
 def overview(earlier: Sequence[Progress] = (), stop: str = "{ mean_return = 475 }") -> Overview:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from tianji_cli.wire.batches import BatchArrays, BatchLayout, BatchView, priorit
 from tianji_cli.wire.fragment import FragmentStats, stats_layout
 from tianji_cli.wire.reports import Distribution, LearnerReport, Rejected
 from tianji_transports.core import Claim, Full, Transport
+from tianji_transports.errors import PeerLostError
 
 
 class DataSource(ABC):
@@ -350,9 +351,13 @@ class PriorityOutbox:
         self.flush()
 
     def flush(self) -> None:
-        """Send the queued priorities that there is room for."""
+        """Send the queued priorities that there is room for; those of a lost replay have no use."""
         while self._unsent:
-            loan = self._transport.loan(self._dest, PRIORITIES, len(self._unsent[0]))
+            try:
+                loan = self._transport.loan(self._dest, PRIORITIES, len(self._unsent[0]))
+            except PeerLostError:
+                self._unsent.clear()
+                return
             if isinstance(loan, Full):
                 return
             loan.memory[:] = self._unsent.popleft()
@@ -364,12 +369,20 @@ NO_SAMPLE: Final = -1
 
 
 class RemoteReplayClient(ReplayClient):
-    """Claims batches that the buffer assembles; the next one arrives while the learner updates."""
+    """Claims batches that buffers assemble; the next one arrives while the learner updates.
+
+    Of several buffers with a batch the next is the one of which least was used for what it received. Each
+    holds the balance by itself, so that no buffer's samples are used more than another's.
+
+    Args:
+        buffers: env steps that each buffer receives before its first batch, by rank. The learner draws none
+            before it knows of all of them.
+    """
 
     def __init__(
         self,
         transport: Transport,
-        buffer: int,
+        buffers: Mapping[int, int],
         job: int,
         batches: BatchLayout,
         fragment_steps: int,
@@ -377,15 +390,19 @@ class RemoteReplayClient(ReplayClient):
     ) -> None:
         self._transport = transport
         self._job = job
+        self._warmups = dict(buffers)
         self._stats = stats_layout(fragment_steps, metrics)
         self._inbox = BatchInbox(transport, job, batches)
-        self._outbox = PriorityOutbox(transport, buffer, job, batches.size)
+        self._outboxes = {rank: PriorityOutbox(transport, rank, job, batches.size) for rank in buffers}
+        self._received = dict.fromkeys(buffers, 0)
+        self._drawn = dict.fromkeys(buffers, 0)
+        self._source = next(iter(buffers))
         self._keys: npt.NDArray[np.int64] = np.zeros(batches.size, np.int64)
         self._winding_down = False
         self._rejected = Rejected()
 
     def arrivals(self) -> Sequence[FragmentStats]:
-        """Receive the stats of the fragments that the buffer received."""
+        """Receive the stats of the fragments that the buffers received."""
         if self._winding_down:
             while (claim := self._transport.probe(BATCHES)) is not None:
                 claim.release()
@@ -396,16 +413,29 @@ class RemoteReplayClient(ReplayClient):
             if isinstance(stats, str):
                 self._rejected.add(claim, stats)
                 continue
+            self._received[claim.source] += stats.samples
             arrived.append(stats)
         return arrived
 
     def draw(self) -> BatchArrays | None:
         """Claim the next batch, and read it in place if the engine lends."""
-        self._outbox.flush()
+        for outbox in self._outboxes.values():
+            outbox.flush()
         self._inbox.release()
-        while (claim := self._transport.probe(BATCHES)) is not None:
+        if any(self._received[rank] < warmup for rank, warmup in self._warmups.items()):
+            return None
+        self._warmups.clear()
+        for rank in sorted(self._drawn, key=lambda rank: self._drawn[rank] / max(1, self._received[rank])):
+            if (arrays := self._draw_from(rank)) is not None:
+                return arrays
+        return None
+
+    def _draw_from(self, rank: int) -> BatchArrays | None:
+        while (claim := self._transport.probe(BATCHES, rank)) is not None:
+            self._source = rank
             arrays = self._inbox.open(claim)
             if isinstance(arrays, BatchArrays):
+                self._drawn[rank] += 1
                 np.copyto(self._keys, arrays.key)
                 return arrays
             self._rejected.add(claim, arrays)
@@ -415,8 +445,8 @@ class RemoteReplayClient(ReplayClient):
         return None
 
     def give_priorities(self, priorities: npt.NDArray[np.float32]) -> None:
-        """Send the priorities as soon as there is room, without waiting."""
-        self._outbox.send(self._keys, priorities)
+        """Send the priorities to the buffer of the last batch as soon as there is room, without waiting."""
+        self._outboxes[self._source].send(self._keys, priorities)
 
     def wind_down(self) -> None:
         """Release the last batch, and later all that still arrive, since their sender waits for that."""

@@ -181,5 +181,6 @@ class ProductionGoal(Observer):
         return now - self._grown_at > max(STALL_S, 3 * fragment_s)
 
     def _send(self, fragments: int | None, actors: int | None = None) -> None:
-        for rank in self._carriers[:actors]:
+        carriers = [rank for rank in self._carriers if rank not in self._job.without]
+        for rank in carriers[:actors]:
             self._job.control.send(rank, Allow(fragments=fragments))

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.errors import TianjiError
-from tianji_cli.files.directories import NewestCopy
+from tianji_cli.files.directories import LAST, NewestCopy
 from tianji_cli.files.regular import open_regular
 from tianji_cli.files.saved import CheckpointError, read_sealed, seal
 from tianji_cli.roles.buffer.replay.memory import NONE, ReplayRing
@@ -236,11 +236,27 @@ def _chunks(array: npt.NDArray[Any]) -> Iterator[memoryview]:
         yield flat[start : start + CHUNK_BYTES]
 
 
+def replay_directory(checkpoints: Path, number: int, buffers: int) -> Path:
+    """Return the directory that a buffer of a group, one of so many, saves its replay in.
+
+    Raises:
+        ReplayFileError: another number of buffers has saved the group's replay.
+    """
+    names = ["replay" if buffers == 1 else f"replay-{one}-of-{buffers}" for one in range(buffers)]
+    others = [one for one in sorted(checkpoints.glob("replay*")) if (one / LAST).exists()]
+    if others := [one for one in others if one.name not in names]:
+        raise ReplayFileError(
+            f"{others[0]} was saved by another number of buffers than distribution.buffer.num = {buffers}\n"
+            f"without it the run goes on with an empty replay: rm -r {shlex.join(map(str, others))}"
+        )
+    return checkpoints / names[number]
+
+
 class ReplayKeeper:
     """Saves a replay periodically; only the newest copy stays.
 
     Args:
-        directory: ``checkpoints/replay`` of the run; the process that holds the replay owns it.
+        directory: as of ``replay_directory``; the process that holds the replay owns it.
     """
 
     def __init__(self, replay: Replay, directory: Path, every_s: float) -> None:

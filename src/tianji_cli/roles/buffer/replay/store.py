@@ -153,6 +153,7 @@ class ReplayStore:
         replay = self.replay
         return BufferReport(
             ratio=self._final_ratio if self._winding_down else self.limiter.actual,
+            drawn=self.limiter.consumed,
             replay=ReplayFill(replay.size, replay.ring.live * replay.ring.steps_each, replay.nbytes),
             uses=replay.uses.summary(),
             stale_priorities=replay.stale_updates,
