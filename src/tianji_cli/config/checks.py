@@ -335,10 +335,10 @@ def _rollouts_need_no_replay(
     for key, mark in _set_of_replay(buffer):
         what = f"is of a replay, and {name!r} learns from rollouts"
         yield Conflict([f"distribution.buffer.{key}"], what, mark.remedy)
-    if not buffer.colocate:
-        what = f"{name!r} learns from rollouts, whose buffer takes turns with the learner"
-        what = f"a process of its own is not supported: {what}"
-        yield Conflict(["distribution.buffer.colocate"], what, "true is")
+    if not buffer.colocate and distribution.mode == "sync":
+        what = "actors in step wait for the learner: a buffer apart from it could do nothing meanwhile"
+        keys = ["distribution.buffer.colocate", "distribution.mode"]
+        yield Conflict(keys, what, 'colocate = true or mode = "async" would be right')
     what = f"{name!r} uses every rollout equally often"
     if distribution.balance == "free":
         yield Conflict(["distribution.balance"], what, '"held" would be right')

@@ -84,6 +84,9 @@ def _batches_reach_the_learner(
     if distribution.buffer.colocate:
         what = "a buffer that takes turns with the learner sends it nothing"
         yield Conflict([key, "distribution.buffer.colocate"], what, "colocate = false would be right")
+    if distribution.buffer.num > 1:
+        what = "priorities go back to the buffer that has sent their batch"
+        yield Conflict([key, "distribution.buffer.num"], what, "num = 1 would be right")
 
 
 def _fragments_reach_the_buffer(graph: Graph, roles: Mapping[str, UserRoleSection]) -> Iterator[Conflict]:
@@ -220,6 +223,9 @@ def _each_source_has_a_table(
     if distribution.mode == "sync":
         what = "in step, batches depend on the moment when a role's fragments come"
         yield Conflict(["distribution.mode", path], what, 'mode = "async" would be right')
+    if distribution.buffer.num > 1:
+        what = "each buffer would need a source of its own"
+        yield Conflict(["distribution.buffer.num", path], what, "num = 1 would be right")
     if distribution.learner.num > 1:
         what = "several learners share batches, and each would get another part of the tables"
         yield Conflict(["distribution.learner.num", path], what, "num = 1 would be right")

@@ -201,8 +201,8 @@ class Deaths:
         job = self._job
         upstream = job.plan.upstream(rank)
         held = job.overview.lose_replay(rank)
-        replay = f", and {held:,} env steps of the replay with it" if held else ""
-        job.event(f"{cause}; it is lost{replay}, and so are {job.plan.titles(upstream)}; the others go on")
+        replay = f"{held:,} env steps of the replay and " if held else ""
+        job.event(f"{cause}; it is lost, with {replay}{job.plan.titles(upstream)}; the others go on")
         gone = {rank} | upstream
         job.without |= gone
         job.pool.kill(upstream)

@@ -48,7 +48,7 @@ from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.file import ReplayKeeper, replay_directory
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings, bytes_of
 from tianji_cli.roles.buffer.replay.store import ReplayStore, SourceTable
-from tianji_cli.roles.buffer.rollout import RolloutStore
+from tianji_cli.roles.buffer.rollout import FragmentRelay, RolloutStore
 from tianji_cli.roles.learner.data_source import (
     DataSource,
     LocalReplayClient,
@@ -183,12 +183,24 @@ def _learner(builder: Builder, transport: Transport, buffer: Buffer | None) -> L
 
 
 def rollout_buffer(builder: Builder, transport: Transport) -> Buffer:
-    """Build the buffer of a group whose learner learns from rollouts, beside it."""
+    """Build the buffer of a group whose learner learns from rollouts: beside it, or apart from it."""
+    actors = actors_before(builder, transport.wiring, "buffer")
+    if builder.config.distribution.buffer.colocate:
+        return _rollouts(builder, transport, FRAGMENTS, actors)
+    (learner,) = builder.carrying("learner")
+    relay = FragmentRelay(builder.stored_layout, builder.number, actors, transport, learner.rank)
+    return Buffer(transport, FRAGMENTS, relay)
+
+
+def _rollouts(
+    builder: Builder, transport: Transport, channel: str, actors: Mapping[int, Sequence[int]]
+) -> Buffer:
+    """Build what makes rollouts of the fragments that come over a channel."""
     distribution = builder.config.distribution
     store = RolloutStore(
         builder.stored_layout,
         builder.number,
-        actors_before(builder, transport.wiring, "buffer"),
+        actors,
         per_rollout=builder.config.fragments_per_rollout,
         window=window_of_all(builder),
         lends=lends_rollouts(builder, transport.capabilities),
@@ -196,18 +208,23 @@ def rollout_buffer(builder: Builder, transport: Transport) -> Buffer:
         rollouts=distribution.buffer.rollouts,
         seed=builder.seed("rollouts", builder.group),
     )
-    return Buffer(transport, FRAGMENTS, store)
+    return Buffer(transport, channel, store)
 
 
 def rollout_source(
     builder: Builder, transport: Transport, embryo: Embryo, buffer: Buffer | None
 ) -> tuple[DataSource, Rounds | None]:
     """Build the source of the learner's part of rollouts, and the rounds that scatter the rest."""
-    assert buffer is not None
+    intake = None
+    if buffer is None:
+        actors = {
+            process.rank: _all_of(actors_before(builder, transport.wiring, "buffer", process.rank))
+            for process in builder.carrying("buffer")
+        }
+        buffer = intake = _rollouts(builder, transport, BATCHES, actors)
     assert isinstance(buffer.store, RolloutStore)
-    source = RolloutSource(
-        cast("RolloutEmbryo", embryo), buffer.store, builder.config.distribution.learner.num
-    )
+    learners = builder.config.distribution.learner.num
+    source = RolloutSource(cast("RolloutEmbryo", embryo), buffer.store, learners, intake)
     shards = rollout_shards(builder, transport.capabilities)
     scatter = _scatter(builder, transport, shards.window, shards.max_bytes)
     return source, None if scatter is None else RolloutRounds(scatter, source)
@@ -549,6 +566,10 @@ def _user_role(builder: Builder, transport: Transport, name: str) -> UserRole:
     return role
 
 
+def _all_of(actors: Mapping[int, Sequence[int]]) -> tuple[int, ...]:
+    return sum(map(tuple, actors.values()), ())
+
+
 ARRIVALS_AHEAD: Final = 64
 """Window of ``ARRIVALS``: fragments whose stats may be on their way to a learner."""
 
@@ -587,8 +608,10 @@ def wiring_of(builder: Builder, capabilities: Capabilities) -> Wiring:
 
 
 def window_of_all(builder: Builder) -> int:
-    """Return the fragments that all actors of a group together may have pushed and unclaimed."""
-    return builder.config.window * sum(len(numbers) for numbers in builder.actors.values())
+    """Return the fragments that actors, and buffers apart from the learner, may have pushed and unclaimed."""
+    buffer = builder.config.distribution.buffer
+    senders = len(_all_of(builder.actors)) + (0 if buffer.colocate else buffer.num)
+    return builder.config.window * senders
 
 
 def lends_rollouts(builder: Builder, capabilities: Capabilities) -> bool:
@@ -606,6 +629,8 @@ def rollout_shards(builder: Builder, capabilities: Capabilities) -> ChannelSize:
 def _rollout_channels(builder: Builder, capabilities: Capabilities) -> dict[str, ChannelSize]:
     borrow = _rollout_slots(builder) if lends_rollouts(builder, capabilities) else 1
     channels = {FRAGMENTS: ChannelSize(builder.stored_layout.nbytes, builder.config.window, borrow)}
+    if not builder.config.distribution.buffer.colocate:
+        channels = {BATCHES: channels[FRAGMENTS], FRAGMENTS: replace(channels[FRAGMENTS], borrow=1)}
     if builder.config.distribution.learner.num > 1:
         channels |= {
             HEADERS: ChannelSize(HEADERS_LAYOUT.nbytes),

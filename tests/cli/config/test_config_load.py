@@ -199,7 +199,6 @@ def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(
         ("distribution.groups=0", "greater than or equal to 1"),
         ("distribution.buffer.num=2", "colocate = false would be right"),
         ("distribution.sync_wait_s=0", "greater than 0"),
-        ("distribution.buffer.colocate=false", "true is"),
         ("training.learning_rate_schedule=linear", "schedule_steps"),
         ("training.learning_rate_schedule=linaer", "did you mean 'linear'"),
         ("training.learning_rate_schedule=cosine", "or points such as [[0, 1.0]"),

@@ -274,7 +274,6 @@ def test_within_the_least_tolerance_that_is_accepted_one_side_may_always_go_on(
         (f'{BUFFER}.priority_updates="sync"', "leave it out"),
         (f'{BUFFER}.memory="mmap"', "leave it out"),
         (f"{BUFFER}.save_with_checkpoint=true", "leave it out"),
-        (f"{BUFFER}.colocate=false", "true is"),
         (f'{BALANCE}="free"', '"held" would be right'),
         (f"{BALANCE}_tolerance=100", "leave it out"),
     ],
@@ -286,6 +285,14 @@ def test_settings_of_a_replay_are_refused_where_rollouts_are_learnt_from(
     assert (problem.where, problem.key) == ("--set", setting.partition("=")[0])
     assert "'ppo'" in problem.what
     assert right in problem.remedy
+
+
+def test_buffers_of_rollouts_may_be_apart_from_the_learner_unless_actors_wait_for_it(tmp_path: Path) -> None:
+    apart = (f"{BUFFER}.colocate=false", f"{BUFFER}.cores=2", f"{BUFFER}.num=2", "distribution.actor.num=2")
+    assert load(tmp_path, ROLLOUTS, *apart, f"{BUFFER}.rollouts=4").distribution.buffer.num == 2
+    problem = only_problem(tmp_path, ROLLOUTS, *apart, 'distribution.mode="sync"')
+    assert problem.key.startswith(f"{BUFFER}.colocate")
+    assert problem.remedy == 'colocate = true or mode = "async" would be right'
 
 
 def test_cores_of_a_buffer_of_rollouts_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A learner draws from several buffers in proportion to what each received, and answers each its own batches."""
+"""A learner draws from several buffers in proportion, and answers each its own batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A group's replay in several buffers: books, balance, what is saved, and what becomes of it when one dies."""
+"""A replay in several buffers: books, balance, what is saved, and what becomes of it when one dies."""
 
 import shutil
 import signal
@@ -92,7 +92,7 @@ def test_one_that_is_killed_is_lost_with_its_actors_and_the_others_go_on(
     run.train_until(again + 2000)
     run.command.signal_all(signal.SIGINT)
     summary = run.finish(130)
-    assert "env steps of the replay with it, and so are actor 1 (group 0), actor 2 (group 0)" in run.log
+    assert "env steps of the replay and actor 1 (group 0), actor 2 (group 0); the others go on" in run.log
     assert summary["reason"].endswith("; without buffer 1 (group 0), lost on the way")
     assert summary["env_steps"] == summary["received"]
     assert summary["lost"] > 0

@@ -144,6 +144,7 @@ def train(one: Group, rounds: int) -> tuple[int, int]:
         ("ppo", {}, ["fragments"]),
         ("dqn", {}, ["fragments"]),
         ("dqn", {"colocate": False}, ["fragments", "batches", "arrivals", "priorities"]),
+        ("ppo", {"colocate": False}, ["fragments", "batches"]),
     ],
 )
 def test_channels_go_where_the_plan_has_put_buffer_and_learner(
@@ -154,6 +155,7 @@ def test_channels_go_where_the_plan_has_put_buffer_and_learner(
     assert list(channels) == names
     buffer_rank, learner = rank_of(builder, "buffer"), rank_of(builder, "learner")
     assert (buffer_rank != learner) is (len(names) > 1)
+    assert (channels["fragments"].borrow > 1) is (rule == "ppo" and not buffer)
     assert channels["fragments"].receiver == buffer_rank
     assert channels["fragments"].senders == tuple(process.rank for process in builder.carrying("actor"))
     for name in names[1:]:
@@ -198,12 +200,21 @@ def test_a_replay_feeds_its_learner_wherever_it_is(
     assert one.feed.report().rho == 2.0
 
 
-def test_rollouts_feed_their_learner(group: Callable[[Builder], Group], tmp_path: Path) -> None:
-    one = group(builder_of("ppo", tmp_path))
+@pytest.mark.parametrize("buffer", [{}, {"colocate": False}, {"colocate": False, "rollouts": 4}])
+def test_rollouts_feed_their_learner_wherever_they_are_received(
+    group: Callable[[Builder], Group], tmp_path: Path, buffer: dict[str, Any]
+) -> None:
+    one = group(builder_of("ppo", tmp_path, **buffer))
     assert isinstance(one.feed, RolloutSource)
     received, batches = train(one, 60)
     assert received > 0
     assert batches > 0
+    one.buffer.wind_down()
+    one.feed.wind_down()
+    for _ in range(20):
+        one.buffer.turn()
+        received += sum(arrival.samples for arrival in one.feed.arrivals())
+    assert received == one.buffer.report().received
 
 
 def test_in_step_the_buffer_waits_for_priorities_if_the_config_says_so(

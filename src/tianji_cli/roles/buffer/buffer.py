@@ -1,6 +1,7 @@
-"""The buffer: receives fragments, beside its learner or with a replay in a process of its own.
+"""The buffer: receives fragments, beside its learner or in a process of its own.
 
-In a process of its own, the buffer assembles batches ahead of the learner, straight into loans.
+In a process of its own, a replay's buffer assembles batches ahead of the learner, straight into loans; others
+send the fragments on, of which the learner makes rollouts.
 """
 
 from __future__ import annotations
@@ -22,15 +23,22 @@ from tianji_cli.wire.fragment import FragmentStats, stats_layout
 from tianji_cli.wire.reports import BufferReport
 from tianji_transports.core import Claim, Full, Transport
 
+DELIVERY_LIMIT_S: Final = 5.0
+"""Seconds that a stopping buffer waits until the learner has received all its fragments, or their stats."""
+
 
 class Store(Protocol):
-    """Store of a buffer's fragments: rollouts in the making, or a replay."""
+    """Store of a buffer's fragments: rollouts in the making, a replay, or what only sends them on."""
 
     validator: FragmentValidator
 
     @property
     def full(self) -> bool:
         """Whether further fragments must stay with their senders."""
+
+    @property
+    def undelivered(self) -> int:
+        """Messages to a learner in another process that it has not claimed."""
 
     def admit(self, claim: Claim) -> None:
         """Take a claimed fragment, or reject it."""
@@ -88,8 +96,25 @@ class Buffer(Role):
         self._store.wind_down()
 
     def stop(self) -> None:
-        """Claim the fragments that have arrived since the last turn."""
-        self.turn()
+        """Claim the last fragments, and wait until a learner in another process knows of all of them.
+
+        Raises:
+            RunFailed: the learner does not receive them in time.
+        """
+        deadline = time.monotonic() + DELIVERY_LIMIT_S
+        # A turn may send more: none is left once nothing was under way before it, and it found nothing.
+        while self._undelivered + self.turn():
+            if not self._undelivered:
+                continue
+            if time.monotonic() >= deadline:
+                what = f"{self._undelivered} fragments within {DELIVERY_LIMIT_S:g} s"
+                raise RunFailed(f"the learner has not heard of {what}")
+            self._transport.wait(0.1)
+
+    @property
+    def _undelivered(self) -> int:
+        """Fragments that a learner in another process may not know of yet."""
+        return self._store.undelivered
 
     def keep(self) -> None:
         """Save the replay, which may take a while; no other process waits for this one any more."""
@@ -114,10 +139,6 @@ class Buffer(Role):
                 "endpoint": rejected_by(self._transport),
             },
         )
-
-
-DELIVERY_LIMIT_S: Final = 5.0
-"""Seconds that a stopping buffer waits until the learner has received all its fragment stats."""
 
 
 class ReplayBuffer(Buffer):
@@ -161,22 +182,8 @@ class ReplayBuffer(Buffer):
         worked |= self._send_arrivals()
         return self._assemble() or worked
 
-    def stop(self) -> None:
-        """Claim the last fragments, and wait until the learner has received the stats of all of them.
-
-        Raises:
-            RunFailed: the learner does not receive them in time.
-        """
-        super().stop()
-        deadline = time.monotonic() + DELIVERY_LIMIT_S
-        while (missing := self._unconfirmed) and time.monotonic() < deadline:
-            self._transport.wait(0.1)
-            self.turn()
-        if missing:
-            raise RunFailed(f"the learner has not heard of {missing} fragments within {DELIVERY_LIMIT_S:g} s")
-
     @property
-    def _unconfirmed(self) -> int:
+    def _undelivered(self) -> int:
         return len(self._unsent) + self._transport.unconfirmed(self._learner, ARRIVALS)
 
     def _take_priorities(self) -> bool:

@@ -1,5 +1,7 @@
 """The store of an on-policy learner: checks, counts and orders fragments, and makes rollouts of them.
 
+A buffer in a process of its own checks and counts them before, and sends them on to this store.
+
 On an engine that lends, the claim itself is the slot until the learner has read it; otherwise the store takes
 the fragment into a slot of its own. Either way the learner gets views and copies once, into its batch.
 """
@@ -15,9 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tianji_cli.plan.graph import BATCHES
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
 from tianji_cli.wire.reports import BufferReport, Reception, Rejected, Source
-from tianji_transports.core import Claim
+from tianji_transports.core import Claim, Full, Loan, Transport
 
 
 class FragmentValidator:
@@ -64,6 +67,61 @@ class FragmentValidator:
         if sequence < reception.next_sequence or before < reception.position:
             return f"it is number {sequence} where {reception.next_sequence} is next"
         return None
+
+
+class FragmentRelay:
+    """Store of a buffer apart from an on-policy learner: sends fragments on to it, and holds none.
+
+    A fragment is claimed once there is room for it at the learner; so it waits with its actor before.
+    """
+
+    def __init__(
+        self,
+        layout: FragmentLayout,
+        job: int,
+        actors: Mapping[int, Sequence[int]],
+        transport: Transport,
+        learner: int,
+    ) -> None:
+        self.validator = FragmentValidator(layout, job, actors)
+        self._layout = layout
+        self._transport = transport
+        self._learner = learner
+        self._loan: Loan | None = None
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room at the learner; if there is, it is kept for the next fragment."""
+        if self._loan is None:
+            loan = self._transport.loan(self._learner, BATCHES, self._layout.nbytes)
+            self._loan = None if isinstance(loan, Full) else loan
+        return self._loan is None
+
+    def admit(self, claim: Claim) -> None:
+        """Send a claimed fragment on, in one copy, or reject it; ``full`` has returned False."""
+        assert self._loan is not None
+        if not self.validator.has_its_size(claim):
+            claim.release()
+            return
+        claim.take(self._loan.memory)
+        fragment = Fragment(self._layout, self._loan.memory)
+        reception = self.validator.admit(claim, fragment)
+        if reception is not None:
+            reception.samples += int(fragment.header["samples"])
+            self._transport.push(self._loan)
+            self._loan = None
+
+    @property
+    def undelivered(self) -> int:
+        """Fragments that the learner has not claimed."""
+        return self._transport.unconfirmed(self._learner, BATCHES)
+
+    def wind_down(self) -> None:
+        """Go on: the learner takes all that still come."""
+
+    def report(self) -> BufferReport:
+        """Return an empty report: the buffer reports the receptions."""
+        return BufferReport()
 
 
 class StoredFragment:
@@ -127,6 +185,8 @@ class RolloutStore:
             that the senders' windows cannot hold: an unclaimed fragment is back-pressure on its actor, and
             samples that are not produced yet cannot become stale.
     """
+
+    undelivered = 0
 
     def __init__(  # noqa: PLR0913 - what it is to hold, and how: each is set on its own
         self,

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from tianji_algos.batch import Batch, SequenceBatch, UnrollBatch
 from tianji_algos.core import RolloutEmbryo, UpdateResult
 from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
+from tianji_cli.roles.buffer.buffer import Buffer
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.buffer.rollout import Rollout, RolloutStore, StoredFragment
 from tianji_cli.roles.role import rejected_by
@@ -77,13 +78,18 @@ class RolloutSource(DataSource):
 
     Args:
         learners: L, the learners of the group; every L-th fragment belongs to this one.
+        intake: receives what buffers in other processes send on to the store; None if the store's buffer
+            takes turns with the learner.
 
     Attributes:
         rollout: the next rollout, until its first minibatch is made.
     """
 
-    def __init__(self, embryo: RolloutEmbryo, store: RolloutStore, learners: int = 1) -> None:
+    def __init__(
+        self, embryo: RolloutEmbryo, store: RolloutStore, learners: int = 1, intake: Buffer | None = None
+    ) -> None:
         self.rollout: Rollout | None = None
+        self._intake = intake
         self._embryo = embryo
         self._store = store
         self._learners = learners
@@ -96,6 +102,8 @@ class RolloutSource(DataSource):
 
     def arrivals(self) -> Sequence[FragmentStats]:
         """Return the stats of the next rollout when the last is used up."""
+        if self._intake is not None:
+            self._intake.turn()
         if self._winding_down:
             remaining = self._store.remaining()
             arrived = _arrivals(remaining.arrived)
@@ -149,14 +157,17 @@ class RolloutSource(DataSource):
 
     def wind_down(self) -> None:
         """Give up the rest of the round."""
+        if self._intake is not None:
+            self._intake.wind_down()
         self._winding_down = True
         self._minibatches = None
         self._release()
 
     def report(self) -> LearnerReport:
-        """Report the replay ratio of serial training, and the policy lag so far."""
+        """Report the replay ratio of serial training, the policy lag so far, and messages rejected here."""
+        rejected = {} if self._intake is None else self._intake.report().rejected
         rho, lag = self._embryo.uses_per_sample, self._staleness.summary()
-        return LearnerReport(rho=rho, lag=lag, refused=self._refused)
+        return LearnerReport(rho=rho, lag=lag, refused=self._refused, rejected=rejected)
 
     def _release(self) -> None:
         """Release the rollout: the first minibatch has copied everything that is needed."""

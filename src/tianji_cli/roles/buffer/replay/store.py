@@ -47,6 +47,8 @@ class ReplayStore:
         rows: samples of a batch from the replay, and from each of the tables.
     """
 
+    undelivered = 0
+
     def __init__(
         self,
         layout: FragmentLayout,
