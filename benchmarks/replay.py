@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 # numpy reads these variables when it is imported; one core gets one thread.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -30,7 +30,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.config.schema import JobConfig, SamplerName
+from tianji_cli.config.schema import SAMPLERS, JobConfig
 from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import make_plan
 from tianji_cli.roles.buffer.replay.replay import PRIORITY, Replay, ReplaySettings
@@ -167,7 +167,7 @@ def main() -> int:
     parser.add_argument("--config", default="configs/dqn_cartpole.toml")
     parser.add_argument("--capacity", type=int, default=1_000_000, help="env steps")
     parser.add_argument("--batch", type=int, nargs="+", default=[512])
-    parser.add_argument("--samplers", nargs="+", default=list(get_args(SamplerName)))
+    parser.add_argument("--samplers", nargs="+", default=list(SAMPLERS.built_in))
     parser.add_argument("--number", type=int, default=2000, help="of calls timed, of each part")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--json", metavar="PATH")

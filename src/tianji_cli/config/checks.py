@@ -544,7 +544,7 @@ def _buffers_have_processes(
 def _sampler_fits_samples(replay: ReplayLearnerSettings, distribution: Distribution) -> Iterator[Conflict]:
     """The replay can draw samples of this kind with its sampler."""
     buffer = distribution.buffer
-    if sequence_steps_of(replay) is not None and buffer.sampler != "uniform":
+    if sequence_steps_of(replay) is not None and buffer.sampler in {"prioritised", "fresh"}:
         right = 'sampler = "uniform" would be right'
         yield Conflict(["distribution.buffer.sampler"], "episodes are drawn uniformly", right)
     if unroll_of(replay) is not None and buffer.sampler == "fresh":

@@ -492,7 +492,8 @@ def _data_file(tree: Tree, path: Path, directories: Sequence[Path]) -> Path:
 
 def _modules_named(values: Mapping[str, Any]) -> Iterator[str]:
     tables = {section: table for section, table in values.items() if isinstance(table, dict)}
-    environment, transport = tables.get("environment", {}), tables.get("distribution", {}).get("transport")
+    environment, distribution = tables.get("environment", {}), tables.get("distribution", {})
+    transport, buffer = distribution.get("transport"), distribution.get("buffer")
     if environment.get("type") == "pettingzoo":
         yield str(environment.get("id"))  # The id is a module's name.
     roles = (role for role in tables.get("roles", {}).values() if isinstance(role, dict))
@@ -503,6 +504,7 @@ def _modules_named(values: Mapping[str, Any]) -> Iterator[str]:
     ]
     named += [edge.get("record") for edge in edges if isinstance(edge, dict)]
     named += _wrappers_named(environment.get("wrappers"))
+    named += [buffer.get("sampler")] if isinstance(buffer, dict) else []
     trackers = tables.get("experiment", {}).get("track")
     named += trackers if isinstance(trackers, list) else []
     named += transport.values() if isinstance(transport, dict) else [transport]

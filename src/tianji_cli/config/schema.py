@@ -29,6 +29,7 @@ from pydantic import (
 from tianji_algos.models.settings import ImageLayout
 from tianji_algos.registry import Kind
 from tianji_cli.quantities import count, duration, number, share
+from tianji_plugins import Plugins
 
 
 def at_most(most: int, because: str) -> AfterValidator:
@@ -589,7 +590,17 @@ class Actor(Section):
     device: Device = "cpu"
 
 
-SamplerName = Literal["uniform", "prioritised", "fresh"]
+SAMPLERS: Final = Plugins(
+    "sampler",
+    "tianji.samplers",
+    ValueError,
+    ValueError,
+    {
+        name: f"tianji_cli.roles.buffer.replay.samplers:{name.capitalize()}Sampler"
+        for name in ("uniform", "prioritised", "fresh")
+    },
+)
+"""Samplers of a replay."""
 
 BATCHES_AHEAD: Final = 2
 """Batches that a buffer in a process of its own assembles before the learner asks for them."""
@@ -626,7 +637,8 @@ class Buffer(Section):
         capacity: N_s, env steps that a group's replay holds, rounded up to whole fragments; the oldest make
             room.
         sampler: what a replay draws: "uniform"; "prioritised" in proportion to the last TD errors
-            (Schaul et al., 2016); "fresh" what was never used first, then uniform.
+            (Schaul et al., 2016); "fresh" what was never used first, then uniform; an entry point's name or
+            ``"my_module:MySampler"``.
         priority_exponent: alpha of prioritised sampling; 0 is uniform.
         importance_exponent: beta of its importance weights; 1 corrects the bias in full. Each of several
             buffers weighs by its own priorities alone.
@@ -645,7 +657,7 @@ class Buffer(Section):
     rollouts: Count = 1
     capacity: Annotated[Count, OfReplay("did you mean rollouts, the number that the buffer holds?")] = 100_000
     sampler: Annotated[
-        SamplerName,
+        str,
         OfReplay('rollouts are used whole; "uniform" would be right'),
     ] = "uniform"
     priority_exponent: Annotated[float, Field(ge=0, le=1), _OF_PRIORITIES] = 0.6
@@ -663,7 +675,16 @@ class Buffer(Section):
     @property
     def has_priorities(self) -> bool:
         """Whether samples have priorities, which the learner's updates change."""
-        return self.sampler == "prioritised"
+        if self.sampler in SAMPLERS.built_in:  # These import numpy, which a config does without.
+            return self.sampler == "prioritised"
+        return getattr(SAMPLERS.load(self.sampler), "has_priorities", False) is True
+
+    @field_validator("sampler")
+    @classmethod
+    def _check_sampler(cls, name: str) -> str:
+        if name not in SAMPLERS.built_in:
+            SAMPLERS.load(name)
+        return name
 
 
 def rows_of(batch_size: int, tables: Mapping[str, Table]) -> tuple[int, ...]:

@@ -153,6 +153,7 @@ def _modules_named(config: JobConfig) -> Iterator[str]:
         config.training.type,
         *(role.type for role in config.roles.values()),
         *config.graph.records,
+        config.distribution.buffer.sampler,
         transport.local,
         transport.remote,
     ]

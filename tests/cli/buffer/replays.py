@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.fields import FieldSpec
-from tianji_cli.config.schema import SamplerName
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings, kept_first
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
@@ -40,7 +39,7 @@ def open_replay(
     layout: FragmentLayout,
     fragments: int,
     *,
-    sampler: SamplerName = "uniform",
+    sampler: str = "uniform",
     n_step: int = 1,
     gamma: float = 0.9,
     seed: int = 0,

@@ -20,13 +20,12 @@ from cli.buffer.replays import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tianji_cli.config.schema import SamplerName
 from tianji_cli.files.saved import seal
 from tianji_cli.roles.buffer.replay import file
 from tianji_cli.roles.buffer.replay.file import ReplayFileError, restore_replay, save_replay
 from tianji_cli.roles.buffer.replay.replay import Replay
 
-SAMPLERS: tuple[SamplerName, ...] = ("uniform", "prioritised", "fresh")
+SAMPLERS: tuple[str, ...] = ("uniform", "prioritised", "fresh")
 
 
 def used(replay: Replay, naive: NaiveReplay, fragments: int) -> ScriptedActor:
@@ -68,7 +67,7 @@ def arrays_of(into: Any) -> dict[str, Any]:
     stack=st.sampled_from([1, 3]),
 )
 def test_a_restored_replay_goes_on_like_the_one_that_was_saved(
-    tmp_path: Path, sampler: SamplerName, fragments: int, accepted: int, n_step: int, lean: bool, stack: int
+    tmp_path: Path, sampler: str, fragments: int, accepted: int, n_step: int, lean: bool, stack: int
 ) -> None:
     layout = fragment_layout(3, 2, PRIORITY, lean=lean, stack=stack)
     saved = open_replay(layout, fragments, sampler=sampler, n_step=n_step, seed=1)

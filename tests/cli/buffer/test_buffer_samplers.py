@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -6,13 +7,13 @@ import pytest
 from cli.buffer.replays import PRIORITY, ScriptedActor, batch_of, fragment_layout, open_replay
 
 from tianji_algos.errors import DivergedError
-from tianji_cli.config.schema import SamplerName
 from tianji_cli.roles.buffer.replay.replay import Replay
 from tianji_cli.roles.buffer.replay.samplers import SMALLEST_PRIORITY
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment
 
-SAMPLERS: tuple[SamplerName, ...] = ("uniform", "prioritised", "fresh")
+EXAMPLES = Path(__file__).parents[3] / "docs/examples"
+SAMPLERS: tuple[str, ...] = ("uniform", "prioritised", "fresh")
 
 
 def filled(fragments: int = 5, accepted: int = 7, *, envs: int = 3, **settings: Any) -> Replay:
@@ -56,6 +57,16 @@ def test_every_sample_is_as_likely_as_any_other() -> None:
     counts = drawn(replay, 500, 80)
     # Fewer than 60 degrees of freedom: 100 is exceeded once in 1000 seeds.
     assert chi_square(counts, dict.fromkeys(keys, 40_000 / len(keys))) < 100
+
+
+def test_a_sampler_of_ones_own_draws_as_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    replay = filled(fragments=40, accepted=40, sampler="recent:RecentSampler")
+    keys = held(replay).tolist()
+    counts = drawn(replay, 500, 80)
+    assert counts.keys() <= set(keys)
+    newest = sum(counts.get(key, 0) for key in keys[-len(keys) // 4 :])
+    assert 0.47 < newest / 40_000 < 0.53
 
 
 def test_rare_samples_are_found_among_many_steps_that_are_none() -> None:
@@ -206,7 +217,7 @@ def test_once_all_were_used_fresh_first_is_uniform() -> None:
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_what_is_drawn_depends_on_the_seed_alone(sampler: SamplerName) -> None:
+def test_what_is_drawn_depends_on_the_seed_alone(sampler: str) -> None:
     def keys(seed: int) -> list[list[int]]:
         replay = filled(sampler=sampler, seed=seed)
         np.random.default_rng().random(3)
@@ -224,14 +235,14 @@ def test_what_is_drawn_depends_on_the_seed_alone(sampler: SamplerName) -> None:
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_an_empty_replay_has_no_batches(sampler: SamplerName) -> None:
+def test_an_empty_replay_has_no_batches(sampler: str) -> None:
     replay = filled(accepted=0, sampler=sampler)
     with pytest.raises(ValueError, match="empty"):
         batch_of(replay, 1)
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "fresh"])
-def test_without_priorities_all_weights_are_1_and_updates_change_nothing(sampler: SamplerName) -> None:
+def test_without_priorities_all_weights_are_1_and_updates_change_nothing(sampler: str) -> None:
     replay, untouched = filled(sampler=sampler), filled(sampler=sampler)
     for _ in range(20):
         into, expected = batch_of(replay, 9), batch_of(untouched, 9)

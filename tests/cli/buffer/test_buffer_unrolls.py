@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tianji_algos.fields import FieldSpec
-from tianji_cli.config.schema import SamplerName, Unroll
+from tianji_cli.config.schema import Unroll
 from tianji_cli.roles.buffer.replay.file import ReplayFileError, restore_replay, save_replay
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings, bytes_of
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
@@ -24,9 +24,7 @@ EVENTS = st.lists(st.tuples(st.sampled_from("aaaaaaaalr"), st.integers(0, 2)), m
 """An actor's fragment arrives (a) or is lost (l), or the actor restarts (r)."""
 
 
-def open_unrolls(
-    layout: FragmentLayout, fragments: int, unroll: Unroll, sampler: SamplerName = "uniform"
-) -> Replay:
+def open_unrolls(layout: FragmentLayout, fragments: int, unroll: Unroll, sampler: str = "uniform") -> Replay:
     chosen = ReplaySettings(fragments * layout.steps * layout.num_envs, sampler, unroll=unroll)
     return Replay(layout, chosen, agent_fields=READ, seed=3)
 
@@ -121,7 +119,7 @@ def test_every_unroll_is_what_its_fragments_one_by_one_make_of_it(
     num_envs: int,
     fragments: int,
     shares: tuple[int, int],
-    sampler: SamplerName,
+    sampler: str,
 ) -> None:
     layout, unroll = fragment_layout(steps, num_envs, STATE), Unroll(shares[0] * steps, shares[1] * steps)
     replay, naive = open_unrolls(layout, fragments, unroll, sampler), Naive(layout, fragments, unroll)
@@ -148,7 +146,7 @@ def test_every_unroll_is_what_its_fragments_one_by_one_make_of_it(
             replay.update_priorities(into.key, np.linspace(0.1, 2.0, 8, dtype=np.float32))
 
 
-def filled(sampler: SamplerName = "uniform", fragments: int = 6, sent: int = 9) -> tuple[Replay, Naive]:
+def filled(sampler: str = "uniform", fragments: int = 6, sent: int = 9) -> tuple[Replay, Naive]:
     layout, unroll = fragment_layout(2, 2, STATE), Unroll(2, 4)
     replay, naive = open_unrolls(layout, fragments, unroll, sampler), Naive(layout, fragments, unroll)
     actor = StatefulActor(layout, 0, 5)
@@ -182,7 +180,7 @@ def test_a_new_unroll_is_drawn_as_soon_as_its_last_fragment_is_there() -> None:
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "prioritised"])
-def test_unrolls_that_were_saved_are_drawn_again(tmp_path: Path, sampler: SamplerName) -> None:
+def test_unrolls_that_were_saved_are_drawn_again(tmp_path: Path, sampler: str) -> None:
     replay, naive = filled(sampler)
     unrolls_of(replay, 8)
     save_replay(replay, tmp_path)

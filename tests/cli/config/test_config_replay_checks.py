@@ -337,6 +337,44 @@ def test_roles_find_room_on_all_hosts_together(tmp_path: Path) -> None:
     assert "ask for 4 cores and there are 2" in warning
 
 
+SAMPLER = """
+from tianji_cli.roles.buffer.replay.samplers import PrioritisedSampler, UniformSampler
+
+class Own(UniformSampler):
+    pass
+
+class Weighted(PrioritisedSampler):
+    pass
+"""
+
+
+def test_a_sampler_of_ones_own_is_found_and_says_whether_it_has_priorities(tmp_path: Path) -> None:
+    (tmp_path / "my_samplers.py").write_text(SAMPLER)
+    own = load(tmp_path, REPLAY, f'{BUFFER}.sampler="my_samplers:Own"')
+    assert not own.distribution.buffer.has_priorities
+    weighted = (f'{BUFFER}.sampler="my_samplers:Weighted"', f"{BUFFER}.importance_exponent=0.5")
+    config = load(tmp_path, REPLAY, *weighted)
+    assert config.distribution.buffer.has_priorities
+    assert load(tmp_path, dump_config(config)) == config
+    refused = only_problem(tmp_path, REPLAY, f'{BUFFER}.sampler="my_samplers:Own"', "agent.priorities=true")
+    assert refused.key == "agent.priorities"
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("prioritized", "did you mean 'prioritised'?"),
+        ("my_samplers:Owm", "did you mean my_samplers:Own?"),
+        ("no_samplers:Own", "there is no module 'no_samplers'"),
+    ],
+)
+def test_a_sampler_that_does_not_exist_is_refused(tmp_path: Path, name: str, what: str) -> None:
+    (tmp_path / "my_samplers.py").write_text(SAMPLER)
+    problem = only_problem(tmp_path, REPLAY, f'{BUFFER}.sampler="{name}"')
+    assert problem.key == f"{BUFFER}.sampler"
+    assert what in str(problem)
+
+
 def test_a_rule_without_a_reward_scale_goes_with_an_agent_that_has_one(tmp_path: Path) -> None:
     (tmp_path / "replay_rule_b.py").write_text(RULE)
     own = REPLAY.replace('type = "dqn"\n[training]', 'type = "dqn"\n[training]\ntype = "replay_rule_b:Rule"')

@@ -10,7 +10,6 @@ import pytest
 from cli.buffer.naive_sequences import open_sequences
 from cli.buffer.replays import JOB, ScriptedActor, fragment_layout, open_replay
 
-from tianji_cli.config.schema import SamplerName
 from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.roles.buffer.buffer import ReplayBuffer
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
@@ -39,7 +38,7 @@ class Line:
         self,
         engine: str = "inproc",
         *,
-        sampler: SamplerName = "prioritised",
+        sampler: str = "prioritised",
         in_step: bool = False,
         arrivals_ahead: int = 64,
         tolerance: float | None = None,

@@ -13,7 +13,6 @@ from tianji_algos import registry as algorithms
 from tianji_algos.core import ReplayEmbryo, Spaces, UpdateResult, build_model
 from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
 from tianji_algos.models.settings import MLPQSettings
-from tianji_cli.config.schema import SamplerName
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.samplers import SMALLEST_PRIORITY, PrioritisedSampler
 from tianji_cli.roles.buffer.replay.store import ReplayStore
@@ -33,7 +32,7 @@ SETTINGS = DQNSettings(batch_size=BATCH, warmup_steps=BATCH, replay_ratio=RHO)
 class Training:
     """A feed over a replay that is filled by hand."""
 
-    def __init__(self, sampler: SamplerName = "uniform", tolerance: float | None = None) -> None:
+    def __init__(self, sampler: str = "uniform", tolerance: float | None = None) -> None:
         model = build_model(algorithms.load("model", "mlp_q"), SPACES, MLPQSettings(hidden=(8,)), 1)
         self.embryo: ReplayEmbryo = algorithms.load("embryo", "dqn")(SPACES, model, SETTINGS, 1)
         self.replay = open_replay(LAYOUT, 20, sampler=sampler)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from cli.lifecycle.conftest import ENDLESS
 
+EXAMPLES = Path(__file__).parents[3] / "docs/examples"
 RHO, WARMUP = 2.0, 512
 DQN: dict[str, Any] = {
     "experiment": {"name": "run", "stop": {"env_steps": 4096}, "eval_episodes": 0, "plots": False},
@@ -169,6 +170,19 @@ def test_a_saved_replay_is_full_at_once_when_a_run_goes_on(workplace: Any) -> No
     assert f"{damaged.name} is damaged" in refused.command.last_words
     assert refused.command.stderr.count("tianji: error") == 1
     assert (run.path / "checkpoints/last/state.json").read_bytes() == before
+
+
+def test_a_sampler_of_ones_own_draws_and_goes_on_with_a_saved_replay(workplace: Any) -> None:
+    (workplace.place / "recent.py").write_text((EXAMPLES / "recent.py").read_text())
+    own = {"distribution": {"buffer": {"sampler": "recent:RecentSampler"}}}
+    run = workplace.train(ENDLESS, SAVED, SEPARATE, own)
+    run.train_until(3000)
+    run.command.signal_all(signal.SIGINT)
+    first = run.finish(130)
+    check_books(first)
+    again = workplace.resume(run, "--set", f"experiment.stop.env_steps={first['env_steps'] + 450}").finish()
+    check_books(again, earlier=first["env_steps"])
+    assert again["updates"] > first["updates"], "there was no warm-up"
 
 
 def test_a_replay_that_fits_nowhere_is_refused_before_any_step(workplace: Any) -> None:

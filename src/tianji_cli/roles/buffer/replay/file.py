@@ -35,7 +35,7 @@ from tianji_cli.files.regular import open_regular
 from tianji_cli.files.saved import CheckpointError, read_sealed, seal
 from tianji_cli.roles.buffer.replay.memory import NONE, ReplayRing
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings
-from tianji_cli.roles.buffer.replay.samplers import SAMPLERS
+from tianji_cli.roles.buffer.replay.samplers import find_sampler
 from tianji_cli.wire.fragment import EPISODE_STEPS, FragmentLayout
 
 SCHEMA: Final = 1
@@ -189,7 +189,7 @@ def _check(document: Any, replay: Replay, path: Path) -> None:
 
 def _decisive(settings: ReplaySettings) -> dict[str, Any]:
     """Return the settings that decide the meaning of a saved replay."""
-    of_sampler = SAMPLERS[settings.sampler].decisive
+    of_sampler = find_sampler(settings.sampler).decisive
     names = ("sampler", "n_step", "gamma", "sequence_steps", *of_sampler)
     unroll = None if settings.unroll is None else [settings.unroll.burn_in, settings.unroll.learnt]
     return {**{name: getattr(settings, name) for name in names}, "unroll": unroll}

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.fields import FieldSpec
-from tianji_cli.config.schema import SamplerName, Unroll
+from tianji_cli.config.schema import Unroll
 from tianji_cli.roles.buffer.replay.memory import ReplayMemory, ReplayRing, Rows, place_for
-from tianji_cli.roles.buffer.replay.samplers import SAMPLERS
+from tianji_cli.roles.buffer.replay.samplers import find_sampler
 from tianji_cli.roles.buffer.replay.samples import SampleIndex, Sequences, Transitions
 from tianji_cli.roles.buffer.replay.unrolls import Unrolls
 from tianji_cli.wire.batches import BatchView
@@ -107,7 +107,7 @@ class ReplaySettings:
     """
 
     capacity: int
-    sampler: SamplerName
+    sampler: str
     n_step: int = 1
     gamma: float = 1.0
     sequence_steps: int | None = None
@@ -154,7 +154,7 @@ def bytes_of(layout: FragmentLayout, settings: ReplaySettings, agent_fields: tup
     bookkeeping = (
         _index_type(settings).bookkeeping_bytes(layout, ring.slots) + ring.slot_steps + ring.slots * 24
     )
-    return ReplayBytes(ring.nbytes, bookkeeping + SAMPLERS[settings.sampler].bytes_for(ring.slot_steps))
+    return ReplayBytes(ring.nbytes, bookkeeping + find_sampler(settings.sampler).bytes_for(ring.slot_steps))
 
 
 class Replay:
@@ -192,7 +192,7 @@ class Replay:
         place = bytes_of(layout, settings, agent_fields).place(settings, directory)
         self.memory = ReplayMemory(self.ring, place)
         self.index = _index(settings, self.memory)
-        sampler = SAMPLERS[settings.sampler]
+        sampler = find_sampler(settings.sampler)
         own = {name: getattr(settings, name) for name in sampler.settings}
         self.sampler = sampler(self.ring, self.index.starts, seed, **own)
         self.uses = UseCounts(self.ring.slot_steps)
@@ -344,7 +344,7 @@ def _index_type(settings: ReplaySettings) -> type[Transitions | Sequences | Unro
 
 def _index(settings: ReplaySettings, memory: ReplayMemory) -> SampleIndex:
     index = _index_type(settings)
-    if index not in SAMPLERS[settings.sampler].draws_from:
+    if index not in find_sampler(settings.sampler).draws_from:
         raise ValueError(f"a sampler {settings.sampler!r} has no use for {index.__name__.lower()}")
     if settings.unroll is not None:
         return Unrolls(memory, settings.unroll)

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.errors import DivergedError
-from tianji_cli.config.schema import SamplerName
+from tianji_cli.config.schema import SAMPLERS
 from tianji_cli.roles.buffer.replay.memory import ReplayRing
 from tianji_cli.roles.buffer.replay.samples import SampleIndex, Sequences, Transitions
 from tianji_cli.roles.buffer.replay.unrolls import Unrolls
@@ -140,25 +140,27 @@ Starts = npt.NDArray[np.uint8]
 
 
 class Sampler(ABC):
-    """Draws from the samples that a replay holds.
+    """Draws from the samples that a replay holds; base class of samplers of one's own.
 
     Attributes:
+        has_priorities: updates give samples new priorities.
         settings: settings of the replay that the sampler takes as further arguments.
         decisive: settings that decide the meaning of a saved replay.
         draws_from: kinds of samples that the sampler can draw.
-
-    Args:
+        ring: the fragments held, from ``ring.oldest`` to ``ring.next``, with ``ring.steps_each`` steps each.
         starts: a number for each step in all slots; 0 if no sample begins with the step.
+        rng: generator of the sampler's own, which is saved with the replay.
     """
 
+    has_priorities: ClassVar[bool] = False
     settings: ClassVar[tuple[str, ...]] = ()
     decisive: ClassVar[tuple[str, ...]] = ()
     draws_from: ClassVar[tuple[type[SampleIndex], ...]] = (Transitions,)
 
     def __init__(self, ring: ReplayRing, starts: Starts, seed: int) -> None:
-        self._ring = ring
-        self._starts = starts
-        self._rng = np.random.default_rng(seed)
+        self.ring = ring
+        self.starts = starts
+        self.rng = np.random.default_rng(seed)
 
     @staticmethod
     def bytes_for(size: int) -> int:  # noqa: ARG004 - most keep none
@@ -190,23 +192,23 @@ class Sampler(ABC):
 
     def state(self) -> dict[str, Any]:
         """Return the state that a checkpoint needs to continue the same draws, as JSON values."""
-        return {"rng": self._rng.bit_generator.state}
+        return {"rng": self.rng.bit_generator.state}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint, whose fragments and priorities are in their places already."""
-        self._rng.bit_generator.state = state["rng"]
+        self.rng.bit_generator.state = state["rng"]
 
-    def _draw_uniformly(self, keys: Keys) -> None:
+    def draw_uniformly(self, keys: Keys) -> None:
         """Draw among all held steps and reject steps that begin no sample: the result is exactly uniform."""
-        each, slot_steps = self._ring.steps_each, self._ring.slot_steps
-        first, past = self._ring.oldest * each, self._ring.next * each
+        each, slot_steps = self.ring.steps_each, self.ring.slot_steps
+        first, past = self.ring.oldest * each, self.ring.next * each
         found = 0
         while found < keys.size:
             missing = keys.size - found
             # Enough more that a second round is the exception.
-            attempts = int(missing * 1.05 * (past - first) / self._ring.drawable) + 8
-            candidates = self._rng.integers(first, past, min(attempts, 4 * missing + MOST_ATTEMPTS))
-            drawn = candidates[self._starts.take(candidates % slot_steps) != 0][:missing]
+            attempts = int(missing * 1.05 * (past - first) / self.ring.drawable) + 8
+            candidates = self.rng.integers(first, past, min(attempts, 4 * missing + MOST_ATTEMPTS))
+            drawn = candidates[self.starts.take(candidates % slot_steps) != 0][:missing]
             keys[found : found + drawn.size] = drawn
             found += drawn.size
 
@@ -218,7 +220,7 @@ class UniformSampler(Sampler):
 
     def draw(self, keys: Keys, weights: Weights) -> None:
         """See ``Sampler.draw``."""
-        self._draw_uniformly(keys)
+        self.draw_uniformly(keys)
         weights[...] = 1.0
 
 
@@ -236,15 +238,15 @@ class FreshSampler(Sampler):
     def draw(self, keys: Keys, weights: Weights) -> None:
         """See ``Sampler.draw``."""
         found = self._draw_fresh(keys)
-        self._draw_uniformly(keys[found:])
+        self.draw_uniformly(keys[found:])
         weights[...] = 1.0
 
     def _draw_fresh(self, keys: Keys) -> int:
-        each, found = self._ring.steps_each, 0
-        self._fresh_from = max(self._fresh_from, self._ring.oldest * each)
-        while found < keys.size and self._fresh_from < self._ring.next * each:
+        each, found = self.ring.steps_each, 0
+        self._fresh_from = max(self._fresh_from, self.ring.oldest * each)
+        while found < keys.size and self._fresh_from < self.ring.next * each:
             insertion, first = divmod(self._fresh_from, each)
-            steps = self._starts[self._ring.steps(insertion)][first:]
+            steps = self.starts[self.ring.steps(insertion)][first:]
             fresh = np.flatnonzero(steps)[: keys.size - found]
             keys[found : found + fresh.size] = fresh + self._fresh_from
             found += fresh.size
@@ -273,6 +275,7 @@ class PrioritisedSampler(Sampler):
         importance_steps: env steps over which beta rises to 1; None keeps it constant.
     """
 
+    has_priorities = True
     draws_from = (Transitions, Unrolls)
     settings = ("priority_exponent", "importance_exponent", "importance_steps")
     decisive = ("priority_exponent",)  # The tree holds priorities raised to it.
@@ -308,18 +311,18 @@ class PrioritisedSampler(Sampler):
 
     def accept(self, insertion: int, priorities: Priorities | None) -> None:
         """See ``Sampler.accept``; a sample without a finite priority gets the largest so far."""
-        steps = self._ring.steps(insertion)
-        values = np.full(self._ring.steps_each, self._largest)
+        steps = self.ring.steps(insertion)
+        values = np.full(self.ring.steps_each, self._largest)
         if priorities is not None:
             finite = np.isfinite(priorities)
             values[finite] = self._powered(priorities[finite])
-        values[self._starts[steps] == 0] = 0.0
+        values[self.starts[steps] == 0] = 0.0
         self.tree.set_range(steps.start, values)
         self._largest = max(self._largest, float(values.max()))
 
     def evict(self, insertion: int) -> None:
         """See ``Sampler.evict``."""
-        self.tree.set_range(self._ring.steps(insertion).start, np.zeros(self._ring.steps_each))
+        self.tree.set_range(self.ring.steps(insertion).start, np.zeros(self.ring.steps_each))
 
     def update(self, places: Indices, priorities: Priorities) -> None:
         """See ``Sampler.update``.
@@ -332,7 +335,7 @@ class PrioritisedSampler(Sampler):
                 "a sample's new priority is not finite: the loss has diverged; "
                 "a smaller learning_rate, or a smaller reward_scale, would be right"
             )
-        values = np.where(self._starts.take(places) == 0, 0.0, self._powered(priorities))
+        values = np.where(self.starts.take(places) == 0, 0.0, self._powered(priorities))
         self.tree.set(places, values)
         self._largest = max(self._largest, float(values.max(initial=0.0)))
 
@@ -340,15 +343,15 @@ class PrioritisedSampler(Sampler):
         """See ``Sampler.draw``."""
         if self._parts.size != keys.size:
             self._parts = np.arange(keys.size, dtype=np.float64)
-        prefixes = self._rng.random(keys.size)
+        prefixes = self.rng.random(keys.size)
         prefixes += self._parts
         prefixes *= self.tree.total / keys.size
         places, values = self.tree.find(prefixes)
         # N and the sum cancel out as the largest weight is 1, so the smallest probability decides.
         np.power(values.min() / values, self._beta_now(), out=values)
         weights[...] = values
-        past = self._ring.next * self._ring.steps_each
-        keys[...] = (past - 1) - (past - 1 - places) % self._ring.slot_steps
+        past = self.ring.next * self.ring.steps_each
+        keys[...] = (past - 1) - (past - 1 - places) % self.ring.slot_steps
 
     def state(self) -> dict[str, Any]:
         """See ``Sampler.state``."""
@@ -363,14 +366,19 @@ class PrioritisedSampler(Sampler):
     def _beta_now(self) -> float:
         if self._importance_steps is None:
             return self._beta
-        return self._beta + (1.0 - self._beta) * min(1.0, self._ring.env_steps / self._importance_steps)
+        return self._beta + (1.0 - self._beta) * min(1.0, self.ring.env_steps / self._importance_steps)
 
     def _powered(self, priorities: Priorities) -> npt.NDArray[np.float64]:
         return np.power(np.abs(priorities, dtype=np.float64) + SMALLEST_PRIORITY, self._alpha)
 
 
-SAMPLERS: Final[Mapping[SamplerName, type[Sampler]]] = {
-    "uniform": UniformSampler,
-    "prioritised": PrioritisedSampler,
-    "fresh": FreshSampler,
-}
+def find_sampler(name: str) -> type[Sampler]:
+    """Import a sampler's class.
+
+    Raises:
+        ValueError: the class does not exist, does not import, or is no sampler.
+    """
+    found = SAMPLERS.load(name)
+    if not (isinstance(found, type) and issubclass(found, Sampler)):
+        raise ValueError(f"sampler {name!r} is {found!r}, not a subclass of Sampler")
+    return found
