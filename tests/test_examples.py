@@ -170,6 +170,12 @@ def test_demonstrations_show_the_way_to_the_top(tianji: Tianji, tmp_path: Path) 
     assert summary["returns"]["best_mean_100"] > -185  # Without it is below -190 (demonstrations.toml).
 
 
+def test_a_sampler_of_ones_own_draws_what_is_learnt_from(tianji: Tianji, tmp_path: Path) -> None:
+    summary = trained(tianji, "recent.toml", tmp_path, 4000)
+    assert summary["session"]["consumed"] > 0
+    assert summary["uses"]["mean"] > 0
+
+
 def test_the_on_policy_example_learns(tianji: Tianji, tmp_path: Path) -> None:
     summary = tmp_path / "summary.json"
     options = ("--quiet", "--out", str(tmp_path), "--json", str(summary), "--set", "experiment.plots=false")

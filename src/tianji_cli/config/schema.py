@@ -595,12 +595,9 @@ SAMPLERS: Final = Plugins(
     "tianji.samplers",
     ValueError,
     ValueError,
-    {
-        name: f"tianji_cli.roles.buffer.replay.samplers:{name.capitalize()}Sampler"
-        for name in ("uniform", "prioritised", "fresh")
-    },
+    dict.fromkeys(("uniform", "prioritised", "fresh"), ""),
 )
-"""Samplers of a replay."""
+"""Samplers of a replay; a config does not import those that are built in, and knows their names alone."""
 
 BATCHES_AHEAD: Final = 2
 """Batches that a buffer in a process of its own assembles before the learner asks for them."""
@@ -675,7 +672,7 @@ class Buffer(Section):
     @property
     def has_priorities(self) -> bool:
         """Whether samples have priorities, which the learner's updates change."""
-        if self.sampler in SAMPLERS.built_in:  # These import numpy, which a config does without.
+        if self.sampler in SAMPLERS.built_in:
             return self.sampler == "prioritised"
         return getattr(SAMPLERS.load(self.sampler), "has_priorities", False) is True
 

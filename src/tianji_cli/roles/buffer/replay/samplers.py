@@ -372,13 +372,20 @@ class PrioritisedSampler(Sampler):
         return np.power(np.abs(priorities, dtype=np.float64) + SMALLEST_PRIORITY, self._alpha)
 
 
+BUILT_IN: Final[Mapping[str, type[Sampler]]] = {
+    "uniform": UniformSampler,
+    "prioritised": PrioritisedSampler,
+    "fresh": FreshSampler,
+}
+
+
 def find_sampler(name: str) -> type[Sampler]:
-    """Import a sampler's class.
+    """Return a sampler's class: built in, or imported.
 
     Raises:
         ValueError: the class does not exist, does not import, or is no sampler.
     """
-    found = SAMPLERS.load(name)
+    found = BUILT_IN.get(name) or SAMPLERS.load(name)
     if not (isinstance(found, type) and issubclass(found, Sampler)):
         raise ValueError(f"sampler {name!r} is {found!r}, not a subclass of Sampler")
     return found
