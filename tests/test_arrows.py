@@ -176,8 +176,8 @@ def test_no_source_file_unpickles_swallows_everything_or_exits_at_once(path: Pat
 
 DOCUMENTS = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 WRITTEN_BY_READERS = {
-    "act.py", "child.py", "choosy.py", "counting.py", "my_grid.py", "my_networks.py", "plain_q.py", "squares.py",
-    "template_env.py",
+    "act.py", "child.py", "choosy.py", "counting.py", "my_grid.py", "my_networks.py", "plain_q.py",
+    "scaling.py", "squares.py", "template_env.py", "test_scaling.py",
 }  # fmt: skip
 OF_OTHERS = {"cleanrl/dqn.py", "cleanrl/ppo.py", "cleanrl/cleanrl/ppo.py", "X.py", "scripts/train.py"}
 

@@ -11,7 +11,8 @@ Failures raise a ``TianjiError``. Importing this package imports no torch.
 """
 
 from tianji.policy import ObservationError, Policy, load
+from tianji.program import Program
 from tianji.runs import Run, train
 from tianji_cli.errors import TianjiError
 
-__all__ = ["ObservationError", "Policy", "Run", "TianjiError", "load", "train"]
+__all__ = ["ObservationError", "Policy", "Program", "Run", "TianjiError", "load", "train"]

@@ -88,7 +88,9 @@ def run_worker(job: Job, own: Begin, parent_pipe: int | None = None) -> None:
     with ControlClient(job.root) as control:
         try:
             _prepare_process(job, own)
-            _work(job, own, _ControlHandler(job, own, control, parent_pipe), control, job.root.key)
+            handler = WorkerControl(job, own, control, parent_pipe)
+            handler.take_signals()
+            _work(job, own, handler, control, job.root.key)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a role raises ends the run with it
             cause = error.error if isinstance(error, RoleError) else error
             control.send(
@@ -131,7 +133,7 @@ def _debug_at_terminal(*arguments: Any, **keywords: Any) -> None:
         pdb.Pdb(stdin=typed, stdout=shown).set_trace(sys._getframe(1))
 
 
-def _work(job: Job, own: Begin, handler: _ControlHandler, control: ControlClient, key: JobKey) -> None:
+def _work(job: Job, own: Begin, handler: WorkerControl, control: ControlClient, key: JobKey) -> None:
     # Imported here so that the process has its title and its log before the first slow or failing import.
     import torch  # noqa: PLC0415
 
@@ -171,19 +173,7 @@ def _work(job: Job, own: Begin, handler: _ControlHandler, control: ControlClient
             )
         )
         handler.begin(roles, transport, production)
-        try:
-            _carry(roles, handler)
-            if "learner" not in process.roles and {"actor", "buffer"} & set(process.roles):
-                transport.close(DRAIN_S)  # The receivers of their pushes are still running.
-            for role in roles:
-                role.settle()
-            handler.say_goodbye()
-            for role in roles:
-                role.keep()
-        finally:
-            with contextlib.ExitStack() as closing:  # Closes each role, whatever another's close raises.
-                for role in reversed(roles):
-                    closing.callback(role.close)
+        carry_to_end(process, roles, transport, handler)
 
 
 def _wiring_for_root(process: PlannedProcess, transport: Transport) -> Wiring | None:
@@ -202,7 +192,26 @@ def _production_file(job: Job, own: Begin) -> ProductionFile:
     return production
 
 
-def _carry(roles: Sequence[Role], handler: _ControlHandler) -> None:
+def carry_to_end(
+    process: PlannedProcess, roles: Sequence[Role], transport: Transport, handler: WorkerControl
+) -> None:
+    """Run the roles of a process until the root stops them, and end in order."""
+    try:
+        _carry(roles, handler)
+        if "learner" not in process.roles and {"actor", "buffer"} & set(process.roles):
+            transport.close(DRAIN_S)  # The receivers of their pushes are still running.
+        for role in roles:
+            role.settle()
+        handler.say_goodbye()
+        for role in roles:
+            role.keep()
+    finally:
+        with contextlib.ExitStack() as closing:  # Closes each role, whatever another's close raises.
+            for role in reversed(roles):
+                closing.callback(role.close)
+
+
+def _carry(roles: Sequence[Role], handler: WorkerControl) -> None:
     """Run the roles until the root stops them; if one of them raises, the others still stop in order."""
     raised: list[BaseException] = []
     broken = None
@@ -224,7 +233,7 @@ def _carry(roles: Sequence[Role], handler: _ControlHandler) -> None:
         raise raised[0]
 
 
-def _run_evaluator(evaluator: Role, handler: _ControlHandler) -> None:
+def _run_evaluator(evaluator: Role, handler: WorkerControl) -> None:
     handler.begin([evaluator])
     try:
         while evaluator.finished is None and handler.handle():
@@ -236,8 +245,12 @@ def _run_evaluator(evaluator: Role, handler: _ControlHandler) -> None:
         evaluator.close()
 
 
-class _ControlHandler:
-    """Reports to the root between two rounds of turns, handles its messages, and notices when it is gone."""
+class WorkerControl:
+    """Reports to the root between two rounds of turns, handles its messages, and notices when it is gone.
+
+    Attributes:
+        peers_known: the root has sent the addresses of the peers, and the roles may begin.
+    """
 
     def __init__(self, job: Job, own: Begin, control: ControlClient, parent_pipe: int | None) -> None:
         process = job.plan.processes[own.rank]
@@ -252,7 +265,7 @@ class _ControlHandler:
         self._terminated = False
         self._terminate_passed_on = False
         self._stopping = False
-        self._peers_known = False
+        self.peers_known = False
         self._finish_announced = False
         self._roles: Sequence[Role] = ()
         self._failed_role: Role | None = None
@@ -262,6 +275,9 @@ class _ControlHandler:
         self._report_every_s = max(REPORT_EVERY_S, len(job.plan.processes) / REPORTS_PER_S if alone else 0.0)
         self._reported = 0.0
         self._began = time.perf_counter()
+
+    def take_signals(self) -> None:
+        """Pass a SIGTERM to this process on to the root from now on."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # The fork server keeps them blocked.
 
@@ -286,9 +302,9 @@ class _ControlHandler:
         There is no time limit: the root notices each process that ends before it has registered, and then
         stops all.
         """
-        while not (self._peers_known or self.is_over):
+        while not (self.peers_known or self.is_over):
             self.handle()
-            if not (self._peers_known or self.is_over):
+            if not (self.peers_known or self.is_over):
                 self._control.wait(self._report_every_s)
 
     def handle(self) -> bool:
@@ -322,7 +338,7 @@ class _ControlHandler:
         match message:
             case Addresses() if self._transport is not None:
                 self._transport.connect(message.addresses)
-                self._peers_known = True
+                self.peers_known = True
             case PeerLost() if self._transport is not None:
                 self._transport.peer_lost(message.rank)
             case Allow():
