@@ -138,7 +138,9 @@ def program(
     between: type[UserRole] | None = None, learns: dict[str, Any] = PPO, **more: Any
 ) -> tianji.Program:
     """Build a job with a role between its actors and the buffer, and perhaps others."""
-    config = "configs/ppo_cartpole.toml" if learns is PPO else "configs/dqn_cartpole.toml"
+    config = (
+        "configs/ppo_cartpole.toml" if "rollout_steps" in learns["training"] else "configs/dqn_cartpole.toml"
+    )
     if between is not None:
         more["roles"] = {"middle": between}
         more["channels"] = {"fragments": ["actor", "middle", "buffer"]}
@@ -159,8 +161,8 @@ def numbers(middle: type[UserRole] | tuple[type[UserRole], dict[str, Any]], **ke
 
 JOBS = {
     "a role that comes again": program(Restartable),
+    "a role that comes again, before a replay apart": program(Restartable, DQN | APART),
     "rollouts": program(Forwarder),
-    "replay": program(Forwarder, DQN),
     "replay apart": program(Forwarder, DQN | APART),
     "without a role": program(None),
 }

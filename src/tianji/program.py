@@ -51,17 +51,8 @@ class Program:
     ) -> None:
         self._directories: dict[str, None] = {}
         own = {
-            "roles": {
-                name: self._keys({"type": one[0], **one[1]} if isinstance(one, tuple) else {"type": one})
-                for name, one in (roles or {}).items()
-            },
-            "graph": {
-                "channels": {
-                    name: self._keys(one if isinstance(one, Mapping) else {"path": list(one)})
-                    for name, one in (channels or {}).items()
-                },
-                "slots": {name: self._keys(one) for name, one in (slots or {}).items()},
-            },
+            "roles": self._sections(roles, "type"),
+            "graph": {"channels": self._sections(channels, "path"), "slots": self._sections(slots, "record")},
         }
         tree = read(os.fspath(config))
         tree.merge({**sections, **own}, "tianji.Program")
@@ -108,9 +99,14 @@ class Program:
 
         return simulate(self.config, seed, moves, deaths, order)
 
-    def _keys(self, keys: Keys) -> dict[str, Any]:
-        """Write the classes among the keys of a section as their names, and note where they lie."""
-        return {key: self._name_of(one) if isinstance(one, type) else one for key, one in keys.items()}
+    def _sections(self, objects: Mapping[str, Any] | None, key: str) -> dict[str, Keys]:
+        """Write each object as a section: it is the value of one key, or that and other keys, or all keys."""
+        sections: dict[str, Keys] = {}
+        for name, one in (objects or {}).items():
+            value, more = one if isinstance(one, tuple) and isinstance(one[-1], Mapping) else (one, {})
+            keys = value if isinstance(value, Mapping) else {key: value, **more}
+            sections[name] = {k: self._name_of(v) if isinstance(v, type) else v for k, v in keys.items()}
+        return sections
 
     def _name_of(self, named: type) -> str:
         """Name a class as a config does; its module's directory becomes one of ``experiment.extensions``."""

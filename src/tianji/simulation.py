@@ -116,7 +116,7 @@ def simulate(config: JobConfig, seed: int, moves: int, deaths: float, order: str
         torch.set_num_threads(1)
         # In memory, since a learner waits for the disk when it writes a checkpoint.
         memory = MEMORY if os.access(MEMORY, os.W_OK) else None
-        place = Path(stack.enter_context(TemporaryDirectory(prefix="tianji-", dir=memory)))
+        place = Path(stack.enter_context(TemporaryDirectory(prefix="tianji-simulation-", dir=memory)))
         plan = make_plan(config)
         spec = Job(place.name, "", plan, place, place)  # Processes get the config itself, and read no text.
         seed_streams(experiment.seed)
@@ -144,7 +144,8 @@ class Scheduler(WorkerPool):
         wiring: the wiring of all processes; the first of them reckons it.
         order: the moves so far, as in ``Simulation``.
         mail: messages to the root.
-        rejected: none of them is.
+        resting: ranks that have had nothing to do since anything happened.
+        rejected: no message to the root is.
     """
 
     job: RunningJob
@@ -157,8 +158,7 @@ class Scheduler(WorkerPool):
         self.mail: list[ToRoot] = []
         self._built: dict[int, SimulatedProcess] = {}
         self._moving: set[int] = set()
-        self._resting: set[int] = set()
-        """Ranks that have had nothing to do since anything happened."""
+        self.resting: set[int] = set()
         self._given = order.split()[::-1]
         self._moves = moves
         self._deaths = deaths
@@ -186,7 +186,7 @@ class Scheduler(WorkerPool):
 
     def send(self, rank: int, message: FromRoot) -> bool:
         """Send a process a message of the root; return False if it is not there yet, or no more."""
-        self._resting.discard(rank)
+        self.resting.discard(rank)
         if rank in self._built:
             self._built[rank].mail.append(message)
         return rank in self._built
@@ -220,11 +220,11 @@ class Scheduler(WorkerPool):
         else:
             self._built[rank], worked = SimulatedProcess(self, self._running[rank].begin), True
         self._moving.discard(rank)
-        self._resting = set() if worked else {*self._resting, rank}
+        self.resting = set() if worked else {*self.resting, rank}
         return True
 
     def _able(self) -> list[int]:
-        unable = self._moving | self._resting
+        unable = self._moving | self.resting
         return [rank for rank, one in self._running.items() if one.exit is None and rank not in unable]
 
     def _choose(self, ranks: Sequence[int]) -> tuple[int, int | None]:
@@ -279,7 +279,7 @@ class SimulatedProcess(InprocTransport):
             carry_to_end(self._process, self._roles, self, self.control)
             self._scheduler.leave(self.rank, 0)
             return True
-        busy_s, self._pushes_left = self._busy_s, pushes
+        before, self._pushes_left = [role.busy_s for role in self._roles], pushes
         try:
             if self.control.peers_known:
                 run_in_turns(self._roles, self, self.wait)
@@ -288,7 +288,7 @@ class SimulatedProcess(InprocTransport):
                 raise failure.error from failure
         if pushes is not None:
             self._scheduler.leave(self.rank)
-        return pushes is not None or self._busy_s > busy_s
+        return pushes is not None or before != [role.busy_s for role in self._roles]
 
     def handle(self) -> bool:
         """End the loop of ``run_in_turns`` after a round."""
@@ -296,11 +296,11 @@ class SimulatedProcess(InprocTransport):
 
     def wait(self, timeout_s: float, also: Sequence[int] = ()) -> bool:
         """Let another process move; sleep if none has anything to do."""
-        return self._scheduler.let_move() or super().wait(timeout_s, also)
+        return self._let_another_move() or super().wait(timeout_s, also)
 
     def close(self, drain_s: float = 0.0) -> CloseReport:
         """Let others move until all pushes are claimed, unless ``drain_s`` is 0; then free everything."""
-        while drain_s and not self._all_claimed() and self._scheduler.let_move():
+        while drain_s and not self._all_claimed() and self._let_another_move():
             pass
         return super().close()
 
@@ -317,6 +317,8 @@ class SimulatedProcess(InprocTransport):
         self._inboxes.clear()
         self.close()
 
-    @property
-    def _busy_s(self) -> float:
-        return sum(role.busy_s for role in self._roles)
+    def _let_another_move(self) -> bool:
+        if self._moved:  # What was pushed or claimed since the last time may be what another waits for.
+            self._moved = False
+            self._scheduler.resting.clear()
+        return self._scheduler.let_move()
