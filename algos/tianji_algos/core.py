@@ -47,6 +47,9 @@ class Spaces:
 class Executor(ABC):
     """Runs a model's forward pass for acting, with parameters from one flat array."""
 
+    normalizes: ClassVar[bool] = False
+    """Whether it takes observations as they come and shows the network normalised ones itself."""
+
     @abstractmethod
     def adopt(self, parameters: npt.NDArray[np.float32]) -> None:
         """Copy new parameters in; ``parameters`` is the flat array of ``Model.write_parameters``."""
@@ -64,6 +67,9 @@ class Executor(ABC):
 
     def record(self, fields: Fields) -> None:  # noqa: B027 - most networks remember nothing
         """Write the network's state into the fields that ``Model.recorded`` declares."""
+
+    def resume(self, fields: Fields) -> None:  # noqa: B027 - most networks remember nothing
+        """Go on from the state in the fields that ``record`` writes, of any number of environments."""
 
     def note(self, action: npt.NDArray[Any]) -> None:  # noqa: B027 - most networks remember nothing
         """Remember the actions ``[N, ...]`` that were taken after the last call."""

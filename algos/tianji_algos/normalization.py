@@ -483,6 +483,10 @@ class NormalizingExecutor(Executor):
             fields[FILTER][..., 0, :], fields[FILTER][..., 1, :] = self._mean, self._scale
         self._executor.record(fields)
 
+    def resume(self, fields: Fields) -> None:
+        """Go on from the network's state."""
+        self._executor.resume(fields)
+
     def forget(self, where: npt.NDArray[np.bool_]) -> None:
         """Clear the network's state."""
         self._executor.forget(where)
@@ -546,6 +550,6 @@ def acting_executor(model: Model, num_envs: int) -> Executor:
     """Build the executor that an actor runs: the network's, behind the normaliser if the model has one."""
     executor = model.executor(num_envs)
     normalizer = normalizer_of(model)
-    if normalizer is None or normalizer.observations is None:
+    if executor.normalizes or normalizer is None or normalizer.observations is None:
         return executor
     return NormalizingExecutor(executor, normalizer)

@@ -62,6 +62,7 @@ HEADS = {
     "distribution": "The processes of a job, and how data moves between them.",
     "distribution.learner": "The processes that update the parameters.",
     "distribution.actor": "The processes that step environments.",
+    "distribution.inference": "Processes that run the actors' network. Without this table each has its own.",
     "distribution.buffer": "The buffer, in which fragments wait for the learner.",
     "population": "Groups as members, the worst of which copy the best. Without this table there are none.",
     "roles.NAME": "A role of your own. Its class may have more settings than these.",

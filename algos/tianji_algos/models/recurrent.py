@@ -112,6 +112,11 @@ class RecurrentExecutor(Executor):
         """Write the field ``state``, ``[1, N, state_size]``."""
         fields["state"][0] = self._state.cpu().numpy()
 
+    def resume(self, fields: Fields) -> None:
+        """Take the field ``state``, ``[1, N, state_size]``; N may be another than before."""
+        self._state = self._exchange.to_device(fields["state"][0])
+        self._nowhere = torch.zeros(1, len(self._state), dtype=torch.bool)
+
     def forget(self, where: npt.NDArray[np.bool_]) -> None:
         """Set the state of the environments ``where [N]`` to zero."""
         self._state.masked_fill_(self._exchange.to_device(where)[:, None], 0.0)

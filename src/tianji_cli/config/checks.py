@@ -21,6 +21,7 @@ from tianji_algos import registry as algorithms
 from tianji_cli.config import graph as graph_rules
 from tianji_cli.config import population
 from tianji_cli.config.schema import (
+    HALVES,
     KINDS,
     MAX_PROCESSES,
     MOST_IN_SEQUENCE,
@@ -101,7 +102,7 @@ def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
         cores = len(usable_cores())
     distribution = config.distribution
     warnings = [NOT_PINNED] if distribution.pin_cores and not can_pin() else []
-    actors = distribution.groups * distribution.actor.num * distribution.actor.cores
+    actors = distribution.groups * distribution.actor_processes * distribution.actor.cores
     others = distribution.groups * (
         distribution.cores_of_learners + sum(section.cores_of_all for section in config.roles.values())
     )
@@ -236,7 +237,8 @@ def _processes_are_few(
     distribution: Distribution, roles: Mapping[str, UserRoleSection]
 ) -> Iterator[Conflict]:
     """A job has no more processes than the root can be connected to."""
-    groups, of_group = distribution.groups, distribution.learner.num + distribution.actor.num
+    groups, of_group = distribution.groups, distribution.learner.num + distribution.actor_processes
+    of_group += 0 if distribution.inference is None else distribution.inference.num
     of_group += sum(section.num for section in roles.values())
     of_group += 0 if distribution.buffer.colocate else distribution.buffer.num
     if not distribution.one_process and groups * of_group > MAX_PROCESSES:
@@ -261,11 +263,37 @@ def _one_process_is_enough(
         "distribution.learner.num": distribution.learner.num > 1
         and f"{distribution.learner.num} learners need as many",
         "distribution.groups": distribution.groups > 1 and "averages go between processes",
+        "distribution.inference": distribution.inference is not None and "inference apart has its own",
     }
     for key, why in refused.items():
         if why:
             what = f'transport "inproc" puts all roles of a group in one process, and {why}'
             yield Conflict([key, "distribution.transport"], what, 'transport = "shm" would be right')
+
+
+def _inference_serves_actors(
+    distribution: Distribution, environment: Environment, training: Component
+) -> Iterator[Conflict]:
+    """Inference apart has actors to serve, and neither order nor statistics that it could not keep."""
+    inference, place = distribution.inference, "distribution.inference"
+    if inference is None:
+        return
+    served = distribution.actor_processes
+    if inference.num > served:
+        many = f"{distribution.actor.num} actors, {HALVES} a process"
+        what = f"{inference.num} processes of inference share {many}"
+        keys = [f"{place}.num", "distribution.actor.num"]
+        yield Conflict(keys, f"{what}: some would serve none", f"num = {served} at most would be right")
+    if inference.max_batch is not None and inference.max_batch < environment.num_envs:
+        what = f"the observations of an actor's {environment.num_envs} environments come together"
+        keys = [f"{place}.max_batch", "environment.num_envs"]
+        yield Conflict(keys, what, f"max_batch = {environment.num_envs} or more would be right")
+    if distribution.mode == "sync":
+        what = "batches form as actors ask, and a batch's size rounds its numbers: no run would repeat itself"
+        yield Conflict([place, "distribution.mode"], what, 'mode = "async" would be right')
+    if getattr(training.settings, "normalize_values", False):
+        what = "actors restore values by statistics that lie among the parameters, which they do not get"
+        yield Conflict([place, "training.normalize_values"], what, "normalize_values = false would be right")
 
 
 def _engine_reaches_hosts(distribution: Distribution) -> Iterator[Conflict]:
@@ -303,6 +331,8 @@ def check_devices(config: JobConfig) -> None:
     """
     distribution = config.distribution
     devices = {"device": distribution.device, "actor.device": distribution.actor.device}
+    if distribution.inference is not None:
+        devices["inference.device"] = distribution.inference.device
     wanted = {key: device for key, device in devices.items() if device.startswith("cuda")}
     if not wanted:
         return
@@ -588,6 +618,7 @@ RULES: Final[tuple[Callable[..., Iterator[Conflict]], ...]] = (
     _engine_reaches_hosts,
     _processes_are_few,
     _one_process_is_enough,
+    _inference_serves_actors,
     companions_fit,
     _rollouts_need_no_replay,
     _fragments_fill_rollouts,

@@ -31,7 +31,7 @@ BUILT_IN: Final = (FRAGMENTS, BATCHES)
 """Built-in channels that may pass roles of one's own."""
 RESERVED: Final = (
     *BUILT_IN, "arrivals", "priorities", "headers", "shards", "contributions", "members",
-    "takeovers", "policy", "average",
+    "takeovers", "policy", "average", "requests", "answers",
 )  # fmt: skip
 """Names of built-in channels and slots."""
 
@@ -171,7 +171,7 @@ def _every_process_has_a_part(
         what = 'transport "inproc" puts all roles of a group in one process, which cannot wait for itself'
         keys = [*(f"graph.channels.{name}" for name in graph.channels), "distribution.transport"]
         yield Conflict(keys, what, 'transport = "shm" would be right')
-    built_in = {"actor": distribution.actor.num, "buffer": 1, "learner": 1}
+    built_in = {"actor": distribution.actor_processes, "buffer": distribution.buffer.num, "learner": 1}
     for name, channel in graph.channels.items():
         for senders, receivers in pairwise(channel.steps):
             sending, receiving = (

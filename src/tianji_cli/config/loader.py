@@ -193,10 +193,11 @@ def _with_usual_split(found: Mapping[str, Any], cores: int) -> Distribution:
     of_group, actor = cores * distribution.hosts // distribution.groups, distribution.actor
     if "num" not in actor.model_fields_set:
         free = of_group if cores <= FEW_CORES else of_group - others
-        num = max(distribution.buffer.num, min(free // actor.cores, _most_usual_actors(found)))
+        most = free // actor.cores * distribution.actors_per_process
+        num = max(distribution.buffer.num, min(most, _most_usual_actors(found)))
         distribution = distribution.model_copy(update={"actor": actor.model_copy(update={"num": num})})
     if "pin_cores" not in distribution.model_fields_set:
-        wanted = others + distribution.actor.num * actor.cores
+        wanted = others + distribution.actor_processes * actor.cores
         distribution = distribution.model_copy(update={"pin_cores": wanted <= of_group and pins_by_default()})
     return distribution
 
@@ -559,10 +560,12 @@ def _find_component(tree: Tree, section: str, name: str, usual: str | None) -> C
 
 ROLES: Final = Plugins("role", "tianji.roles", UsageError, UsageError)
 
-BUILT_IN: Final = ("root", "actor", "buffer", "learner", "follower", "examiner", "evaluator")
+BUILT_IN: Final = ("root", "actor", "inference", "buffer", "learner", "follower", "examiner", "evaluator")
 """Names of the roles of every job."""
 
-OTHER_COUNTERS: Final = ("endpoint", "fragments", "batches", "shards", "priorities")
+OTHER_COUNTERS: Final = (
+    "endpoint", "fragments", "batches", "shards", "priorities", "requests", "answers",
+)  # fmt: skip
 """Names of counts of rejected messages, besides roles; a user role of such a name would be ambiguous."""
 
 OWN_KEYS: Final = ("type", "num", "per", "receives", "reads", "cores")

@@ -576,7 +576,7 @@ class Actor(Section):
     Attributes:
         num: actors of a group. Where a config does not say it: as many as a rollout has fragments, but no
             more than there are cores, or, on more than four, than learners leave. One with a replay, in step,
-            and where roles share a process.
+            and where roles share a process. Two of them share a process where inference is apart.
         cores: cores, and threads, of each.
         send_size: T, steps of each environment in a fragment.
         window: fragments that each actor may have sent before one is claimed.
@@ -588,6 +588,28 @@ class Actor(Section):
     send_size: Count = 32
     window: Count = 2
     device: Device = "cpu"
+
+
+HALVES: Final = 2
+"""Actors of a process where inference is apart: one steps while the other's observations are away."""
+
+
+class Inference(Section):
+    """The processes that run the policy's network for actors, which then only step environments (SEED RL).
+
+    Attributes:
+        num: of a group; each serves its share of the actors' processes.
+        cores: cores, and threads, of each.
+        device: where the network acts; several may share a GPU. ``actor.device`` is the evaluator's alone.
+        max_batch: most observations of one pass of the network; None for all that can come at once.
+        max_wait_ms: longest that observations wait for others to fill a batch; 0 takes those that are there.
+    """
+
+    num: Processes = 1
+    cores: Annotated[Cores, Field(ge=1)] = 1
+    device: Device = "cpu"
+    max_batch: Count | None = None
+    max_wait_ms: Annotated[float, Field(ge=0, le=1000)] = 0.0
 
 
 SAMPLERS: Final = Plugins(
@@ -712,6 +734,7 @@ class Distribution(Section):
         pin_cores: tie each process to cores of its own, and actors beyond that to those that learners leave.
             Where a config does not say it: if there are enough for all processes to have their own. Else the
             scheduler deals all cores out.
+        inference: processes that run the network for the actors; None, or false in TOML: each runs its own.
     """
 
     transport: Transport = Transport(local="shm", remote="shm")
@@ -729,6 +752,7 @@ class Distribution(Section):
     learner: Learner = Learner()
     actor: Actor = Actor()
     buffer: Buffer = Buffer()
+    inference: Annotated[Inference | None, BeforeValidator(_none_if_off)] = None
 
     @property
     def one_process(self) -> bool:
@@ -736,10 +760,21 @@ class Distribution(Section):
         return self.transport.local == "inproc"
 
     @property
+    def actors_per_process(self) -> int:
+        """Actors that take turns in one process."""
+        return 1 if self.inference is None else HALVES
+
+    @property
+    def actor_processes(self) -> int:
+        """Processes of a group's actors."""
+        return math.ceil(self.actor.num / self.actors_per_process)
+
+    @property
     def cores_of_learners(self) -> int:
-        """Cores of a group's learners, and of a buffer with a process of its own."""
+        """Cores of a group's learners, and of buffer and inference with processes of their own."""
         buffer_cores = 0 if self.buffer.colocate else self.buffer.num * self.buffer.cores
-        return self.learner.num * self.learner.cores + buffer_cores
+        inference_cores = 0 if self.inference is None else self.inference.num * self.inference.cores
+        return self.learner.num * self.learner.cores + buffer_cores + inference_cores
 
 
 class Range(Section):
@@ -1021,7 +1056,7 @@ class JobConfig(Section):
         if distribution.one_process:
             return distribution.groups * distribution.learner.cores
         roles = sum(section.cores_of_all for section in self.roles.values())
-        actors = distribution.actor.num * distribution.actor.cores
+        actors = distribution.actor_processes * distribution.actor.cores
         return distribution.groups * (distribution.cores_of_learners + roles + actors)
 
     @property

@@ -16,6 +16,7 @@ from tianji_cli.config.schema import Graph, JobConfig, Route
 
 ROOT: Final = "root"
 EXAMINER: Final = "examiner"
+INFERENCE: Final = "inference"
 
 FRAGMENTS: Final = "fragments"
 """Channel from the actors of a group to its buffer: one message a fragment."""
@@ -34,6 +35,12 @@ HEADERS: Final = "headers"
 
 SHARDS: Final = "shards"
 """Channel from the learner to its followers: fragments or batches of a round."""
+
+REQUESTS: Final = "requests"
+"""Channel from actors to inference apart: observations of one actor's environments."""
+
+ANSWERS: Final = "answers"
+"""Channel back to the actors: what the network gives for a request."""
 
 CONTRIBUTIONS: Final = "contributions"
 """Channel from the learners of all groups to the root: parameters to average."""
@@ -123,7 +130,12 @@ def edges_of(config: JobConfig) -> tuple[tuple[ChannelEdge, ...], tuple[SlotEdge
     if distribution.learner.num > 1:
         channels += [_edge(HEADERS, "learner", "follower"), _edge(SHARDS, "learner", "follower")]
         channels += [_edge(PRIORITIES, "follower", "learner")] if prioritised else []
-    readers = ["actor", *(name for name, section in roles.items() if POLICY in section.reads)]
+    actor = "actor"
+    if distribution.inference is not None:
+        actor = INFERENCE  # It alone has policies, and the actors ask it.
+        channels += [ChannelEdge(REQUESTS, ("actor",), (INFERENCE,), drained=True, route="share")]
+        channels += [_edge(ANSWERS, INFERENCE, "actor")]
+    readers = [actor, *(name for name, section in roles.items() if POLICY in section.reads)]
     readers += [EXAMINER] if config.experiment.evaluation is not None else []
     slots = [SlotEdge(POLICY, "learner", tuple(readers))]
     if config.population is not None:

@@ -1,9 +1,10 @@
 """The plan of a job: roles, host and cores of each process, and who is connected to whom. Pure data.
 
-Rank 0 is the root. Then come, for each group, the learner with its buffer, its followers, user roles and the
-actors; then the examiner, which evaluates during training, and last the evaluator, which starts when training
-is over. The examiner belongs to the first group. Buffers that are not colocated have the ranks before their
-learner's. With ``transport = "inproc"`` all roles of a group share one process.
+Rank 0 is the root. Then come, for each group, the learner with its buffer, its followers, user roles,
+inference where it is apart, and the actors; then the examiner, which evaluates during training, and last the
+evaluator, which starts when training is over. The examiner belongs to the first group. Buffers that are not
+colocated have the ranks before their learner's. With ``transport = "inproc"`` all roles of a group share one
+process.
 
 Groups take turns over the hosts, so that a group's traffic stays on its host as long as there are as many
 groups as hosts. With more hosts than groups, a group has several: its learner is on the first of them, and
@@ -22,11 +23,12 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Final
 
-from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.schema import Inference, JobConfig, UserRoleSection
 from tianji_cli.errors import UsageError
 from tianji_cli.limits import usable_cores
 from tianji_cli.plan.graph import (
     EXAMINER,
+    INFERENCE,
     ROOT,
     ChannelEdge,
     ChannelSize,
@@ -67,12 +69,11 @@ class PlannedProcess:
         host: name of the host.
         cores: logical CPUs that the process is pinned to; empty leaves it to the scheduler.
         threads: compute threads that the process may use.
-        device: torch device of the learner or follower, or else of the actor, examiner or evaluator. "cuda:3"
-            belongs to the fourth learner, or the fourth actor, on its host; with fewer GPUs the numbers wrap
-            around.
+        device: torch device of the learner or follower, or else of actor, inference, examiner or evaluator.
+            "cuda:3" belongs to the fourth learner, or the fourth that acts, on its host; with fewer GPUs the
+            numbers wrap around.
         actors: numbers of the actors among its roles; an actor's number is unique in the job.
-        number: of a follower, or of a buffer or user role that a group has several of; None if it is the only
-            one.
+        number: of a follower, or of another role that a group has several of; None if it is the only one.
     """
 
     rank: int
@@ -86,11 +87,18 @@ class PlannedProcess:
     number: int | None = None
 
     @property
+    def only_acts(self) -> bool:
+        """Whether it carries actors, and nothing else."""
+        return set(self.roles) == {"actor"}
+
+    @property
     def title(self) -> str:
         """Title of the process in ``ps`` and in messages: ``actor 3 (group 0)``."""
-        own = next(iter(self.actors), None) if self.roles == ("actor",) else self.number
-        number = "" if own is None else f" {own}"
         group = "" if self.group is None else f" (group {self.group})"
+        if self.only_acts and len(self.actors) > 1:
+            return f"actors {' and '.join(map(str, self.actors))}{group}"
+        own = next(iter(self.actors), None) if self.only_acts else self.number
+        number = "" if own is None else f" {own}"
         names = list(dict.fromkeys(self.roles))
         return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names) + number + group
 
@@ -225,9 +233,8 @@ class Plan:
                 yield process.rank, peer.rank
 
     def producers(self) -> Set[int]:
-        """Return the ranks of actors in processes of their own, which receive nothing."""
-        receivers = {role for edge in self.channels for role in edge.receivers}
-        return {process.rank for process in self.carrying("actor") if receivers.isdisjoint(process.roles)}
+        """Return the ranks of actors in processes of their own, which receive no samples."""
+        return {process.rank for process in self.processes if process.only_acts}
 
     def wiring(self, job: str, channels: Mapping[str, ChannelSize], slots: Mapping[str, int]) -> Wiring:
         """Return the channels and slots between ranks; ``slots`` has the bytes of each slot's value."""
@@ -402,17 +409,26 @@ class _Planner:
         if not self._shared:
             for follower in range(1, distribution.learner.num):
                 self._add(("follower",), group, home, distribution.learner.cores, number=follower)
-            for name, section in self._config.roles.items():
-                for number in range(section.num if section.per == "group" or group == 0 else 0):
+            others: dict[str, UserRoleSection | Inference] = {
+                name: role for name, role in self._config.roles.items() if role.per == "group" or group == 0
+            }
+            if distribution.inference is not None:
+                others[INFERENCE] = distribution.inference
+            for name, section in others.items():
+                for number in range(section.num):
                     several = number if section.num > 1 else None
                     self._add((name,), group, home, section.cores, number=several)
-            for number, host in zip(actors, self._hosts_of_actors(group, len(actors)), strict=True):
-                self._add(("actor",), group, host, distribution.actor.cores, actors=(number,))
+            each = distribution.actors_per_process
+            together = [actors[first : first + each] for first in range(0, len(actors), each)]
+            for numbers, host in zip(together, self._hosts_of_actors(group, len(together)), strict=True):
+                self._add(("actor",) * len(numbers), group, host, distribution.actor.cores, actors=numbers)
 
     def _hosts_of_actors(self, group: int, number: int) -> list[Host]:
         """Spread a group's actors over its hosts in blocks, in proportion to the remaining cores."""
-        mine = self._hosts_of(group)
+        mine, inference = self._hosts_of(group), self._config.distribution.inference
         taken = Counter({mine[0]: self._learner_cores})
+        if inference is not None:
+            taken[mine[0]] += inference.num * inference.cores
         for host in self._hosts_of_buffers(group):
             taken[host] += self._config.distribution.buffer.cores
         free = [max(len(host.cores) - taken[host], 0) for host in mine]
@@ -445,7 +461,9 @@ class _Planner:
         distribution = self._config.distribution
         if "learner" in roles or roles == ("follower",):
             device, number, given = distribution.device, distribution.learner.num, self._learners_on
-        elif roles == ("actor",):
+        elif roles == (INFERENCE,) and distribution.inference is not None:
+            device, number, given = distribution.inference.device, distribution.inference.num, self._actors_on
+        elif roles == ("actor",) and distribution.inference is None:
             device, number, given = distribution.actor.device, distribution.actor.num, self._actors_on
         else:
             return distribution.actor.device if roles in {("evaluator",), (EXAMINER,)} else "cpu"

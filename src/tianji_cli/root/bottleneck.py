@@ -14,6 +14,7 @@ import psutil
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.limits import CpuLimit, cpu_limit
+from tianji_cli.plan.graph import INFERENCE
 from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.telemetry.bottleneck import (
     OWN_CORES,
@@ -233,7 +234,9 @@ class WorkLog:
             len(plan.carrying(role)) for role in ("buffer", "learner", "follower")
         )
         self._nothing = Observation(
-            Work(members=plan.num_actors), Work(members=buffers), Work(members=learners + followers)
+            Work(members=len(plan.carrying("actor"))),
+            Work(members=buffers),
+            Work(members=learners + followers),
         )
         self._processes: dict[int, _Process] = {}
         self._rho = 0.0
@@ -371,7 +374,8 @@ def _done(process: PlannedProcess, report: Report, produced: Mapping[int, int]) 
     for role_report, busy_s in zip(report.roles, report.busy_s, strict=True):
         match role_report:
             case ActorReport():
-                done += Observation(actors=Work(0, busy_s, report.running_s))
+                # Actors of one process take turns.
+                done += Observation(actors=Work(0, busy_s, report.running_s / len(process.actors)))
             case BufferReport():
                 done += Observation(buffers=Work(role_report.received, busy_s, report.running_s))
             case LearnerReport():
@@ -393,6 +397,13 @@ class Receiver:
     def __str__(self) -> str:
         """Return the name and the group, as in the titles of processes."""
         return f"{self.name} (group {self.group})"
+
+    @property
+    def fault(self) -> str:
+        """Reason why the actors wait."""
+        if self.name == INFERENCE:
+            return "which runs the network for them too slowly"
+        return "which claims its fragments too slowly or not at all"
 
 
 class BackPressure:
@@ -449,6 +460,6 @@ def bound_by(receiver: Receiver) -> Bottleneck:
     """Name a role as the bottleneck of the job."""
     return Bottleneck(
         "communication-bound",
-        f"actors wait most of the time for the role {receiver}, which claims its fragments too slowly or not "
-        "at all; more actors will not help, less work in its turns or cores of its own would",
+        f"actors wait most of the time for the role {receiver}, {receiver.fault}; more actors will not help, "
+        "less work in its turns or cores of its own would",
     )

@@ -14,6 +14,7 @@ from typing import Final
 
 from tianji_cli.files.regular import open_to_append
 from tianji_cli.launch.node import refuse_late
+from tianji_cli.plan.graph import INFERENCE
 from tianji_cli.root.deaths import Deaths
 from tianji_cli.root.job_view import choose_best
 from tianji_cli.root.observers.observer import Observer
@@ -172,7 +173,7 @@ class Root:
             return False  # The process has died since, and its successor is on its way.
         if isinstance(message, Report):
             names = job.plan.processes[rank].roles
-            kinds = ["user" if name in job.config.roles else name for name in names]
+            kinds = ["user" if name in {*job.config.roles, INFERENCE} else name for name in names]
             if [one.role for one in message.roles] != kinds or len(message.busy_s) != len(kinds):
                 job.control.reject(f"a report of {job.title(rank)} is not of its roles")
                 return False

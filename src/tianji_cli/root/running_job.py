@@ -61,8 +61,8 @@ class RunningJob:
         rejected: messages to the root's endpoint that do not belong to this job.
         learners: group of each learner, by its rank.
         examiners: ranks that evaluate while training.
-        producers: ranks that send and receive nothing: actors in processes of their own. They stop first, and
-            are started again when they die.
+        producers: ranks that send samples and receive none: actors in processes of their own. They stop
+            first, and are started again when they die.
         restartable: ranks of user roles that are started again when a signal has killed them.
         receivers: the other ranks of all groups.
     """

@@ -18,6 +18,7 @@ import numpy as np
 
 from tianji_algos.core import Embryo, Model, RolloutEmbryo
 from tianji_algos.fields import ACTION_MASK, leaves_choices
+from tianji_algos.normalization import acting_executor
 from tianji_cli.config.population import config_with
 from tianji_cli.config.schema import BATCHES_AHEAD, Environment, rows_of
 from tianji_cli.errors import UsageError, describe
@@ -25,6 +26,7 @@ from tianji_cli.files.checkpoint import CheckpointWriter
 from tianji_cli.files.counters import ProductionFile, ProductionPage
 from tianji_cli.files.saved import checkpoints_of, link_best_to_best_evaluated
 from tianji_cli.plan.graph import (
+    ANSWERS,
     ARRIVALS,
     AVERAGE,
     BATCHES,
@@ -32,9 +34,11 @@ from tianji_cli.plan.graph import (
     EXAMINER,
     FRAGMENTS,
     HEADERS,
+    INFERENCE,
     MEMBERS,
     POLICY,
     PRIORITIES,
+    REQUESTS,
     SHARDS,
     TAKEOVERS,
     ChannelSize,
@@ -43,12 +47,14 @@ from tianji_cli.plan.graph import (
     slot_name,
 )
 from tianji_cli.roles.actor.actor import Actor, Destination, Outbox
+from tianji_cli.roles.actor.remote import Line
 from tianji_cli.roles.buffer.buffer import Buffer, ReplayBuffer
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.file import ReplayKeeper, replay_directory
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings, bytes_of
 from tianji_cli.roles.buffer.replay.store import ReplayStore, SourceTable
 from tianji_cli.roles.buffer.rollout import FragmentRelay, RolloutStore
+from tianji_cli.roles.inference import Inference
 from tianji_cli.roles.learner.data_source import (
     DataSource,
     LocalReplayClient,
@@ -101,11 +107,14 @@ def build_roles(builder: Builder, transport: Transport, counters: ProductionFile
     """Build the roles of a process, in the order of their turns and stops."""
     replays = builder.config.learns_from_replay
     numbers = iter(builder.process.actors)
+    line = _line(builder, transport)
     buffer: Buffer | None = None
     built: list[Role] = []
     for name in builder.process.roles:
         if name == "actor":
-            built.append(_actor(builder, transport, counters, next(numbers)))
+            built.append(_actor(builder, transport, counters, next(numbers), line))
+        elif name == INFERENCE:
+            built.append(_inference(builder, transport))
         elif name == "buffer":
             buffer = replay_buffer(builder, transport) if replays else rollout_buffer(builder, transport)
             built.append(buffer)
@@ -125,10 +134,35 @@ def build_roles(builder: Builder, transport: Transport, counters: ProductionFile
     return built
 
 
-def _actor(builder: Builder, transport: Transport, counters: ProductionFile, number: int) -> Actor:
+def _line(builder: Builder, transport: Transport) -> Line | None:
+    """Build the way from the actors of a process to their network; None where they have it themselves."""
+    receivers = receivers_of(transport.wiring, REQUESTS, builder.process.rank)
+    return Line(transport, receivers[0], builder.passes, builder.number) if receivers else None
+
+
+def _inference(builder: Builder, transport: Transport) -> Inference:
+    """Build a group's network for actors whose inference is apart."""
+    section = builder.config.distribution.inference
+    assert section is not None, "the plan has the role where the config has the section"
+    model, processes = builder.acting_model(), builder.job.plan.processes
+    asking = transport.wiring.channel(REQUESTS, builder.process.rank).senders
+    return Inference(
+        transport,
+        [acting_executor(model, builder.config.environment.num_envs) for _ in range(2)],
+        builder.passes,
+        builder.number,
+        {rank: processes[rank].actors for rank in asking},
+        slot_name(POLICY, builder.group),
+        section,
+    )
+
+
+def _actor(
+    builder: Builder, transport: Transport, counters: ProductionFile, number: int, line: Line | None
+) -> Actor:
     config = builder.config
     environment = builder.acting_environment(number)
-    agent = builder.acting_agent(number)
+    agent = builder.acting_agent(number, line)
     channel = fragments_to(config.graph.path_of_fragments[1])
     (receiver,) = receivers_of(transport.wiring, channel, builder.process.rank)
     return Actor(
@@ -142,6 +176,7 @@ def _actor(builder: Builder, transport: Transport, counters: ProductionFile, num
         page=ProductionPage(counters, number),
         seed=builder.seed("environment", number),
         per_version=_fragments_per_version(builder),
+        network=None if line is None else line.executors[number],
         settings_with=lambda found: config_with(config, found).agent.settings,
         subtracts=builder.subtracts,
     )
@@ -592,6 +627,9 @@ def wiring_of(builder: Builder, capabilities: Capabilities) -> Wiring:
         channels[fragments_to(role)] = ChannelSize(layout.nbytes, builder.config.window)
     model = builder.model()
     slots = {POLICY: policy_layout(model.parameter_count).nbytes}
+    if distribution.inference is not None:
+        channels[REQUESTS] = ChannelSize(builder.passes.request.nbytes, window=1)
+        channels[ANSWERS] = ChannelSize(builder.passes.answer.nbytes, window=distribution.actors_per_process)
     if builder.config.population is not None:
         size = ChannelSize(member_layout(StateMemory(builder.embryo(model)).nbytes).nbytes)
         channels |= {MEMBERS: size, TAKEOVERS: size}

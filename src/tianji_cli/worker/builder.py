@@ -10,18 +10,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from tianji_algos import registry as algorithms
-from tianji_algos.core import Agent, Embryo, Model, complete_results
+from tianji_algos.core import Agent, Embryo, Executor, Model, complete_results
 from tianji_algos.device import device_of
+from tianji_algos.normalization import FILTER, acting_executor
 from tianji_cli.config.loader import load_record
 from tianji_cli.config.schema import Init, JobConfig
 from tianji_cli.errors import UsageError, describe
 from tianji_cli.files.checkpoint import load_parameters, load_training
 from tianji_cli.files.saved import LAST, Progress, checkpoints_of
+from tianji_cli.plan.graph import INFERENCE
 from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import PlannedProcess
+from tianji_cli.roles.actor.remote import Line, RemoteExecutor
+from tianji_cli.roles.inference import PassLayout
 from tianji_cli.roles.learner.learner import Episodes
 from tianji_cli.roles.records import record_layout
 from tianji_cli.wire.records import RecordLayout, job_number
@@ -90,16 +95,57 @@ class Builder(Parts):
         )
         return complete_results(embryo, prioritised=self.config.distribution.buffer.has_priorities)
 
-    def acting_agent(self, number: int) -> Agent:
+    def acting_agent(self, number: int, line: Line | None = None) -> Agent:
         """Build the agent of an actor, with its part of the group's exploration range.
 
         Each group learns from its own actors, so each group has the whole range.
+
+        Args:
+            line: the way to its network where that is apart.
         """
         num_envs = self.config.environment.num_envs
-        agent = self.agent(self.acting_model(), num_envs, self.seed("policy", number))
+        model = self.acting_model()
+        if line is not None:
+            model.executor = lambda _: RemoteExecutor(line, number)  # type: ignore[method-assign,assignment]
+        agent = self.agent(model, num_envs, self.seed("policy", number))
         of_group = [actor for numbers in self.actors.values() for actor in numbers]
         agent.explore_as(of_group.index(number) * num_envs, len(of_group) * num_envs)
         return agent
+
+    @cached_property
+    def passes(self) -> PassLayout:
+        """Layout of a pass of the network for an actor, where it is apart.
+
+        Raises:
+            UsageError: the network could not be apart; the message names its agent or model.
+        """
+        model, num_envs = self.model(), self.config.environment.num_envs
+        built: list[Executor] = []
+        make = model.executor
+
+        def noting(batch_size: int) -> Executor:
+            built.append(make(batch_size))
+            return built[-1]
+
+        model.executor = noting  # type: ignore[method-assign]
+        self.agent(model, num_envs, seed=0)
+        if not built:
+            raise UsageError(
+                f"distribution.inference: the agent {self.config.agent.type!r} does not act by "
+                "Model.executor(), so no other process can run its network; leave the table out"
+            )
+        kind = type(built[0])
+        if kind.forget is not Executor.forget and kind.resume is Executor.resume:
+            raise UsageError(
+                f"distribution.inference: the model {self.config.model.type!r} keeps its memory where it "
+                "acts (its executor has no resume()); leave the table out, or take a recurrent_actor_critic, "
+                "a recurrent_q or a network without memory"
+            )
+        space = self.spaces.observation
+        observation = np.zeros((num_envs, *(space.shape or ())), space.dtype)
+        outputs = acting_executor(model, num_envs)(observation)
+        statistics = [field for field in self.layout.fields if field.name == FILTER]
+        return PassLayout.of(observation, outputs, self.model_fields, statistics)
 
     def trained_embryo(self) -> Embryo:
         """Build the update rule on this process's device; it continues the last session."""
@@ -127,7 +173,7 @@ class Builder(Parts):
 
     def acting_model(self) -> Model:
         """Build the network on the device of acting, which may differ from that of a learner beside it."""
-        key = "distribution.actor.device"
+        key = f"distribution.{'inference' if INFERENCE in self.process.roles else 'actor'}.device"
         return self._model_on(self.config.distribution.actor.device if self._learns else self.device, key)
 
     @cached_property
@@ -135,6 +181,8 @@ class Builder(Parts):
         """Device of this process; numbers beyond the host's GPUs wrap around."""
         distribution = self.config.distribution
         wanted = distribution.device if self._learns else distribution.actor.device
+        if INFERENCE in self.process.roles and distribution.inference is not None:
+            wanted = distribution.inference.device
         kind, _, number = self.process.device.partition(":")
         numbered_by_plan = number and wanted == kind == "cuda"
         gpus = torch.cuda.device_count() if numbered_by_plan else 0

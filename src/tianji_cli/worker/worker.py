@@ -271,7 +271,7 @@ class WorkerControl:
         self._failed_role: Role | None = None
         self._transport: Transport | None = None
         self._production: ProductionFile | None = None
-        alone = process.roles == ("actor",)
+        alone = process.only_acts
         self._report_every_s = max(REPORT_EVERY_S, len(job.plan.processes) / REPORTS_PER_S if alone else 0.0)
         self._reported = 0.0
         self._began = time.perf_counter()
@@ -501,6 +501,8 @@ def _build(job: Job) -> tuple[dict[str, Any] | None, int]:
                     saved.restore(embryo)  # The saved state of each resumed group has to fit.
             _ = builder.stored_layout  # Raises if the model does not fit the update rule.
             _ = builder.records
+            if config.distribution.inference is not None:
+                _ = builder.passes
             check_first_observation(config.environment, environment)
         if config.experiment.evaluation is not None and config.experiment.evaluation.video:
             check_pictures(builder)

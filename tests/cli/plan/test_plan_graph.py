@@ -49,6 +49,53 @@ def test_the_root_takes_part_once_there_are_several_groups() -> None:
     assert slots(plan)["average"] == ("root", ("learner",))
 
 
+APART = [
+    "distribution.inference={num=2}",
+    "distribution.actor.num=5",
+    "distribution.groups=2",
+    "training.rollout_steps=20480",
+]
+
+
+def test_inference_apart_alone_reads_policies_and_the_actors_ask_it() -> None:
+    plan = make_plan(load_config("configs/ppo_cartpole.toml", APART), HERE)
+    asked = {("actor", "inference", "requests"), ("inference", "actor", "answers")}
+    assert edges(plan) >= asked | {("actor", "buffer", "fragments")}
+    assert slots(plan)["policy"] == ("learner", ("inference",))
+
+
+def test_two_actors_share_a_process_where_inference_is_apart() -> None:
+    plan = make_plan(load_config("configs/ppo_cartpole.toml", APART), HERE)
+    _, *first = (process.title for process in plan.trainers if process.group == 0)
+    assert first == [
+        "inference 0 (group 0)",
+        "inference 1 (group 0)",
+        "actors 0 and 1 (group 0)",
+        "actors 2 and 3 (group 0)",
+        "actor 4 (group 0)",
+    ]
+    assert plan.producers() == {4, 5, 6, 10, 11, 12}, "they are started again when they die"
+
+
+def test_each_of_several_serves_its_share_and_outlives_it() -> None:
+    plan = make_plan(load_config("configs/ppo_cartpole.toml", APART), HERE)
+    sizes = {
+        "fragments": ChannelSize(64, 2),
+        "contributions": ChannelSize(64),
+        "requests": ChannelSize(64, 1),
+        "answers": ChannelSize(64, 2),
+    }
+    channels = plan.wiring("job", sizes, {"policy": 8, "average": 16}).channels
+    asking = {c.receiver: (c.senders, c.window) for c in channels if c.name == "requests"}
+    assert asking == {2: ((4, 6), 2), 3: ((5,), 2), 8: ((10, 12), 2), 9: ((11,), 2)}, (
+        "a request for each actor"
+    )
+    assert {c.receiver for c in channels if c.name == "answers"} == {4, 5, 6, 10, 11, 12}
+    outlived = plan.outlived()
+    assert outlived[2] == {4, 5, 6}
+    assert outlived[4] == set(), "answers hold no actor back"
+
+
 def test_a_plan_becomes_a_wiring_of_ranks() -> None:
     overrides = [
         "distribution.groups=2",

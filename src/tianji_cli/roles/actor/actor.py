@@ -18,6 +18,7 @@ from gymnasium.spaces import Discrete
 
 from tianji_algos.fields import ACTION_MASK, leaves_choices
 from tianji_cli.files.counters import ProductionPage
+from tianji_cli.plan.graph import INFERENCE
 from tianji_cli.roles.role import Role, Trigger, rejected_by
 from tianji_cli.wire.fragment import EPISODE_STEPS, Fragment, FragmentLayout
 from tianji_cli.wire.parameters import PublishedPolicy
@@ -31,6 +32,7 @@ if TYPE_CHECKING:  # These import torch, which `tianji --help` does without.
     from pydantic import BaseModel
 
     from tianji_algos.core import Agent, Fields
+    from tianji_cli.roles.actor.remote import RemoteExecutor
 
 Returns = npt.NDArray[np.float64]
 MASK_UNSEEN: Final = (
@@ -58,6 +60,7 @@ class Actor(Role):
     Args:
         per_version: fragments to make with one policy before waiting for the next (``mode = "sync"``);
             None goes on with whatever policy is newest.
+        network: the agent's network where it is apart; None where the actor has policies of its own.
         settings_with: makes the agent's settings from a member's hyperparameters.
     """
 
@@ -76,6 +79,7 @@ class Actor(Role):
         page: ProductionPage,
         seed: int,
         per_version: int | None,
+        network: RemoteExecutor | None = None,
         settings_with: Callable[[Mapping[str, Any]], BaseModel] | None = None,
         subtracts: bool = False,
     ) -> None:
@@ -92,6 +96,7 @@ class Actor(Role):
         self._copies = Copies(outbox.transport, outbox.copies, layout.nbytes)
         self._page = page
         self._per_version = per_version
+        self._network = network
         self._settings_with = settings_with
         self._version = -1
         self._made_with_version = 0
@@ -124,10 +129,10 @@ class Actor(Role):
     @property
     def triggers(self) -> Sequence[Trigger]:
         """Send a full fragment; adopt a newer policy between two fragments."""
-        return (
-            Trigger(when=self.fragment_is_full, do=self.push_fragment),
-            Trigger(when=self.is_between_fragments, do=self.adopt_newest_policy),
-        )
+        push = Trigger(when=self.fragment_is_full, do=self.push_fragment)
+        if self._network is not None:
+            return (push,)
+        return (push, Trigger(when=self.is_between_fragments, do=self.adopt_newest_policy))
 
     @property
     def unfinished(self) -> Fragment | None:
@@ -137,6 +142,9 @@ class Actor(Role):
     def turn(self) -> bool:
         """Step every environment once, straight into the fragment."""
         if self._fragment is None and not self._begin_fragment():
+            return False
+        network = self._network
+        if network is not None and (self.fragment_is_full() or not network.has_answer()):
             return False
         assert self._fragment is not None
         row = next(self._rows)
@@ -161,6 +169,8 @@ class Actor(Role):
         if self._observe is not None:
             self._observe(row)
         self._step += 1
+        if network is not None:
+            network.ask(self._stack.seen, last=self.fragment_is_full())
         return True
 
     def _note_ends(self, row: Fields) -> None:
@@ -257,7 +267,12 @@ class Actor(Role):
         return self._step == self._layout.steps
 
     def push_fragment(self) -> bool:
-        """Send the fragment; the next turn asks for memory again, and so learns whether it was claimed."""
+        """Send the fragment; the next turn asks for memory again, and so learns whether it was claimed.
+
+        Returns False while the network, where it is apart, owes the outputs for the last observation.
+        """
+        if self._network is not None and not self._network.has_answer():
+            return False
         assert self._fragment is not None
         assert self._loan is not None
         self._check_numbers()
@@ -316,9 +331,13 @@ class Actor(Role):
 
     def report(self) -> ActorReport:
         """Report frames that the endpoint (which actors may share) rejected, waiting times, and remarks."""
+        rejected, waited_s = {"endpoint": rejected_by(self._outbox.transport)}, self._copies.waited_s
+        if self._network is not None:
+            rejected["answers"] = self._network.rejected.reported
+            waited_s = waited_s | {INFERENCE: self._network.waited_s}
         return ActorReport(
-            rejected={"endpoint": rejected_by(self._outbox.transport)},
-            waited_s=self._copies.waited_s,
+            rejected=rejected,
+            waited_s=waited_s,
             frames_per_step=self._environment.frames_per_step,
             remarks=self._remarks,
         )
@@ -339,10 +358,17 @@ class Actor(Role):
 
     def _begin_fragment(self) -> bool:
         waiting = self._per_version is not None and self._made_with_version >= self._per_version
-        if self._version < 0 or waiting or self._allowed == 0:
+        unable = self._version < 0 and self._network is None
+        if unable or waiting or self._allowed == 0:
             return False
         if not self._take_memory():
             return False
+        if self._network is not None:
+            # Only now, so that the version is no older than a policy of its own would be.
+            if not self._network.begins(self._stack.seen):
+                return False
+            self._version = self._network.version
+            self._agent.schedule(self._network.env_steps)
         if self._allowed is not None:
             self._allowed -= 1
         assert self._loan is not None

@@ -106,8 +106,7 @@ class Announcements(Observer):
     def check_waiting(self, waits_for: Receiver | None) -> None:
         """Announce a role that holds actors back."""
         if waits_for is not None:
-            why = "which claims its fragments too slowly or not at all"
-            self._job.show_once(waits_for, f"actors wait for {waits_for}, {why}")
+            self._job.show_once(waits_for, f"actors wait for {waits_for}, {waits_for.fault}")
 
     def _check_remarks(self, remarks: Mapping[str, str]) -> None:
         """Announce the actors' remarks about their environments, once for each subject."""
