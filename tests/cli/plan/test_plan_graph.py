@@ -87,7 +87,7 @@ def test_each_of_several_serves_its_share_and_outlives_it() -> None:
     }
     channels = plan.wiring("job", sizes, {"policy": 8, "average": 16}).channels
     asking = {c.receiver: (c.senders, c.window) for c in channels if c.name == "requests"}
-    assert asking == {2: ((4, 6), 2), 3: ((5,), 2), 8: ((10, 12), 2), 9: ((11,), 2)}, (
+    assert asking == {2: ((4,), 2), 3: ((5, 6), 2), 8: ((10,), 2), 9: ((11, 12), 2)}, (
         "a request for each actor"
     )
     assert {c.receiver for c in channels if c.name == "answers"} == {4, 5, 6, 10, 11, 12}
