@@ -89,11 +89,11 @@ class Program:
         Args:
             seed: of the scheduler, which chooses who moves and who dies; roles follow the config's seed.
             moves: rounds until training ends, unless it ends by itself before.
-            deaths: probability that a process dies in a move, if the root starts it again: an actor does.
+            deaths: probability that an actor, or a role that is ``restartable``, dies in its move.
             order: moves to make before any that the scheduler chooses, as ``Simulation.order`` has them.
 
         Raises:
-            UsageError: the job has several groups or learners, which wait for one another in C.
+            UsageError: the job has several groups or learners, which wait for one another.
         """
         from tianji.simulation import simulate  # noqa: PLC0415 - imports torch
 
