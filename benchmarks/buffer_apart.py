@@ -5,7 +5,9 @@ python benchmarks/buffer_apart.py --out apart --pairs 2 --config ppo_cartpole --
 
 Each pair trains once with each value, the first one changing from pair to pair; all processes share two cores
 (--cores). The result is the median over the pairs of the quotients false / true, with the extremes; a
-quotient above 1 is a gain. Leave the machine alone meanwhile.
+quotient above 1 is a gain. Leave the machine alone meanwhile: beside other programs, the job with more
+processes gets the larger share of the cores. A rollout of ppo_cartpole is one fragment,
+so that one more on its way is a version more; --set distribution.actor.send_size=16 makes four of it.
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ from typing import Any
 
 from training import Training, tianji_beside_python
 
-SETTINGS = ("distribution.pin_cores=false", "distribution.actor.num=2", "experiment.plots=false")
+SETTINGS = ["distribution.pin_cores=false", "experiment.plots=false"]
 
 
-def train(config: str, transport: str, colocate: str, seconds: float, out: Path) -> dict[str, Any]:
+def train(
+    config: str, transport: str, colocate: str, more: list[str], seconds: float, out: Path
+) -> dict[str, Any]:
     """Train for some seconds, and return the run's summary."""
     settings = [f"distribution.transport={transport}", f"distribution.buffer.colocate={colocate}"]
-    training = Training(tianji_beside_python(), config, [*SETTINGS, *settings], seconds, out)
+    training = Training(tianji_beside_python(), config, [*SETTINGS, *settings, *more], seconds, out)
     training.end()
     return training.summary
 
@@ -36,6 +40,7 @@ def main() -> None:
     parser.add_argument("--transports", nargs="+", default=["shm", "zmq"])
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--set", nargs="+", default=[], help="further settings, such as SECTION.KEY=VALUE")
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
@@ -49,7 +54,7 @@ def main() -> None:
             for pair in range(asked.pairs):
                 for colocate in ("true", "false") if pair % 2 else ("false", "true"):
                     out = asked.out / f"{config}-{transport}-{pair}-{colocate}"
-                    runs[colocate].append(train(config, transport, colocate, asked.seconds, out))
+                    runs[colocate].append(train(config, transport, colocate, asked.set, asked.seconds, out))
             rates = {name: [run["consumed_per_s"] for run in of_it] for name, of_it in runs.items()}
             lags = {name: [run["staleness"]["mean"] for run in of_it] for name, of_it in runs.items()}
             quotients = [apart / beside for apart, beside in zip(rates["false"], rates["true"], strict=True)]

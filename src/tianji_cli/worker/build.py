@@ -647,9 +647,20 @@ def wiring_of(builder: Builder, capabilities: Capabilities) -> Wiring:
 
 def window_of_all(builder: Builder) -> int:
     """Return the fragments that actors, and buffers apart from the learner, may have pushed and unclaimed."""
-    buffer = builder.config.distribution.buffer
-    senders = len(_all_of(builder.actors)) + (0 if buffer.colocate else buffer.num)
-    return builder.config.window * senders
+    config = builder.config
+    return config.window * len(_all_of(builder.actors)) + _sent_on(builder) * config.distribution.buffer.num
+
+
+def _sent_on(builder: Builder) -> int:
+    """Return the fragments that a buffer apart may have sent on and unclaimed; 0 if none is apart.
+
+    All that waits on its way should be no more than a rollout, since the rest would only grow stale.
+    """
+    config, buffer = builder.config, builder.config.distribution.buffer
+    if buffer.colocate:
+        return 0
+    room = config.fragments_per_rollout - config.window * len(_all_of(builder.actors))
+    return max(1, min(config.window, room // buffer.num))
 
 
 def lends_rollouts(builder: Builder, capabilities: Capabilities) -> bool:
@@ -668,7 +679,8 @@ def _rollout_channels(builder: Builder, capabilities: Capabilities) -> dict[str,
     borrow = _rollout_slots(builder) if lends_rollouts(builder, capabilities) else 1
     channels = {FRAGMENTS: ChannelSize(builder.stored_layout.nbytes, builder.config.window, borrow)}
     if not builder.config.distribution.buffer.colocate:
-        channels = {BATCHES: channels[FRAGMENTS], FRAGMENTS: replace(channels[FRAGMENTS], borrow=1)}
+        batches = replace(channels[FRAGMENTS], window=_sent_on(builder))
+        channels = {BATCHES: batches, FRAGMENTS: replace(channels[FRAGMENTS], borrow=1)}
     if builder.config.distribution.learner.num > 1:
         channels |= {
             HEADERS: ChannelSize(HEADERS_LAYOUT.nbytes),

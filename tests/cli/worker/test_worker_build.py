@@ -156,6 +156,9 @@ def test_channels_go_where_the_plan_has_put_buffer_and_learner(
     buffer_rank, learner = rank_of(builder, "buffer"), rank_of(builder, "learner")
     assert (buffer_rank != learner) is (len(names) > 1)
     assert (channels["fragments"].borrow > 1) is (rule == "ppo" and not buffer)
+    if rule == "ppo" and buffer:
+        batches = channels["batches"]
+        assert (batches.window, batches.borrow > 1) == (1, True), "two actors fill a rollout of two fragments"
     assert channels["fragments"].receiver == buffer_rank
     assert channels["fragments"].senders == tuple(process.rank for process in builder.carrying("actor"))
     for name in names[1:]:
