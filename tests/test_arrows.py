@@ -179,7 +179,7 @@ WRITTEN_BY_READERS = {
     "act.py", "child.py", "choosy.py", "counting.py", "my_grid.py", "my_networks.py", "plain_q.py",
     "scaling.py", "squares.py", "template_env.py", "test_scaling.py",
 }  # fmt: skip
-OF_OTHERS = {"cleanrl/dqn.py", "cleanrl/ppo.py", "cleanrl/cleanrl/ppo.py", "X.py", "scripts/train.py"}
+OF_OTHERS = {"cleanrl/dqn.py", "cleanrl/ppo.py", "cleanrl/cleanrl/ppo.py", "scripts/train.py"}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
