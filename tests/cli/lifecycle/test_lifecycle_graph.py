@@ -608,7 +608,7 @@ def test_what_a_role_leaves_out_for_a_reason_counts_as_dropped(workplace: Any) -
     (said,) = summary["extra"].values()
     dropped = said["channels"]["fragments"]["dropped"]["third"]
     assert dropped > 0
-    assert summary["dropped"] - dropped in range(2 * 64), "but for what the actors gave up"
+    assert summary["dropped"] - dropped in range(2 * 16 * 8), "but for what the actors gave up"
     assert summary["lost"] == 0
 
 

@@ -24,7 +24,7 @@ from tianji_cli.roles.role import rejected_by
 from tianji_cli.wire.batches import BatchArrays, BatchLayout, BatchView, priorities_layout, write_priorities
 from tianji_cli.wire.fragment import FragmentStats, stats_layout
 from tianji_cli.wire.reports import Distribution, LearnerReport, Rejected
-from tianji_transports.core import Claim, Full, Transport
+from tianji_transports.core import ANY, Claim, Full, Transport
 from tianji_transports.errors import PeerLostError
 
 
@@ -442,7 +442,9 @@ class RemoteReplayClient(ReplayClient):
         return None
 
     def _draw_from(self, rank: int) -> BatchArrays | None:
-        while (claim := self._transport.probe(BATCHES, rank)) is not None:
+        # A single buffer's batches may come by way of a role, which is their sender here.
+        sender = rank if len(self._drawn) > 1 else ANY
+        while (claim := self._transport.probe(BATCHES, sender)) is not None:
             self._source = rank
             arrays = self._inbox.open(claim)
             if isinstance(arrays, BatchArrays):
