@@ -1,4 +1,4 @@
-"""Gymnasium's environments, made slower: ``type = "slowed_gym:SlowedGym"`` with ``options.step_s``."""
+"""Gymnasium's environments, slower: ``type = "slowed_gym:SlowedGym"``, ``options.step_s``, ``wait_s``."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ class SlowedEnvironment(VectorEnvironment):
 
     Args:
         environment: environment to slow down.
-        step_s: least seconds from one step of all copies together to the next.
+        step_s: least seconds from one step of all copies together to the next; the core stays busy.
+        wait_s: seconds that each step of all copies together waits, as for a simulator elsewhere.
     """
 
-    def __init__(self, environment: VectorEnvironment, step_s: float) -> None:
+    def __init__(self, environment: VectorEnvironment, step_s: float, wait_s: float) -> None:
         self._environment = environment
         self._step_s = step_s
+        self._wait_s = wait_s
         self._next_s = 0.0
         self.num_envs = environment.num_envs
         self.observation_space = environment.observation_space
@@ -40,6 +42,8 @@ class SlowedEnvironment(VectorEnvironment):
         while (now := time.monotonic()) < self._next_s:
             pass
         self._next_s = now + self._step_s
+        if self._wait_s:
+            time.sleep(self._wait_s)
         self._environment.step(actions, observation, reward, terminated, truncated)
 
     def render(self) -> npt.NDArray[np.uint8]:
@@ -69,10 +73,10 @@ class SlowedGym(EnvironmentFactory):
         evaluation: bool = False,
         threads: int = 1,
     ) -> VectorEnvironment:
-        """See ``EnvironmentFactory.make``; takes ``options.step_s``, and passes other options on."""
+        """See ``EnvironmentFactory.make``; takes ``step_s`` and ``wait_s``, and passes other options on."""
         passed = dict(options or {})
-        step_s = float(passed.pop("step_s"))
+        step_s, wait_s = (float(passed.pop(name, 0.0)) for name in ("step_s", "wait_s"))
         environment = GymFactory().make(
             id, num_envs, max_episode_steps, passed, render, evaluation=evaluation, threads=threads
         )
-        return SlowedEnvironment(environment, step_s)
+        return SlowedEnvironment(environment, step_s, wait_s)

@@ -118,12 +118,11 @@ def _places(whats: Sequence[str]) -> list[int]:
 
 
 def _published_s(timeline: Timeline) -> Floats:
-    """Times at which the first learner published."""
-    for lane in timeline.lanes:
-        if lane.role.startswith("learner"):
-            published: Floats = lane.spans["began_s"][lane.spans["what"] == WHAT.index("publish")]
-            return published
-    return np.empty(0)
+    """Times at which the first lane that has any published."""
+    published = [
+        lane.spans["began_s"][lane.spans["what"] == WHAT.index("publish")] for lane in timeline.lanes
+    ]
+    return next((times for times in published if len(times)), np.empty(0))
 
 
 def _rounds_s(timeline: Timeline) -> float:
