@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from cli.lifecycle.conftest import ENDLESS, merged
 from cli.lifecycle.test_lifecycle_replay import DQN, RHO, SAVED, WARMUP
+from ports import free_address
 
 FRAGMENT, BATCH = 64, 64
 SEVERAL: dict[str, Any] = {
@@ -97,6 +98,20 @@ def test_one_that_is_killed_is_lost_with_its_actors_and_the_others_go_on(
     assert summary["env_steps"] == summary["received"]
     assert summary["lost"] > 0
     assert summary["replay"]["capacity"] == 2048
+
+
+def test_two_hosts_have_a_buffer_each_and_the_learner_draws_from_both(workplace: Any) -> None:
+    address = free_address()
+    two = {"distribution": {"hosts": 2, "transport": {"local": "shm", "remote": "zmq"}}}
+    run = workplace.train(two, options=("--listen", address, "--quiet"))
+    workplace.until((run.path / "job.key").exists, "the key is written")
+    host = workplace.command("join", address, "--key", str(run.path / "job.key"))
+    summary = run.finish()
+    host.wait(0)
+    check_books(summary)
+    assert (summary["in_flight"], summary["lost"]) == (0, 0)
+    buffers = [role["host"] for role in summary["roles"] if role["role"] == "buffer"]
+    assert len(set(buffers)) == 2
 
 
 def test_a_run_whose_last_buffer_is_killed_fails_with_exact_accounts(workplace: Any) -> None:
