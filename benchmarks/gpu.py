@@ -32,6 +32,7 @@ ROOT: Final = Path(__file__).parents[1]
 PONG: Final = str(ROOT / "configs" / "ppo_pong_gpu.toml")
 REPLAYED: Final = str(ROOT / "configs" / "dqn_pong_gpu.toml")
 UPDATES: Final = str(ROOT / "benchmarks" / "updates.py")
+INFERENCE: Final = str(ROOT / "benchmarks" / "inference.py")
 PPO_UPDATE: Final = str(ROOT / "benchmarks" / "ppo_update.py")
 
 
@@ -94,6 +95,12 @@ def of_scaling(report: Any) -> str:
     return ", ".join(f"{setting} {steps:,.0f}" for setting, steps in rows)
 
 
+def of_inference(report: Any) -> str:
+    """Env steps a second of each case, apart and with a network in each actor."""
+    rows = report["rows"]
+    return ", ".join(f"{row['case']} {row['apart']:,.0f} to {row['local']:,.0f}" for row in rows)
+
+
 def of_profile(report: Any) -> str:
     """Sum up the recommended split, and predicted and measured rates of the splits that were trained."""
     split = report["recommended"]
@@ -112,7 +119,9 @@ def parts(out: Path) -> dict[str, Part]:
         report = out / figure / f"figure-{figure}.json"
         return Part(command, f"env steps a second, Figure {figure}", report, of_scaling)
 
-    updates, ppo, pong, profile = (out / f"{name}.json" for name in ("updates", "ppo", "pong", "profile"))
+    names = ("updates", "ppo", "pong", "inference", "profile")
+    updates, ppo, pong, inference, profile = (out / f"{name}.json" for name in names)
+    asking = ("--device", "cuda", "--actors", "12", "--wait-ms", "1", "--json", str(inference))
     run_of_pong = ("--out", str(out / "runs"), "--json", str(pong), "--quiet")
     # Training and evaluation together fit the limit. Ten games are enough: 18 is a mean over 100 games.
     limits = ("stop.wall_s=420", "eval_episodes=10", "eval_max_s=60", "plots=false")
@@ -136,6 +145,12 @@ def parts(out: Path) -> dict[str, Part]:
             "ppo_pong_gpu to a mean return of 18 in 100 s",
             pong,
             of_pong,
+        ),
+        "inference": Part(
+            (INFERENCE, "--case", "pong", "10M", *asking),
+            "env steps a second with inference apart, at least those of a network in each actor",
+            inference,
+            of_inference,
         ),
         "6a": scaling("6a", "--actors", "1", "--actors", "4", "--actors", "8", "--actors", "14"),
         "6b": scaling("6b", "--actors", "1", "--actors", "4", "--actors", "8", "--actors", "14"),

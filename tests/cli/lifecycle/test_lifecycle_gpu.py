@@ -13,7 +13,7 @@ IN_STEP: dict[str, Any] = ROLLOUTS | {"distribution": {"mode": "sync", "actor": 
 
 @pytest.mark.gpu
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("actors_on", ["cpu", "cuda"])
+@pytest.mark.parametrize("actors_on", ["cpu", "cuda", "apart"])
 @pytest.mark.parametrize(
     ("config", "settings"),
     [
@@ -28,9 +28,14 @@ def test_a_job_trains_on_a_gpu_and_its_policy_is_judged_anywhere(
     workplace: Any, config: str, settings: dict[str, Any], actors_on: str
 ) -> None:
     workplace.base = {"extends": f"{config}.toml"}
+    acting: dict[str, Any] = {"actor": {"num": 2, "device": actors_on}}
+    if actors_on == "apart":
+        if settings is IN_STEP:
+            pytest.skip("inference apart is never in step")
+        acting = {"actor": {"num": 2}, "inference": {"device": "cuda"}}
     change = {
         "experiment": {"name": "run", "stop": {"env_steps": STEPS}, "eval_episodes": 2, "thresholds": []},
-        "distribution": {"pin_cores": False, "actor": {"num": 2, "device": actors_on}},
+        "distribution": {"pin_cores": False, **acting},
     }
     run = workplace.train(change, settings, options=("--quiet", "--device", "cuda"))
     run.finish()
