@@ -534,10 +534,8 @@ def role_states(
     states = []
     for process in plan.processes:
         view = views[process.rank]
-        busy = busy_in(view)
-        for role in dict.fromkeys(process.roles):  # Actors that take turns in a process are one line.
-            shares = [] if busy is None else [busy[n] for n, name in enumerate(process.roles) if name == role]
-            share = min(1.0, sum(shares)) if shares else None
+        busy: Sequence[float | None] = busy_in(view) or [None] * len(process.roles)
+        for role, share in zip(process.roles, busy, strict=True):
             place = process.rank, role, process.group, process.host
             memory = own_memory() if role == "root" else view.memory
             states.append(
