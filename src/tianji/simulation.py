@@ -279,7 +279,7 @@ class SimulatedProcess(InprocTransport):
             carry_to_end(self._process, self._roles, self, self.control)
             self._scheduler.leave(self.rank, 0)
             return True
-        before, self._pushes_left = [role.busy_s for role in self._roles], pushes
+        before, self._moved, self._pushes_left = [role.busy_s for role in self._roles], False, pushes
         try:
             if self.control.peers_known:
                 run_in_turns(self._roles, self, self.wait)
@@ -288,7 +288,8 @@ class SimulatedProcess(InprocTransport):
                 raise failure.error from failure
         if pushes is not None:
             self._scheduler.leave(self.rank)
-        return pushes is not None or before != [role.busy_s for role in self._roles]
+        # A turn may have sent something without calling it work.
+        return pushes is not None or self._moved or before != [role.busy_s for role in self._roles]
 
     def handle(self) -> bool:
         """End the loop of ``run_in_turns`` after a round."""
