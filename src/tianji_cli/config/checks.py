@@ -239,7 +239,7 @@ def _processes_are_few(
     """A job has no more processes than the root can be connected to."""
     groups, of_group = distribution.groups, distribution.learner.num + distribution.actor_processes
     of_group += 0 if distribution.inference is None else distribution.inference.num
-    of_group += sum(section.num for section in roles.values())
+    of_group += sum(section.num for section in roles.values() if section.per == "group")
     of_group += 0 if distribution.buffer.colocate else distribution.buffer.num
     if not distribution.one_process and groups * of_group > MAX_PROCESSES:
         many = f"{groups} x {of_group} processes are more than {MAX_PROCESSES:,}"
@@ -278,6 +278,9 @@ def _inference_serves_actors(
     inference, place = distribution.inference, "distribution.inference"
     if inference is None:
         return
+    if distribution.buffer.num > 1:
+        what = "a buffer that dies takes its actors with it, and inference would wait for them"
+        yield Conflict([place, "distribution.buffer.num"], what, "num = 1 would be right")
     served = distribution.actor_processes
     if inference.num > served:
         many = f"{distribution.actor.num} actors, {HALVES} a process"
@@ -480,6 +483,12 @@ def _replay_holds_samples(
         of_each = "" if shards == 1 else f" in {shards} buffers"
         less = f"{capacity} env steps{of_each} are less than {what}" + (" in each" if of_each else "")
         yield Conflict(keys, less, f"capacity = {shards * most} would be right")
+    least_of_table = max(batch_steps_of(replay), under_way)
+    for role, table in distribution.buffer.tables.items():
+        if table.capacity < least_of_table:
+            key = f"distribution.buffer.tables.{role}.capacity"
+            less = f"{table.capacity} env steps are less than those that samples under way may lie in"
+            yield Conflict([key], less, f"capacity = {least_of_table} would be right")
     tolerance = distribution.balance_tolerance
     least = math.ceil(least_tolerance(fragment, batch_steps_of(replay), replay.replay_ratio))
     if distribution.balance == "held" and tolerance is not None and tolerance < least:
@@ -560,7 +569,7 @@ def _buffers_have_processes(
         yield Conflict(keys, what, "colocate = false would be right")
         return
     sender = graph.path_of_fragments[-2]
-    senders = roles[sender].num if sender in roles else distribution.actor.num
+    senders = roles[sender].num if sender in roles else distribution.actor_processes
     if buffer.num > senders:
         what = f"{buffer.num} buffers share what {senders} of {sender} send: some would get nothing"
         of_sender = f"roles.{sender}.num" if sender in roles else "distribution.actor.num"

@@ -194,7 +194,8 @@ def _with_usual_split(found: Mapping[str, Any], cores: int) -> Distribution:
     if "num" not in actor.model_fields_set:
         free = of_group if cores <= FEW_CORES else of_group - others
         most = free // actor.cores * distribution.actors_per_process
-        num = max(distribution.buffer.num, min(most, _most_usual_actors(found)))
+        least = distribution.buffer.num * distribution.actors_per_process
+        num = max(least, min(most, _most_usual_actors(found)))
         distribution = distribution.model_copy(update={"actor": actor.model_copy(update={"num": num})})
     if "pin_cores" not in distribution.model_fields_set:
         wanted = others + distribution.actor_processes * actor.cores

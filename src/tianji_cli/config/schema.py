@@ -1055,9 +1055,10 @@ class JobConfig(Section):
         distribution = self.distribution
         if distribution.one_process:
             return distribution.groups * distribution.learner.cores
-        roles = sum(section.cores_of_all for section in self.roles.values())
+        roles = sum(role.cores_of_all for role in self.roles.values() if role.per == "group")
+        of_job = sum(role.cores_of_all for role in self.roles.values() if role.per == "job")
         actors = distribution.actor_processes * distribution.actor.cores
-        return distribution.groups * (distribution.cores_of_learners + roles + actors)
+        return distribution.groups * (distribution.cores_of_learners + roles + actors) + of_job
 
     @property
     def fragment_steps(self) -> int:

@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from tianji_cli.wire.fragment import Fragment, FragmentLayout
 from tianji_cli.wire.records import Array, Record, RecordLayout
 from tianji_cli.wire.reports import Dropped, Rejected, Source
 from tianji_transports.core import FULL, Claim, Full, Loan, Transport
+from tianji_transports.errors import PeerLostError
 
 Fields = Mapping[str, npt.NDArray[Any]]
 
@@ -106,7 +108,7 @@ class Outlet(ABC):
         self._transport = transport
         self._channel = channel
         self._nbytes = nbytes
-        self._receivers = receivers
+        self._receivers = list(receivers)
 
     def forward(self, received: Received, change: Change | None) -> bool:
         """Send a copy of a message that has come, with changes; return False if a receiver is behind."""
@@ -148,14 +150,22 @@ class Outlet(ABC):
     def _ask(self) -> list[Loan]:
         """Ask for memory at each receiver; return an empty list, and keep none, if one is behind."""
         loans: list[Loan] = []
-        for rank in self._receivers:
-            loan = self._transport.loan(rank, self._channel, self._nbytes)
+        for rank in tuple(self._receivers):
+            loan = self._loan(rank)
             if isinstance(loan, Full):
                 for earlier in loans:
                     earlier.abandon()
                 return []
-            loans.append(loan)
+            loans += [] if loan is None else [loan]
         return loans
+
+    def _loan(self, rank: int) -> Loan | Full | None:
+        """Ask a receiver for memory; returns None, and forgets it, if it is gone and does not come again."""
+        try:
+            return self._transport.loan(rank, self._channel, self._nbytes)
+        except PeerLostError:
+            self._receivers.remove(rank)
+            return None
 
     def _send(self, loans: Sequence[Loan]) -> None:
         """Push the first message, and a copy of it to each further receiver."""
@@ -163,7 +173,8 @@ class Outlet(ABC):
         for loan in copies:
             loan.memory[:] = first.memory
         for loan in loans:
-            self._transport.push(loan)
+            with suppress(PeerLostError):  # It has gone since the loan, and the run goes on without it.
+                self._transport.push(loan)
         self.sent += 1
 
 
@@ -204,8 +215,8 @@ class CreditOutlet(RecordOutlet):
         """Ask for memory at the receiver with most room; return an empty list if all are behind."""
         waiting = {rank: self._transport.unconfirmed(rank, self._channel) for rank in self._receivers}
         for rank in sorted(waiting, key=waiting.__getitem__):
-            loan = self._transport.loan(rank, self._channel, self._nbytes)
-            if not isinstance(loan, Full):
+            loan = self._loan(rank)
+            if loan is not None and not isinstance(loan, Full):
                 return [loan]
         return []
 

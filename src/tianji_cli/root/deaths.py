@@ -207,15 +207,21 @@ class Deaths:
         job.without |= gone
         job.pool.kill(upstream)
         job.members.leave(gone)
-        for other in job.receivers & job.ranks_of(job.plan.processes[rank].group) - job.without:
-            for peer in sorted(gone):
-                job.control.send(other, PeerLost(rank=peer))
+        self._announce_loss(gone)
 
     def _drop_group(self, group: int | None) -> None:
         """Go on without a group that is lost."""
         ranks = self._job.ranks_of(group)
         self._job.pool.kill(ranks)
         self._job.members.leave(ranks)
+        self._announce_loss(ranks)
+
+    def _announce_loss(self, gone: Set[int]) -> None:
+        """Tell the living neighbours of processes that do not come again."""
+        job, neighbours = self._job, self._job.plan.neighbours()
+        for rank in sorted(gone):
+            for other in neighbours[rank] & job.living - gone:
+                job.control.send(other, PeerLost(rank=rank))
 
     def _can_continue_without(self, rank: int) -> bool:
         """Whether the job has begun and can go on without a rank's group; a population needs one at least."""

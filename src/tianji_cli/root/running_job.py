@@ -154,7 +154,9 @@ class RunningJob:
 
 
 def restartable(config: JobConfig, plan: Plan) -> set[int]:
-    """Return the ranks of user roles that say so of themselves, if no actor would wait for what died."""
+    """Return the ranks of user roles that say so of themselves, if no other waits for what died with one."""
     in_step = set(config.graph.path_of_fragments) if config.distribution.mode == "sync" else set()
+    if config.distribution.buffer.priority_updates == "sync":
+        in_step |= set(config.graph.path_of_batches)
     names = {name for name, role in config.roles.items() if load_role(role.type).restartable} - in_step
     return {process.rank for process in plan.trainers if {*process.roles} <= names}

@@ -9,9 +9,11 @@ endpoint of a process. ``builder.py`` builds the parts that this module connects
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final, cast
 
 import numpy as np
@@ -24,7 +26,8 @@ from tianji_cli.config.schema import BATCHES_AHEAD, Environment, rows_of
 from tianji_cli.errors import UsageError, describe
 from tianji_cli.files.checkpoint import CheckpointWriter
 from tianji_cli.files.counters import ProductionFile, ProductionPage
-from tianji_cli.files.saved import checkpoints_of, link_best_to_best_evaluated
+from tianji_cli.files.directories import LAST
+from tianji_cli.files.saved import CheckpointError, checkpoints_of, link_best_to_best_evaluated
 from tianji_cli.plan.graph import (
     ANSWERS,
     ARRIVALS,
@@ -407,6 +410,8 @@ def check_replay_memory(builder: Builder, buffers: int) -> None:
         ReplayMemoryError: the host cannot; the message says how large the replays may be.
     """
     settings = replay_settings(builder)
+    of_tables = sum(table.capacity for table in builder.config.distribution.buffer.tables.values())
+    settings = replace(settings, capacity=settings.capacity + of_tables)
     bytes_of(builder.stored_layout, settings, _kept(builder)).place(settings, builder.job.directory, buffers)
 
 
@@ -597,8 +602,27 @@ def _user_role(builder: Builder, transport: Transport, name: str) -> UserRole:
     )
     role = find_user_role(section.type)(context)
     if builder.job.resumed or builder.incarnation:
+        _check_states(context.states.parent, name, section.num)
         role.restore()
     return role
+
+
+def _check_states(roles: Path, name: str, num: int) -> None:
+    """Make sure that each saved state of a role has a process that goes on with it.
+
+    Raises:
+        CheckpointError: another number of processes has saved them.
+    """
+    wanted = {name} if num == 1 else {f"{name}-{number}" for number in range(num)}
+    saved = [place for place in (roles / name, *sorted(roles.glob(f"{name}-*"))) if (place / LAST).exists()]
+    others = [
+        place for place in saved if place.name.removeprefix(f"{name}-").isdecimal() or place.name == name
+    ]
+    if others := [place for place in others if place.name not in wanted]:
+        raise CheckpointError(
+            f"{others[0]} was saved by another number of processes than roles.{name}.num = {num}\n"
+            f"without it the role begins anew: rm -r {shlex.join(map(str, others))}"
+        )
 
 
 def _all_of(actors: Mapping[int, Sequence[int]]) -> tuple[int, ...]:

@@ -222,3 +222,25 @@ def test_a_table_has_its_rows_of_each_batch_and_counts_for_nothing_else() -> Non
     assert len(set(arrays.key[:18].tolist())) > 1
     for end in (receiver, *senders):
         end.close()
+
+
+def test_nothing_is_held_back_while_a_table_is_empty_since_its_fragments_come_the_same_way() -> None:
+    wiring = Wiring(f"store-{next(_numbers)}", (Channel("fragments", 0, (1, 2), LAYOUT.nbytes, 100),))
+    receiver, sender = InprocTransport(wiring, 0), InprocTransport(wiring, 1)
+    table = SourceTable(LAYOUT, JOB, {2: (7,)}, open_replay(LAYOUT, 5))
+    limiter, actor = RateLimiter(RHO, 0, 24.0), ScriptedActor(LAYOUT, 0, seed=1)
+    store = ReplayStore(
+        LAYOUT, JOB, {1: (0,)}, replay=open_replay(LAYOUT, 20), limiter=limiter, tables=[table], rows=(18, 6)
+    )
+    for _ in range(10):
+        assert not store.full
+        loan = sender.loan(0, "fragments", LAYOUT.nbytes)
+        assert loan is not FULL
+        actor.fill(loan.memory)
+        sender.push(loan)
+        claim = receiver.probe("fragments")
+        assert claim is not None
+        store.admit(claim)
+    assert not store.may_draw(BATCH)
+    for end in (receiver, sender):
+        end.close()

@@ -312,6 +312,7 @@ def test_a_source_sends_where_actors_do_and_its_table_survives_being_written(tmp
             "makes fragments and has no table",
         ),
         (DEMONSTRATIONS.replace('[["actor", "maker"]', '["actor"'), (), "tables.maker", "makes no fragments"),
+        (DEMONSTRATIONS + "capacity = 100", (), "tables.maker.capacity", "less than those that samples"),
         (DEMONSTRATIONS, ("training.batch_size=1",), "training.batch_size", "at least one of each"),
         (DEMONSTRATIONS, ('distribution.mode="sync"',), "distribution.mode", "depend on the moment"),
         (DEMONSTRATIONS, ("distribution.learner.num=2",), "distribution.learner.num", "several learners"),

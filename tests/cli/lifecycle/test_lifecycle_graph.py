@@ -346,6 +346,36 @@ def test_one_role_of_the_job_takes_the_records_of_all_groups(workplace: Any) -> 
     assert said["senders"] == 2
 
 
+def test_a_role_of_the_job_goes_on_with_the_groups_that_are_left(workplace: Any) -> None:
+    tables = {
+        "distribution": {"groups": 2},
+        "roles": {
+            "maker": {"type": "graph_roles:Maker", "per": "job"},
+            "taker": {"type": "graph_roles:Taker"},
+        },
+        "graph": {"channels": {"numbers": {"path": ["maker", "taker"], "record": "graph_roles:Numbers"}}},
+    }
+    run = workplace.train(tables, ENDLESS)
+    run.train_until(2000)
+    run.command.kill("buffer and learner (group 1)")
+    workplace.until(lambda: "group 1 is lost" in run.log, "its group is lost")
+
+    def sent() -> int:
+        return sum(
+            one["channels"]["numbers"]["sent"]
+            for name, one in run.rows[-1]["extra"].items()
+            if name.startswith("maker") and one.get("channels")
+        )
+
+    earlier = sent()
+    workplace.until(lambda: sent() > earlier + 1000, "the other group is served")
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
+    taken = [one for one in counts(summary, "taker") if one["received"] > 1000]
+    assert taken
+    assert all(one["lost"] == 0 for one in taken)
+
+
 def test_each_record_goes_to_the_receiver_with_most_room(workplace: Any) -> None:
     numbers = {"path": ["maker", "worker"], "record": "graph_roles:Numbers", "route": "credit"}
     summary = workplace.train(
@@ -572,8 +602,15 @@ def test_a_role_that_is_killed_goes_on_with_what_it_has_saved_as_a_resumed_run_d
     goal = f"experiment.stop.env_steps={summary['env_steps'] + 2048}"
     (second,) = workplace.resume(run, "--set", goal).finish()["extra"].values()
     assert second["seen"] == first["seen"] + second["channels"]["fragments"]["sent"]
+    on = "experiment.stop.env_steps=1000000"
+    two = ("--set", "roles.again.num=2", "--set", "distribution.actor.num=2")
+    more = workplace.resume(run, *two, "--set", on)
+    more.command.wait(1)
+    assert (
+        "was saved by another number of processes than roles.again.num = 2" in more.log + more.command.stderr
+    )
     place.write_bytes(b"x" * place.stat().st_size)
-    refused = workplace.resume(run, "--set", "experiment.stop.env_steps=1000000")
+    refused = workplace.resume(run, "--set", on)
     refused.command.wait(1)
     assert "state.safetensors" in refused.command.stderr + refused.log
 
@@ -673,14 +710,16 @@ def test_half_of_each_batch_may_come_from_a_source_which_counts_nowhere_else(
     run = workplace.train(with_source(), ENDLESS, config)
     run.train_until(2000)
     run.command.kill("source")
+    workplace.until(lambda: "restarting it" in run.log, "it is started again")
     run.train_until(run.env_steps + 4000)
     run.command.signal_all(signal.SIGINT)
     summary = run.finish(130)
     check_account(summary)
     assert summary["updates"] > 0
     (said,) = summary["extra"].values()
-    assert said["channels"]["fragments"]["sent"] == 40
-    assert said["channels"]["fragments"]["made"] == 40 * 16 * 8
+    made = said["channels"]["fragments"]
+    assert 0 < made["sent"] <= 40
+    assert made["made"] == made["sent"] * 16 * 8
     assert summary["received"] == summary["env_steps"]
     assert [one["restarts"] for one in summary["roles"] if one["role"] == "source"] == [1]
     assert summary["replay_ratio"]["actual"] == pytest.approx(2.0, rel=0.1)

@@ -78,10 +78,10 @@ class ReplayStore:
     def full(self) -> bool:
         """Whether further fragments must stay with their senders, because production is ahead.
 
-        There is no back-pressure while the replay has no sample, such as before the first sequence is
-        complete.
+        There is no back-pressure while the replay or a table has no sample, such as before the first sequence
+        is complete.
         """
-        ahead = self.replay.drawable and not self.limiter.may_receive(self.fragment_steps)
+        ahead = self._is_drawable and not self.limiter.may_receive(self.fragment_steps)
         return ahead and not self._winding_down
 
     def admit(self, claim: Claim) -> None:
@@ -125,8 +125,14 @@ class ReplayStore:
     def may_draw(self, most_steps: int) -> bool:
         """Whether the buffer may draw a batch of up to so many env steps now."""
         own = most_steps * self._ends[1] // self._ends[-1]
-        drawable = self.replay.drawable and all(table.replay.drawable for table in self.tables)
-        return drawable and self.limiter.may_consume(own)
+        return self._is_drawable and self.limiter.may_consume(own)
+
+    @property
+    def _is_drawable(self) -> bool:
+        """Whether the replay and each table have a sample."""
+        if not self.tables:
+            return self.replay.drawable
+        return self.replay.drawable and all(table.replay.drawable for table in self.tables)
 
     def draw(self, into: BatchArrays) -> None:
         """Draw a batch and count it; ``may_draw`` has returned True."""
@@ -139,6 +145,8 @@ class ReplayStore:
         self.replay.sample(own)
         self.limiter.consumed += own.steps
         for table, part in zip(self.tables, others, strict=True):
+            # By these steps the importance exponent rises, in all of a batch alike.
+            table.replay.ring.env_steps = self.replay.ring.env_steps
             table.replay.sample(part)
 
     def update_priorities(self, keys: npt.NDArray[np.int64], priorities: npt.NDArray[np.float32]) -> None:
