@@ -27,10 +27,10 @@ from tianji_plugins import did_you_mean
 
 FRAGMENTS: Final = "fragments"
 BATCHES: Final = "batches"
-BUILT_IN: Final = (FRAGMENTS, BATCHES)
+THROUGH_ROLES: Final = (FRAGMENTS, BATCHES)
 """Built-in channels that may pass roles of one's own."""
 RESERVED: Final = (
-    *BUILT_IN, "arrivals", "priorities", "headers", "shards", "contributions", "members",
+    *THROUGH_ROLES, "arrivals", "priorities", "headers", "shards", "contributions", "members",
     "takeovers", "policy", "average", "requests", "answers",
 )  # fmt: skip
 """Names of built-in channels and slots."""
@@ -43,7 +43,7 @@ def _edges_are_named(graph: Graph) -> Iterator[Conflict]:
     for kind, names in (("channels", graph.channels), ("slots", graph.slots)):
         for name in names:
             key = [f"graph.{kind}.{name}"]
-            if name in RESERVED and (kind == "slots" or name not in BUILT_IN):
+            if name in RESERVED and (kind == "slots" or name not in THROUGH_ROLES):
                 yield Conflict(key, f"{name!r} is built in", "choose another name")
             elif _NAME.fullmatch(name) is None:
                 remedy = "1 to 32 letters, digits and '_' do, beginning with a letter"
@@ -54,7 +54,7 @@ def _channels_have_their_keys(graph: Graph) -> Iterator[Conflict]:
     """A channel of one's own has a record; what is in a built-in one, and how much, other keys say."""
     for name, channel in graph.channels.items():
         key = f"graph.channels.{name}"
-        if name not in BUILT_IN:
+        if name not in THROUGH_ROLES:
             if not channel.record:
                 yield Conflict([f"{key}.record"], "missing", 'for example record = "my_module:MyRecord"')
             continue
@@ -112,7 +112,7 @@ def _roles_exist(graph: Graph, roles: Mapping[str, UserRoleSection]) -> Iterator
     named = {
         f"graph.channels.{name}.path": sum(edge.steps, ())
         for name, edge in graph.channels.items()
-        if name not in BUILT_IN
+        if name not in THROUGH_ROLES
     }
     named[f"graph.channels.{BATCHES}.path"] = graph.path_of_batches[1:-1]
     named[f"graph.channels.{FRAGMENTS}.path"] = (*graph.sources, *graph.path_of_fragments[1:-1])
@@ -178,7 +178,7 @@ def _every_process_has_a_part(
                 sum(roles[role].num if role in roles else built_in.get(role, 0) for role in step)
                 for step in (senders, receivers)
             )
-            if (channel.route == "share" or name in BUILT_IN) and receiving > sending:
+            if (channel.route == "share" or name in THROUGH_ROLES) and receiving > sending:
                 what = (
                     f"{receiving} of {', '.join(receivers)} share what {sending} of {', '.join(senders)} send"
                 )
@@ -202,7 +202,7 @@ def _every_process_has_a_part(
 def _each_source_has_a_table(
     graph: Graph, distribution: Distribution, replay: ReplayLearnerSettings
 ) -> Iterator[Conflict]:
-    """What a role makes lies apart from what actors make, which would push it out, and batches have both."""
+    """A role that makes fragments has a table, since actors' samples would push its out, and batches both."""
     tables, path = distribution.buffer.tables, f"graph.channels.{FRAGMENTS}.path"
     for role in set(graph.sources) - tables.keys():
         table = f"distribution.buffer.tables.{role}"

@@ -561,7 +561,16 @@ def _find_component(tree: Tree, section: str, name: str, usual: str | None) -> C
 
 ROLES: Final = Plugins("role", "tianji.roles", UsageError, UsageError)
 
-BUILT_IN: Final = ("root", "actor", "inference", "buffer", "learner", "follower", "examiner", "evaluator")
+BUILT_IN_ROLES: Final = (
+    "root",
+    "actor",
+    "inference",
+    "buffer",
+    "learner",
+    "follower",
+    "examiner",
+    "evaluator",
+)
 """Names of the roles of every job."""
 
 OTHER_COUNTERS: Final = (
@@ -586,7 +595,7 @@ class HasSettings:
 
 def wrong_role_name(name: str) -> str | None:
     """Return why a role cannot have a name, or None if it can: the name is part of channels and files."""
-    if name in BUILT_IN:
+    if name in BUILT_IN_ROLES:
         return "is the name of a role of every job"
     if name in OTHER_COUNTERS:
         return "is a name that reports use for something else"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Final
 
+from tianji_cli.config.graph import THROUGH_ROLES
 from tianji_cli.config.schema import Graph, JobConfig, Route
 
 ROOT: Final = "root"
@@ -146,7 +147,7 @@ def edges_of(config: JobConfig) -> tuple[tuple[ChannelEdge, ...], tuple[SlotEdge
     channels += [
         ChannelEdge(name, senders, receivers, drained=True, route=channel.route)
         for name, channel in config.graph.channels.items()
-        if name not in {FRAGMENTS, BATCHES}
+        if name not in THROUGH_ROLES
         for senders, receivers in pairwise(channel.steps)
     ]
     slots += [SlotEdge(name, slot.writer, slot.readers) for name, slot in config.graph.slots.items()]

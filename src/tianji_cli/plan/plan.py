@@ -195,10 +195,10 @@ class Plan:
             found[other].add(one)
         return found
 
-    def behind(self, rank: int) -> Set[int]:
-        """Return the neighbours of a rank that send it nothing.
+    def to_notify(self, rank: int) -> Set[int]:
+        """Return the ranks to notify when a rank has died and comes again: neighbours that send it nothing.
 
-        When it dies and comes again, they have to hear of it. Its senders wait, as they do for a slow one.
+        Its senders wait for the next one, as they do for one that is slow.
         """
         sent = [pair for edge in self.channels for pair in edge.roles]
         senders = {one for one, other in self._between(sent) if other == rank}

@@ -30,7 +30,7 @@ from tianji_transports.errors import PeerLostError
 Array = npt.NDArray[Any]
 
 OBSERVATION: Final = "observation"
-WHOSE: Final = ("actor", "life", "number")
+REQUEST_ID: Final = ("actor", "life", "number")
 """Fields of a request that its answer repeats: actor, incarnation of its process, number of the request."""
 
 
@@ -66,13 +66,13 @@ class PassLayout:
     ) -> PassLayout:
         """Lay out passes of such observations ``[N, ...]`` and outputs, each of N or a multiple of N rows."""
         rows, flag, whole = len(observation), np.dtype(np.bool_), np.dtype(np.int64)
-        numbers = [FieldSpec(name, whole) for name in (*WHOSE, "version", "env_steps")]
+        numbers = [FieldSpec(name, whole) for name in (*REQUEST_ID, "version", "env_steps")]
         remembered = [FieldSpec(field.name, field.dtype, (rows, *field.shape)) for field in memory]
         given = [FieldSpec(f"output-{n}", one.dtype, one.shape) for n, one in enumerate(outputs)]
         seen = FieldSpec(OBSERVATION, observation.dtype, observation.shape)
         ends = FieldSpec("begins", flag), FieldSpec("last", flag)
         return cls(
-            record_layout([*numbers[: len(WHOSE)], *ends, seen, *remembered]),
+            record_layout([*numbers[: len(REQUEST_ID)], *ends, seen, *remembered]),
             record_layout([*numbers, *given, *remembered, *(replace(one, once=False) for one in statistics)]),
             rows,
             tuple(field.name for field in given),
@@ -126,7 +126,7 @@ class HeldPolicy:
         rows = len(self.asked) * self._layout.num_envs
         for name, array in self._rows.items():
             array[rows : rows + self._layout.num_envs] = request.fields[name]
-        self.asked.append((request.sender, {name: request.fields[name].copy() for name in WHOSE}))
+        self.asked.append((request.sender, {name: request.fields[name].copy() for name in REQUEST_ID}))
 
     def run(self) -> Iterator[tuple[int, Fields]]:
         """Run the network; yield the receiver and the fields of each answer."""
@@ -187,7 +187,7 @@ class Inference(Role):
         self._most = min(self._served, most // layout.num_envs)
         self._held = [HeldPolicy(executor, layout, self._most) for executor in executors]
         self._newest = self._held[0]
-        self._late: list[tuple[int, Fields]] = []
+        self._unsent: list[tuple[int, Fields]] = []
         """Answers to processes that are not there yet, or no more."""
         self._passes = 0
 
@@ -211,8 +211,8 @@ class Inference(Role):
 
     def turn(self) -> bool:
         """Answer the requests that are there, or that come within ``max_wait_ms`` of the first."""
-        late, self._late = self._late, []
-        for sender, fields in late:
+        unsent, self._unsent = self._unsent, []
+        for sender, fields in unsent:
             self._answer(sender, fields)
         if self._newest.version < 0:
             return False
@@ -268,7 +268,7 @@ class Inference(Role):
         except PeerLostError:
             return  # Its successor asks anew.
         if isinstance(draft, Full):
-            self._late.append((sender, {name: np.array(array) for name, array in fields.items()}))
+            self._unsent.append((sender, {name: np.array(array) for name, array in fields.items()}))
             return
         for name, array in fields.items():
             draft.fields[name][...] = array

@@ -142,7 +142,7 @@ class Deaths:
 
     def described(self, reason: str) -> str:
         """Add the lost groups and buffers to the reason of the job's end."""
-        lost = list(map(self._job.title, sorted(self._job.without & self._buffers)))
+        lost = list(map(self._job.title, sorted(self._job.lost_ranks & self._buffers)))
         if self._job.lost:
             names = " and ".join(map(str, sorted(self._job.lost)))
             lost.append(f"group{'s' if len(self._job.lost) > 1 else ''} {names}")
@@ -161,7 +161,7 @@ class Deaths:
         """Whether a rank belongs to a group that is lost, or that is ending to be started anew."""
         group = self._job.plan.processes[rank].group
         return (
-            rank in self._job.without
+            rank in self._job.lost_ranks
             or group in self._job.lost
             or (group in self._replacing and rank not in self._job.examiners)
         )
@@ -176,7 +176,7 @@ class Deaths:
         filmed = rank in job.examiners and evaluation is not None and evaluation.video > 0
         job.event(f"{cause}; restarting it" + (" without films" if filmed else ""))
         job.overview.keep(rank)
-        for other in job.plan.behind(rank) & job.living:
+        for other in job.plan.to_notify(rank) & job.living:
             job.control.send(other, PeerLost(rank=rank))
         job.start(rank, died.incarnation + 1)
 
@@ -185,7 +185,7 @@ class Deaths:
         job = self._job
         group = job.plan.processes[rank].group
         learner = job.overview.learners().get(group or 0)
-        others = {process.rank for process in job.plan.carrying("buffer", group)} - job.without - {rank}
+        others = {process.rank for process in job.plan.carrying("buffer", group)} - job.lost_ranks - {rank}
         trains = job.phase is Phase.TRAINING and job.outcome is None and not job.bound
         # Before its first update the learner waits for all buffers.
         return (
@@ -204,7 +204,7 @@ class Deaths:
         replay = f"{held:,} env steps of the replay and " if held else ""
         job.event(f"{cause}; it is lost, with {replay}{job.plan.titles(upstream)}; the others go on")
         gone = {rank} | upstream
-        job.without |= gone
+        job.lost_ranks |= gone
         job.pool.kill(upstream)
         job.members.leave(gone)
         self._announce_loss(gone)

@@ -55,8 +55,8 @@ class RunningJob:
         worked_s: seconds of training, without longer pauses; set by ``HangWatch``.
         stuck: rank of an actor that has hung since the last step or update, set by ``HangWatch``.
         lost: reason of the loss of each lost group; set by ``Deaths``.
-        without: ranks of lost buffers, where others of the group go on, and of all that sent them fragments;
-            set by ``Deaths``.
+        lost_ranks: ranks of lost buffers, where others of the group go on, and of all that sent them
+            fragments; set by ``Deaths``.
         killed: incarnations of actors that did not stop in order; set by ``Deaths``.
         rejected: messages to the root's endpoint that do not belong to this job.
         learners: group of each learner, by its rank.
@@ -81,7 +81,7 @@ class RunningJob:
     stuck: int | None = None
     rejected: Rejected = field(default_factory=Rejected)
     lost: dict[int, str] = field(default_factory=dict)
-    without: set[int] = field(default_factory=set)
+    lost_ranks: set[int] = field(default_factory=set)
     killed: set[Source] = field(default_factory=set)
     _shown: set[object] = field(default_factory=set)
 
@@ -101,7 +101,7 @@ class RunningJob:
     def living(self) -> set[int]:
         """Ranks of the groups that are not lost, but for those that a lost buffer took with it."""
         found = {process.rank for process in self.plan.trainers if process.group not in self.lost}
-        return found - self.without
+        return found - self.lost_ranks
 
     def ranks_of(self, group: int | None) -> set[int]:
         """Find the ranks of a group."""

@@ -21,6 +21,7 @@ import numpy as np
 from tianji_algos.core import Embryo, Model, RolloutEmbryo
 from tianji_algos.fields import ACTION_MASK, leaves_choices
 from tianji_algos.normalization import acting_executor
+from tianji_cli.config.graph import THROUGH_ROLES
 from tianji_cli.config.population import config_with
 from tianji_cli.config.schema import BATCHES_AHEAD, Environment, rows_of
 from tianji_cli.errors import UsageError, describe
@@ -50,7 +51,7 @@ from tianji_cli.plan.graph import (
     slot_name,
 )
 from tianji_cli.roles.actor.actor import Actor, Destination, Outbox
-from tianji_cli.roles.actor.remote import Line
+from tianji_cli.roles.actor.remote import Connection
 from tianji_cli.roles.buffer.buffer import Buffer, ReplayBuffer
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.file import ReplayKeeper, replay_directory
@@ -110,12 +111,12 @@ def build_roles(builder: Builder, transport: Transport, counters: ProductionFile
     """Build the roles of a process, in the order of their turns and stops."""
     replays = builder.config.learns_from_replay
     numbers = iter(builder.process.actors)
-    line = _line(builder, transport)
+    connection = _connection(builder, transport)
     buffer: Buffer | None = None
     built: list[Role] = []
     for name in builder.process.roles:
         if name == "actor":
-            built.append(_actor(builder, transport, counters, next(numbers), line))
+            built.append(_actor(builder, transport, counters, next(numbers), connection))
         elif name == INFERENCE:
             built.append(_inference(builder, transport))
         elif name == "buffer":
@@ -137,10 +138,10 @@ def build_roles(builder: Builder, transport: Transport, counters: ProductionFile
     return built
 
 
-def _line(builder: Builder, transport: Transport) -> Line | None:
+def _connection(builder: Builder, transport: Transport) -> Connection | None:
     """Build the way from the actors of a process to their network; None where they have it themselves."""
     receivers = receivers_of(transport.wiring, REQUESTS, builder.process.rank)
-    return Line(transport, receivers[0], builder.passes, builder.number) if receivers else None
+    return Connection(transport, receivers[0], builder.passes, builder.number) if receivers else None
 
 
 def _inference(builder: Builder, transport: Transport) -> Inference:
@@ -161,11 +162,15 @@ def _inference(builder: Builder, transport: Transport) -> Inference:
 
 
 def _actor(
-    builder: Builder, transport: Transport, counters: ProductionFile, number: int, line: Line | None
+    builder: Builder,
+    transport: Transport,
+    counters: ProductionFile,
+    number: int,
+    connection: Connection | None,
 ) -> Actor:
     config = builder.config
     environment = builder.acting_environment(number)
-    agent = builder.acting_agent(number, line)
+    agent = builder.acting_agent(number, connection)
     channel = fragments_to(config.graph.path_of_fragments[1])
     (receiver,) = receivers_of(transport.wiring, channel, builder.process.rank)
     return Actor(
@@ -179,7 +184,7 @@ def _actor(
         page=ProductionPage(counters, number),
         seed=builder.seed("environment", number),
         per_version=_fragments_per_version(builder),
-        network=None if line is None else line.executors[number],
+        network=None if connection is None else connection.executors[number],
         settings_with=lambda found: config_with(config, found).agent.settings,
         subtracts=builder.subtracts,
     )
@@ -662,7 +667,7 @@ def wiring_of(builder: Builder, capabilities: Capabilities) -> Wiring:
         channels[CONTRIBUTIONS] = ChannelSize(contribution_layout(values).nbytes)
         slots[AVERAGE] = average_layout(values, distribution.groups).nbytes
     for name, edge in builder.config.graph.channels.items():
-        if name not in {FRAGMENTS, BATCHES}:
+        if name not in THROUGH_ROLES:
             channels[name] = ChannelSize(builder.records[edge.record].nbytes, edge.window)
     for name, value in builder.config.graph.slots.items():
         slots[name] = builder.records[value.record].nbytes

@@ -25,7 +25,7 @@ from tianji_cli.files.saved import LAST, Progress, checkpoints_of
 from tianji_cli.plan.graph import INFERENCE
 from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import PlannedProcess
-from tianji_cli.roles.actor.remote import Line, RemoteExecutor
+from tianji_cli.roles.actor.remote import Connection, RemoteExecutor
 from tianji_cli.roles.inference import PassLayout
 from tianji_cli.roles.learner.learner import Episodes
 from tianji_cli.roles.records import record_layout
@@ -95,18 +95,18 @@ class Builder(Parts):
         )
         return complete_results(embryo, prioritised=self.config.distribution.buffer.has_priorities)
 
-    def acting_agent(self, number: int, line: Line | None = None) -> Agent:
+    def acting_agent(self, number: int, connection: Connection | None = None) -> Agent:
         """Build the agent of an actor, with its part of the group's exploration range.
 
         Each group learns from its own actors, so each group has the whole range.
 
         Args:
-            line: the way to its network where that is apart.
+            connection: the way to its network where that is apart.
         """
         num_envs = self.config.environment.num_envs
         model = self.acting_model()
-        if line is not None:
-            model.executor = lambda _: RemoteExecutor(line, number)  # type: ignore[method-assign,assignment]
+        if connection is not None:
+            model.executor = lambda _: RemoteExecutor(connection, number)  # type: ignore[method-assign,assignment]
         agent = self.agent(model, num_envs, self.seed("policy", number))
         of_group = [actor for numbers in self.actors.values() for actor in numbers]
         agent.explore_as(of_group.index(number) * num_envs, len(of_group) * num_envs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tianji_cli.config.graph import THROUGH_ROLES
 from tianji_cli.config.schema import ChannelSection
 from tianji_cli.plan.graph import BATCHES, FRAGMENTS, batches_to, fragments_to, slot_name
 from tianji_cli.roles.buffer.rollout import FragmentValidator
@@ -33,7 +34,7 @@ def ports_of(builder: Builder, transport: Transport, role: str, rejected: Reject
     if role in graph.path_of_batches:
         _add_batches(ports, builder, transport, role, rejected)
     for name, channel in graph.channels.items():
-        if name not in {FRAGMENTS, BATCHES}:
+        if name not in THROUGH_ROLES:
             _add_records(ports, builder, transport, role, rejected, name, channel)
     for name, slot in graph.slots.items():
         layout = builder.records[slot.record]

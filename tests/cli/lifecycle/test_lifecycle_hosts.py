@@ -422,7 +422,9 @@ def test_what_a_host_without_the_run_directory_writes_is_named_at_the_start(
     workplace: Any, start: Start
 ) -> None:
     (workplace.place / "noter.py").write_text(NOTER)
-    run, host = start(TWO_GROUPS, STEPS, {"roles": {"noter": {"type": "noter:Noter"}}}, shared=False)
+    run, host = start(
+        TWO_GROUPS, STEPS, {"roles": {"noter": {"type": "noter:Noter", "reads": ["policy"]}}}, shared=False
+    )
     run.finish()
     host.wait(0)
     elsewhere = [line for line in run.log.splitlines() if "cannot reach the run directory" in line]
@@ -450,7 +452,7 @@ class Noter(UserRole):
 
 def test_a_role_on_a_host_that_reaches_the_run_directory_writes_there(workplace: Any, start: Start) -> None:
     (workplace.place / "noter.py").write_text(NOTER)
-    run, host = start(TWO_GROUPS, {"roles": {"noter": {"type": "noter:Noter"}}})
+    run, host = start(TWO_GROUPS, {"roles": {"noter": {"type": "noter:Noter", "reads": ["policy"]}}})
     run.finish()
     host.wait(0)
     assert {path.parent.name for path in run.path.glob("roles/*/note")} == {"noter-0", "noter-1"}

@@ -19,7 +19,7 @@ from tianji_algos.models.recurrent import GatedActorCritic
 from tianji_algos.ppo.ppo import PPOAgent
 from tianji_algos.ppo.settings import PPOAgentSettings
 from tianji_cli.config.schema import Inference as InferenceSettings
-from tianji_cli.roles.actor.remote import Line, RemoteExecutor
+from tianji_cli.roles.actor.remote import Connection, RemoteExecutor
 from tianji_cli.roles.inference import Inference, PassLayout
 from tianji_cli.wire.parameters import PublishedPolicy, policy_layout
 from tianji_transports.core import Transport
@@ -89,7 +89,7 @@ class House:
             "policy",
             InferenceSettings(max_batch=max_batch, max_wait_ms=max_wait_ms),
         )
-        lines = {rank: Line(self.ends[rank], ROLE, layout, JOB) for rank in ACTORS}
+        lines = {rank: Connection(self.ends[rank], ROLE, layout, JOB) for rank in ACTORS}
         self.actors = [RemoteExecutor(lines[rank], one) for rank, all_ in ACTORS.items() for one in all_]
 
     def publish(self, version: int, parameters: npt.NDArray[np.float32] | None = None) -> None:
@@ -238,7 +238,7 @@ def test_an_actor_that_died_within_a_fragment_holds_its_version_until_its_succes
     one.begin(0)
     one.publish(3)
     one.ends[3].incarnation = 1
-    successor = RemoteExecutor(Line(one.ends[3], ROLE, LAYOUT, JOB), 2)
+    successor = RemoteExecutor(Connection(one.ends[3], ROLE, LAYOUT, JOB), 2)
     assert not successor.begins(seen(0))
     one.turn()
     assert successor.begins(seen(0))

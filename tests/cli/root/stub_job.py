@@ -21,7 +21,7 @@ def stub_job(plan: Plan, events: list[str], **parts: Any) -> Any:
         bound=False,
         stuck=None,
         worked_s=0.0,
-        without=set(),
+        lost_ranks=set(),
         examiners={process.rank for process in plan.carrying(EXAMINER)},
         title=lambda rank: plan.processes[rank].title,
         _shown=shown,

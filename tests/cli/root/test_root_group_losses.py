@@ -102,7 +102,7 @@ def test_the_reason_of_the_end_names_the_groups_that_did_not_live_to_see_it(job:
 
 
 def test_the_reason_of_the_end_names_the_buffers_that_did_not_live_to_see_it(job: Any) -> None:
-    job.without = {BUFFER_1, ACTOR_1, ACTOR_2}
+    job.lost_ranks = {BUFFER_1, ACTOR_1, ACTOR_2}
     assert Deaths(job).described("9 s") == "9 s; without buffer (group 1), lost on the way"
 
 

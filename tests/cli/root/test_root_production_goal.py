@@ -56,7 +56,7 @@ class Job:
             overview=self.overview,
             control=self.control,
             killed=set(),
-            without=set(),
+            lost_ranks=set(),
         )
         self.goal = ProductionGoal(self.job)
         self.goal.on_begin()

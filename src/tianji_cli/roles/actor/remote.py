@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass
-class Line:
+class Connection:
     """The way from a process to its inference role, which the actors of the process share.
 
     Attributes:
@@ -64,22 +64,26 @@ class RemoteExecutor(Executor):
 
     normalizes = True
 
-    def __init__(self, line: Line, actor: int) -> None:
+    def __init__(self, connection: Connection, actor: int) -> None:
         self.version, self.env_steps = -1, 0
         self.waited_s = 0.0
         self._since_s = 0.0
-        self._line = line
-        self._request: dict[str, Any] = {"actor": actor, "life": line.transport.incarnation, "number": 0}
+        self._connection = connection
+        self._request: dict[str, Any] = {
+            "actor": actor,
+            "life": connection.transport.incarnation,
+            "number": 0,
+        }
         self._is_sent = self._is_begun = self._is_here = False
-        arrays = {name: np.zeros(shape, dtype) for name, dtype, shape in line.layout.answer.arrays}
+        arrays = {name: np.zeros(shape, dtype) for name, dtype, shape in connection.layout.answer.arrays}
         self._answer: Fields = arrays
-        self._memory = {name: np.zeros_like(arrays[name]) for name in line.layout.memory}
-        line.executors[actor] = self
+        self._memory = {name: np.zeros_like(arrays[name]) for name in connection.layout.memory}
+        connection.executors[actor] = self
 
     @property
     def rejected(self) -> Rejected:
         """Answers that are none of this job, over all actors of the process."""
-        return self._line.rejected
+        return self._connection.rejected
 
     def begins(self, observation: Array) -> bool:
         """Ask for a pass by the newest policy, unless it is asked for; return whether it is there."""
@@ -103,7 +107,7 @@ class RemoteExecutor(Executor):
         """Whether the last request is answered. Never waits."""
         if not self._is_here:
             self._send()
-            self._line.receive()
+            self._connection.receive()
             if not self._is_here and not self._since_s:
                 self._since_s = time.monotonic()
         return self._is_here
@@ -135,13 +139,13 @@ class RemoteExecutor(Executor):
         assert self._is_here, (
             "an agent runs its network once for each step, and once for the last observation"
         )
-        return tuple(self._answer[name] for name in self._line.layout.outputs)
+        return tuple(self._answer[name] for name in self._connection.layout.outputs)
 
     def record(self, fields: Fields) -> None:
         """Write the network's memory, and the statistics that its policy normalises with."""
         for name, memory in self._memory.items():
             fields[name][0] = memory
-        for name in self._line.layout.statistics:
+        for name in self._connection.layout.statistics:
             fields[name][...] = self._answer[name]
 
     def forget(self, where: npt.NDArray[np.bool_]) -> None:
@@ -151,9 +155,9 @@ class RemoteExecutor(Executor):
 
     def _send(self) -> None:
         """Send the last request, unless it is sent or there is no credit."""
-        if self._is_sent or isinstance(draft := self._line.outlet.loan(), Full):
+        if self._is_sent or isinstance(draft := self._connection.outlet.loan(), Full):
             return
         for name, value in self._request.items():
             draft.fields[name][...] = value
-        self._line.outlet.push(draft)
+        self._connection.outlet.push(draft)
         self._is_sent = True

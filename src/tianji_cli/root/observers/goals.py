@@ -181,6 +181,6 @@ class ProductionGoal(Observer):
         return now - self._grown_at > max(STALL_S, 3 * fragment_s)
 
     def _send(self, fragments: int | None, actors: int | None = None) -> None:
-        carriers = [rank for rank in self._carriers if rank not in self._job.without]
+        carriers = [rank for rank in self._carriers if rank not in self._job.lost_ranks]
         for rank in carriers[:actors]:
             self._job.control.send(rank, Allow(fragments=fragments))
