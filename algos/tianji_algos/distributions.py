@@ -116,6 +116,9 @@ class Categorical(Distribution):
         if len(policy) != self._rows:
             self._rows = len(policy)
             self._draws = [_Draw(members.stop - members.start, self._rows) for members in self.sets]
+        if len(self.sets) == 1:  # The usual case, in every step of an actor: nothing to divide or to add up.
+            log_prob[...] = self._draws[0](policy.T, rng, action.reshape(-1)).reshape(log_prob.shape)
+            return
         columns = self.columns(action.reshape(len(policy), *self._shape))
         drawn = [
             draw(policy.T[members], rng, column)
