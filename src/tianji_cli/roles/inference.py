@@ -25,7 +25,6 @@ from tianji_cli.wire.parameters import PublishedPolicy
 from tianji_cli.wire.records import RecordLayout
 from tianji_cli.wire.reports import Rejected, UserReport
 from tianji_transports.core import Full, Transport
-from tianji_transports.errors import PeerLostError
 
 Array = npt.NDArray[Any]
 
@@ -263,10 +262,7 @@ class Inference(Role):
         self.busy_s -= time.monotonic() - began
 
     def _answer(self, sender: int, fields: Fields) -> None:
-        try:
-            draft = self._outlets[sender].loan()
-        except PeerLostError:
-            return  # Its successor asks anew.
+        draft = self._outlets[sender].loan()
         if isinstance(draft, Full):
             self._unsent.append((sender, {name: np.array(array) for name, array in fields.items()}))
             return

@@ -221,6 +221,29 @@ class CreditOutlet(RecordOutlet):
         return []
 
 
+class FragmentOutlet(Outlet):
+    """Sends fragments on to the next role of their path: they stay their actors', under the same numbers."""
+
+    def __init__(
+        self, transport: Transport, channel: str, layout: FragmentLayout, receivers: Sequence[int], job: int
+    ) -> None:
+        super().__init__(transport, channel, layout.nbytes, receivers)
+        self._layout = layout
+        self._job = job
+
+    def _copy(self, received: Received, into: memoryview) -> Fields:
+        fragment = Fragment(self._layout, into)
+        if int(received.record.header["layout"]) == self._layout.fingerprint:
+            into[:] = received.record.memory
+        else:
+            header = received.record.header
+            fragment.stamp(self._job, *(int(header[name]) for name, _ in self._layout.record.numbers))
+            for name, field in fragment.fields.items():
+                field[...] = received.fields.get(name, 0)
+        fragment.header["age_ns"] += time.monotonic_ns() - received.claimed_ns
+        return fragment.fields
+
+
 class UnwrittenFields(Fields):
     """Fields of a fragment that a source makes.
 
@@ -246,14 +269,11 @@ class UnwrittenFields(Fields):
         return len(self._fields)
 
 
-class FragmentOutlet(Outlet):
-    """Sends fragments to the next role of their path.
-
-    Those of actors stay theirs, under the same numbers; a source makes its own.
+class SourceOutlet(FragmentOutlet):
+    """Sends fragments that a role makes itself.
 
     Args:
-        number: number that this process's own fragments carry in place of an actor's; None for a role that
-            only sends on.
+        number: number that they carry in place of an actor's.
     """
 
     def __init__(
@@ -263,18 +283,14 @@ class FragmentOutlet(Outlet):
         layout: FragmentLayout,
         receivers: Sequence[int],
         job: int,
-        number: int | None = None,
+        number: int,
     ) -> None:
-        super().__init__(transport, channel, layout.nbytes, receivers)
-        self._layout = layout
-        self._job = job
+        super().__init__(transport, channel, layout, receivers, job)
         self._number = number
         self._made = 0
 
     def loan(self) -> Draft | Full:
-        """Ask for memory for a fragment of a source."""
-        if self._number is None:
-            return super().loan()
+        """Ask for memory for a fragment; FULL while the receiver has a window of them unclaimed."""
         loans = self._ask()
         if not loans:
             return FULL
@@ -288,10 +304,10 @@ class FragmentOutlet(Outlet):
             ValueError: one of its fields was not written; a policy would learn from an earlier fragment's.
         """
         assert isinstance(draft.record, Fragment)
-        if isinstance(draft.fields, UnwrittenFields) and draft.fields.left:
+        assert isinstance(draft.fields, UnwrittenFields)
+        if draft.fields.left:
             draft.abandon()
             raise ValueError(f"a fragment lacks {', '.join(sorted(draft.fields.left))}: write every field")
-        assert self._number is not None
         samples = int(np.count_nonzero(draft.fields["mask"]))
         draft.record.begin(
             job=self._job,
@@ -307,20 +323,8 @@ class FragmentOutlet(Outlet):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Counts of fragments, and of the samples in those of a source."""
-        return super().counts | ({} if self._number is None else {"made": self._made})
-
-    def _copy(self, received: Received, into: memoryview) -> Fields:
-        fragment = Fragment(self._layout, into)
-        if int(received.record.header["layout"]) == self._layout.fingerprint:
-            into[:] = received.record.memory
-        else:
-            header = received.record.header
-            fragment.stamp(self._job, *(int(header[name]) for name, _ in self._layout.record.numbers))
-            for name, field in fragment.fields.items():
-                field[...] = received.fields.get(name, 0)
-        fragment.header["age_ns"] += time.monotonic_ns() - received.claimed_ns
-        return fragment.fields
+        """Counts of fragments, and of the samples in them."""
+        return super().counts | {"made": self._made}
 
 
 class BatchOutlet(Outlet):
@@ -384,8 +388,33 @@ class Inlet(ABC):
         return {"received": self.received}
 
 
-class RecordInlet(Inlet):
-    """Receives records of a user's own.
+class BatchInlet(Inlet):
+    """Receives messages of one layout: batches, before a role in their path."""
+
+    def __init__(
+        self, transport: Transport, channel: str, layout: RecordLayout, job: int, rejected: Rejected
+    ) -> None:
+        super().__init__(transport, channel)
+        self._layout = layout
+        self._job = job
+        self._rejected = rejected
+
+    def _read(self, claim: Claim) -> Received | None:
+        record = self._layout.read(claim.view(), self._job)
+        refusal = self._refusal(record, claim.source) if isinstance(record, Record) else record
+        if refusal is None:
+            assert isinstance(record, Record)
+            return Received(record.arrays, claim.source, record)
+        self._rejected.add(claim, refusal)
+        return None
+
+    def _refusal(self, record: Record, sender: int) -> str | None:  # noqa: ARG002 - batches have no order
+        """Return why a message of the right layout is refused; None if it is not."""
+        return None
+
+
+class RecordInlet(BatchInlet):
+    """Receives records of a user's own, those of each sender in their order.
 
     Args:
         gets_all: each sender sends all its records here, so that a number that is missing is one lost.
@@ -404,27 +433,20 @@ class RecordInlet(Inlet):
         *,
         gets_all: bool = True,
     ) -> None:
-        super().__init__(transport, channel)
-        self._layout = layout
-        self._job = job
-        self._rejected = rejected
+        super().__init__(transport, channel, layout, job, rejected)
         self._gets_all = gets_all
         self.lost = 0
         self._next: dict[tuple[int, int], int] = {}
 
-    def _read(self, claim: Claim) -> Received | None:
-        record = self._layout.read(claim.view(), self._job)
-        if isinstance(record, Record):
-            source = claim.source, int(record.header["incarnation"])
-            sequence = int(record.header["sequence"])
-            # A role that was started again goes on where the one before has ended.
-            expected = self._next.get(source, sequence if self._transport.incarnation else 0)
-            if sequence >= expected:
-                self._next[source] = sequence + 1
-                self.lost += sequence - expected if self._gets_all else 0
-                return Received(record.arrays, claim.source, record)
-            record = f"it is number {sequence} where {expected} is next"
-        self._rejected.add(claim, record)
+    def _refusal(self, record: Record, sender: int) -> str | None:
+        source = sender, int(record.header["incarnation"])
+        sequence = int(record.header["sequence"])
+        # A role that was started again goes on where the one before has ended.
+        expected = self._next.get(source, sequence if self._transport.incarnation else 0)
+        if sequence < expected:
+            return f"it is number {sequence} where {expected} is next"
+        self._next[source] = sequence + 1
+        self.lost += sequence - expected if self._gets_all else 0
         return None
 
     @property
@@ -480,25 +502,6 @@ class FragmentInlet(Inlet):
             return None
         self._source, self._samples = fragment.source, int(fragment.header["samples"])
         return Received(fragment.fields, claim.source, fragment)
-
-
-class BatchInlet(Inlet):
-    """Receives batches before a role in their path."""
-
-    def __init__(
-        self, transport: Transport, channel: str, layout: RecordLayout, job: int, rejected: Rejected
-    ) -> None:
-        super().__init__(transport, channel)
-        self._layout = layout
-        self._job = job
-        self._rejected = rejected
-
-    def _read(self, claim: Claim) -> Received | None:
-        record = self._layout.read(claim.view(), self._job)
-        if isinstance(record, Record):
-            return Received(record.arrays, claim.source, record)
-        self._rejected.add(claim, record)
-        return None
 
 
 class SlotWriter:

@@ -93,7 +93,7 @@ from tianji_cli.wire.members import member_layout
 from tianji_cli.wire.parameters import average_layout, contribution_layout, policy_layout
 from tianji_cli.worker.builder import Builder
 from tianji_cli.worker.evaluation import examiner
-from tianji_cli.worker.ports import actors_before, ports_of, receivers_of
+from tianji_cli.worker.ports import actors_before, all_of, ports_of, receivers_of
 from tianji_envs import registry as environments
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import BrokenEnvironmentError
@@ -261,7 +261,7 @@ def rollout_source(
     intake = None
     if buffer is None:
         actors = {
-            process.rank: _all_of(actors_before(builder, transport.wiring, "buffer", process.rank))
+            process.rank: all_of(actors_before(builder, transport.wiring, "buffer", process.rank))
             for process in builder.carrying("buffer")
         }
         buffer = intake = _rollouts(builder, transport, BATCHES, actors)
@@ -402,7 +402,7 @@ def follower_source(builder: Builder, transport: Transport, embryo: Embryo) -> F
         builder.number,
         cast("RolloutEmbryo", embryo),
         builder.stored_layout,
-        [number for numbers in builder.actors.values() for number in numbers],
+        all_of(builder.actors),
         shards=shards.window,
         lends=shards.borrow == shards.window,
     )
@@ -630,10 +630,6 @@ def _check_states(roles: Path, name: str, num: int) -> None:
         )
 
 
-def _all_of(actors: Mapping[int, Sequence[int]]) -> tuple[int, ...]:
-    return sum(map(tuple, actors.values()), ())
-
-
 ARRIVALS_AHEAD: Final = 64
 """Window of ``ARRIVALS``: fragments whose stats may be on their way to a learner."""
 
@@ -650,9 +646,8 @@ def wiring_of(builder: Builder, capabilities: Capabilities) -> Wiring:
     """Return the channels and slots of all groups, which are alike, over engines of these capabilities."""
     distribution, replays = builder.config.distribution, builder.config.learns_from_replay
     channels = _replay_channels(builder) if replays else _rollout_channels(builder, capabilities)
-    path = builder.config.graph.path_of_fragments
     for role in builder.config.roles:
-        layout = builder.layout_after(path[path.index(role) - 1]) if role in path else builder.layout
+        layout = builder.layouts.get(role, builder.layout)
         channels[fragments_to(role)] = ChannelSize(layout.nbytes, builder.config.window)
     model = builder.model()
     slots = {POLICY: policy_layout(model.parameter_count).nbytes}
@@ -677,7 +672,7 @@ def wiring_of(builder: Builder, capabilities: Capabilities) -> Wiring:
 def window_of_all(builder: Builder) -> int:
     """Return the fragments that actors, and buffers apart from the learner, may have pushed and unclaimed."""
     config = builder.config
-    return config.window * len(_all_of(builder.actors)) + _sent_on(builder) * config.distribution.buffer.num
+    return config.window * len(all_of(builder.actors)) + _sent_on(builder) * config.distribution.buffer.num
 
 
 def _sent_on(builder: Builder) -> int:
@@ -688,7 +683,7 @@ def _sent_on(builder: Builder) -> int:
     config, buffer = builder.config, builder.config.distribution.buffer
     if buffer.colocate:
         return 0
-    room = config.fragments_per_rollout - config.window * len(_all_of(builder.actors))
+    room = config.fragments_per_rollout - config.window * len(all_of(builder.actors))
     return max(1, min(config.window, room // buffer.num))
 
 

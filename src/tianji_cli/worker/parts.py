@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -136,32 +135,30 @@ class Parts:
             self.config.distribution.actor.send_size, self.config.environment.num_envs, kept_first(fields)
         )
 
-    def layout_after(self, role: str) -> FragmentLayout:
-        """Layout of a fragment behind a role of its path: some roles add fields.
+    @cached_property
+    def layouts(self) -> Mapping[str, FragmentLayout]:
+        """Layout of a fragment as it comes to each role of its path: those before it may have added fields.
 
         Raises:
             UsageError: a role's fields raise, or repeat a name.
         """
-        path = self.config.graph.path_of_fragments
-        layout = self.layout
-        for name in path[1 : path.index(role) + 1]:
+        _, *roles, buffer = self.config.graph.path_of_fragments
+        layouts, layout = {}, self.layout
+        for name in roles:
+            layouts[name], section = layout, self.config.roles[name]
             try:
-                if added := self.added_fields(name):
+                added = tuple(find_user_role(section.type).fields(self.spaces, section.settings))
+                if added:
                     layout = replace(layout, fields=kept_first((*layout.fields, *added)))
             except (Exception, SystemExit) as cause:
                 what = f"the fields that role {name!r} adds cannot be laid out: {describe(cause)}"
                 raise UsageError(what) from cause
-        return layout
+        return layouts | {buffer: layout}
 
-    @cached_property
+    @property
     def stored_layout(self) -> FragmentLayout:
         """Layout of a fragment where it comes to the buffer, and is learnt from."""
-        return self.layout_after(self.config.graph.path_of_fragments[-2])
-
-    def added_fields(self, role: str) -> tuple[FieldSpec, ...]:
-        """Fields that a role of the user's adds to fragments."""
-        section = self.config.roles[role]
-        return tuple(find_user_role(section.type).fields(self.spaces, section.settings))
+        return self.layouts["buffer"]
 
     @cached_property
     def agent_fields(self) -> tuple[FieldSpec, ...]:
@@ -210,8 +207,9 @@ class Parts:
 
     def batches(self, learners: int = 1) -> BatchLayout:
         """Return the layout of a replay batch, or of the part that one of so many learners gets."""
-        added = (self.added_fields(role) for role in self.config.graph.path_of_fragments[1:-1])
-        fields = (*self.agent_fields, *self.model_fields, *chain.from_iterable(added))
+        made = {field.name for field in self.layout.fields}
+        added = (field for field in self.stored_layout.fields if field.name not in made)
+        fields = (*self.agent_fields, *self.model_fields, *added)
         read = [field.name for field in fields if field.name != PRIORITY]
         size = self.config.replay_settings.batch_size // learners
         return BatchLayout.of(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from tianji_cli.config.graph import THROUGH_ROLES
 from tianji_cli.config.schema import ChannelSection
@@ -19,6 +20,7 @@ from tianji_cli.roles.records import (
     RecordOutlet,
     SlotReader,
     SlotWriter,
+    SourceOutlet,
 )
 from tianji_cli.wire.reports import Rejected
 from tianji_cli.worker.builder import Builder
@@ -51,19 +53,19 @@ def _add_fragments(
     ports: Ports, builder: Builder, transport: Transport, role: str, rejected: Rejected
 ) -> None:
     graph, job, rank = builder.config.graph, builder.number, builder.process.rank
-    path, number = graph.path_of_fragments, None
-    if role in graph.sources:
-        before, number = "actor", builder.job.plan.source_number(rank)
-    else:
-        before = role
-        layout = builder.layout_after(path[path.index(role) - 1])
-        validator = FragmentValidator(layout, job, actors_before(builder, transport.wiring, role))
-        validator.rejected = rejected
-        ports.inlets[FRAGMENTS] = FragmentInlet(transport, fragments_to(role), layout, validator)
-    to = fragments_to(path[path.index(before) + 1])
-    receivers = receivers_of(transport.wiring, to, rank)
-    layout = builder.layout_after(before)
-    ports.outlets[FRAGMENTS] = FragmentOutlet(transport, to, layout, receivers, job, number)
+    is_source, path = role in graph.sources, graph.path_of_fragments
+    receiver = path[1] if is_source else path[path.index(role) + 1]
+    channel, layout = fragments_to(receiver), builder.layouts[receiver]
+    receivers = receivers_of(transport.wiring, channel, rank)
+    if is_source:
+        number = builder.job.plan.source_number(rank)
+        ports.outlets[FRAGMENTS] = SourceOutlet(transport, channel, layout, receivers, job, number)
+        return
+    ports.outlets[FRAGMENTS] = FragmentOutlet(transport, channel, layout, receivers, job)
+    layout = builder.layouts[role]
+    validator = FragmentValidator(layout, job, actors_before(builder, transport.wiring, role))
+    validator.rejected = rejected
+    ports.inlets[FRAGMENTS] = FragmentInlet(transport, fragments_to(role), layout, validator)
 
 
 def _add_batches(ports: Ports, builder: Builder, transport: Transport, role: str, rejected: Rejected) -> None:
@@ -109,6 +111,11 @@ def actors_before(
     return {
         sender: plan.processes[sender].actors or (plan.source_number(sender),)
         if before == "actor"
-        else sum(map(tuple, actors_before(builder, wiring, before, sender).values()), ())
+        else all_of(actors_before(builder, wiring, before, sender))
         for sender in channel.senders
     }
+
+
+def all_of(actors: Mapping[int, Sequence[int]]) -> tuple[int, ...]:
+    """Return the numbers of all actors, from those of each rank."""
+    return tuple(chain.from_iterable(actors.values()))

@@ -33,15 +33,27 @@ class Maker(UserRole):
         self.made += 1
         return True
 
-class Middle(UserRole):
-    held = False
+class Halver(UserRole):
+    channel, held = "fragments", False
+    def change(self, fields):
+        fields["reward"] *= 0.5
     def turn(self):
-        if not self.held and self.probe("numbers") is None:
+        if not self.held and self.probe(self.channel) is None:
             return False
-        self.held = not self.forward("numbers")
+        self.held = not self.forward(self.channel, self.change)
         return not self.held
     def stop(self):
-        self.forward_rest("numbers")
+        self.forward_rest(self.channel, self.change)
+
+class Middle(Halver):
+    channel = "numbers"
+    def change(self, fields):
+        pass
+
+class Grader(Halver):
+    channel = "batches"
+    def change(self, fields):
+        fields["reward"] += 10
 
 class Taker(UserRole):
     def __init__(self, context):
@@ -71,18 +83,6 @@ class Slow(Taker):
     def turn(self):
         time.sleep(0.4)
         return super().turn()
-
-class Halver(UserRole):
-    held = False
-    def change(self, fields):
-        fields["reward"] *= 0.5
-    def turn(self):
-        if not self.held and self.probe("fragments") is None:
-            return False
-        self.held = not self.forward("fragments", self.change)
-        return not self.held
-    def stop(self):
-        self.forward_rest("fragments", self.change)
 
 class Same(Halver):
     def change(self, fields):
@@ -153,18 +153,6 @@ class Reader(Halver):
     def change(self, fields):
         assert (fields["label"] == 3 * fields["reward"]).all() and (fields["about"] == 7).all()
 
-class Grader(UserRole):
-    held = False
-    def change(self, fields):
-        fields["reward"] += 10
-    def turn(self):
-        if not self.held and self.probe("batches") is None:
-            return False
-        self.held = not self.forward("batches", self.change)
-        return not self.held
-    def stop(self):
-        self.forward_rest("batches", self.change)
-
 class Source(UserRole):
     restartable = True
     made, lacks = 0, ()
@@ -198,8 +186,8 @@ class Worker(UserRole):
             self.numbers.append(int(numbers.fields["number"]))
         return numbers is not None
     def stop(self):
-        while (numbers := self.probe("numbers")) is not None:
-            self.numbers.append(int(numbers.fields["number"]))
+        while self.turn():
+            pass
     def report(self):
         return super().report() | {"sum": sum(self.numbers), "rises": self.numbers == sorted(self.numbers)}
 

@@ -80,6 +80,25 @@ def test_an_exception_in_one_rank_ends_the_job_with_that_exception(workplace: An
     assert "RuntimeError: the boom" in summary["reason"]
 
 
+AGAIN = """
+from tianji_cli.roles.user_role import UserRole
+
+class Again(UserRole):
+    restartable = True
+    def turn(self):
+        return False
+"""
+
+
+def test_a_role_that_would_restart_elsewhere_is_named_before_the_start(workplace: Any) -> None:
+    (workplace.place / "again.py").write_text(AGAIN)
+    role = {"roles": {"again": {"type": "again:Again", "reads": ["policy"]}}}
+    ended = under_mpiexec(workplace, 5, {"distribution": {"transport": "zmq"}}, role)
+    assert ended.returncode == 0, ended.stderr
+    why = "an MPI launcher ends all processes when one dies: no restart of again (group 0)"
+    assert why in (workplace.place / "out/run/1/logs/root-0.log").read_text()
+
+
 @pytest.mark.parametrize("engine", ["shm", pytest.param("mpi", marks=pytest.mark.soak)])
 def test_a_killed_rank_ends_the_job_with_its_cause_and_a_checkpoint_to_go_on_from(
     workplace: Any, engine: str
