@@ -1,11 +1,13 @@
 """Runs whose roles of the user's own are connected with one another, by ``[graph]``."""
 
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from cli.lifecycle.conftest import ENDLESS
 from ports import free_address
+from safetensors.numpy import load_file
 
 ROLES = """
 import time
@@ -573,12 +575,20 @@ def test_a_role_that_is_killed_again_and_again_comes_again_and_every_sample_is_c
     check_account(summary)
 
 
+def has_seen(state: Path) -> bool:
+    """Tell whether the saved state of an ``Again`` counts a fragment."""
+    try:
+        return int(load_file(state)["seen"]) > 0
+    except FileNotFoundError:
+        return False
+
+
 def test_a_role_that_is_killed_goes_on_with_what_it_has_saved_as_a_resumed_run_does(workplace: Any) -> None:
     often = {"experiment": {"checkpoint_every_s": 0.5}}
     run = workplace.train(between("Again"), ENDLESS, often)
     place = run.path / "checkpoints/roles/again/last/state.safetensors"
     run.train_until(3000)
-    workplace.until(place.exists, "a state is saved")
+    workplace.until(lambda: has_seen(place), "a state is saved after the first fragment")
     run.command.kill("again")
     workplace.until(lambda: "restarting it" in run.log, "it is started again")
     run.train_until(run.env_steps + 4000)
