@@ -47,9 +47,11 @@ def join(
     warnings += check_trusted(Path(tempfile.gettempdir()), "set TMPDIR to a directory of your own")
     for warning in warnings:
         tell(warning)
-    with temporary_directory("tianji-host-") as directory, StopSignals() as signals:
-        interface = address_towards(root_host)
+    with StopSignals() as signals:
+        interface, takes_part = address_towards(root_host), True
         with status(f"taking part in the job at {root.address}", quiet=quiet):
-            JoinedHost(root, this_host(), interface, directory, signals, tell).run()
+            while takes_part:
+                with temporary_directory("tianji-host-") as directory:
+                    takes_part = JoinedHost(root, this_host(), interface, directory, signals, tell).run()
     remove_stale()
     return INTERRUPTED if signals.count else 0

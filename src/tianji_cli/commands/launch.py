@@ -66,7 +66,7 @@ def slurm(  # noqa: PLR0913 - the options of a command are its parameters
     if nodes is not None:
         tree.assign(("distribution", "hosts"), nodes, "--nodes")
     job = resolve(tree, cpus_per_node)
-    request = replace(request, nodes=job.distribution.hosts)
+    request = replace(request, nodes=job.distribution.hosts.max)
     place = (DEFAULT_OUT if out is None else out).absolute()
     tianji = Path(sys.executable).with_name("tianji")
     if print_only:

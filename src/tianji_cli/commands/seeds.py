@@ -96,10 +96,10 @@ def check_one_host(job: JobConfig) -> None:
     Raises:
         UsageError: the job has more than one host.
     """
-    if job.distribution.hosts > 1:
+    if job.distribution.hosts.max > 1:
         raise UsageError(
             "several seeds train side by side on one host, and distribution.hosts is "
-            f"{job.distribution.hosts}: train them one by one, with --set experiment.seed=1 and so on"
+            f"{job.distribution.hosts.max}: train them one by one, with --set experiment.seed=1 and so on"
         )
 
 

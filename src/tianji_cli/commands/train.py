@@ -190,7 +190,7 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         job, source = (job, None) if earlier is not None else _with_source(job, place)
         plan = make_plan(job, expected_hosts(job))
         # MPI ranks have the files where they were started.
-        files = collect_files(job) if job.distribution.hosts > 1 and world is None else {}
+        files = collect_files(job) if job.distribution.hosts.max > 1 and world is None else {}
         by_mpiexec = False
         if not dry_run:  # Quick checks come before anything is built.
             _check_needs(job)
@@ -413,7 +413,7 @@ def _node_that_built(spec: Job, world: World | None, stack: ExitStack) -> LocalN
 
 def _wants_mpiexec(job: JobConfig, plan: Plan, launch: Launch | None, world: World | None) -> bool:
     """Whether to start mpiexec; refuses MPI ranks that do not fit the plan."""
-    transport, hosts, processes = job.distribution.transport, job.distribution.hosts, len(plan.processes)
+    transport, hosts, processes = job.distribution.transport, job.distribution.hosts.max, len(plan.processes)
     if world is not None:
         check_size(world.size, processes)
         names = list(dict.fromkeys(plan_for_ranks(job, world.hosts).hosts.values()))
@@ -552,6 +552,10 @@ def _below_table(plan: Plan, job: JobConfig) -> Iterator[str]:
         yield f"{', '.join(channel.senders)} -> {', '.join(channel.receivers)}: {channel.name}{share}"
     for slot in plan.slots:
         yield f"{slot.writer} => {', '.join(slot.readers)}: {slot.name}, the newest"
+    hosts = job.distribution.hosts
+    if hosts.min < hosts.max:
+        begins = "this host" if hosts.min == 1 else f"{hosts.min} hosts"
+        yield f"training begins on {begins}; {several(hosts.max - hosts.min, 'more host')} may come and go"
     cut_off = list(files_elsewhere(plan, job))
     for elsewhere in cut_off[:MAX_ROWS]:
         yield f"{elsewhere.what} are kept only if {elsewhere.host} reaches the run directory by its path"

@@ -106,7 +106,7 @@ def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
     others = distribution.groups * (
         distribution.cores_of_learners + sum(section.cores_of_all for section in config.roles.values())
     )
-    cores *= distribution.hosts
+    cores *= distribution.hosts.max
     at_once = actors + others if distribution.pin_cores else max(actors, others)
     if distribution.one_process or at_once <= cores:
         return warnings
@@ -301,14 +301,14 @@ def _inference_serves_actors(
 
 def _engine_reaches_hosts(distribution: Distribution) -> Iterator[Conflict]:
     """The engine between hosts reaches from one to another, and goes with the one inside a host."""
-    if distribution.hosts == 1:
+    if distribution.hosts.max == 1:
         return
     transport = distribution.transport
     keys = ["distribution.transport", "distribution.hosts"]
     right = 'transport = { local = "shm", remote = "zmq" } would be right'
     if not crosses_hosts(transport.remote):
         what = f"{transport.remote!r} does not reach from one host to another, as zmq, mpi and ucx do"
-        yield Conflict(keys, f"{what}, and distribution.hosts is {distribution.hosts}", right)
+        yield Conflict(keys, f"{what}, and distribution.hosts is {distribution.hosts.max}", right)
         return
     try:
         edge_capabilities(transport.local, transport.remote, {0: "here", 1: "here", 2: "there"})
@@ -316,6 +316,23 @@ def _engine_reaches_hosts(distribution: Distribution) -> Iterator[Conflict]:
         return  # Noted as a problem of its own.
     except TransportError as cause:
         yield Conflict(keys, str(cause), right)
+
+
+def _hosts_may_come(distribution: Distribution) -> Iterator[Conflict]:
+    """Hosts that come later carry actors alone, which nobody waits for."""
+    hosts, keys = distribution.hosts, ["distribution.hosts"]
+    if hosts.min == hosts.max:
+        return
+    if distribution.mode == "sync":
+        what = "actors in step are waited for, so all hosts have to be there"
+        yield Conflict([*keys, "distribution.mode"], what, f"hosts = {hosts.max} would be right")
+    if distribution.groups > hosts.min:
+        what = f"each of {distribution.groups} groups has its learner on a host that is there from the start"
+        right = f"hosts.min = {distribution.groups} would be right"
+        yield Conflict([*keys, "distribution.groups"], what, right)
+    if not distribution.buffer.colocate and distribution.buffer.num > 1:
+        what = "several buffers are spread over all hosts, which have to be there from the start"
+        yield Conflict([*keys, "distribution.buffer.num"], what, f"hosts = {hosts.max} would be right")
 
 
 def crosses_hosts(engine: str) -> bool:
@@ -625,6 +642,7 @@ def _priorities_are_used(
 RULES: Final[tuple[Callable[..., Iterator[Conflict]], ...]] = (
     _components_match,
     _engine_reaches_hosts,
+    _hosts_may_come,
     _processes_are_few,
     _one_process_is_enough,
     _inference_serves_actors,

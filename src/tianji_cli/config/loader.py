@@ -190,7 +190,7 @@ def _with_usual_split(found: Mapping[str, Any], cores: int) -> Distribution:
     distribution: Distribution = found["distribution"]
     roles: Mapping[str, UserRoleSection] = found["roles"]
     others = distribution.cores_of_learners + sum(role.cores_of_all for role in roles.values())
-    of_group, actor = cores * distribution.hosts // distribution.groups, distribution.actor
+    of_group, actor = cores * distribution.hosts.max // distribution.groups, distribution.actor
     if "num" not in actor.model_fields_set:
         free = of_group if cores <= FEW_CORES else of_group - others
         most = free // actor.cores * distribution.actors_per_process

@@ -59,7 +59,8 @@ MAX_ROLES: Final = 64
 Processes = Annotated[Count, at_most(MAX_PROCESSES, "each is a process that the root is connected to")]
 Groups = Annotated[Count, at_most(1024, "the root averages the parameters of all of them, one by one")]
 Learners = Annotated[Count, at_most(1024, "each keeps a connection to every other one of its group")]
-Hosts = Annotated[Count, at_most(4096, "the root is connected to each, and waits for all of them")]
+MOST_HOSTS: Final = 4096
+HostCount = Annotated[Count, at_most(MOST_HOSTS, "the root is connected to each")]
 Environments = Annotated[Count, at_most(1_000_000, "each actor builds all of them, and steps them in turn")]
 Cores = Annotated[Natural, at_most(4096, "each is a thread, and no host has so many cores")]
 
@@ -443,6 +444,38 @@ class Transport(Section):
         return self.local if self.local == self.remote else {"local": self.local, "remote": self.remote}
 
 
+class Hosts(Section):
+    """Numbers of hosts that take part; a single number in TOML stands for both.
+
+    Attributes:
+        min: training begins when so many are there.
+        max: so many may be there: those that come later, or again, get actors while it trains.
+    """
+
+    min: Count
+    max: HostCount
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_one_number(cls, value: object) -> object:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            most = int(value) if value == int(value) else value
+            return {"min": most if 1 <= most <= MOST_HOSTS else 1, "max": most}  # One error for one number.
+        if isinstance(value, dict):
+            return {"min": 1} | value
+        raise ValueError("neither a number nor a table; write 2, or { min = 1, max = 8 }")
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min ({self.min}) is more than max ({self.max})")
+        return self
+
+    @model_serializer
+    def _as_written(self) -> int | dict[str, int]:
+        return self.min if self.min == self.max else {"min": self.min, "max": self.max}
+
+
 class Learner(Section):
     """The processes that update the parameters.
 
@@ -722,7 +755,8 @@ class Distribution(Section):
             production (replay only); with "free" either side runs as fast as it can.
         balance_tolerance: env steps that one side may be ahead, at each buffer; None for what a fragment and
             a batch are worth together, twice the least with which one side may always go on.
-        hosts: how many take part: the one where `tianji train` runs, and those that `tianji join` it.
+        hosts: how many take part: the one where `tianji train` runs, and those that `tianji join` it; a
+            number, or a range in which they may come and go.
         groups: learner sets with their own buffers and actors, whose parameters the root averages; with
             ``[population]`` its members.
         sync_interval: updates of a group between two averages, counted at the ends of its rounds.
@@ -741,7 +775,7 @@ class Distribution(Section):
     mode: Literal["async", "sync"] = "async"
     balance: Literal["held", "free"] = "held"
     balance_tolerance: Count | None = None
-    hosts: Hosts = 1
+    hosts: Hosts = Hosts(min=1, max=1)
     groups: Groups = 1
     sync_interval: Count = 100
     sync_wait_s: Annotated[float, Field(gt=0)] = 1.0

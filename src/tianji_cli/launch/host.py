@@ -85,9 +85,13 @@ class JoinedHost:
         self._unhandled: list[FromRoot] = []
         self._reaches_run = False
         self._over = False
+        self._given_up = False
 
-    def run(self) -> None:
-        """Take part until the root says that the job is over.
+    def run(self) -> bool:
+        """Take part until the root says that the job is over, or has given this host up.
+
+        Returns:
+            Whether it has been given up, after a long silence: it may ask for a seat again.
 
         Raises:
             UsageError: the root does not want this host.
@@ -106,7 +110,9 @@ class JoinedHost:
             with LocalNode() as here:
                 control.send(self._present(here))
                 self._serve(control, here, production)
-        self._say("the job is over")
+        if not self._given_up:
+            self._say("the job is over")
+        return self._given_up
 
     @contextlib.contextmanager
     def _naming_root(self, what: str) -> Iterator[None]:
@@ -163,6 +169,8 @@ class JoinedHost:
                 raise RunFailed(f"the root at {self._root.address} is gone; its workers here have been ended")
             if here.failure and not self._over:
                 raise RunFailed(here.failure)
+            if self._given_up:
+                return
             if self._over:
                 deadline = min(deadline, now + END_LIMIT_S)
                 if now > deadline or not self._workers:
@@ -196,6 +204,11 @@ class JoinedHost:
                 self._say(f"starting {title}")
             case Kill() | StartNoMore():
                 here.send(message)
+            case Refuse():
+                self._say(
+                    f"{one_line(message.reason)}; its workers here are ended, and it asks for a seat again"
+                )
+                self._given_up = True
             case Dismiss():
                 self._over = True
                 here.send(StartNoMore())

@@ -32,7 +32,6 @@ from tianji_cli.signals import STOP_SIGNALS
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import (
     HERE,
-    Arrive,
     Began,
     Begin,
     Build,
@@ -450,6 +449,7 @@ UNREACHABLE_S: Final = 2.0
 """Seconds without a connection after which a node is lost: its process has ended."""
 SILENT_S: Final = 60.0
 """Seconds of silence after which a connected node is lost, too: its host may be down, or cut off."""
+GIVEN_UP: Final = "nothing was heard of this host for too long, and the job goes on without it"
 
 
 class RemoteNode(Node):
@@ -474,6 +474,7 @@ class RemoteNode(Node):
         self._suspended_server: int | None = None
         self._last_seen = self._reached = time.monotonic()
         self._next_ping = 0.0
+        self._knows_of_loss = False
 
     @property
     def suspended_server(self) -> int | None:
@@ -489,7 +490,8 @@ class RemoteNode(Node):
         """Begin a job, with what differs at this node."""
         here = job.plan.processes[ROOT_RANK].host == self.host.name
         production = job.production if here else None
-        super().begin(replace(job, interface=self._interface, production=production, modules={}))
+        plan = job.plan.pinned_to(self.host)
+        super().begin(replace(job, plan=plan, interface=self._interface, production=production, modules={}))
 
     def send(self, request: NodeRequest) -> None:
         """Send a request, unless a rank of an MPI launcher cannot do it. Never waits."""
@@ -517,7 +519,11 @@ class RemoteNode(Node):
         self._control.send(self.name, Dismiss())
 
     def note(self, message: FromNode) -> None:
-        """Note a message of the node, which shows that it is there."""
+        """Note a message of the node, which shows that it is there; one that was given up hears of it."""
+        if self.lost:
+            if not self._knows_of_loss:
+                self._knows_of_loss = self._control.send(self.name, Refuse(reason=GIVEN_UP))
+            return
         self._last_seen = time.monotonic()
         match message:
             case Present():
@@ -548,10 +554,3 @@ class RemoteNode(Node):
         self.must_abort |= bool(self._pids)
         for number in list(self._pids):
             self._end(number, ProcessExit(error=how))
-
-
-def refuse_late(control: ControlServer, arrival: Arrive) -> str:
-    """Refuse a node that the plan has no place for; returns a line for the user."""
-    reason = f"the job has all its hosts: {arrival.host} came too late, or distribution.hosts is too small"
-    control.send(arrival.node, Refuse(reason=reason))
-    return f"{arrival.host} wanted to join and was refused: all hosts are there"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tianji_cli.errors import ProcessExit
@@ -101,6 +101,12 @@ class WorkerPool:
         begin = node.start(rank, incarnation, env_steps)
         self._workers[node.name, begin.number] = self._running[rank] = WorkerProcess(begin, node)
 
+    def give_seats(self, ranks: Iterable[int], node: Node) -> None:
+        """Let a node that has come late start some ranks, whose own node is gone or never came."""
+        self._by_rank = {**self._by_rank, **dict.fromkeys(ranks, node)}
+        self._nodes[node.name] = node
+        node.begin(self._job)
+
     def handle(self, message: FromNode) -> WorkerProcess | None:
         """Handle a message of a remote node; returns the worker that has begun, written or ended."""
         node = self._nodes.get(message.node)
@@ -125,7 +131,8 @@ class WorkerPool:
 
     def is_lost(self, rank: int) -> bool:
         """Whether a rank ran at a node that is gone."""
-        return self._by_rank[rank].lost
+        node = self._by_rank.get(rank)
+        return node is not None and node.lost
 
     def take_exited(self) -> list[WorkerProcess]:
         """Take out the processes that have ended since the last call."""

@@ -19,8 +19,8 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
-from itertools import pairwise, product
+from dataclasses import dataclass, replace
+from itertools import cycle, pairwise, product
 from typing import Final
 
 from tianji_cli.config.schema import Inference, JobConfig, UserRoleSection
@@ -37,6 +37,7 @@ from tianji_cli.plan.graph import (
     fragments_to,
     slot_name,
 )
+from tianji_cli.quantities import several
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 ROOT_RANK: Final = 0
@@ -236,6 +237,26 @@ class Plan:
         """Return the ranks of actors in processes of their own, which receive no samples."""
         return {process.rank for process in self.processes if process.only_acts}
 
+    def producers_on(self, host: str) -> Set[int]:
+        """Return those of the ``producers`` that are on a host."""
+        return {rank for rank in self.producers() if self.processes[rank].host == host}
+
+    def pinned_to(self, host: Host) -> Plan:
+        """Return the plan with a host's processes on the cores that the host has, if it has others."""
+        planned = sorted(
+            {core for process in self.processes if process.host == host.name for core in process.cores}
+        )
+        if {*planned} <= {*host.cores}:
+            return self
+        there = dict(zip(planned, cycle(host.cores), strict=False))  # Empty if its cores are unknown.
+        processes = (
+            replace(process, cores=tuple(sorted({there[core] for core in process.cores if there})))
+            if process.host == host.name
+            else process
+            for process in self.processes
+        )
+        return replace(self, processes=tuple(processes))
+
     def wiring(self, job: str, channels: Mapping[str, ChannelSize], slots: Mapping[str, int]) -> Wiring:
         """Return the channels and slots between ranks; ``slots`` has the bytes of each slot's value."""
         streams = [
@@ -294,16 +315,35 @@ def this_host() -> Host:
     return Host(name, usable_cores())
 
 
-def expected_hosts(config: JobConfig) -> tuple[Host, ...]:
-    """Describe the hosts of a job before the others have joined, as if all were like this one."""
-    here = this_host()
-    others = (Host(f"host-{number}", here.cores) for number in range(1, config.distribution.hosts))
-    return (here, *others)
+def expected_hosts(config: JobConfig, present: Sequence[Host] = ()) -> tuple[Host, ...]:
+    """Describe the hosts of a job, those that have not joined yet as if they were like this one.
+
+    Args:
+        present: hosts that are there, the root's first; this one alone by default.
+    """
+    present = present or [this_host()]
+    others = range(len(present), config.distribution.hosts.max)
+    return (*present, *(Host(f"host-{number}", present[0].cores) for number in others))
 
 
 def make_plan(config: JobConfig, hosts: Sequence[Host] | None = None) -> Plan:
-    """Place every role of a job on hosts, the root's host first; on this host alone by default."""
-    return _Planner(config, hosts or [this_host()]).plan()
+    """Place every role of a job on hosts, the root's host first; on this host alone by default.
+
+    Raises:
+        UsageError: a group would have no actor before further hosts join.
+    """
+    hosts = hosts or [this_host()]
+    plan = _Planner(config, hosts).plan()
+    seats = config.distribution.hosts
+    first = {host.name for host in hosts[: seats.min]}
+    for group in plan.groups if seats.min < seats.max else ():
+        if not any(process.host in first for process in plan.carrying("actor", group)):
+            raise UsageError(
+                f"distribution.actor.num = {config.distribution.actor.num} gives group {group} no actor on "
+                f"the first {several(len(first), 'host')} (distribution.hosts.min), where training begins: "
+                "more actors would be right"
+            )
+    return plan
 
 
 def plan_for_ranks(config: JobConfig, hosts: Sequence[Host]) -> Plan:

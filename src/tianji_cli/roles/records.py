@@ -382,6 +382,9 @@ class Inlet(ABC):
         """Let go of the last message, which has gone to the next role of its path."""
         self.release()
 
+    def fence(self, rank: int, counts_from: int) -> None:  # noqa: B027 - actors send fragments alone
+        """Reject the messages of a rank's incarnations before one."""
+
     @property
     def counts(self) -> dict[str, Any]:
         """Counts of messages, for the report."""
@@ -482,6 +485,10 @@ class FragmentInlet(Inlet):
         self.dropped.setdefault(self._source, Dropped())
         self.dropped[self._source] += Dropped(self._samples, self._samples)
         self.release()
+
+    def fence(self, rank: int, counts_from: int) -> None:
+        """Reject the fragments of a rank's incarnations before one."""
+        self._validator.fence(rank, counts_from)
 
     def sent_on(self) -> None:
         """Let go of the last fragment, which has gone to the next role of its path."""

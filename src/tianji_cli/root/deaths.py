@@ -9,7 +9,7 @@ from tianji_cli.launch.pool import WorkerProcess
 from tianji_cli.root.accounting import as_learnt, reconcile
 from tianji_cli.root.running_job import Phase, RunningJob
 from tianji_cli.telemetry.snapshot import Account
-from tianji_cli.wire.messages import Begin, Failed, PeerLost
+from tianji_cli.wire.messages import Begin, Failed, PeerLost, Stop
 from tianji_cli.wire.reports import Source
 
 
@@ -17,9 +17,10 @@ class Deaths:
     """Decides what the end of each process means for the job, and remembers what was lost with it.
 
     An actor, examiner or restartable user role that a signal killed is restarted. A member of a population is
-    started anew with all its processes. The job goes on without one of several buffers of a group and the
-    actors before it, and without any group except group 0, which has the job's checkpoints; not where an MPI
-    launcher ends all processes when one dies. Everything else ends the job.
+    started anew with all its processes. The job goes on without actors whose host is lost, until another
+    comes; without one of several buffers of a group and the actors before it; and without any group except
+    group 0, which has the job's checkpoints; not where an MPI launcher ends all processes when one dies.
+    Everything else ends the job.
     """
 
     def __init__(self, job: RunningJob) -> None:
@@ -68,6 +69,9 @@ class Deaths:
         if is_announced or self._is_given_up(rank):
             self._start_replaced()
             return  # The root told the user why when it decided that.
+        if is_lost and self._may_leave_seat(rank):
+            self._leave_seat(worker)
+            return
         raised = self._raised.pop(rank, "")
         cause = job.cause(rank, raised or f" {exit_.error or exit_}")
         comes_again = rank in job.producers | job.examiners | job.restartable
@@ -209,19 +213,39 @@ class Deaths:
         job.members.leave(gone)
         self._announce_loss(gone)
 
+    def _may_leave_seat(self, rank: int) -> bool:
+        """Whether the job goes on without an actor whose host is lost: its buffer has others elsewhere."""
+        job, plan = self._job, self._job.plan
+        if job.bound or job.outcome is not None or job.config.distribution.mode == "sync":
+            return False
+        others = job.producers - job.lost_ranks - plan.producers_on(plan.processes[rank].host)
+        buffers = [buffer for buffer in self._buffers if rank in plan.upstream(buffer)]
+        return rank in job.producers and all(plan.upstream(buffer) & others for buffer in buffers)
+
+    def _leave_seat(self, worker: WorkerProcess) -> None:
+        """Go on without an actor until a host comes for its seat; what its process still sends is refused."""
+        job, rank = self._job, worker.rank
+        host = job.plan.processes[rank].host
+        lost = f"{host} is lost, with {job.plan.titles(job.plan.producers_on(host))}"
+        job.show_once(worker.node, f"{lost}; the others go on, and a host that joins takes its place")
+        job.leave_seats({rank})
+        job.control.send(rank, Stop())  # It may have been cut off for a while.
+        self._announce_loss({rank}, counts_from=worker.begin.incarnation + 1)
+
     def _drop_group(self, group: int | None) -> None:
         """Go on without a group that is lost."""
         ranks = self._job.ranks_of(group)
+        self._job.vacant -= ranks
         self._job.pool.kill(ranks)
         self._job.members.leave(ranks)
         self._announce_loss(ranks)
 
-    def _announce_loss(self, gone: Set[int]) -> None:
-        """Tell the living neighbours of processes that do not come again."""
+    def _announce_loss(self, gone: Set[int], counts_from: int = 0) -> None:
+        """Tell the living neighbours of processes that do not come again, or not soon."""
         job, neighbours = self._job, self._job.plan.neighbours()
         for rank in sorted(gone):
             for other in neighbours[rank] & job.living - gone:
-                job.control.send(other, PeerLost(rank=rank))
+                job.control.send(other, PeerLost(rank=rank, counts_from=counts_from))
 
     def _can_continue_without(self, rank: int) -> bool:
         """Whether the job has begun and can go on without a rank's group; a population needs one at least."""

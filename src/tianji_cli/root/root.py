@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from tianji_cli.files.regular import open_to_append
-from tianji_cli.launch.node import refuse_late
 from tianji_cli.plan.graph import INFERENCE
 from tianji_cli.root.deaths import Deaths
 from tianji_cli.root.job_view import choose_best
@@ -24,7 +23,6 @@ from tianji_cli.signals import StopSignals
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.telemetry import Telemetry
 from tianji_cli.wire.messages import (
-    Arrive,
     Began,
     Exited,
     Failed,
@@ -83,8 +81,8 @@ class Root:
 
     def run(self) -> Summary:
         """Run the job; returns when every worker has ended."""
-        for process in self._job.plan.trainers:
-            self._job.start(process.rank)
+        for rank in sorted(self._job.living):
+            self._job.start(rank)
         while self._job.phase is not Phase.OVER:
             self._sleep()
             self._check_signals()
@@ -142,6 +140,8 @@ class Root:
         match message:
             case Register() | Report() if not self._is_expected(message):
                 return
+            case Stopped(report=report) if not self._is_expected(report):
+                return
             case Register():
                 self._welcome(message)
             case Report():
@@ -154,8 +154,6 @@ class Root:
                 self._deaths.note_failure(message)
             case Terminate():
                 self._request_stop(f"SIGTERM to {self._job.title(message.rank)}")
-            case Arrive():
-                self._job.event(refuse_late(self._job.control, message))
             case Exited():
                 self._job.overview.note_pages(message.pages)
                 self._job.pool.handle(message)

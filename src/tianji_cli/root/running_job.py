@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
 from tianji_cli.config.loader import load_role
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.files.counters import ProductionFile
+from tianji_cli.launch.node import Node
 from tianji_cli.launch.pool import WorkerPool
 from tianji_cli.plan.graph import EXAMINER
 from tianji_cli.plan.job import Job
@@ -55,8 +56,9 @@ class RunningJob:
         worked_s: seconds of training, without longer pauses; set by ``HangWatch``.
         stuck: rank of an actor that has hung since the last step or update, set by ``HangWatch``.
         lost: reason of the loss of each lost group; set by ``Deaths``.
-        lost_ranks: ranks of lost buffers, where others of the group go on, and of all that sent them
-            fragments; set by ``Deaths``.
+        lost_ranks: ranks without a process while others of their group go on: those of lost buffers, of all
+            that sent them fragments, and those on empty seats.
+        vacant: those of them on empty seats, for the next host that comes.
         killed: incarnations of actors that did not stop in order; set by ``Deaths``.
         rejected: messages to the root's endpoint that do not belong to this job.
         learners: group of each learner, by its rank.
@@ -82,6 +84,7 @@ class RunningJob:
     rejected: Rejected = field(default_factory=Rejected)
     lost: dict[int, str] = field(default_factory=dict)
     lost_ranks: set[int] = field(default_factory=set)
+    vacant: set[int] = field(default_factory=set)
     killed: set[Source] = field(default_factory=set)
     _shown: set[object] = field(default_factory=set)
 
@@ -99,9 +102,31 @@ class RunningJob:
 
     @property
     def living(self) -> set[int]:
-        """Ranks of the groups that are not lost, but for those that a lost buffer took with it."""
+        """Ranks of the groups that are not lost, but for ``lost_ranks``."""
         found = {process.rank for process in self.plan.trainers if process.group not in self.lost}
         return found - self.lost_ranks
+
+    @property
+    def empty_seats(self) -> list[str]:
+        """Names of the hosts in the plan that are not there, in the order of the plan."""
+        return list(dict.fromkeys(self.plan.processes[rank].host for rank in sorted(self.vacant)))
+
+    def leave_seats(self, ranks: Set[int]) -> None:
+        """Go on without some ranks until a host comes for their seat."""
+        self.lost_ranks |= ranks
+        self.vacant |= ranks
+        self.members.leave(ranks)
+
+    def fill_seat(self, seat: str, node: Node) -> None:
+        """Start the processes of an empty seat at a node."""
+        ranks = {rank for rank in self.vacant if self.plan.processes[rank].host == seat}
+        self.lost_ranks -= ranks
+        self.vacant -= ranks
+        self.pool.give_seats(ranks, node)
+        for rank in sorted(ranks):
+            if self.overview.workers[rank].report is not None:
+                self.overview.keep(rank)
+            self.start(rank, self.members.incarnation(rank) + 1)
 
     def ranks_of(self, group: int | None) -> set[int]:
         """Find the ranks of a group."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -34,11 +33,21 @@ from tianji_cli.files.saved import (
     saved_progress,
 )
 from tianji_cli.launch.mpi import World
-from tianji_cli.launch.node import LocalNode, Node, RemoteNode, refuse_late
+from tianji_cli.launch.node import LocalNode, Node
 from tianji_cli.launch.pool import WorkerPool
 from tianji_cli.plan.job import Job
-from tianji_cli.plan.plan import ROOT_RANK, Host, Plan, files_elsewhere, make_plan, plan_for_ranks, this_host
+from tianji_cli.plan.plan import (
+    ROOT_RANK,
+    Plan,
+    expected_hosts,
+    files_elsewhere,
+    make_plan,
+    plan_for_ranks,
+    this_host,
+)
+from tianji_cli.quantities import several
 from tianji_cli.root.endpoint import RootEndpoint
+from tianji_cli.root.hosts import LateHosts, Rendezvous
 from tianji_cli.root.observers.announcements import Announcements
 from tianji_cli.root.observers.averaging import ParameterAveraging
 from tianji_cli.root.observers.goals import ProductionGoal, StopRules
@@ -49,7 +58,7 @@ from tianji_cli.root.observers.tracing import Tracing
 from tianji_cli.root.observers.trackers import TrackerProcesses
 from tianji_cli.root.root import ExchangeFactory, Root
 from tianji_cli.root.running_job import RunningJob, restartable
-from tianji_cli.signals import Interruption, StopSignals
+from tianji_cli.signals import StopSignals
 from tianji_cli.telemetry.chart import LearningCurve, read_learning_curve
 from tianji_cli.telemetry.machine import last_session, note_session
 from tianji_cli.telemetry.run_state import last_row
@@ -66,7 +75,7 @@ from tianji_cli.wire.address import (
     write_new_key,
 )
 from tianji_cli.wire.control import ControlServer
-from tianji_cli.wire.messages import Arrive, Exited, FromNode, Refuse, Welcome
+from tianji_cli.wire.messages import Welcome
 from tianji_envs import registry as environments
 
 KEY_FILE: Final = "job.key"
@@ -107,7 +116,7 @@ class RunRequest:
         if self.listen is not None:
             return self.listen
         hosts = {host.name for host in self.world.hosts} if self.world is not None else set()
-        return (own_address() if self.job.distribution.hosts > 1 or len(hosts) > 1 else LOOPBACK), 0
+        return (own_address() if self.job.distribution.hosts.max > 1 or len(hosts) > 1 else LOOPBACK), 0
 
 
 @dataclass(frozen=True)
@@ -155,26 +164,29 @@ def run_session(request: RunRequest) -> Result:
         with _failures_to_start(run):
             control = ControlServer(stack.enter_context(_key_file(run)), *request.address)
             stack.callback(control.close)
-        plan, nodes = _meet(request, control, signals, telemetry, stack)
+        rendezvous = Rendezvous(control, signals, telemetry, _welcome(request))
+        stack.callback(rendezvous.dismiss)
+        plan, nodes = _meet(request, control, rendezvous, telemetry)
         _check_files_elsewhere(request, plan, nodes, telemetry)
         control.ranks = len(plan.processes)
         with _failures_to_start(run):
             production = stack.enter_context(_production_file(run, plan))
         spec = _new_job(request, progress, plan, control.address)
-        options = engine_options(request.address[0], control.address.key)
-        endpoint = RootEndpoint(plan, options)
+        endpoint = RootEndpoint(plan, engine_options(request.address[0], control.address.key))
         pool = WorkerPool(spec, nodes, job.distribution.max_restarts_per_minute)
         stack.callback(remove_stale)  # Removes what killed workers could not remove themselves.
         stack.callback(endpoint.close)
         stack.callback(pool.close)
         bound = request.world is not None
         running = RunningJob(job, spec, control, pool, production, endpoint, telemetry.event, bound)
+        running.leave_seats(running.living - nodes.keys())
         if bound and (ranks := restartable(job, plan)):
             titles = plan.titles(ranks)
             telemetry.event(f"an MPI launcher ends all processes when one dies: no restart of {titles}")
         session = SessionRecord(request, number, earlier_env_steps, telemetry)
         observers, exchange = _observers(request, running)
-        root = Root(running, [session, *observers, trackers], exchange, signals, telemetry)
+        observers = [session, *observers, LateHosts(running, rendezvous), trackers]
+        root = Root(running, observers, exchange, signals, telemetry)
         summary = replace(root.run(), init=initial, session=number)
         with control.undisturbed():
             _remove_lockstep_stores(run)
@@ -289,43 +301,43 @@ def _remove_lockstep_stores(run: RunDirectory) -> None:
 
 
 def _meet(
-    request: RunRequest, control: ControlServer, signals: StopSignals, telemetry: Telemetry, stack: ExitStack
+    request: RunRequest, control: ControlServer, rendezvous: Rendezvous, telemetry: Telemetry
 ) -> tuple[Plan, Mapping[int, Node]]:
-    """Wait for all hosts, and place the roles; return the plan, and the node of each worker by rank."""
+    """Wait for the hosts, and place the roles; return the plan, and the node of each worker by rank."""
     job, world = request.job, request.world
-    rendezvous = Rendezvous(control, signals, telemetry)
-    stack.callback(rendezvous.dismiss)
     if world is not None:
         plan = plan_for_ranks(job, world.hosts)
         world.brief(control.address)
         return plan, dict(enumerate(rendezvous.ranks(world.hosts), start=1))
     assert request.node is not None, "without an MPI launcher this host starts processes"
-    here, missing = this_host(), job.distribution.hosts - 1
-    if not missing:
-        plan = make_plan(job, [here])
-        return plan, _node_of_each(plan, request.node, [])
-    key = request.run.path / KEY_FILE
-    telemetry.event(
-        f"waiting for {missing} more host{'s' if missing > 1 else ''}: "
-        f"tianji join {control.address.address} --key {key}"
-    )
-    welcome = Welcome(
-        host=here.name,
+    here, hosts = this_host(), job.distribution.hosts
+    if hosts.max > 1:
+        missing, more = hosts.min - 1, hosts.max - hosts.min
+        wanted = several(missing, "more host") if missing else f"{several(more, 'more host')} may join"
+        also = f", and for up to {more} later" if missing and more else ""
+        join = f"tianji join {control.address.address} --key {request.run.path / KEY_FILE}"
+        telemetry.event(f"waiting for {wanted}{also}: {join}" if missing else f"{wanted}: {join}")
+    joined = rendezvous.hosts(hosts.min - 1, hosts.max - 1) if hosts.min > 1 else []
+    plan = make_plan(job, expected_hosts(job, [here, *(node.host for node in joined)]))
+    return plan, _node_of_each(plan, {here.name: request.node, **{node.host.name: node for node in joined}})
+
+
+def _node_of_each(plan: Plan, by_host: Mapping[str, Node]) -> dict[int, Node]:
+    """Find the node of each rank but the root's by its host; ranks on empty seats have none."""
+    workers = (process for process in plan.processes if process.rank != ROOT_RANK)
+    return {process.rank: by_host[process.host] for process in workers if process.host in by_host}
+
+
+def _welcome(request: RunRequest) -> Welcome:
+    """Write the welcome for hosts that join."""
+    job = request.job
+    return Welcome(
+        host=this_host().name,
         experiment=job.experiment.name,
         run=str(request.run.path.absolute()),
         files=dict(request.files),
         actors=job.distribution.actor.num * job.distribution.groups,
     )
-    joined = rendezvous.hosts(missing, here, welcome)
-    plan = make_plan(job, [here, *(node.host for node in joined)])
-    return plan, _node_of_each(plan, request.node, joined)
-
-
-def _node_of_each(plan: Plan, here: LocalNode, joined: Sequence[RemoteNode]) -> dict[int, Node]:
-    """Find the node of each rank but the root's by its host."""
-    by_host: dict[str, Node] = {node.host.name: node for node in joined}
-    workers = (process for process in plan.processes if process.rank != ROOT_RANK)
-    return {process.rank: by_host.get(process.host, here) for process in workers}
 
 
 def _check_files_elsewhere(
@@ -428,87 +440,3 @@ def _production_file(run: RunDirectory, plan: Plan) -> Iterator[ProductionFile]:
     finally:
         with contextlib.suppress(OSError):
             production.remove()
-
-
-LOOK_EVERY_S: Final = 1.0
-
-
-class Rendezvous:
-    """Admits nodes one by one."""
-
-    def __init__(self, control: ControlServer, signals: StopSignals, telemetry: Telemetry) -> None:
-        self._control = control
-        self._signals = signals
-        self._event = telemetry.event
-        self._show = telemetry.doing
-        self._nodes: dict[str, RemoteNode] = {}
-
-    def hosts(self, wanted: int, here: Host, welcome: Welcome) -> list[RemoteNode]:
-        """Wait until ``wanted`` other hosts have joined and reported whether they reach the run directory.
-
-        Raises:
-            Interruption: the user does not want to wait any longer.
-        """
-        while len(self._nodes) < wanted or any(node.reaches_run is None for node in self._nodes.values()):
-            names = [here.name, *(node.host.name for node in self._nodes.values())]
-            self._show(f"{len(names)} of {wanted + 1} hosts are here: {', '.join(names)}")
-            for message in self._receive():
-                if isinstance(message, Arrive) and len(self._nodes) < wanted:
-                    self._admit(message, here, welcome)
-                elif isinstance(message, Arrive):
-                    self._event(refuse_late(self._control, message))
-            for name, node in list(self._nodes.items()):
-                node.check()
-                if node.lost:
-                    del self._nodes[name]
-                    self._event(f"{node.host.name} has left again")
-        return list(self._nodes.values())
-
-    def ranks(self, hosts: Sequence[Host]) -> list[RemoteNode]:
-        """Wait until all ranks of an MPI launcher are connected; rank 0 is the root itself.
-
-        Raises:
-            Interruption: the user does not want to wait any longer.
-        """
-        names = [f"rank-{rank}" for rank in range(1, len(hosts))]
-        while missing := [name for name in names if name not in self._nodes]:
-            self._show(f"waiting for {len(missing)} of {len(hosts)} ranks, such as {missing[0]}")
-            for message in self._receive():
-                if isinstance(message, Arrive) and message.node in names:
-                    host = hosts[1 + names.index(message.node)]
-                    self._nodes[message.node] = RemoteNode(
-                        self._control, message.node, host, message.interface, can_kill=False
-                    )
-        return [self._nodes[name] for name in names]
-
-    def dismiss(self) -> None:
-        """Dismiss the hosts that have joined."""
-        for node in self._nodes.values():
-            node.end_job()
-
-    def _receive(self) -> list[FromNode]:
-        self._control.wait(LOOK_EVERY_S, (self._signals.descriptor,))
-        self._signals.clear()
-        if self._signals.count:
-            raise Interruption
-        received = [message for message in self._control.receive() if isinstance(message, FromNode)]
-        for message in received:
-            if message.node in self._nodes and not isinstance(message, Arrive | Exited):
-                self._nodes[message.node].note(message)
-        return received
-
-    def _admit(self, arrival: Arrive, here: Host, welcome: Welcome) -> None:
-        ours = version("tianji")
-        if arrival.version != ours:
-            reason = f"{arrival.host} has tianji {arrival.version} and the root has {ours}: install the same"
-            self._event(f"refused a host: {reason}")
-            self._control.send(arrival.node, Refuse(reason=reason))
-            return
-        taken = {here.name, *(node.host.name for node in self._nodes.values())}
-        name, number = arrival.host, 2
-        while name in taken:
-            name, number = f"{arrival.host}#{number}", number + 1
-        host = Host(name, tuple(arrival.cores))
-        self._nodes[arrival.node] = RemoteNode(self._control, arrival.node, host, arrival.interface)
-        self._control.send(arrival.node, welcome.model_copy(update={"host": name}))
-        self._event(f"{name} ({arrival.interface}, {len(host.cores)} cores) has joined")

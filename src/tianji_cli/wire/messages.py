@@ -306,10 +306,11 @@ class Addresses(Message):
 
 
 class PeerLost(Message):
-    """A rank is dead."""
+    """A rank is dead; fragments of its incarnations before ``counts_from`` do not count any more."""
 
     kind: Literal["peer_lost"] = "peer_lost"
     rank: int
+    counts_from: Natural = 0
 
 
 class Allow(Message):

@@ -341,6 +341,8 @@ class WorkerControl:
                 self.peers_known = True
             case PeerLost() if self._transport is not None:
                 self._transport.peer_lost(message.rank)
+                for role in self._roles:
+                    role.fence(message.rank, message.counts_from)
             case Allow():
                 for role in self._roles:
                     role.allow(message.fragments)

@@ -82,7 +82,7 @@ class Candidates:
         self._config, self._overrides = config, tuple(overrides)
         self._model, job = model, model.job
         self._own = split_of(job)
-        self._configured = self._own.values | {HOSTS: str(job.distribution.hosts)}
+        self._configured = self._own.values | {HOSTS: str(job.distribution.hosts.max)}
         self._of_hosts = host_values(job, model.cluster.nodes)
         origins = read(config, overrides).origins
         self._unset = [key for key in (ACTORS, PINNED) if tuple(key.split(".")) not in origins]

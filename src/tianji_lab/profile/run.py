@@ -157,7 +157,7 @@ def _check_cluster(options: Options, job: JobConfig, earlier: Measured | None) -
         raise UsageError(f"--link-mb {link:g} is no speed; 125 is one, of 1 Gbit/s")
     usable = len(usable_cores())
     measured_cores = usable if earlier is None else earlier.measurements.cores
-    cluster = options.cluster(measured_cores, job.distribution.hosts)
+    cluster = options.cluster(measured_cores, job.distribution.hosts.max)
     if cluster.gpus_per_node and not job.distribution.device.startswith("cuda"):
         raise UsageError(
             f"--gpus {cluster.gpus_per_node}: the config's learners compute on {job.distribution.device!r}; "
@@ -203,8 +203,8 @@ def _measured(options: Options, progress: Progress, stack: ExitStack) -> tuple[T
 def _profile(options: Options, job: JobConfig, measured: Measured) -> tuple[Profile, Candidates]:
     """Predict all splits of the cluster."""
     measurements = measured.measurements
-    cluster = options.cluster(measurements.cores, job.distribution.hosts)
-    hosts = Cluster(measurements.cores, job.distribution.hosts, link_bytes_per_s=cluster.link_bytes_per_s)
+    cluster = options.cluster(measurements.cores, job.distribution.hosts.max)
+    hosts = Cluster(measurements.cores, job.distribution.hosts.max, link_bytes_per_s=cluster.link_bytes_per_s)
     model = Model(job, measurements, cluster)
     sizes = [size for size in num_envs_options(options.config, options.overrides) if model.knows(size)]
     elsewhere = options.names_cluster and cluster != hosts

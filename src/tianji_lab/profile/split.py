@@ -159,7 +159,7 @@ def fingerprint(job: JobConfig) -> str:
     config = job.model_dump(mode="json", exclude={"experiment", "roles"})
     transport = job.distribution.transport
     config["distribution"]["transport"] = [transport.local]
-    if job.distribution.hosts > 1:
+    if job.distribution.hosts.max > 1:
         config["distribution"]["transport"] += [transport.remote]
     for path in (*split_of(job).values, HOSTS, *_OF_AVERAGING):
         *sections, key = path.split(".")

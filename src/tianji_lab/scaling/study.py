@@ -197,8 +197,8 @@ def plan_study(config: str, request: Request) -> Study:
         hosts += len(request.others.names)
         overrides += as_settings(host_values(load_config(config, overrides), hosts))
     job = load_config(config, overrides)
-    if job.distribution.hosts != hosts:
-        raise UsageError(f"{HOSTS} is {job.distribution.hosts}: --hosts names the hosts that take part")
+    if job.distribution.hosts.max != hosts:
+        raise UsageError(f"{HOSTS} is {job.distribution.hosts.max}: --hosts names the hosts that take part")
     threshold = None
     if request.threshold is not None or job.experiment.thresholds or not request.figure.startswith("6"):
         threshold = threshold_of(config, job, request.threshold)

@@ -143,7 +143,7 @@ def oversubscribed(job: JobConfig, cores: int) -> tuple[str, ...]:
 def _check(job: JobConfig, threshold: float) -> None:
     """Refuse a job that the comparison cannot train."""
     launch = launched()
-    if (launch is not None and launch.size > 1) or job.distribution.hosts > 1:
+    if (launch is not None and launch.size > 1) or job.distribution.hosts.max > 1:
         raise UsageError("bench staleness trains on one host: start it once, with distribution.hosts = 1")
     if not isinstance(job.training.settings, OnPolicySettings):
         raise UsageError(

@@ -172,6 +172,21 @@ def test_a_new_incarnation_is_no_gap(line: OpenLine) -> None:
     assert [reception.lost for reception in one.store.validator.receptions.values()] == [0, 0]
 
 
+def test_fragments_of_incarnations_that_do_not_count_any_more_are_rejected(line: OpenLine) -> None:
+    one = line(per_rollout=4)
+    one.send(incarnation=0)
+    one.buffer.turn()
+    one.buffer.fence(1, counts_from=1)
+    one.buffer.fence(1, counts_from=0)  # A later death lowers nothing.
+    one.send(incarnation=0)
+    one.send(incarnation=1)
+    one.buffer.turn()
+    receptions = one.store.validator.receptions
+    assert {source: reception.samples for source, reception in receptions.items()} == {(0, 0): 4, (0, 1): 4}
+    assert one.store.validator.rejected.count == 1
+    assert "actor 0 was on a host that the root has given up" in one.store.validator.rejected.first
+
+
 REFUSED: list[tuple[dict[str, int], str]] = [
     ({"job": 3}, "its job is 0x3"),
     ({"magic": 3}, "its magic is 0x3"),

@@ -11,10 +11,11 @@ import pytest
 
 from tianji_cli.commands.train import train
 from tianji_cli.config.loader import load_config
-from tianji_cli.errors import LONGEST, ConfigError
+from tianji_cli.errors import LONGEST, ConfigError, UsageError
 from tianji_cli.plan.plan import Host, make_plan
 
 GOOD = 'extends = "configs/impala_cartpole.toml"\n'
+ZMQ = 'distribution.transport={ local = "shm", remote = "zmq" }'
 
 
 def problem(text: str, place: Path, overrides: Sequence[str] = ()) -> str:
@@ -33,14 +34,14 @@ def problem(text: str, place: Path, overrides: Sequence[str] = ()) -> str:
         ("distribution.actor.num", 10**9, "is more than 32,768"),
         ("distribution.learner.num", 10**9, "is more than 1,024: each keeps a connection to every other"),
         ("distribution.groups", 10**9, "is more than 1,024: the root averages"),
-        ("distribution.hosts", 10**9, "is more than 4,096: the root is connected to each"),
+        ("distribution.hosts.max", 10**9, "is more than 4,096: the root is connected to each"),
         ("distribution.actor.cores", 10**9, "is more than 4,096: each is a thread"),
         ("environment.num_envs", 10**9, "is more than 1,000,000: each actor builds all of them"),
         ("experiment.keep_checkpoints", 2**63, "whole numbers have 64 bits here"),
     ],
 )
 def test_a_huge_count_is_refused_with_its_reason(tmp_path: Path, key: str, value: int, why: str) -> None:
-    line = problem(GOOD, tmp_path, [f"{key}={value}"])
+    line = problem(GOOD, tmp_path, [f"{key.removesuffix('.max')}={value}"])
     assert line.startswith(f"--set: {key}: ")
     assert why in line
 
@@ -172,3 +173,53 @@ def test_many_actors_are_spread_over_many_hosts_by_their_cores() -> None:
     assert sum(per_host.values()) == 20_000
     assert per_host["host-0"] == 18, "it has a core less, the learner's"
     assert {per_host[host.name] for host in hosts[1:]} == {20, 21}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "also", "why"),
+    [
+        ("{ min = 3, max = 2 }", (), "distribution.hosts: min (3) is more than max (2)"),
+        ("{ min = 1 }", (), "distribution.hosts.max: missing"),
+        ("{ min = 0, max = 2 }", (), "distribution.hosts.min: "),
+        ('"many"', (), "distribution.hosts: neither a number nor a table; write 2, or { min = 1, max = 8 }"),
+        ("0", (), "distribution.hosts.max: "),
+        ("{ max = 2 }", ("distribution.mode=sync",), "actors in step are waited for"),
+        ("{ max = 2 }", ("distribution.groups=2",), "hosts.min = 2 would be right"),
+    ],
+)
+def test_a_range_of_hosts_that_cannot_be_is_refused(
+    tmp_path: Path, hosts: str, also: tuple[str, ...], why: str
+) -> None:
+    assert why in problem(GOOD, tmp_path, [f"distribution.hosts={hosts}", ZMQ, *also])
+
+
+def test_where_training_begins_each_group_has_an_actor(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(GOOD)
+    few = load_config(str(config), ["distribution.hosts={ max = 3 }", ZMQ, "distribution.actor.num=2"])
+    hosts = [Host(f"host-{number}", tuple(range(2))) for number in range(3)]
+    with pytest.raises(UsageError, match=r"no actor on the first 1 host \(distribution.hosts.min\)"):
+        make_plan(few, hosts)
+    more = load_config(str(config), ["distribution.hosts={ max = 3 }", ZMQ, "distribution.actor.num=3"])
+    assert Counter(process.host for process in make_plan(more, hosts).carrying("actor")) == {
+        "host-0": 1,
+        "host-1": 1,
+        "host-2": 1,
+    }
+
+
+def test_a_seat_is_pinned_to_the_cores_of_the_host_that_takes_it(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(GOOD)
+    wanted = ("distribution.hosts=2", "distribution.actor.num=6", "distribution.pin_cores=true", ZMQ)
+    plan = make_plan(load_config(str(config), wanted), [Host("host-0", (0, 1)), Host("host-1", (0, 1, 2, 3))])
+
+    def pins(cores: tuple[int, ...]) -> list[tuple[int, ...]]:
+        seated = plan.pinned_to(Host("host-1", cores))
+        assert [process.host for process in seated.processes] == [process.host for process in plan.processes]
+        return sorted({process.cores for process in seated.processes if process.host == "host-1"})
+
+    assert plan.pinned_to(Host("host-1", (0, 1, 2, 3))) is plan
+    assert pins((4, 5, 6, 7)) == [(4,), (5,), (6,), (7,)]
+    assert pins((8, 9)) == [(8,), (9,)]
+    assert pins(()) == [()]

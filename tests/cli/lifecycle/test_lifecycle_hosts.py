@@ -252,10 +252,14 @@ def test_all_that_a_worker_on_another_host_writes_comes_back(workplace: Any, sta
     assert said[0] == b"step 1 \xe9 " + b"." * 80
 
 
+ONE_ACTOR = {"distribution": {"actor": {"num": 1}}}
+
+
 def test_what_a_lost_host_s_workers_wrote_before_is_kept(workplace: Any, start: Start) -> None:
     (workplace.place / "talker.py").write_text(TALKATIVE)
-    run, host = start({"environment": {"type": "talker:Talker", "id": "", "num_envs": 1}}, ENDLESS)
-    log = run.path / "logs/actor-3.log"
+    talker = {"environment": {"type": "talker:Talker", "id": "", "num_envs": 1}}
+    run, host = start(talker, ENDLESS, ONE_ACTOR)
+    log = run.path / "logs/actor-2.log"
     workplace.until(lambda: log.exists() and lines_said(log), "the root has some of it")
     os.kill(host.pid, signal.SIGKILL)
     run.finish(1)
@@ -263,18 +267,98 @@ def test_what_a_lost_host_s_workers_wrote_before_is_kept(workplace: Any, start: 
     assert lines_said(log)[0].startswith(b"step 1 ")
 
 
-def test_a_lost_host_ends_the_run_and_its_last_report_counts(workplace: Any, start: Start) -> None:
-    run, host = start(ENDLESS)
+@pytest.mark.parametrize(
+    "why", [ONE_ACTOR, {"distribution": {"mode": "sync"}}], ids=["last actor", "in step"]
+)
+def test_a_lost_host_that_a_run_needs_ends_it_and_its_last_report_counts(
+    workplace: Any, start: Start, why: dict[str, Any]
+) -> None:
+    run, host = start(ENDLESS, why)
     run.train_until(5000)
     os.kill(host.pid, signal.SIGKILL)
     summary = run.finish(1)
     host.wait_for_all()
     assert "was lost with its host" in summary["reason"]
-    (actor,) = [role for role in summary["roles"] if role["rank"] == 3]
+    *_, actor = [role for role in summary["roles"] if role["role"] == "actor"]
     assert summary["last_report_only"] == [actor["rank"]]
     assert summary["env_steps"] >= 5000
     assert run.saved_env_steps == summary["env_steps"]
     assert list((workplace.place / "tmp").iterdir()) == [], "the root removed what it could not remove itself"
+
+
+JOINS_IN = "and a host that joins takes its place"
+
+
+def join(workplace: Any, run: Any, host: Any) -> Any:
+    """Start another host for a run."""
+    return workplace.command("join", host.arguments[1], "--key", str(run.path / "job.key"))
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.soak)])
+def test_a_job_goes_on_without_a_host_of_actors_until_another_takes_its_seat(
+    workplace: Any, start: Start, times: int
+) -> None:
+    run, host = start(ENDLESS)
+    for lost in range(1, times + 1):
+        run.train_until(run.env_steps + 3000)
+        os.kill(host.pid, signal.SIGKILL)
+        until(lambda lost=lost: run.log.count(JOINS_IN) == lost, "it is missed")
+        host.wait_for_all()
+        run.train_until(run.env_steps + 3000)
+        host = join(workplace, run, host)
+        until(lambda host=host: host.pids("actor 1"), "its actor begins")
+    run.train_until(run.env_steps + 6000)
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
+    host.wait(0)
+    assert [role["restarts"] for role in summary["roles"] if role["role"] == "actor"] == [0, times]
+    assert [role["state"] for role in summary["roles"] if role["role"] == "actor"] == ["done", "done"]
+    assert summary["last_report_only"] == [3]
+    run.check_refusals()
+
+
+def test_hosts_that_come_later_get_actors_and_one_too_many_is_refused(workplace: Any) -> None:
+    address = free_address()
+    range_of_hosts = {"distribution": {"hosts": {"min": 1, "max": 2}}}
+    run = workplace.train(TWO_HOSTS, range_of_hosts, ENDLESS, options=("--quiet", "--listen", address))
+    run.train_until(3000)
+    host = workplace.command("join", address, "--key", str(run.path / "job.key"))
+    host.pid_of("actor 1")
+    join(workplace, run, host).wait(2)
+    run.train_until(run.env_steps + 6000)
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
+    host.wait(0)
+    assert "has joined as host-1" in run.log
+    assert "1 more host may join" in run.log
+    learner, first, second = (role for role in summary["roles"] if role["role"] in {"learner", "actor"})
+    assert (first["host"], second["host"]) == (learner["host"], "host-1")
+    assert (first["restarts"], second["restarts"]) == (0, 0)
+    assert second["state"] == "done"
+    assert (summary["lost"], summary["last_report_only"]) == (0, [])
+    run.check_refusals()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("whole", [False, True], ids=["its node alone", "with its actors"])
+def test_a_host_that_was_suspended_for_too_long_is_fenced_and_takes_a_seat_anew(
+    start: Start, whole: bool
+) -> None:
+    run, host = start(ENDLESS)
+    run.train_until(3000)
+    (actor,) = host.pids("actor 1")
+    for pid in (host.pid, *([actor] if whole else [])):
+        os.kill(pid, signal.SIGSTOP)
+    until(lambda: JOINS_IN in run.log, "it is given up")
+    run.train_until(run.env_steps + 3000)
+    for pid in (*([actor] if whole else []), host.pid):
+        os.kill(pid, signal.SIGCONT)
+    until(lambda: host.pids("actor 1") not in ([], [actor]), "it has taken its seat anew")
+    run.train_until(run.env_steps + 6000)
+    run.command.signal_all(signal.SIGINT)
+    run.finish(130)
+    host.wait(0)
+    assert "the job goes on without it; its workers here are ended" in host.stderr
 
 
 def test_without_its_root_a_host_ends_its_workers_and_says_so(start: Start) -> None:

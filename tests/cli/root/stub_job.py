@@ -22,6 +22,7 @@ def stub_job(plan: Plan, events: list[str], **parts: Any) -> Any:
         stuck=None,
         worked_s=0.0,
         lost_ranks=set(),
+        vacant=set(),
         examiners={process.rank for process in plan.carrying(EXAMINER)},
         title=lambda rank: plan.processes[rank].title,
         _shown=shown,

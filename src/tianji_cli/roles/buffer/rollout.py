@@ -36,6 +36,11 @@ class FragmentValidator:
         self._layout = layout
         self._job = job
         self._actors = actors
+        self._counts_from: dict[int, int] = {}
+
+    def fence(self, rank: int, counts_from: int) -> None:
+        """Reject fragments of a rank's incarnations before one from now on."""
+        self._counts_from[rank] = max(counts_from, self._counts_from.get(rank, 0))
 
     def has_its_size(self, claim: Claim) -> bool:
         """Whether a message is as large as a fragment; rejects any other."""
@@ -52,7 +57,7 @@ class FragmentValidator:
             if the fragment is rejected.
         """
         rejection = fragment.refusal(self._job, self._actors.get(claim.source, ()))
-        rejection = rejection or self._wrong_order(fragment)
+        rejection = rejection or self._fenced(claim, fragment) or self._wrong_order(fragment)
         if rejection is not None:
             self.rejected.add(claim, rejection)
             return None
@@ -60,6 +65,12 @@ class FragmentValidator:
         reception = self.receptions.setdefault(fragment.source, Reception())
         reception.follow(int(header["sequence"]), int(header["before"]), int(header["samples"]))
         return reception
+
+    def _fenced(self, claim: Claim, fragment: Fragment) -> str | None:
+        actor, incarnation = fragment.source
+        if incarnation >= self._counts_from.get(claim.source, 0):
+            return None
+        return f"its actor {actor} was on a host that the root has given up"
 
     def _wrong_order(self, fragment: Fragment) -> str | None:
         reception = self.receptions.get(fragment.source, Reception())

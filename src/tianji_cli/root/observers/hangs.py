@@ -72,6 +72,8 @@ class HangWatch(Observer):
 
     def on_tick(self, snapshot: Snapshot) -> None:
         """Abort hanging processes, which restart; announce late ones, and whether training stands still."""
+        for rank in self._job.lost_ranks:
+            self._last_heard.begin(rank)
         if self._job.phase is Phase.TRAINING:
             self._end_hanging()
             for rank in self._last_heard.newly_late(self._job.pool.ranks):

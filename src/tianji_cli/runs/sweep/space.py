@@ -150,7 +150,7 @@ def plan_sweep(tree: Tree, trials: int | None) -> Plan:
         raise ConfigError([Problem(tree.origin((SWEEP,)), "sweep.parameters", "there are none", _EXAMPLE)])
     _check_metric(tree, sweep, job)
     _check_pruner(tree, sweep, job)
-    if job.distribution.hosts > 1:
+    if job.distribution.hosts.max > 1:
         tree.problem("distribution.hosts", NOT_SEARCHED["distribution.hosts"], "set it to 1")
     space = Space(tuple(_dimension(tree, sweep, key) for key in in_order(sweep.parameters)))
     number = trials or sweep.trials or USUAL_TRIALS
