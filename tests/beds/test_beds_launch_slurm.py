@@ -74,6 +74,40 @@ def test_slurms_warning_ends_a_job_in_order_with_a_checkpoint(
     assert (run / "checkpoints/last/model.safetensors").is_file()
 
 
+def until_trained(slurm: Slurm, job: int, run: Path, sessions: int = 1) -> None:
+    """Wait until the run's newest session has made an update."""
+    deadline = time.monotonic() + 90
+    while not (trained(run) and len((run / "sessions.jsonl").read_text().splitlines()) == sessions):
+        assert slurm.job_state(job) in {"PENDING", "RUNNING", "COMPLETING"}, log(run)
+        assert time.monotonic() < deadline, log(run)
+        time.sleep(0.1)
+
+
+def test_a_job_that_was_warned_twice_is_queued_again_and_goes_on_to_its_goal(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    goal = "experiment.stop={env_steps=300_000}"
+    job = launch(slurm, tmp_path, write_config(tmp_path, "zmq"), "--requeue", "--set", goal)
+    run = tmp_path / "out/run/1"
+    for session in (1, 2):
+        until_trained(slurm, job, run, session)
+        slurm.run("scancel", "--batch", "--signal=TERM", str(job))
+        begin_again(slurm, job)
+    assert ended(slurm, job) == "COMPLETED", log(run)
+    summary = finished_summary(run)
+    assert summary["session"]["number"] == 3
+    assert summary["env_steps"] >= 300_000
+
+
+def begin_again(slurm: Slurm, job: int) -> None:
+    """Wait until a job is queued again, and have Slurm begin it now; by itself it waits two minutes."""
+    deadline = time.monotonic() + 60
+    while slurm.job_state(job) != "PENDING":
+        assert time.monotonic() < deadline, slurm.job_state(job)
+        time.sleep(0.1)
+    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+
 def trained(run: Path) -> bool:
     metrics = run / "metrics.jsonl"
     lines = metrics.read_text().splitlines() if metrics.exists() else []

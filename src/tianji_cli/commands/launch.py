@@ -11,9 +11,11 @@ from typing import Annotated
 
 import typer
 
-from tianji_cli.commands.options import Config, Name, Override
+from tianji_cli.commands.options import ConfigToTrain, Name, Override, Resume
+from tianji_cli.commands.seeds import numbers_of
 from tianji_cli.commands.sweep import begin, check_installed, tree_of
-from tianji_cli.config.loader import dump_config, resolve
+from tianji_cli.config.loader import dump_config, fill_in_later_keys, resolve
+from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import UsageError
 from tianji_cli.files.campaigns import SweepDirectory
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, write_whole
@@ -23,8 +25,15 @@ from tianji_cli.wire.address import write_new_key
 
 
 def slurm(  # noqa: PLR0913 - the options of a command are its parameters
-    config: Config,
+    config: ConfigToTrain = None,
     *,
+    resume: Resume = None,
+    requeue: Annotated[
+        bool, typer.Option("--requeue", help="Queue it again when it is stopped or loses a node; it goes on.")
+    ] = False,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="N|LIST", help="An array of jobs, one for each seed: 5, or 3,7,11.")
+    ] = None,
     nodes: Annotated[
         int | None,
         typer.Option(min=1, help="How many nodes to ask for; distribution.hosts by default."),
@@ -39,6 +48,18 @@ def slurm(  # noqa: PLR0913 - the options of a command are its parameters
     account: Annotated[str | None, typer.Option(help="Whom to charge.")] = None,
     cpus_per_node: Annotated[
         int | None, typer.Option(min=1, help="CPUs of each node; what the plan uses by default.")
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option(metavar="[TYPE:]N", help="GPUs of each node; with --actor-partition: the first."),
+    ] = None,
+    actor_partition: Annotated[
+        str | None, typer.Option(help="Where all nodes but the first come from, such as one without GPUs.")
+    ] = None,
+    qos: Annotated[str | None, typer.Option(help="Quality of service.")] = None,
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPTION", help="An option of sbatch as it is; may be repeated."),
     ] = None,
     overrides: Override = None,
     name: Name = None,
@@ -57,36 +78,105 @@ def slurm(  # noqa: PLR0913 - the options of a command are its parameters
         UsageError: the command does not fit together; ConfigError: the config cannot be run.
         SlurmError: Slurm is not there, or does not take the job.
     """
-    request = Request(nodes or 1, partition, time, account, cpus_per_node)
-    if sweep:
+    request = Request(
+        nodes or 1,
+        partition,
+        time,
+        account,
+        cpus_per_node,
+        qos,
+        gpus,
+        actor_partition,
+        requeue,
+        tuple(sbatch or ()),
+    )
+    _check_together(config, resume, seeds, array, sweep=sweep, requeue=requeue)
+    if sweep and config is not None:
         return _launch_sweep(config, overrides or (), name, out, array, request, print_only=print_only)
-    if array > 1:
-        raise UsageError("--array goes with --sweep, whose jobs share the trials")
-    tree = tree_of(config, overrides or (), name)
+    place = (DEFAULT_OUT if out is None else out).absolute()
+    earlier = None if resume is None else RunDirectory.find(resume, place)
+    if earlier is not None:
+        earlier.check()  # The run's config names modules that will run.
+    tree = tree_of(str(config or (earlier and earlier.config)), overrides or (), name)
     if nodes is not None:
         tree.assign(("distribution", "hosts"), nodes, "--nodes")
+    if earlier is not None:
+        fill_in_later_keys(tree)
     job = resolve(tree, cpus_per_node)
     request = replace(request, nodes=job.distribution.hosts.max)
-    place = (DEFAULT_OUT if out is None else out).absolute()
-    tianji = Path(sys.executable).with_name("tianji")
+    if actor_partition is not None and request.nodes == 1:
+        raise UsageError("--actor-partition is where the nodes beside the first come from, and there is one")
+    if earlier is not None:
+        settings = [*(overrides or ()), *([] if nodes is None else [f"distribution.hosts={nodes}"])]
+        return _submit(job, [earlier], request, settings, print_only=print_only)
+    numbers = [job.experiment.seed] if seeds is None else numbers_of(seeds, job.experiment.seed)
+    return _begin([_with_seed(job, seed) for seed in numbers], place, request, print_only=print_only)
+
+
+def _begin(jobs: Sequence[JobConfig], place: Path, request: Request, *, print_only: bool) -> int:
+    """Submit new runs of jobs that differ by their seed, or print the script."""
     if print_only:
-        run = RunDirectory.next(job.experiment.name, place)
-        sys.stdout.write(batch_script(job, run.path, request, tianji))
+        first = RunDirectory.next(jobs[0].experiment.name, place).path
+        runs = [RunDirectory(first.with_name(str(int(first.name) + more))) for more in range(len(jobs))]
+        return _submit(jobs[0], runs, request, None, print_only=True)
+    require_slurm()
+    runs = []
+    try:
+        for job in jobs:
+            run = RunDirectory.create(job.experiment.name, place)
+            runs.append(run)
+            run.write_config(dump_config(job))
+            write_new_key(run.path / "job.key")
+        for warning in runs[0].check():
+            say(f"warning: {warning}")
+        return _submit(jobs[0], runs, request, None, print_only=False)
+    except BaseException:
+        for run in runs:
+            shutil.rmtree(run.path)  # The job was not submitted, so the run never begins.
+        raise
+
+
+def _check_together(
+    config: str | None, resume: str | None, seeds: str | None, array: int, *, sweep: bool, requeue: bool
+) -> None:
+    """Refuse options that do not go together.
+
+    Raises:
+        UsageError: the message has a remedy.
+    """
+    if (config is None) == (resume is None):
+        raise UsageError("name a config to train, or a run to go on with (--resume RUN), and not both")
+    if array > 1 and not sweep:
+        raise UsageError("--array goes with --sweep, whose jobs share the trials; --seeds makes one of seeds")
+    if seeds is not None and (resume is not None or sweep):
+        raise UsageError("--seeds begins new runs, one for each seed: without --resume and --sweep")
+    if sweep and (resume is not None or requeue):
+        raise UsageError("a sweep goes on in each job that takes part: sbatch its script once more")
+
+
+def _with_seed(job: JobConfig, seed: int) -> JobConfig:
+    return job.model_copy(update={"experiment": job.experiment.model_copy(update={"seed": seed})})
+
+
+def _submit(
+    job: JobConfig,
+    runs: Sequence[RunDirectory],
+    request: Request,
+    resumed: Sequence[str] | None,
+    *,
+    print_only: bool,
+) -> int:
+    """Write the script of some runs into the first of them, and submit it; or print it."""
+    tianji = Path(sys.executable).with_name("tianji")
+    paths = [run.path.absolute() for run in runs]
+    text = batch_script(job, paths, request, tianji, resumed)
+    if print_only:
+        sys.stdout.write(text)
         return 0
     require_slurm()
-    run = RunDirectory.create(job.experiment.name, place)
-    try:
-        for warning in run.check():
-            say(f"warning: {warning}")
-        run.write_config(dump_config(job))
-        write_new_key(run.path / "job.key")
-        script = script_of(run.path)
-        write_whole(script, batch_script(job, run.path, request, tianji).encode())
-        number = submit(script)
-    except BaseException:
-        shutil.rmtree(run.path)  # The job was not submitted, so the run never begins.
-        raise
-    sys.stdout.write(f"submitted job {number}: {script}\n")
+    script = script_of(paths[0])
+    write_whole(script, text.encode())
+    sys.stdout.write(f"submitted job {submit(script)}: {script}\n")
     return 0
 
 

@@ -24,6 +24,18 @@ Config = Annotated[
         metavar="CONFIG", help="A TOML file, or a shipped one's name.", autocompletion=completion.configs
     ),
 ]
+ConfigToTrain = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[CONFIG]", help="A TOML file, or a shipped one's name.", autocompletion=completion.configs
+    ),
+]
+Resume = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RUN", help="Go on with a run from its last checkpoint.", autocompletion=completion.runs
+    ),
+]
 Override = Annotated[
     list[str] | None,
     typer.Option(

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from tianji_cli.commands.completion import agents, configs, environments, runs, transports
-from tianji_cli.commands.options import Json, Name, Override, Quiet, Runs
+from tianji_cli.commands.completion import agents, environments, runs, transports
+from tianji_cli.commands.options import ConfigToTrain, Json, Name, Override, Quiet, Resume, Runs
 from tianji_cli.commands.seeds import numbers_of, resume_seeds, train_seeds
 from tianji_cli.commands.trace import check_seconds, leave, requested
 from tianji_cli.conditions import check_machine
@@ -75,10 +75,6 @@ MOST_RANGES: Final = 4
 """Maximum ranges of numbers in a cell."""
 
 
-ConfigToTrain = Annotated[
-    str | None,
-    typer.Argument(metavar="[CONFIG]", help="A TOML file, or a shipped one's name.", autocompletion=configs),
-]
 Env = Annotated[
     str | None,
     typer.Option(metavar="ID", help="Train here by defaults, without a file.", autocompletion=environments),
@@ -88,10 +84,6 @@ Agent = Annotated[
     typer.Option(
         metavar="NAME", help="With --env: ppo (the default), dqn, sac or td3.", autocompletion=agents
     ),
-]
-Resume = Annotated[
-    str | None,
-    typer.Option(metavar="RUN", help="Go on with a run from its last checkpoint.", autocompletion=runs),
 ]
 InitFrom = Annotated[
     str | None,

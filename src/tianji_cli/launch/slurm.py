@@ -11,13 +11,14 @@ import shlex
 import shutil
 import subprocess
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import TianjiError
-from tianji_cli.plan.plan import Plan, expected_hosts, make_plan
+from tianji_cli.plan.plan import ROOT_RANK, Plan, expected_hosts, make_plan
 
 WARNING_S: Final = 60
 """Seconds before the time limit at which Slurm tells a job to stop and save."""
@@ -27,9 +28,26 @@ HEADER: Final = """\
 # Written by `tianji launch slurm`. All nodes must see the directories below under the same paths.
 {options}
 
-run={run}
+{runs}
 tianji={tianji}
-nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))
+nodes=({nodes})
+{what}"""
+
+NODES: Final = '$(scontrol show hostnames "$SLURM_JOB_NODELIST")'
+NODES_OF_TWO_PARTITIONS: Final = """\
+$(
+    scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_0"
+    scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_1"
+)"""
+
+REQUEUED: Final = """
+# A job that Slurm has queued again goes on from its last checkpoint, or begins anew if there is none yet.
+if [ -e "$run/checkpoints/last" ]; then
+    what=(--resume "$run")
+else
+    rm -f "$run/metrics.jsonl" "$run/summary.json"
+fi
+rm -f "$run/job.key"
 """
 
 RANKS: Final = """\
@@ -38,41 +56,46 @@ RANKS: Final = """\
 export SLURM_HOSTFILE="$run/hosts"
 for node in {hosts}; do echo "${{nodes[$node]}}"; done >"$SLURM_HOSTFILE"
 srun --mpi=pmi2 --ntasks={processes} --distribution=arbitrary --overcommit --kill-on-bad-exit=1 \\
-    "$tianji" train "$run/config.toml" --run "$run" &
+    "$tianji" train "${{what[@]}}" &
 training=$!
 
 # Slurm's warning before the time limit is a Ctrl-C: the root saves and ends the job.
-trap 'scancel --signal=TERM "$SLURM_JOB_ID.0"' TERM
+trap 'warned=1; scancel --signal=TERM "$SLURM_JOB_ID.0"' TERM
 """
 
 ONE_NODE: Final = """\
 
-"$tianji" train "$run/config.toml" --run "$run" &
+"$tianji" train "${what[@]}" &
 training=$!
 
 # Slurm's warning before the time limit is a Ctrl-C: save, and end in order.
-trap 'kill -TERM "$training"' TERM
+trap 'warned=1; kill -TERM "$training"' TERM
 """
 
 HOSTS: Final = """\
 
 # This script runs on the first node, which trains and listens. The others join it with the job's key.
-head=$(scontrol show node "${{nodes[0]}}" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')
-address="tcp://$head:$((20000 + SLURM_JOB_ID % 20000))"
-"$tianji" train "$run/config.toml" --run "$run" --listen "$address" &
+address=$(scontrol show node "${{nodes[0]}}" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')
+address="tcp://$address:$((20000 + SLURM_JOB_ID % 20000))"
+"$tianji" train "${{what[@]}}" --listen "$address" &
 training=$!
 
 # Slurm's warning before the time limit is a Ctrl-C: save, and end in order.
-trap 'kill -TERM "$training"' TERM
+trap 'warned=1; kill -TERM "$training"' TERM
 
-# One that cannot take part ends the job: it would be waited for in vain.
-others=$(IFS=,; echo "${{nodes[*]:1}}")
-{{
-    srun --mpi=none --nodes={others} --ntasks={others} --ntasks-per-node=1 --nodelist="$others" \\
-        --cpus-per-task={cpus} --kill-on-bad-exit=1 "$tianji" join "$address" --key "$run/job.key" ||
-        kill -TERM "$training" 2>/dev/null
-}} &
+# Each joins by itself, so that the training goes on without a node that is lost.
+join() {{
+    until [ -e "$run/job.key" ]; do kill -0 "$training" || return; sleep 1; done
+    srun --mpi=none {step} --nodes=1 --ntasks=1 --nodelist="$1" --cpus-per-task={cpus} \\
+        "$tianji" join "$address" --key "$run/job.key"{or_else}
+}}
+for node in "${{nodes[@]:1}}"; do join "$node" & done
 """
+
+ENDS: Final = """ || {
+        # Before it has begun, the training would wait in vain.
+        [ "$run/sessions.jsonl" -nt "$run/job.key" ] || kill -TERM "$training" 2>/dev/null
+    }"""
 
 SWEEP: Final = """\
 #!/bin/bash
@@ -91,7 +114,12 @@ WAIT: Final = """\
 
 # A signal interrupts `wait`, not the training. Its exit status is the job's, which ends with this script.
 until wait "$training"; status=$?; ! kill -0 "$training" 2>/dev/null; do :; done
-exit "$status"
+{requeue}exit "$status"
+"""
+
+REQUEUE: Final = """\
+# It was stopped before it was over, and has saved: Slurm ends this script, and queues the job again.
+if [ -n "$warned" ] && [ "$status" = 130 ]; then scontrol requeue "$SLURM_JOB_ID" && exec sleep 60; fi
 """
 
 
@@ -101,13 +129,17 @@ class SlurmError(TianjiError):
 
 @dataclass(frozen=True)
 class Request:
-    """Resources to request from Slurm.
+    """What a job asks of Slurm.
 
     Attributes:
         partition: partition to queue in; Slurm's default if None.
         time: limit, in Slurm's notation.
         account: account to charge.
         cpus_per_node: CPUs of each node; as many as the plan puts to work on one if None.
+        gpus: GPUs of each node, in Slurm's notation; with ``actor_partition`` of the first alone.
+        actor_partition: partition of all nodes but the first: the job is heterogeneous.
+        requeue: a job that was stopped or lost a node is queued again, and goes on.
+        lines: further options of sbatch, as they are.
     """
 
     nodes: int
@@ -115,24 +147,43 @@ class Request:
     time: str | None = None
     account: str | None = None
     cpus_per_node: int | None = None
+    qos: str | None = None
+    gpus: str | None = None
+    actor_partition: str | None = None
+    requeue: bool = False
+    lines: Sequence[str] = ()
 
 
-def batch_script(job: JobConfig, run: Path, request: Request, tianji: Path) -> str:
-    """Write the script of a job.
+def batch_script(
+    job: JobConfig, runs: Sequence[Path], request: Request, tianji: Path, resumed: Sequence[str] | None = None
+) -> str:
+    """Write the script of a job, or of an array of jobs that differ by their seed.
 
     Args:
         job: the job, whose ``distribution.hosts`` is the number of nodes.
-        run: the run directory, on a file system that all nodes share.
+        runs: the run directories, on a file system that all nodes share; several make an array.
         tianji: the command, on a file system that all nodes share.
+        resumed: values of ``--set`` for a run that goes on; None for a new one.
     """
     plan = make_plan(job, expected_hosts(job))
-    cpus = request.cpus_per_node or _busiest(plan)
+    first = plan.processes[ROOT_RANK].host
+    on_first = (lambda _host: True) if request.actor_partition is None else first.__eq__
+    of_others = request.cpus_per_node or _busiest(plan, first.__ne__)
+    cpus = request.cpus_per_node or _busiest(plan, on_first)
+    names = " ".join(shlex.quote(str(run)) for run in runs)
+    if resumed is None:
+        what = 'what=("$run/config.toml" --run "$run")\n'
+    else:
+        settings = "".join(f" --set {shlex.quote(setting)}" for setting in resumed)
+        what = f'what=(--resume "$run"{settings})\n'
     header = HEADER.format(
-        options="\n".join(f"#SBATCH {option}" for option in _options(job, run, request, cpus)),
-        run=shlex.quote(str(run)),
+        options="\n".join(f"#SBATCH {option}" for option in _options(job, runs, request, cpus, of_others)),
+        runs=f"run={names}" if len(runs) == 1 else f'runs=({names})\nrun="${{runs[$SLURM_ARRAY_TASK_ID]}}"',
         tianji=shlex.quote(str(tianji)),
+        nodes=NODES if request.actor_partition is None else NODES_OF_TWO_PARTITIONS,
+        what=what + (REQUEUED if request.requeue else ""),
     )
-    return header + _start(job, plan, request, cpus) + WAIT
+    return header + _start(job, plan, request, of_others) + _wait(request)
 
 
 def sweep_script(job: JobConfig, sweep: Path, array: int, request: Request, tianji: Path) -> str:
@@ -145,15 +196,14 @@ def sweep_script(job: JobConfig, sweep: Path, array: int, request: Request, tian
         tianji: the command, on a file system that all nodes share.
     """
     cpus = request.cpus_per_node or _busiest(make_plan(job, expected_hosts(job)))
-    options = _options(job, sweep, request, cpus)
-    options = [option.replace("slurm-%j.out", "slurm-%A-%a.out") for option in options]
-    options.append(f"--array=0-{array - 1}")
+    options = _common_options(job, request, cpus)
+    options += [f"--output={shlex.quote(str(sweep / 'logs' / 'slurm-%A-%a.out'))}", f"--array=0-{array - 1}"]
     header = SWEEP.format(
         options="\n".join(f"#SBATCH {option}" for option in options),
         sweep=shlex.quote(str(sweep)),
         tianji=shlex.quote(str(tianji)),
     )
-    return header + WAIT
+    return header + _wait(request)
 
 
 def script_of(run: Path) -> Path:
@@ -191,34 +241,70 @@ def submit(script: Path) -> int:
     return int(done.stdout.strip().partition(";")[0])
 
 
-def _options(job: JobConfig, run: Path, request: Request, cpus: int) -> list[str]:
+def _common_options(job: JobConfig, request: Request, cpus: int) -> list[str]:
     options = {
         "job-name": job.experiment.name,
-        "nodes": str(request.nodes),
+        "nodes": str(request.nodes if request.actor_partition is None else 1),
         "mincpus": str(cpus),
         "partition": request.partition,
         "time": request.time,
         "account": request.account,
-        "output": str(run / "logs" / "slurm-%j.out"),
+        "qos": request.qos,
+        "gpus-per-node": request.gpus,
         "signal": f"B:TERM@{WARNING_S}",
     }
-    return [f"--{name}={shlex.quote(value)}" for name, value in options.items() if value is not None]
+    written = [f"--{name}={shlex.quote(value)}" for name, value in options.items() if value is not None]
+    return [*written, *request.lines]
 
 
-def _busiest(plan: Plan) -> int:
-    """Count the CPUs that the trainers of one node use, on the node with the most."""
+def _options(
+    job: JobConfig, runs: Sequence[Path], request: Request, cpus: int, of_others: int
+) -> Iterator[str]:
+    yield from _common_options(job, request, cpus)
+    if len(runs) > 1:
+        yield f"--output={shlex.quote(str(runs[0].parent / 'slurm-%A-%a.out'))}"
+        yield f"--array=0-{len(runs) - 1}"
+    else:
+        yield f"--output={shlex.quote(str(runs[0] / 'logs' / 'slurm-%j.out'))}"
+    if request.requeue:
+        yield "--requeue"
+        yield "--open-mode=append"
+    if _joins(job, request):
+        yield "--no-kill"
+    if request.actor_partition is not None:
+        yield "hetjob"
+        yield f"--nodes={request.nodes - 1}"
+        yield f"--mincpus={of_others}"
+        yield f"--partition={shlex.quote(request.actor_partition)}"
+
+
+def _busiest(plan: Plan, counts: Callable[[str], bool] = lambda _host: True) -> int:
+    """Count the CPUs that the trainers of one node use, on the node with the most; 1 if there is none."""
     used: Counter[str] = Counter()
     for process in plan.trainers:
-        used[process.host] += process.threads
-    return max(used.values())
+        if counts(process.host):
+            used[process.host] += process.threads
+    return max(used.values(), default=1)
+
+
+def _joins(job: JobConfig, request: Request) -> bool:
+    """Whether other nodes join the first, without MPI."""
+    transport = job.distribution.transport
+    return request.nodes > 1 and "mpi" not in {transport.local, transport.remote}
 
 
 def _start(job: JobConfig, plan: Plan, request: Request, cpus: int) -> str:
+    if _joins(job, request):
+        hosts = job.distribution.hosts
+        step = "" if request.actor_partition is None else "--het-group=1"
+        return HOSTS.format(cpus=cpus, step=step, or_else=ENDS if hosts.min == hosts.max else " ||:")
     transport = job.distribution.transport
     if "mpi" in {transport.local, transport.remote if request.nodes > 1 else ""}:
         names = [host.name for host in expected_hosts(job)]
-        hosts = " ".join(str(names.index(process.host)) for process in plan.processes)
-        return RANKS.format(hosts=hosts, processes=len(plan.processes))
-    if request.nodes == 1:
-        return ONE_NODE
-    return HOSTS.format(others=request.nodes - 1, cpus=cpus)
+        hosts_of_ranks = " ".join(str(names.index(process.host)) for process in plan.processes)
+        return RANKS.format(hosts=hosts_of_ranks, processes=len(plan.processes))
+    return ONE_NODE
+
+
+def _wait(request: Request) -> str:
+    return WAIT.format(requeue=REQUEUE if request.requeue else "")

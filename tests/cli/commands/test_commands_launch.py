@@ -40,8 +40,18 @@ def launch(place: Path, monkeypatch: pytest.MonkeyPatch, *options: str, config: 
     return ended.value.code
 
 
+RANGE = ("--set", "distribution.hosts={ min = 1, max = 3 }")
+
+
 @pytest.mark.parametrize(
-    "options", [("--nodes=1",), ("--nodes=3", "--set", ZMQ), ("--nodes=2", "--set", MPI)]
+    "options",
+    [
+        ("--nodes=1",),
+        ("--nodes=3", "--set", ZMQ),
+        ("--nodes=2", "--set", MPI),
+        ("--nodes=3", "--set", ZMQ, "--requeue", "--actor-partition=cpu", "--gpus=2"),
+        ("--set", ZMQ, *RANGE, *ACTORS),
+    ],
 )
 def test_print_shows_a_script_that_bash_can_read_and_makes_nothing(
     tmp_path: Path,
@@ -83,6 +93,61 @@ def test_options_reach_slurm(
         "#SBATCH --time=2:00:00",
         "#SBATCH --account=ours",
     }
+
+
+def test_a_job_of_two_partitions_has_gpus_in_the_first_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("--partition=gpu", "--gpus=a100:2", "--actor-partition=cpu", "--qos=high", "--requeue")
+    free = ("--sbatch=--constraint=ib", "--sbatch=--exclusive")
+    assert launch(tmp_path, monkeypatch, "--nodes=3", "--print", "--set", ZMQ, *ACTORS, *asked, *free) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("#SBATCH")]
+    split = lines.index("#SBATCH hetjob")
+    assert {f"#SBATCH {option}" for option in ("--nodes=1", "--partition=gpu", "--gpus-per-node=a100:2")} <= {
+        *lines[:split]
+    }
+    wanted = ("--qos=high", "--requeue", "--open-mode=append", "--no-kill", "--constraint=ib", "--exclusive")
+    assert {f"#SBATCH {option}" for option in wanted} <= {*lines[:split]}
+    assert lines[split + 1 :] == ["#SBATCH --nodes=2", "#SBATCH --mincpus=2", "#SBATCH --partition=cpu"]
+
+
+def test_seeds_are_an_array_with_a_run_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 7\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert launch(tmp_path, monkeypatch, "--seeds=3,11") == 0
+    runs = [tmp_path / f"experiments/ppo_cartpole/{number}" for number in (1, 2)]
+    assert [load_config(str(run / "config.toml")).experiment.seed for run in runs] == [3, 11]
+    assert all((run / "job.key").exists() for run in runs)
+    script = (runs[0] / "job.sbatch").read_text()
+    assert f"runs=({runs[0]} {runs[1]})\nrun=" in script
+    assert "#SBATCH --array=0-1\n" in script
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("ppo_cartpole", "--resume=some"), "name a config to train, or a run to go on with"),
+        ((), "name a config to train, or a run to go on with"),
+        (("ppo_cartpole", "--array=2"), "--array goes with --sweep"),
+        (("--resume=some", "--seeds=2"), "--seeds begins new runs"),
+        (("ppo_cartpole", "--sweep", "--requeue"), "sbatch its script once more"),
+        (("ppo_cartpole", "--actor-partition=cpu"), "and there is one"),
+        (("--resume=nothing",), "no run"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    why: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["launch", "slurm", *options, "--print"])
+    assert ended.value.code == 2
+    assert why in capsys.readouterr().err
 
 
 def test_without_nodes_as_many_are_asked_for_as_the_config_has_hosts(
