@@ -48,6 +48,18 @@ class Host:
         """Run a command on this host to its end; options are those of ``subprocess.run``."""
         return subprocess.run(self.command(*command), capture_output=True, text=True, check=False, **options)
 
+    def processes(self) -> dict[int, str]:
+        """Return the processes on this host, with their titles."""
+        found = {}
+        shown = subprocess.run(
+            ["ip", "netns", "pids", self.namespace], capture_output=True, text=True, check=False
+        )
+        for pid in map(int, shown.stdout.split()):
+            with contextlib.suppress(OSError):  # It has ended meanwhile.
+                title = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+                found[pid] = title.decode(errors="replace").strip()
+        return found
+
     @property
     def sent_bytes(self) -> int:
         """Bytes that left this host over the wire so far, with their headers."""
@@ -107,6 +119,16 @@ class Wire:
         """Lose all that one host sends the other from now on: it has a wrong hardware address for it."""
         wrong = ("lladdr", "02:00:00:00:00:01", "dev", PORT, "nud", "permanent")
         attempt("ip", "-n", sender.namespace, "neigh", "replace", receiver.address, *wrong)
+
+    def set_link(self, *, up: bool) -> None:
+        """Take the link of both hosts down, or up again."""
+        for host in self.hosts:
+            attempt("ip", "-n", host.namespace, "link", "set", PORT, "up" if up else "down")
+
+    def slow_down(self, *how: str) -> None:
+        """Send what leaves a host through netem, such as ``delay 200ms``, in place of the shaping."""
+        for host in self.hosts:
+            attempt("tc", "-n", host.namespace, "qdisc", "replace", "dev", PORT, "root", "netem", *how)
 
     def _make(self) -> None:
         first, second = self.hosts
