@@ -233,6 +233,28 @@ def build(session: nox.Session) -> None:
 
 
 @nox.session
+def release(session: nox.Session) -> None:
+    """Build what a release consists of, and start the wheel outside any checkout; arguments go to pip."""
+    install(session, "build")
+    dist = ROOT / "build" / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    for place in (ROOT, ROOT / "transports"):
+        session.run("python", "-m", "build", "--outdir", str(dist), str(place), silent=True)
+    place = Path(session.create_tmp())
+    (wheel,) = dist.glob("tianji-*.whl")
+    session.run("python", "-m", "venv", "--clear", str(place / "fresh"))
+    pip = ("install", "--quiet", CONSTRAINTS, *session.posargs, str(wheel))
+    session.run(str(place / "fresh/bin/pip"), *pip, external=True)
+    session.chdir(place)
+    tianji = str(place / "fresh/bin/tianji")
+    for words in ("--version", "list configs", "doctor"):
+        session.run(tianji, *words.split(), external=True, silent=True, success_codes=[0, 1])
+    short = ("--set", "experiment.stop.env_steps=8192", "--quiet")
+    session.run(tianji, "train", "ppo_cartpole", "--out", "runs", *short, external=True)
+    session.log(f"{dist}: {', '.join(sorted(path.name for path in dist.iterdir()))}")
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Measure the transports and raw loops, an actor alone, and the time of the command line."""
     install(session, "-e", WITH_ENGINES)

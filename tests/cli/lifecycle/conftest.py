@@ -49,6 +49,7 @@ LIMITS = {
     "evaluator_start_s": "tianji_cli.root.observers.hangs:START_S",
     "late_s": "tianji_cli.root.observers.hangs:LATE_S",
     "examiner_hangs_s": "tianji_cli.root.observers.hangs:HANGS_S",
+    "silent_s": "tianji_cli.launch.node:SILENT_S",
 }
 """Limits that no config sets, and where the command has them."""
 

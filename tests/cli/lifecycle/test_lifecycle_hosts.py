@@ -339,11 +339,13 @@ def test_hosts_that_come_later_get_actors_and_one_too_many_is_refused(workplace:
     run.check_refusals()
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("whole", [False, True], ids=["its node alone", "with its actors"])
+@pytest.mark.parametrize(
+    "whole", [pytest.param(False, marks=pytest.mark.soak), True], ids=["its node alone", "with its actors"]
+)
 def test_a_host_that_was_suspended_for_too_long_is_fenced_and_takes_a_seat_anew(
-    start: Start, whole: bool
+    workplace: Any, start: Start, whole: bool
 ) -> None:
+    workplace.shorten(silent_s=5.0)
     run, host = start(ENDLESS)
     run.train_until(3000)
     (actor,) = host.pids("actor 1")
