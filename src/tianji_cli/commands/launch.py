@@ -1,4 +1,4 @@
-"""`tianji launch slurm`: makes the directory of a run or a sweep, and submits a batch script in it."""
+"""`tianji launch`: submits a run or a sweep to Slurm, or a job to Kubernetes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from tianji_cli.commands.options import ConfigToTrain, Name, Override, Resume
+from tianji_cli.commands.options import Config, ConfigToTrain, Name, Override, Resume
 from tianji_cli.commands.seeds import numbers_of
 from tianji_cli.commands.sweep import begin, check_installed, tree_of
 from tianji_cli.config.loader import dump_config, fill_in_later_keys, resolve
@@ -19,9 +19,11 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import UsageError
 from tianji_cli.files.campaigns import SweepDirectory
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, write_whole
+from tianji_cli.launch.extensions import collect_files
+from tianji_cli.launch.kubernetes import Pods, apply, manifests
 from tianji_cli.launch.slurm import Request, batch_script, require_slurm, script_of, submit, sweep_script
 from tianji_cli.telemetry.progress import say
-from tianji_cli.wire.address import write_new_key
+from tianji_cli.wire.address import JobKey, write_new_key
 
 
 def slurm(  # noqa: PLR0913 - the options of a command are its parameters
@@ -215,3 +217,59 @@ def _launch_sweep(
         raise
     sys.stdout.write(f"submitted job {number}: {script}\n")
     return 0
+
+
+def k8s(  # noqa: PLR0913 - the options of a command are its parameters
+    config: Config,
+    *,
+    image: Annotated[str, typer.Option(help="Image with tianji and what the environment needs.")],
+    hosts: Annotated[
+        str | None,
+        typer.Option(metavar="N|MIN-MAX", help="Pods, as 4 or 1-8; distribution.hosts by default."),
+    ] = None,
+    print_only: Annotated[bool, typer.Option("--print", help="Print the manifests, and apply none.")] = False,
+    shm: Annotated[str, typer.Option(metavar="SIZE", help="Shared memory of each pod.")] = "1Gi",
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each pod.")] = None,
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs of each pod.")] = 0,
+    claim: Annotated[
+        str | None, typer.Option(help="PersistentVolumeClaim for the run, which goes with its pod otherwise.")
+    ] = None,
+    cpus_per_node: Annotated[
+        int | None, typer.Option(min=1, help="CPUs of each pod; what the plan uses by default.")
+    ] = None,
+    overrides: Override = None,
+    name: Name = None,
+) -> int:
+    """Write the manifests of a job for Kubernetes, and apply them by kubectl.
+
+    Example: tianji launch k8s ppo_cartpole --hosts 1-8 --image registry.example/tianji --print
+
+    Raises:
+        UsageError: the command does not fit together; ConfigError: the config cannot be run.
+        RunFailed: kubectl does not take them.
+    """
+    tree = tree_of(config, overrides or (), name)
+    if hosts is not None:
+        tree.assign(("distribution", "hosts"), _range_of(hosts), "--hosts")
+    job = resolve(tree, cpus_per_node)
+    pods = Pods(image, shm, memory, gpus, claim)
+    title = job.experiment.name.replace("_", "-").lower()
+    text = manifests(job, title, collect_files(job), pods, JobKey.new())
+    if print_only:
+        sys.stdout.write(text)
+        return 0
+    apply(text)
+    return 0
+
+
+def _range_of(text: str) -> dict[str, int]:
+    """Read ``--hosts``.
+
+    Raises:
+        UsageError: it is neither a number nor a range.
+    """
+    least, dash, most = text.partition("-")
+    numbers = [least, most if dash else least]
+    if not all(number.isascii() and number.isdecimal() for number in numbers):
+        raise UsageError(f"--hosts {text} is neither a number of pods, as 4, nor a range, as 1-8")
+    return {"min": int(numbers[0]), "max": int(numbers[1])}

@@ -10,15 +10,14 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import TianjiError
-from tianji_cli.plan.plan import ROOT_RANK, Plan, expected_hosts, make_plan
+from tianji_cli.plan.plan import ROOT_RANK, Plan, busiest, expected_hosts, make_plan
 
 WARNING_S: Final = 60
 """Seconds before the time limit at which Slurm tells a job to stop and save."""
@@ -168,8 +167,8 @@ def batch_script(
     plan = make_plan(job, expected_hosts(job))
     first = plan.processes[ROOT_RANK].host
     on_first = (lambda _host: True) if request.actor_partition is None else first.__eq__
-    of_others = request.cpus_per_node or _busiest(plan, first.__ne__)
-    cpus = request.cpus_per_node or _busiest(plan, on_first)
+    of_others = request.cpus_per_node or busiest(plan, first.__ne__)
+    cpus = request.cpus_per_node or busiest(plan, on_first)
     names = " ".join(shlex.quote(str(run)) for run in runs)
     if resumed is None:
         what = 'what=("$run/config.toml" --run "$run")\n'
@@ -195,7 +194,7 @@ def sweep_script(job: JobConfig, sweep: Path, array: int, request: Request, tian
         array: number of jobs that take part.
         tianji: the command, on a file system that all nodes share.
     """
-    cpus = request.cpus_per_node or _busiest(make_plan(job, expected_hosts(job)))
+    cpus = request.cpus_per_node or busiest(make_plan(job, expected_hosts(job)))
     options = _common_options(job, request, cpus)
     options += [f"--output={shlex.quote(str(sweep / 'logs' / 'slurm-%A-%a.out'))}", f"--array=0-{array - 1}"]
     header = SWEEP.format(
@@ -276,15 +275,6 @@ def _options(
         yield f"--nodes={request.nodes - 1}"
         yield f"--mincpus={of_others}"
         yield f"--partition={shlex.quote(request.actor_partition)}"
-
-
-def _busiest(plan: Plan, counts: Callable[[str], bool] = lambda _host: True) -> int:
-    """Count the CPUs that the trainers of one node use, on the node with the most; 1 if there is none."""
-    used: Counter[str] = Counter()
-    for process in plan.trainers:
-        if counts(process.host):
-            used[process.host] += process.threads
-    return max(used.values(), default=1)
 
 
 def _joins(job: JobConfig, request: Request) -> bool:

@@ -18,7 +18,7 @@ import heapq
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import cycle, pairwise, product
 from typing import Final
@@ -344,6 +344,15 @@ def make_plan(config: JobConfig, hosts: Sequence[Host] | None = None) -> Plan:
                 "more actors would be right"
             )
     return plan
+
+
+def busiest(plan: Plan, counts: Callable[[str], bool] = lambda _host: True) -> int:
+    """Count the cores that the trainers of one host use, on the host with the most; 1 if there is none."""
+    used: Counter[str] = Counter()
+    for process in plan.trainers:
+        if counts(process.host):
+            used[process.host] += process.threads
+    return max(used.values(), default=1)
 
 
 def plan_for_ranks(config: JobConfig, hosts: Sequence[Host]) -> Plan:
