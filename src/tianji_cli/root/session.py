@@ -50,6 +50,7 @@ from tianji_cli.root.endpoint import RootEndpoint
 from tianji_cli.root.hosts import LateHosts, Rendezvous
 from tianji_cli.root.observers.announcements import Announcements
 from tianji_cli.root.observers.averaging import ParameterAveraging
+from tianji_cli.root.observers.exploration import ExplorationLadder
 from tianji_cli.root.observers.goals import ProductionGoal, StopRules
 from tianji_cli.root.observers.hangs import EvaluationWatch, HangWatch
 from tianji_cli.root.observers.observer import Observer
@@ -283,6 +284,7 @@ def _observers(request: RunRequest, job: RunningJob) -> tuple[list[Observer], Ex
         HangWatch(job),
         StopRules(job, request.enough),
         ProductionGoal(job),
+        ExplorationLadder(job),
         Tracing(job, request.run),
         EvaluationWatch(job),
     ]

@@ -340,6 +340,13 @@ class Clock(Message):
     root_s: Seconds
 
 
+class Explore(Message):
+    """Numbers of the group's actors that are there, which share the range of exploration out."""
+
+    kind: Literal["explore"] = "explore"
+    actors: list[Natural]
+
+
 class Adopt(Message):
     """The member of a population that this process belongs to goes on with other hyperparameters."""
 
@@ -452,7 +459,7 @@ T = TypeVar("T")
 FromWorker = Register | Report | Finished | Failed | Stopped | Terminate | AskClock | SpansOf | Traced
 FromNode = Arrive | Present | Began | Wrote | Exited | Answer
 ToRoot = FromWorker | FromNode
-ToWorker = Addresses | PeerLost | Allow | Adopt | Trace | Clock | WindDown | Stop
+ToWorker = Addresses | PeerLost | Allow | Explore | Adopt | Trace | Clock | WindDown | Stop
 NodeRequest = Prepare | Begin | Kill | StartNoMore
 ToNode = NodeRequest | Welcome | Refuse | Ping | Dismiss | Ask
 FromRoot = ToWorker | ToNode

@@ -46,6 +46,7 @@ from tianji_cli.wire.messages import (
     Begin,
     BuildOutput,
     BuildReport,
+    Explore,
     Failed,
     Finished,
     FromRoot,
@@ -341,19 +342,10 @@ class WorkerControl:
                 self.peers_known = True
             case PeerLost() if self._transport is not None:
                 self._transport.peer_lost(message.rank)
-                for role in self._roles:
-                    role.fence(message.rank, message.counts_from)
-            case Allow():
-                for role in self._roles:
-                    role.allow(message.fragments)
-            case Adopt():
-                for role in self._roles:
-                    role.adopt_hyperparameters(message.hyperparameters)
-            case WindDown():
-                for role in self._roles:
-                    role.wind_down()
             case Stop():
                 self._stopping = True
+        for role in self._roles:
+            _tell(role, message)
 
     def sleep(self, timeout_s: float) -> None:
         """Sleep until a message, a credit or the root wakes this process, or the next report is due."""
@@ -419,6 +411,20 @@ class WorkerControl:
 
 SAVE_LIMIT_S: Final = 20
 """Seconds that an orphan may take to save its state before the kernel ends it."""
+
+
+def _tell(role: Role, message: FromRoot) -> None:
+    match message:
+        case PeerLost():
+            role.fence(message.rank, message.counts_from)
+        case Allow():
+            role.allow(message.fragments)
+        case Explore():
+            role.explore_among(message.actors)
+        case Adopt():
+            role.adopt_hyperparameters(message.hyperparameters)
+        case WindDown():
+            role.wind_down()
 
 
 class ParentDeathWatch:

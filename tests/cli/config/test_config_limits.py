@@ -178,7 +178,7 @@ def test_many_actors_are_spread_over_many_hosts_by_their_cores() -> None:
 @pytest.mark.parametrize(
     ("hosts", "also", "why"),
     [
-        ("{ min = 3, max = 2 }", (), "distribution.hosts: min (3) is more than max (2)"),
+        ("{ min = 3, max = 2 }", (), "distribution.hosts.min: min (3) is more than max (2)"),
         ("{ min = 1 }", (), "distribution.hosts.max: missing"),
         ("{ min = 0, max = 2 }", (), "distribution.hosts.min: "),
         ('"many"', (), "distribution.hosts: neither a number nor a table; write 2, or { min = 1, max = 8 }"),

@@ -325,6 +325,11 @@ class Actor(Role):
         if self._settings_with is not None:
             self._agent.adopt_settings(self._settings_with(hyperparameters))
 
+    def explore_among(self, actors: Sequence[int]) -> None:
+        """Take this actor's place in the range of exploration among the group's actors that are there."""
+        num_envs = self._environment.num_envs
+        self._agent.explore_as(actors.index(self._number) * num_envs, len(actors) * num_envs)
+
     def allow(self, fragments: int | None) -> None:
         """Limit the number of further fragments; the actor still finishes and sends the present one."""
         self._allowed = fragments

@@ -1,0 +1,51 @@
+"""Shares exploration out among the actors of a group that are there, as hosts come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tianji_cli.root.observers.observer import Observer
+from tianji_cli.root.running_job import RunningJob
+from tianji_cli.telemetry.snapshot import Snapshot
+from tianji_cli.wire.messages import Explore, Register, ToRoot
+
+
+class ExplorationLadder(Observer):
+    """Gives actors their place among those that are there: DQN's explore the less, the later they come.
+
+    Without it, the few actors of a job that begins with one host of many would be those that explore most.
+    Actors are built with their place among all that the plan has, and hear of another one.
+    """
+
+    def __init__(self, job: RunningJob) -> None:
+        self._job = job
+        self._group_of = {process.rank: process.group for process in job.plan.carrying("actor")}
+        self._vacant: set[int] = set()
+
+    def on_begin(self) -> None:
+        """Tell the actors of the hosts that training begins with."""
+        self._note_changes()
+
+    def on_message(self, message: ToRoot) -> None:
+        """Tell an actor that has just begun, unless all are there."""
+        if isinstance(message, Register) and message.rank in self._group_of and self._vacant:
+            self._tell([message.rank])
+
+    def on_tick(self, snapshot: Snapshot) -> None:  # noqa: ARG002 - it looks at seats alone
+        """Tell all actors of the groups whose seats have changed."""
+        self._note_changes()
+
+    def _note_changes(self) -> None:
+        if changed := self._vacant ^ self._job.vacant:
+            self._vacant = set(self._job.vacant)
+            groups = {self._group_of.get(rank) for rank in changed}
+            self._tell(rank for rank, group in self._group_of.items() if group in groups)
+
+    def _tell(self, ranks: Iterable[int]) -> None:
+        plan = self._job.plan
+        for rank in ranks:
+            if rank not in self._job.vacant:
+                of_group = plan.carrying("actor", self._group_of[rank])
+                there = [process for process in of_group if process.rank not in self._job.vacant]
+                actors = [actor for process in there for actor in process.actors]
+                self._job.control.send(rank, Explore(actors=actors))
