@@ -341,6 +341,8 @@ def _by_defaults(env: str, agent: str, overrides: Sequence[str], *, quiet: bool)
 
 def _run(request: RunRequest, trace_s: float | None, json_to: str | None) -> int:
     result = run_session(request) if trace_s is None else _run_traced(request, trace_s, json_to)
+    while result.again is not None:
+        result = run_session(result.again)
     if result.begun:
         graph = request.job.graph
         if (graph.channels or graph.slots) and request.job.experiment.plots:

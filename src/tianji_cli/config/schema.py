@@ -765,6 +765,8 @@ class Distribution(Section):
         device: where learners compute; actors have their own.
         max_restarts_per_minute: actors that are killed or hang are restarted this often, then the run ends;
             of the minute counts only when steps are made.
+        restart: a run whose learner, or anything else that it needs, was killed or lost with its host begins
+            again by itself, from its last checkpoint; one in which something raised does not.
         pin_cores: tie each process to cores of its own, and actors beyond that to those that learners leave.
             Where a config does not say it: if there are enough for all processes to have their own. Else the
             scheduler deals all cores out.
@@ -782,6 +784,7 @@ class Distribution(Section):
     sync_optimizer: bool = False
     device: Device = "cpu"
     max_restarts_per_minute: Natural = 10
+    restart: bool = False
     pin_cores: bool = True
     learner: Learner = Learner()
     actor: Actor = Actor()

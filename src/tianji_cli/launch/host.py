@@ -204,7 +204,7 @@ class JoinedHost:
                 self._say(f"starting {title}")
             case Kill() | StartNoMore():
                 here.send(message)
-            case Refuse():
+            case Refuse() if not self._given_up:
                 self._say(
                     f"{one_line(message.reason)}; its workers here are ended, and it asks for a seat again"
                 )

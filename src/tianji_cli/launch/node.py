@@ -65,6 +65,7 @@ class Node(ABC):
         lost: the whole node is gone, and its workers with it.
         starts_no_more: requests for workers of this job come too late.
         reaches_run: it has the run directory under the root's path; None before a host has reported it.
+        joins_next: at the end of the job it is to ask for a seat in the next one.
         must_abort: a worker that cannot be killed alone has to go, or a worker is gone with its node.
     """
 
@@ -74,6 +75,7 @@ class Node(ABC):
         self.starts_no_more = False
         self.reaches_run: bool | None = None
         self.must_abort = False
+        self.joins_next = False
         self._jobs = 0
         self._started = 0
         self._pids: dict[int, int | None] = {}
@@ -449,6 +451,7 @@ UNREACHABLE_S: Final = 2.0
 """Seconds without a connection after which a node is lost: its process has ended."""
 SILENT_S: Final = 60.0
 """Seconds of silence after which a connected node is lost, too: its host may be down, or cut off."""
+BEGINS_AGAIN: Final = "the job begins again"
 GIVEN_UP: Final = "nothing was heard of this host for too long, and the job goes on without it"
 
 
@@ -515,8 +518,8 @@ class RemoteNode(Node):
         return number in self._suspended
 
     def end_job(self) -> None:
-        """Tell the node that the job is over: it ends its workers, and leaves."""
-        self._control.send(self.name, Dismiss())
+        """Tell the node that the job is over: it ends its workers, and leaves, or asks for a seat again."""
+        self._control.send(self.name, Refuse(reason=BEGINS_AGAIN) if self.joins_next else Dismiss())
 
     def note(self, message: FromNode) -> None:
         """Note a message of the node, which shows that it is there; one that was given up hears of it."""

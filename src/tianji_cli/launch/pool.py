@@ -191,6 +191,11 @@ class WorkerPool:
             if node.suspended_server is not None:
                 node.send(StartNoMore())
 
+    def keep_hosts(self) -> None:
+        """Ask the hosts that have joined, at the end of the job, to join the next one."""
+        for node in self._nodes.values():
+            node.joins_next = True
+
     def close(self) -> None:
         """End all workers, and the job at each node."""
         self.kill_all()

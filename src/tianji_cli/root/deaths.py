@@ -84,6 +84,7 @@ class Deaths:
         elif gone and self._can_continue_without(rank) and self.lose({rank}, cause):
             self._drop_group(job.plan.processes[rank].group)
         elif not comes_again or not (exit_.by_signal or raised or left):
+            job.died |= gone and job.phase is Phase.TRAINING and job.outcome is None
             job.fail(cause)
         elif job.outcome is None:
             self._restart(worker.begin, cause)

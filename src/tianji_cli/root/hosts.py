@@ -82,7 +82,7 @@ class Rendezvous:
         return [self._nodes[name] for name in names]
 
     def dismiss(self) -> None:
-        """Dismiss the hosts that have joined."""
+        """Dismiss the hosts that have joined, unless they join the next session."""
         for node in self._nodes.values():
             node.end_job()
 

@@ -59,6 +59,8 @@ class RunningJob:
         lost_ranks: ranks without a process while others of their group go on: those of lost buffers, of all
             that sent them fragments, and those on empty seats.
         vacant: those of them on empty seats, for the next host that comes.
+        died: the job has failed because a process that it needs was killed, or its host is lost; set by
+            ``Deaths``.
         killed: incarnations of actors that did not stop in order; set by ``Deaths``.
         rejected: messages to the root's endpoint that do not belong to this job.
         learners: group of each learner, by its rank.
@@ -85,6 +87,7 @@ class RunningJob:
     lost: dict[int, str] = field(default_factory=dict)
     lost_ranks: set[int] = field(default_factory=set)
     vacant: set[int] = field(default_factory=set)
+    died: bool = False
     killed: set[Source] = field(default_factory=set)
     _shown: set[object] = field(default_factory=set)
 

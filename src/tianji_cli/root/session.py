@@ -12,12 +12,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tianji_cli.config.checks import host_warnings
 from tianji_cli.config.loader import dump_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import RunFailed, os_errors_as
+from tianji_cli.errors import RunFailed, UsageError, os_errors_as
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.initial import INIT, described, initial_document
@@ -73,6 +73,7 @@ from tianji_cli.wire.address import (
     RootAddress,
     engine_options,
     own_address,
+    parse_address,
     write_new_key,
 )
 from tianji_cli.wire.control import ControlServer
@@ -94,6 +95,7 @@ class RunRequest:
         listen: host and port of the control channel; None chooses them.
         world: the ranks, if an MPI launcher has started them.
         node: this host; None if an MPI launcher has started the processes.
+        key: the job's key, which hosts that joined an earlier session have; None for a new one.
         files: the user's files for hosts that join.
         code: digests of the user's modules, by name.
         enough: called at every tick; a reason ends the session as a stop rule does.
@@ -107,6 +109,7 @@ class RunRequest:
     listen: tuple[str, int] | None = None
     world: World | None = None
     node: LocalNode | None = None
+    key: JobKey | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
     code: Mapping[str, str] = field(default_factory=dict)
     enough: Callable[[Snapshot], str | None] = lambda _snapshot: None
@@ -128,11 +131,13 @@ class Result:
         summary: the summary as written to the run's directory.
         must_abort: MPI ranks remain that cannot end by themselves.
         begun: False if a resumed run did not begin and stays unchanged.
+        again: request for the session that goes on by itself where this one was cut short; None if none does.
     """
 
     summary: Summary
     must_abort: bool
     begun: bool = True
+    again: RunRequest | None = None
 
 
 def run_session(request: RunRequest) -> Result:
@@ -149,21 +154,14 @@ def run_session(request: RunRequest) -> Result:
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         telemetry = _telemetry(request, earlier_env_steps, stack)
-        warnings = (*run.check(), *job.notes, *host_warnings(job), *_steps_back(request, progress))
-        for warning in warnings:
-            telemetry.event(warning)
-        if not request.resumed:
-            run.write_config(dump_config(job))
-        initial = initial_document(run)
-        for line in described(None if request.resumed else initial):
-            telemetry.event(line)
+        initial = _announce(request, progress, telemetry)
         names = [name for name in job.experiment.track if name != TENSORBOARD]
         trackers = TrackerProcesses(names, run, telemetry.position, telemetry.event)
         stack.callback(trackers.close)
         if not request.resumed:  # A resumed run has no config of this session yet.
             trackers.begin()
         with _failures_to_start(run):
-            control = ControlServer(stack.enter_context(_key_file(run)), *request.address)
+            control = ControlServer(stack.enter_context(_key_file(run, request.key)), *request.address)
             stack.callback(control.close)
         rendezvous = Rendezvous(control, signals, telemetry, _welcome(request))
         stack.callback(rendezvous.dismiss)
@@ -192,9 +190,28 @@ def run_session(request: RunRequest) -> Result:
         with control.undisturbed():
             _remove_lockstep_stores(run)
             plots = job.experiment.plots and summary.status != "stopped"
-            result = Result(telemetry.close(summary, plots=plots), pool.must_abort, telemetry.begun)
+            again = None if signals.count else _goes_on_by_itself(request, running, earlier_env_steps)
+            if again is not None:
+                telemetry.event("the run begins again, from its last checkpoint")
+                pool.keep_hosts()
+            result = Result(telemetry.close(summary, plots=plots), pool.must_abort, telemetry.begun, again)
             trackers.finish(signals)
             return result
+
+
+def _announce(
+    request: RunRequest, progress: Sequence[Progress], telemetry: Telemetry
+) -> dict[str, Any] | None:
+    """Show warnings, and what the run begins with, which it returns; write the config of a new run."""
+    job, run = request.job, request.run
+    for warning in (*run.check(), *job.notes, *host_warnings(job), *_steps_back(request, progress)):
+        telemetry.event(warning)
+    if not request.resumed:
+        run.write_config(dump_config(job))
+    initial = initial_document(run)
+    for line in described(None if request.resumed else initial):
+        telemetry.event(line)
+    return initial
 
 
 def _goes_on_from(request: RunRequest) -> tuple[tuple[Progress, ...], int]:
@@ -417,11 +434,27 @@ def _wants_fresh_process(job: JobConfig) -> bool:
     return environments.find(job.environment.type).wants_fresh_process
 
 
+def _goes_on_by_itself(request: RunRequest, job: RunningJob, earlier_env_steps: int) -> RunRequest | None:
+    """Return the request for another session if this one lost what it needs, and had saved any progress."""
+    if not (job.died and job.config.distribution.restart) or job.bound:
+        return None
+    try:
+        saved = saved_progress(request.run.checkpoints, job.config.distribution.groups)
+    except UsageError:
+        return None  # There is no checkpoint yet.
+    if sum(of_group.env_steps for of_group in saved) <= earlier_env_steps:
+        return None  # It would be the same again.
+    root = job.control.address
+    return replace(request, resumed=True, changes=(), listen=parse_address(root.address), key=root.key)
+
+
 @contextmanager
-def _key_file(run: RunDirectory) -> Iterator[JobKey]:
+def _key_file(run: RunDirectory, key: JobKey | None = None) -> Iterator[JobKey]:
     """Keep the job's key in its directory while it runs; `tianji launch` may have put it there before."""
     path = run.path / KEY_FILE
     try:
+        if key is not None:
+            key.write(path)
         yield JobKey.read(path) if path.exists() else write_new_key(path)
     finally:
         with contextlib.suppress(OSError):  # A key that cannot be removed must not hide another error.
