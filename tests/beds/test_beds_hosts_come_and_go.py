@@ -119,6 +119,7 @@ def test_a_host_that_is_killed_twice_comes_again(training: Begun) -> None:
     job, host = training
     for times in (1, 2):
         os.killpg(host.pid, signal.SIGKILL)
+        host.wait()
         job.until(lambda times=times: is_missed(job, times), "it is missed")
         job.train_on()
         host = job.join()

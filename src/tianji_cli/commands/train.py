@@ -53,7 +53,7 @@ from tianji_cli.plan.plan import (
     make_plan,
     plan_for_ranks,
 )
-from tianji_cli.quantities import ranges
+from tianji_cli.quantities import ranges, several
 from tianji_cli.root.session import Result, RunRequest, job_to_build, run_session
 from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.machine import changed_code
@@ -541,8 +541,8 @@ def _below_table(plan: Plan, job: JobConfig) -> Iterator[str]:
     if any(process.device.startswith("cuda:") for process in plan.processes):
         yield "cuda:N where a host has fewer GPUs: they go round"
     for channel in plan.channels:
-        several = sum(len(plan.carrying(role, plan.groups[0])) for role in channel.receivers) > 1
-        share = ", each sends to one" if channel.route == "share" and several else ""
+        receivers = sum(len(plan.carrying(role, plan.groups[0])) for role in channel.receivers)
+        share = ", each sends to one" if channel.route == "share" and receivers > 1 else ""
         yield f"{', '.join(channel.senders)} -> {', '.join(channel.receivers)}: {channel.name}{share}"
     for slot in plan.slots:
         yield f"{slot.writer} => {', '.join(slot.readers)}: {slot.name}, the newest"

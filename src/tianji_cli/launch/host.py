@@ -156,6 +156,8 @@ class JoinedHost:
             for message in (*self._unhandled, *self._receive(control)):
                 self._handle(message, here, production)
             self._unhandled = []
+            if self._given_up:
+                return
             for news in here.check():
                 self._pass_on(control, news, production)
             self._pass_on_signals(control)
@@ -169,8 +171,6 @@ class JoinedHost:
                 raise RunFailed(f"the root at {self._root.address} is gone; its workers here have been ended")
             if here.failure and not self._over:
                 raise RunFailed(here.failure)
-            if self._given_up:
-                return
             if self._over:
                 deadline = min(deadline, now + END_LIMIT_S)
                 if now > deadline or not self._workers:

@@ -95,10 +95,10 @@ class RunRequest:
         listen: host and port of the control channel; None chooses them.
         world: the ranks, if an MPI launcher has started them.
         node: this host; None if an MPI launcher has started the processes.
-        key: the job's key, which hosts that joined an earlier session have; None for a new one.
         files: the user's files for hosts that join.
         code: digests of the user's modules, by name.
         enough: called at every tick; a reason ends the session as a stop rule does.
+        key: the job's key, which hosts that joined an earlier session have; None for a new one.
     """
 
     job: JobConfig
@@ -109,10 +109,10 @@ class RunRequest:
     listen: tuple[str, int] | None = None
     world: World | None = None
     node: LocalNode | None = None
-    key: JobKey | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
     code: Mapping[str, str] = field(default_factory=dict)
     enough: Callable[[Snapshot], str | None] = lambda _snapshot: None
+    key: JobKey | None = None
 
     @property
     def address(self) -> tuple[str, int]:

@@ -208,6 +208,13 @@ def test_where_training_begins_each_group_has_an_actor(tmp_path: Path) -> None:
     }
 
 
+def test_a_dry_run_says_who_may_come_and_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.toml").write_text(GOOD)
+    wanted = ["distribution.hosts={ min = 1, max = 3 }", ZMQ, "distribution.actor.num=6"]
+    train(str(tmp_path / "config.toml"), overrides=wanted, dry_run=True)
+    assert "training begins on this host; 2 more hosts may come and go" in capsys.readouterr().out
+
+
 def test_a_seat_is_pinned_to_the_cores_of_the_host_that_takes_it(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text(GOOD)

@@ -215,7 +215,7 @@ def test_what_would_use_an_idle_core_is_said_if_there_is_one(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     config = job(1, **distribution)
     pace = Pace(config)
-    if config.distribution.hosts > 1:
+    if config.distribution.hosts.max > 1:
         pace.log = WorkLog(config, make_plan(config, [HOST, Host("there", (0, 1))]), lambda: pace.idle_s)
     pace.idle = idle
     pace.go(6, actors=1, learner=0.25)

@@ -191,7 +191,7 @@ def test_other_hosts_take_part_in_every_training(config: str) -> None:
     others = Others(("b", "c"), "ssh {host}", "10.0.0.1")
     study = study_of(config, actors=(2,), others=others)
     job = load_config(config, study.entry(study.settings[0]).with_seed(1))
-    assert job.distribution.hosts == 3
+    assert job.distribution.hosts.max == 3
     assert (job.distribution.transport.local, job.distribution.transport.remote) == ("shm", "zmq")
     assert study.cores == 3 * len(os.sched_getaffinity(0))
 
