@@ -71,8 +71,12 @@ class Role(ABC):
     def adopt_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:  # noqa: B027 - only actors
         """Adopt other hyperparameters of a population member; a learner gets them with a state instead."""
 
-    def fence(self, rank: int, counts_from: int) -> None:  # noqa: B027 - only for those that receive fragments
-        """Reject the fragments of a rank's incarnations before one: the root has given up their host."""
+    def peer_lost(self, rank: int, counts_from: int) -> None:  # noqa: B027 - most roles know no rank
+        """Handle the death of a peer. One that this role sends to does not come again.
+
+        Args:
+            counts_from: fragments of the rank's incarnations before it do not count any more.
+        """
 
     def wind_down(self) -> None:  # noqa: B027 - most roles go on until they stop
         """Prepare for the end: training is over, but messages under way are still to be received."""

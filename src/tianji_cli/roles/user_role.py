@@ -159,7 +159,7 @@ class UserRole(Role, HasSettings):
         copy = self._copy
         return () if copy is None else (Trigger(when=lambda: copy.is_due, do=self._save),)
 
-    def fence(self, rank: int, counts_from: int) -> None:
+    def peer_lost(self, rank: int, counts_from: int) -> None:
         """Reject the fragments of a rank's incarnations before one: the root has given up their host."""
         self._validator.fence(rank, counts_from)
         for inlet in self._ports.inlets.values():

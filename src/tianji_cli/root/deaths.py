@@ -181,8 +181,7 @@ class Deaths:
         filmed = rank in job.examiners and evaluation is not None and evaluation.video > 0
         job.event(f"{cause}; restarting it" + (" without films" if filmed else ""))
         job.overview.keep(rank)
-        for other in job.plan.to_notify(rank) & job.living:
-            job.control.send(other, PeerLost(rank=rank))
+        self._announce(rank, job.plan.to_notify(rank))
         job.start(rank, died.incarnation + 1)
 
     def _may_lose_buffer(self, rank: int) -> bool:
@@ -231,7 +230,7 @@ class Deaths:
         job.show_once(worker.node, f"{lost}; the others go on, and a host that joins takes its place")
         job.leave_seats({rank})
         job.control.send(rank, Stop())  # It may have been cut off for a while.
-        self._announce_loss({rank}, counts_from=worker.begin.incarnation + 1)
+        self._announce(rank, job.plan.to_notify(rank), counts_from=worker.begin.incarnation + 1)
 
     def _drop_group(self, group: int | None) -> None:
         """Go on without a group that is lost."""
@@ -241,12 +240,16 @@ class Deaths:
         self._job.members.leave(ranks)
         self._announce_loss(ranks)
 
-    def _announce_loss(self, gone: Set[int], counts_from: int = 0) -> None:
-        """Tell the living neighbours of processes that do not come again, or not soon."""
-        job, neighbours = self._job, self._job.plan.neighbours()
+    def _announce_loss(self, gone: Set[int]) -> None:
+        """Tell the living neighbours of processes that do not come again."""
+        neighbours = self._job.plan.neighbours()
         for rank in sorted(gone):
-            for other in neighbours[rank] & job.living - gone:
-                job.control.send(other, PeerLost(rank=rank, counts_from=counts_from))
+            self._announce(rank, neighbours[rank] - gone)
+
+    def _announce(self, rank: int, ranks: Set[int], counts_from: int = 0) -> None:
+        """Tell those of some ranks that live of the death of one; older fragments of it do not count."""
+        for other in sorted(ranks & self._job.living):
+            self._job.control.send(other, PeerLost(rank=rank, counts_from=counts_from))
 
     def _can_continue_without(self, rank: int) -> bool:
         """Whether the job has begun and can go on without a rank's group; a population needs one at least."""

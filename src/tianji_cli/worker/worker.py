@@ -416,7 +416,7 @@ SAVE_LIMIT_S: Final = 20
 def _tell(role: Role, message: FromRoot) -> None:
     match message:
         case PeerLost():
-            role.fence(message.rank, message.counts_from)
+            role.peer_lost(message.rank, message.counts_from)
         case Allow():
             role.allow(message.fragments)
         case Explore():

@@ -176,8 +176,8 @@ def test_fragments_of_incarnations_that_do_not_count_any_more_are_rejected(line:
     one = line(per_rollout=4)
     one.send(incarnation=0)
     one.buffer.turn()
-    one.buffer.fence(1, counts_from=1)
-    one.buffer.fence(1, counts_from=0)  # A later death lowers nothing.
+    one.buffer.peer_lost(1, counts_from=1)
+    one.buffer.peer_lost(1, counts_from=0)  # A later death lowers nothing.
     one.send(incarnation=0)
     one.send(incarnation=1)
     one.buffer.turn()

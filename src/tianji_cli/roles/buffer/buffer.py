@@ -90,7 +90,7 @@ class Buffer(Role):
         """Whether it is time to save, and no actor waits for this process to claim the last fragments."""
         return self._keeper is not None and self._keeper.is_due() and not self._winding_down
 
-    def fence(self, rank: int, counts_from: int) -> None:
+    def peer_lost(self, rank: int, counts_from: int) -> None:
         """Reject the fragments of a rank's incarnations before one: the root has given up their host."""
         self._store.validator.fence(rank, counts_from)
 
