@@ -680,7 +680,7 @@ class Buffer(Section):
 
     Attributes:
         num: K, buffers of a group, which share out its actors; more than one only with ``colocate = false``.
-            Each keeps its part of a replay: capacity and warm-up are divided by K.
+            Each keeps its part of a replay: capacities and warm-up are divided by K.
         colocate: takes turns with the learner in one process; else it has a process of its own, where a
             replay assembles batches ahead of the learner, and fragments of rollouts are sent on to it.
         cores: cores, and threads, of a buffer in a process of its own.
@@ -805,6 +805,12 @@ class Distribution(Section):
     def actor_processes(self) -> int:
         """Processes of a group's actors."""
         return math.ceil(self.actor.num / self.actors_per_process)
+
+    @property
+    def actors_of_a_buffer(self) -> int:
+        """Most actors that one of a group's buffers has: their processes are shared out."""
+        processes = math.ceil(self.actor_processes / self.buffer.num)
+        return min(self.actor.num, processes * self.actors_per_process)
 
     @property
     def cores_of_learners(self) -> int:

@@ -181,6 +181,7 @@ class Inference(Role):
         self._outlets = {
             rank: RecordOutlet(transport, ANSWERS, layout.answer, [rank], job) for rank in actors
         }
+        self._actors = dict(actors)
         self._served = sum(map(len, actors.values()))
         most = settings.max_batch or self._served * layout.num_envs
         self._most = min(self._served, most // layout.num_envs)
@@ -225,6 +226,14 @@ class Inference(Role):
                 self._answer(sender, fields)
         return bool(asked)
 
+    def peer_lost(self, rank: int, counts_from: int) -> None:  # noqa: ARG002 - it gets no fragments
+        """Serve the actors of a process no longer, such as those of a lost buffer: none comes again."""
+        gone = self._actors.pop(rank, ())
+        self._outlets.pop(rank, None)
+        self._served -= len(gone)
+        for policy in self._held:
+            policy.users.difference_update(gone)
+
     def report(self) -> UserReport:
         """Report requests and passes, and the messages that it has rejected."""
         return UserReport(
@@ -240,6 +249,8 @@ class Inference(Role):
 
     def _gather(self) -> None:
         while not self._is_full and (request := self._inlet.probe()) is not None:
+            if request.sender not in self._actors:
+                continue  # It was under way when its process was lost.
             actor = int(request.fields["actor"])
             policy = next((policy for policy in self._held if actor in policy.users), self._newest)
             if request.fields["begins"]:  # Its predecessor may have been killed within a fragment.
@@ -262,10 +273,13 @@ class Inference(Role):
         self.busy_s -= time.monotonic() - began
 
     def _answer(self, sender: int, fields: Fields) -> None:
-        draft = self._outlets[sender].loan()
+        outlet = self._outlets.get(sender)
+        if outlet is None:
+            return
+        draft = outlet.loan()
         if isinstance(draft, Full):
             self._unsent.append((sender, {name: np.array(array) for name, array in fields.items()}))
             return
         for name, array in fields.items():
             draft.fields[name][...] = array
-        self._outlets[sender].push(draft)
+        outlet.push(draft)

@@ -35,11 +35,7 @@ def test_two_actors_share_a_process_and_its_cores() -> None:
     [
         (["distribution.inference.num=2"], "some would serve none", "num = 1 at most"),
         (["distribution.inference.max_batch=8"], "environments come together", "max_batch = 64 or more"),
-        (
-            ["distribution.actor.num=4", "distribution.buffer={colocate=false, num=2}"],
-            "inference would wait for them",
-            "num = 1",
-        ),
+        (["distribution.buffer={colocate=false, num=2}"], "2 buffers share what 1 of actor send", "num = 1"),
         (["distribution.mode=sync"], "no run would repeat itself", 'mode = "async"'),
         (["training.normalize_values=true"], "among the parameters", "normalize_values = false"),
         (["distribution.transport=inproc"], "inference apart has its own", 'transport = "shm"'),

@@ -140,6 +140,47 @@ def test_an_actor_that_is_killed_is_restarted_and_asks_anew(workplace: Any) -> N
     assert summary["produced"] > 0
 
 
+@pytest.mark.parametrize("transport", ["shm", "zmq"])
+def test_with_several_buffers_one_is_lost_and_inference_goes_on_for_the_other_actors(
+    workplace: Any, transport: str
+) -> None:
+    # Actors are the slower side, so that they die within their fragments.
+    workplace.module(MASKED.replace("self.steps += 1", "self.steps += 1; __import__('time').sleep(0.001)"))
+    several = {
+        "environment": {"type": "my_env:Masked", "id": ""},
+        "distribution": {
+            "actor": {"num": 6},
+            "buffer": {"colocate": False, "num": 2},
+            "transport": transport,
+        },
+    }
+    run = workplace.train(APART, ENDLESS, several)
+    run.train_until(3000)
+    run.command.kill("buffer 1")
+    workplace.until(lambda: "buffer 1 (group 0) was killed" in run.log, "the loss is said")
+    before = run.rows[-1]["updates"]
+    run.train_until(run.env_steps + 3000)
+    run.command.kill("actors 0 and 1")
+    workplace.until(lambda: "restarting it" in run.log, "an actor that is left comes again")
+    run.train_until(run.env_steps + 3000)
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
+    assert "it is lost, with actors 2 and 3 (group 0), actors 4 and 5 (group 0); the others go on" in run.log
+    assert summary["env_steps"] == summary["received"]
+    assert summary["rejected_frames"] == 0
+    assert summary["updates"] > before + 20
+    assert summary["staleness"]["max"] <= 5, "no dead actor keeps the others at an old version"
+
+
+def test_several_buffers_share_what_halves_make_and_account_for_all(workplace: Any) -> None:
+    workplace.base = workplace.base | {key: DQN[key] for key in ("agent", "model", "training")}
+    buffers = {"actor": {"num": 5}, "buffer": {"colocate": False, "num": 2, "sampler": "prioritised"}}
+    summary = workplace.train(APART, {"distribution": buffers}).finish()
+    check(summary)
+    assert summary["env_steps"] == summary["received"]
+    assert summary["in_flight"] == 0
+
+
 def test_inference_that_is_killed_ends_the_run_and_is_named(workplace: Any) -> None:
     run = workplace.train(APART, ENDLESS)
     run.train_until(2000)

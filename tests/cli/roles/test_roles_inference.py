@@ -246,6 +246,41 @@ def test_an_actor_that_died_within_a_fragment_holds_its_version_until_its_succes
     assert one.begin(1) == 3
 
 
+def test_actors_that_do_not_come_again_hold_no_version_and_are_neither_answered_nor_waited_for(
+    house: Callable[..., House],
+) -> None:
+    one = house(max_wait_ms=1000.0)
+    one.publish(1)
+    began = time.monotonic()
+    for actor in (0, 1, 2):
+        assert not one.actors[actor].begins(seen(0))
+    one.turn()
+    assert all(actor.begins(seen(0)) for actor in one.actors)
+    one.actors[2].ask(seen(0))
+    one.ends[ROLE].peer_lost(3, 0)
+    one.role.peer_lost(3, 0)
+    one.role.peer_lost(9, 0)
+    one.publish(2)
+    for actor in (0, 1):
+        one.actors[actor].ask(seen(0), last=True)
+    one.turn()
+    assert one.passes == [3 * ENVS, 2 * ENVS]
+    assert not one.turn(), "no answer is left to send"
+    assert [one.actors[actor].has_answer() for actor in (0, 1)] == [True, True]
+    assert not one.actors[0].begins(seen(0))
+    assert not one.actors[1].begins(seen(0))
+    one.turn()
+    assert one.actors[0].begins(seen(0))
+    assert one.actors[0].version == 2
+    one.publish(3)
+    one.actors[1].ask(seen(0), begins=True)
+    one.actors[0].ask(seen(0))
+    one.turn()
+    assert [one.actors[actor].has_answer() for actor in (0, 1)] == [True, True]
+    assert [one.actors[actor].version for actor in (0, 1)] == [2, 3]
+    assert time.monotonic() - began < 1.0
+
+
 def test_memory_moves_on_with_a_call_and_not_with_a_preview_and_is_cleared_where_an_episode_ends(
     house: Callable[..., House],
 ) -> None:
