@@ -278,9 +278,6 @@ def _inference_serves_actors(
     inference, place = distribution.inference, "distribution.inference"
     if inference is None:
         return
-    if distribution.buffer.num > 1:
-        what = "a buffer that dies takes its actors with it, and inference would wait for them"
-        yield Conflict([place, "distribution.buffer.num"], what, "num = 1 would be right")
     served = distribution.actor_processes
     if inference.num > served:
         many = f"{distribution.actor.num} actors, {HALVES} a process"
@@ -481,7 +478,7 @@ def _replay_holds_samples(
     actor, capacity, shards = distribution.actor, distribution.buffer.capacity, distribution.buffer.num
     fragment = actor.send_size * environment.num_envs
     held = fragments_held_between(graph, roles, actor.window)
-    in_flight = (math.ceil(actor.num / shards) * actor.window + held) * fragment
+    in_flight = (distribution.actors_of_a_buffer * actor.window + held) * fragment
     warmup = math.ceil(replay.warmup_steps / shards)
     under_way = steps_under_way(replay, distribution, environment, held)
     needs: tuple[tuple[int, str, tuple[str, ...]], ...] = (
@@ -502,10 +499,10 @@ def _replay_holds_samples(
         yield Conflict(keys, less, f"capacity = {shards * most} would be right")
     least_of_table = max(batch_steps_of(replay), under_way)
     for role, table in distribution.buffer.tables.items():
-        if table.capacity < least_of_table:
+        if math.ceil(table.capacity / shards) < least_of_table:
             key = f"distribution.buffer.tables.{role}.capacity"
             less = f"{table.capacity} env steps are less than those that samples under way may lie in"
-            yield Conflict([key], less, f"capacity = {least_of_table} would be right")
+            yield Conflict([key], less, f"capacity = {shards * least_of_table} would be right")
     tolerance = distribution.balance_tolerance
     least = math.ceil(least_tolerance(fragment, batch_steps_of(replay), replay.replay_ratio))
     if distribution.balance == "held" and tolerance is not None and tolerance < least:
@@ -566,7 +563,7 @@ def steps_under_way(
         fragments = 1 + math.ceil((steps - 1) / actor.send_size)
     else:
         return 0
-    others = math.ceil(actor.num / distribution.buffer.num) - 1
+    others = distribution.actors_of_a_buffer - 1
     fragments += others * (fragments + actor.window) + held
     return fragments * actor.send_size * environment.num_envs
 

@@ -200,7 +200,10 @@ def _every_process_has_a_part(
 
 
 def _each_source_has_a_table(
-    graph: Graph, distribution: Distribution, replay: ReplayLearnerSettings
+    graph: Graph,
+    roles: Mapping[str, UserRoleSection],
+    distribution: Distribution,
+    replay: ReplayLearnerSettings,
 ) -> Iterator[Conflict]:
     """A role that makes fragments has a table, since actors' samples would push its out, and batches both."""
     tables, path = distribution.buffer.tables, f"graph.channels.{FRAGMENTS}.path"
@@ -223,12 +226,13 @@ def _each_source_has_a_table(
     if distribution.mode == "sync":
         what = "in step, batches depend on the moment when a role's fragments come"
         yield Conflict(["distribution.mode", path], what, 'mode = "async" would be right')
-    if distribution.buffer.num > 1:
-        what = "each buffer would need a source of its own"
-        yield Conflict(["distribution.buffer.num", path], what, "num = 1 would be right")
-    if distribution.learner.num > 1:
-        what = "several learners share batches, and each would get another part of the tables"
-        yield Conflict(["distribution.learner.num", path], what, "num = 1 would be right")
+    first = graph.path_of_fragments[1]
+    receiving = roles[first].num if first in roles else distribution.buffer.num
+    for role in tables:
+        if distribution.buffer.num > 1 and role in roles and roles[role].num < receiving:
+            what = f"{receiving} of {first} share what {roles[role].num} of {role} send: a table stays empty"
+            keys = [f"roles.{role}.num", "distribution.buffer.num"]
+            yield Conflict(keys, what, f"roles.{role}.num = {receiving} would be right")
 
 
 def _rollouts_come_from_actors(

@@ -20,7 +20,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import cycle, pairwise, product
+from itertools import cycle, product
 from typing import Final
 
 from tianji_cli.config.schema import Inference, JobConfig, UserRoleSection
@@ -282,13 +282,24 @@ class Plan:
         return found.union(*map(self.upstream, found - {rank}))
 
     def _senders(self, edge: ChannelEdge, group: int | None) -> dict[int, tuple[int, ...]]:
-        """Return the ranks that send to each receiver; shares are blocks, mostly of the same host."""
-        ranks = tuple(process.rank for process in self._all_connected(edge.senders, group))
+        """Return the ranks that send to each receiver.
+
+        Each gets a block of each role's processes, mostly of the same host; processes of a role that has
+        fewer than there are receivers go to those with the fewest so far.
+        """
         receivers = [process.rank for process in self._all_connected(edge.receivers, group)]
         if edge.route != "share":
+            ranks = tuple(process.rank for process in self._all_connected(edge.senders, group))
             return dict.fromkeys(receivers, ranks)
-        ends = [number * len(ranks) // len(receivers) for number in range(len(receivers) + 1)]
-        return {rank: ranks[start:end] for rank, (start, end) in zip(receivers, pairwise(ends), strict=True)}
+        shares: dict[int, list[int]] = {rank: [] for rank in receivers}
+        for role in edge.senders:
+            processes = self.connected(role, group)
+            for place, process in enumerate(processes, start=1):
+                to = receivers[(place * len(receivers) - 1) // len(processes)]
+                if len(processes) < len(receivers):
+                    to = min(shares, key=lambda rank: len(shares[rank]))
+                shares[to].append(process.rank)
+        return {rank: tuple(sorted(share)) for rank, share in shares.items()}
 
     def _streams(self, edge: ChannelEdge, group: int | None, size: ChannelSize) -> list[Channel]:
         senders = self._all_connected(edge.senders, group)

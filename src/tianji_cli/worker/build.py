@@ -280,14 +280,7 @@ def replay_buffer(builder: Builder, transport: Transport) -> Buffer:
         ReplayFileError: the saved replay is damaged, or does not fit the config.
     """
     config, section = builder.config, builder.config.distribution.buffer
-    replay = Replay(
-        builder.stored_layout,
-        replay_settings(builder),
-        agent_fields=_kept(builder),
-        seed=builder.seed("replay", builder.group * section.num + (builder.process.number or 0)),
-        directory=builder.job.directory,
-        env_steps=builder.progress.env_steps // section.num,
-    )
+    replay = _replay(builder, "replay", section.capacity, builder.progress.env_steps // section.num)
     learning = config.replay_settings
     limiter = RateLimiter(
         learning.replay_ratio, _part_of_buffer(builder, learning.warmup_steps), config.tolerance
@@ -327,17 +320,23 @@ def replay_buffer(builder: Builder, transport: Transport) -> Buffer:
     )
 
 
+def _replay(builder: Builder, purpose: str, capacity: int, env_steps: int = 0) -> Replay:
+    """Build this buffer's part of a replay that holds so many env steps of a group."""
+    number = builder.group * builder.config.distribution.buffer.num + (builder.process.number or 0)
+    return Replay(
+        builder.stored_layout,
+        replay_settings(builder, capacity),
+        agent_fields=_kept(builder),
+        seed=builder.seed(purpose, number),
+        directory=builder.job.directory,
+        env_steps=env_steps,
+    )
+
+
 def _source_table(builder: Builder, role: str, senders: Mapping[int, Sequence[int]]) -> SourceTable:
     """Build the table of a role that makes fragments."""
     of_role = {builder.job.plan.source_number(process.rank) for process in builder.carrying(role)}
-    capacity = builder.config.distribution.buffer.tables[role].capacity
-    replay = Replay(
-        builder.stored_layout,
-        replace(replay_settings(builder), capacity=capacity),
-        agent_fields=_kept(builder),
-        seed=builder.seed(f"replay of {role}", builder.group),
-        directory=builder.job.directory,
-    )
+    replay = _replay(builder, f"replay of {role}", builder.config.distribution.buffer.tables[role].capacity)
     numbers = {sender: [one for one in carried if one in of_role] for sender, carried in senders.items()}
     return SourceTable(builder.stored_layout, builder.number, numbers, replay)
 
@@ -380,7 +379,7 @@ def replay_source(
         publish_every=learning.publish_every,
         prioritised=section.has_priorities,
         age_bin=max(1, section.capacity // AGE_BINS),
-        own=rows_of(learning.batch_size, section.tables)[0],
+        own=math.ceil(rows_of(learning.batch_size, section.tables)[0] / config.distribution.learner.num),
     )
     return source, rounds
 
@@ -414,9 +413,9 @@ def check_replay_memory(builder: Builder, buffers: int) -> None:
     Raises:
         ReplayMemoryError: the host cannot; the message says how large the replays may be.
     """
-    settings = replay_settings(builder)
-    of_tables = sum(table.capacity for table in builder.config.distribution.buffer.tables.values())
-    settings = replace(settings, capacity=settings.capacity + of_tables)
+    section = builder.config.distribution.buffer
+    capacity = section.capacity + sum(table.capacity for table in section.tables.values())
+    settings = replay_settings(builder, capacity)
     bytes_of(builder.stored_layout, settings, _kept(builder)).place(settings, builder.job.directory, buffers)
 
 
@@ -425,12 +424,12 @@ def _part_of_buffer(builder: Builder, env_steps: int) -> int:
     return math.ceil(env_steps / builder.config.distribution.buffer.num)
 
 
-def replay_settings(builder: Builder) -> ReplaySettings:
-    """Settings of a buffer's replay."""
+def replay_settings(builder: Builder, capacity: int) -> ReplaySettings:
+    """Settings of a buffer's part of a replay that holds so many env steps of a group."""
     config, section = builder.config, builder.config.distribution.buffer
     transitions, steps = config.transition_settings, section.importance_steps
     return ReplaySettings(
-        capacity=_part_of_buffer(builder, section.capacity),
+        capacity=_part_of_buffer(builder, capacity),
         sampler=section.sampler,
         n_step=1 if transitions is None else transitions.n_step,
         gamma=1.0 if transitions is None else transitions.gamma,

@@ -216,7 +216,8 @@ def test_a_table_has_its_rows_of_each_batch_and_counts_for_nothing_else() -> Non
     store.update_priorities(arrays.key, np.arange(1.0, BATCH + 1, dtype=np.float32))
     assert replay.stale_updates == table.replay.stale_updates == 0
     alone = int(arrays.key[18])
-    table.replay.update_priorities(np.array([alone]), np.array([1e9], np.float32))
+    store.update_priorities(np.array([alone, -1]), np.array([1e9, 1.0], np.float32))
+    assert replay.stale_updates == 0, "a key says which table its sample is of"
     store.draw(arrays)
     assert set(arrays.key[18:].tolist()) == {alone}, "the table's priorities are its own"
     assert len(set(arrays.key[:18].tolist())) > 1

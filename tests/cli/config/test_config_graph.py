@@ -303,6 +303,22 @@ def test_a_source_sends_where_actors_do_and_its_table_survives_being_written(tmp
 
 
 @pytest.mark.parametrize(
+    ("makers", "actors", "shares"),
+    [(2, 2, {((4, 6), 1), ((5, 7), 2)}), (3, 4, {((4, 7, 8), 1), ((5, 6, 9, 10), 2)})],
+)
+def test_several_buffers_share_out_the_processes_of_each_role(
+    tmp_path: Path, makers: int, actors: int, shares: set[tuple[tuple[int, ...], int]]
+) -> None:
+    settings = (
+        "distribution.buffer.colocate=false",
+        "distribution.buffer.num=2",
+        f"distribution.actor.num={actors}",
+        f"roles.maker.num={makers}",
+    )
+    assert edges(load_config(with_a_source(tmp_path), settings)) == {"fragments": shares}
+
+
+@pytest.mark.parametrize(
     ("text", "settings", "key", "why"),
     [
         (
@@ -315,7 +331,12 @@ def test_a_source_sends_where_actors_do_and_its_table_survives_being_written(tmp
         (DEMONSTRATIONS + "capacity = 100", (), "tables.maker.capacity", "less than those that samples"),
         (DEMONSTRATIONS, ("training.batch_size=1",), "training.batch_size", "at least one of each"),
         (DEMONSTRATIONS, ('distribution.mode="sync"',), "distribution.mode", "depend on the moment"),
-        (DEMONSTRATIONS, ("distribution.learner.num=2",), "distribution.learner.num", "several learners"),
+        (
+            DEMONSTRATIONS,
+            ("distribution.buffer.colocate=false", "distribution.buffer.num=2", "distribution.actor.num=2"),
+            "distribution.buffer.num",
+            "a table stays empty; roles.maker.num = 2 would be right",
+        ),
         (DEMONSTRATIONS.replace("dqn", "ppo"), (), "fragments.path", "rollouts are made of actors' alone"),
         (DEMONSTRATIONS.replace("share = 0.25", "share = 1.0"), (), "tables.maker.share", "less than 1"),
         (

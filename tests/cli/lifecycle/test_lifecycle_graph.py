@@ -725,6 +725,49 @@ def test_half_of_each_batch_may_come_from_a_source_which_counts_nowhere_else(
     assert uses == pytest.approx(1.0), "an update uses all of its batch"
 
 
+@pytest.mark.parametrize(
+    "shared",
+    [
+        {"buffer": {"colocate": False, "num": 2, "sampler": "prioritised"}},
+        {"learner": {"num": 2}, "buffer": {"sampler": "prioritised"}},
+    ],
+    ids=["buffers", "learners"],
+)
+def test_several_buffers_and_several_learners_have_their_share_of_each_table(
+    workplace: Any, shared: dict[str, Any]
+) -> None:
+    workplace.base = {name: part for name, part in workplace.base.items() if name not in DQN}
+    sources = {"roles": {"source": {"num": 2}}, "distribution": {"actor": {"num": 2}}}
+    run = workplace.train(with_source(), sources, ENDLESS, {"distribution": shared})
+    run.train_until(6000)
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
+    check_account(summary)
+    assert summary["lost"] == 0
+    assert summary["received"] == summary["env_steps"]
+    assert summary["replay_ratio"]["actual"] == pytest.approx(2.0, rel=0.1)
+    assert summary["consumed"] == summary["updates"] * 64
+    made = [one["channels"]["fragments"]["made"] for one in summary["extra"].values()]
+    assert len(made) == 2
+    assert min(made) > 0
+
+
+def test_a_buffer_is_lost_with_its_source_and_the_other_goes_on_with_its_table(workplace: Any) -> None:
+    workplace.base = {name: part for name, part in workplace.base.items() if name not in DQN}
+    several = {"actor": {"num": 2}, "buffer": {"colocate": False, "num": 2}}
+    run = workplace.train(with_source(), ENDLESS, {"roles": {"source": {"num": 2}}, "distribution": several})
+    run.train_until(3000)
+    run.command.kill("buffer 1")
+    workplace.until(lambda: "the others go on" in run.log, "the loss is said")
+    before = run.rows[-1]["updates"]
+    run.train_until(run.env_steps + 4000)
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
+    assert "source 1 (group 0), actor 1 (group 0); the others go on" in run.log
+    assert summary["env_steps"] == summary["received"]
+    assert summary["updates"] > before + 20
+
+
 def test_a_source_that_leaves_a_field_unwritten_ends_the_run_and_is_told_which(workplace: Any) -> None:
     workplace.base = {name: part for name, part in workplace.base.items() if name not in DQN}
     reason = workplace.train(with_source("Careless")).finish(1)["reason"]

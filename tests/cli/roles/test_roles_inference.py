@@ -257,7 +257,7 @@ def test_actors_that_do_not_come_again_hold_no_version_and_are_neither_answered_
     one.turn()
     assert all(actor.begins(seen(0)) for actor in one.actors)
     one.actors[2].ask(seen(0))
-    one.ends[ROLE].peer_lost(3, 0)
+    one.ends[ROLE].peer_lost(3)
     one.role.peer_lost(3, 0)
     one.role.peer_lost(9, 0)
     one.publish(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,9 @@ from tianji_cli.wire.batches import BatchArrays
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, FragmentStats
 from tianji_cli.wire.reports import BufferReport, ReplayFill
 from tianji_transports.core import Claim
+
+KEYS_OF_A_TABLE: Final = 1 << 48
+"""Keys of samples of the n-th table begin at n times this number, so that a key alone says whose it is."""
 
 
 class SourceTable:
@@ -144,19 +148,21 @@ class ReplayStore:
         own, *others = (into.part(*ends) for ends in pairwise(self._ends))
         self.replay.sample(own)
         self.limiter.consumed += own.steps
-        for table, part in zip(self.tables, others, strict=True):
+        for number, (table, part) in enumerate(zip(self.tables, others, strict=True), start=1):
             # By these steps the importance exponent rises, in all of a batch alike.
             table.replay.ring.env_steps = self.replay.ring.env_steps
             table.replay.sample(part)
+            part.key += number * KEYS_OF_A_TABLE
 
     def update_priorities(self, keys: npt.NDArray[np.int64], priorities: npt.NDArray[np.float32]) -> None:
-        """Give the samples of a batch, in its order, new priorities; see ``Replay.update_priorities``."""
+        """Give samples new priorities; see ``Replay.update_priorities``."""
         if not self.tables:
             self.replay.update_priorities(keys, priorities)
             return
-        replays = self.replay, *(table.replay for table in self.tables)
-        for replay, (start, stop) in zip(replays, pairwise(self._ends), strict=True):
-            replay.update_priorities(keys[start:stop], priorities[start:stop])
+        numbers, keys = np.divmod(keys, KEYS_OF_A_TABLE)
+        for number, replay in enumerate((self.replay, *(table.replay for table in self.tables))):
+            of_table = numbers == number
+            replay.update_priorities(keys[of_table], priorities[of_table])
 
     def report(self) -> BufferReport:
         """Report the actual replay ratio, the fill of the replay and the uses of its samples."""

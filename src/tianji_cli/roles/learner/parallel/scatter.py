@@ -192,7 +192,8 @@ class RolloutRounds:
 class ScatteringReplayClient(ReplayClient):
     """Draws whole batches, as one learner would, so that samples and importance weights are the same.
 
-    A round is a batch, of which each learner gets the same number of samples.
+    A round is a batch, of which each learner gets the same number of samples; with tables, every L-th one, so
+    that all have their share of each table.
 
     Args:
         batches: layout of a whole batch.
@@ -224,10 +225,13 @@ class ScatteringReplayClient(ReplayClient):
         self._whole = BatchArrays(batches)
         self._priorities = priorities_layout(shard.size)
         self._shard = shard
-        self._rows = [
-            {name: rows[start : start + shard.size] for name, rows in self._whole.arrays.items()}
-            for start in range(0, batches.size, shard.size)
+        places = [
+            slice(number, None, scatter.learners)
+            if store.tables
+            else slice(number * shard.size, (number + 1) * shard.size)
+            for number in range(scatter.learners)
         ]
+        self._rows = [{name: rows[place] for name, rows in self._whole.arrays.items()} for place in places]
         self._own = BatchView(shard, self._rows[0])
         self._is_drawn = False
         self._rounds = 0
@@ -272,7 +276,7 @@ class ScatteringReplayClient(ReplayClient):
 
     def give_priorities(self, priorities: npt.NDArray[np.float32]) -> None:
         """Set the priorities of this learner's shard at once."""
-        self._store.replay.update_priorities(self._own.key, priorities)
+        self._store.update_priorities(self._own.key, priorities)
 
     def report(self) -> LearnerReport:
         """Report rejected messages: their number and the reason of the first."""
@@ -284,7 +288,7 @@ class ScatteringReplayClient(ReplayClient):
             if isinstance(update, str):
                 self._rejected.add(claim, update)
             else:
-                self._store.replay.update_priorities(*update)
+                self._store.update_priorities(*update)
             claim.release()
             # An invalid answer counts, too: no other will come.
             self._unanswered -= 1
