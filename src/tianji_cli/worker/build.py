@@ -56,7 +56,7 @@ from tianji_cli.roles.buffer.buffer import Buffer, ReplayBuffer
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.file import ReplayKeeper, replay_directory
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings, bytes_of
-from tianji_cli.roles.buffer.replay.store import ReplayStore, SourceTable
+from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.buffer.rollout import FragmentRelay, RolloutStore
 from tianji_cli.roles.inference import Inference
 from tianji_cli.roles.learner.data_source import (
@@ -292,14 +292,20 @@ def replay_buffer(builder: Builder, transport: Transport) -> Buffer:
         keeper = ReplayKeeper(replay, place, config.experiment.checkpoint_every_s)
         if builder.job.resumed and keeper.restore():
             limiter.warmup = max(0, limiter.warmup - replay.size)
-    actors = actors_before(builder, transport.wiring, "buffer")
     store = ReplayStore(
         builder.stored_layout,
         builder.number,
-        actors,
+        actors_before(builder, transport.wiring, "buffer"),
         replay=replay,
         limiter=limiter,
-        tables=[_source_table(builder, role, actors) for role in section.tables],
+        tables=[
+            _replay(builder, f"replay of {role}", table.capacity) for role, table in section.tables.items()
+        ],
+        sources={
+            builder.job.plan.source_number(process.rank): place
+            for place, role in enumerate(section.tables)
+            for process in builder.carrying(role)
+        },
         rows=rows_of(config.replay_settings.batch_size, section.tables),
     )
     if section.colocate:
@@ -331,14 +337,6 @@ def _replay(builder: Builder, purpose: str, capacity: int, env_steps: int = 0) -
         directory=builder.job.directory,
         env_steps=env_steps,
     )
-
-
-def _source_table(builder: Builder, role: str, senders: Mapping[int, Sequence[int]]) -> SourceTable:
-    """Build the table of a role that makes fragments."""
-    of_role = {builder.job.plan.source_number(process.rank) for process in builder.carrying(role)}
-    replay = _replay(builder, f"replay of {role}", builder.config.distribution.buffer.tables[role].capacity)
-    numbers = {sender: [one for one in carried if one in of_role] for sender, carried in senders.items()}
-    return SourceTable(builder.stored_layout, builder.number, numbers, replay)
 
 
 def replay_source(

@@ -1,13 +1,14 @@
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from typing import Any
 
 import numpy as np
 import pytest
 from cli.buffer.replays import JOB, ScriptedActor, fragment_layout, open_replay
 
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
-from tianji_cli.roles.buffer.replay.store import ReplayStore, SourceTable
+from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment
 from tianji_cli.wire.reports import ReplayFill
@@ -181,10 +182,11 @@ def test_a_table_has_its_rows_of_each_batch_and_counts_for_nothing_else() -> Non
     wiring = Wiring(f"store-{next(_numbers)}", (channel,))
     receiver, *senders = (InprocTransport(wiring, rank) for rank in range(3))
     prioritised = {"sampler": "prioritised", "priority_exponent": 1.0}
-    table = SourceTable(LAYOUT, JOB, {2: (7,)}, open_replay(LAYOUT, 5, **prioritised))
+    table = open_replay(LAYOUT, 5, **prioritised)
     replay, limiter = open_replay(LAYOUT, 20, **prioritised), RateLimiter(RHO, WARMUP, None)
     known = {1: (0,), 2: (7,)}
-    store = ReplayStore(LAYOUT, JOB, known, replay=replay, limiter=limiter, tables=[table], rows=(18, 6))
+    tables: dict[str, Any] = {"tables": [table], "sources": {7: 0}, "rows": (18, 6)}
+    store = ReplayStore(LAYOUT, JOB, known, replay=replay, limiter=limiter, **tables)
     actors = [ScriptedActor(LAYOUT, number, seed=1) for number in (0, 7)]
 
     def send(which: int, fragments: int) -> None:
@@ -201,20 +203,25 @@ def test_a_table_has_its_rows_of_each_batch_and_counts_for_nothing_else() -> Non
     assert not store.may_draw(BATCH), "the table is empty"
     send(1, 9)
     assert limiter.received == actors[0].before
-    assert {source for source, _ in store.validator.receptions} == {0}
+    samples = {actor: reception.samples for (actor, _), reception in store.validator.receptions.items()}
+    assert samples == {0: actors[0].before, 7: 0}
+    assert store.validator.rejected.count == 0
+    actors[1].sequence -= 1
+    send(1, 1)
+    assert store.validator.rejected.count == 1, "what comes twice is said, as an actor's is"
     assert len(store.arrivals()) == 3
-    assert table.replay.size <= 5 * EACH, "its oldest have made room"
+    assert table.size <= 5 * EACH, "its oldest have made room"
     assert store.may_draw(BATCH)
     arrays = BatchArrays(BatchLayout.of(LAYOUT, BATCH, ("action",)))
     store.draw(arrays)
     assert limiter.consumed == 18
     of_replay = {bytes(memory) for memory in replay.memory.field(LAYOUT.fields[0]).reshape(-1, 2)}
-    of_table = {bytes(memory) for memory in table.replay.memory.field(LAYOUT.fields[0]).reshape(-1, 2)}
+    of_table = {bytes(memory) for memory in table.memory.field(LAYOUT.fields[0]).reshape(-1, 2)}
     drawn = [bytes(row) for row in arrays.batch.observation]
     assert set(drawn[:18]) <= of_replay
     assert set(drawn[18:]) <= of_table
     store.update_priorities(arrays.key, np.arange(1.0, BATCH + 1, dtype=np.float32))
-    assert replay.stale_updates == table.replay.stale_updates == 0
+    assert replay.stale_updates == table.stale_updates == 0
     alone = int(arrays.key[18])
     store.update_priorities(np.array([alone, -1]), np.array([1e9, 1.0], np.float32))
     assert replay.stale_updates == 0, "a key says which table its sample is of"
@@ -228,7 +235,7 @@ def test_a_table_has_its_rows_of_each_batch_and_counts_for_nothing_else() -> Non
 def test_nothing_is_held_back_while_a_table_is_empty_since_its_fragments_come_the_same_way() -> None:
     wiring = Wiring(f"store-{next(_numbers)}", (Channel("fragments", 0, (1, 2), LAYOUT.nbytes, 100),))
     receiver, sender = InprocTransport(wiring, 0), InprocTransport(wiring, 1)
-    table = SourceTable(LAYOUT, JOB, {2: (7,)}, open_replay(LAYOUT, 5))
+    table = open_replay(LAYOUT, 5)
     limiter, actor = RateLimiter(RHO, 0, 24.0), ScriptedActor(LAYOUT, 0, seed=1)
     store = ReplayStore(
         LAYOUT, JOB, {1: (0,)}, replay=open_replay(LAYOUT, 20), limiter=limiter, tables=[table], rows=(18, 6)

@@ -43,9 +43,10 @@ class FragmentValidator:
         self._counts_from[rank] = max(counts_from, self._counts_from.get(rank, 0))
 
     def has_its_size(self, claim: Claim) -> bool:
-        """Whether a message is as large as a fragment; rejects any other."""
+        """Whether a message is as large as a fragment; rejects and releases any other."""
         if claim.nbytes == self._layout.nbytes:
             return True
+        claim.release()
         self.rejected.add(claim, f"it has {claim.nbytes} bytes, not {self._layout.nbytes}")
         return False
 
@@ -112,7 +113,6 @@ class FragmentRelay:
         """Send a claimed fragment on, in one copy, or reject it; ``full`` has returned False."""
         assert self._loan is not None
         if not self.validator.has_its_size(claim):
-            claim.release()
             return
         claim.take(self._loan.memory)
         fragment = Fragment(self._layout, self._loan.memory)
@@ -252,7 +252,6 @@ class RolloutStore:
     def admit(self, claim: Claim) -> None:
         """Check, count and hold a claimed fragment; reject and release one that is not of this job."""
         if not self.validator.has_its_size(claim):
-            claim.release()
             return
         stored = self._hold(claim)
         reception = self.validator.admit(claim, stored.fragment)

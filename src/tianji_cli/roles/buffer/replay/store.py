@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -21,33 +22,14 @@ KEYS_OF_A_TABLE: Final = 1 << 48
 """Keys of samples of the n-th table begin at n times this number, so that a key alone says whose it is."""
 
 
-class SourceTable:
-    """Samples of one source of fragments, apart from those of actors.
-
-    Args:
-        sources: numbers that the fragments of the source's processes carry, by the rank that sends them here.
-    """
-
-    def __init__(
-        self, layout: FragmentLayout, job: int, sources: Mapping[int, Sequence[int]], replay: Replay
-    ) -> None:
-        self.numbers = {number for numbers in sources.values() for number in numbers}
-        self.replay = replay
-        self.validator = FragmentValidator(layout, job, sources)
-
-    def admit(self, claim: Claim, fragment: Fragment) -> None:
-        """Copy a fragment into the table; a rejected one leaves no trace there."""
-        if self.validator.admit(claim, fragment) is not None:
-            self.replay.free[:] = fragment.memory
-            self.replay.accept()
-
-
 class ReplayStore:
     """Receives fragments into a replay, if the validator admits them and the rate limiter has room.
 
     Args:
-        tables: tables of the sources beside the actors. What comes into them, and is drawn from them, counts
-            neither as experience nor in the replay ratio.
+        actors: numbers of the actors, and of the sources beside them, by the rank that sends their fragments.
+        tables: samples of the sources. What comes into them, and is drawn from them, counts neither as
+            experience nor in the replay ratio.
+        sources: place in ``tables`` of each source, by its number.
         rows: samples of a batch from the replay, and from each of the tables.
     """
 
@@ -61,11 +43,12 @@ class ReplayStore:
         *,
         replay: Replay,
         limiter: RateLimiter,
-        tables: Sequence[SourceTable] = (),
+        tables: Sequence[Replay] = (),
+        sources: Mapping[int, int] = MappingProxyType({}),
         rows: Sequence[int] = (1,),
     ) -> None:
         self.tables = tables
-        self._tables = {number: table for table in tables for number in table.numbers}
+        self._sources = sources
         self._ends = list(accumulate(rows, initial=0))
         self.validator = FragmentValidator(layout, job, actors)
         self.replay = replay
@@ -91,17 +74,17 @@ class ReplayStore:
     def admit(self, claim: Claim) -> None:
         """Receive a fragment into the replay; a rejected one leaves no trace there."""
         if not self.validator.has_its_size(claim):
-            claim.release()
             return
         memory = self.replay.free
         claim.take(memory)
         fragment = Fragment(self._layout, memory)
-        table = self._tables.get(int(fragment.header["actor"]))
-        if table is not None:
-            table.admit(claim, fragment)
-            return
         reception = self.validator.admit(claim, fragment)
         if reception is None:
+            return
+        place = self._sources.get(int(fragment.header["actor"]))
+        if place is not None:
+            self.tables[place].free[:] = memory
+            self.tables[place].accept()
             return
         samples = int(fragment.header["samples"])
         if int(fragment.header["version"]) < self._oldest:
@@ -136,7 +119,7 @@ class ReplayStore:
         """Whether the replay and each table have a sample."""
         if not self.tables:
             return self.replay.drawable
-        return self.replay.drawable and all(table.replay.drawable for table in self.tables)
+        return self.replay.drawable and all(table.drawable for table in self.tables)
 
     def draw(self, into: BatchArrays) -> None:
         """Draw a batch and count it; ``may_draw`` has returned True."""
@@ -150,8 +133,8 @@ class ReplayStore:
         self.limiter.consumed += own.steps
         for number, (table, part) in enumerate(zip(self.tables, others, strict=True), start=1):
             # By these steps the importance exponent rises, in all of a batch alike.
-            table.replay.ring.env_steps = self.replay.ring.env_steps
-            table.replay.sample(part)
+            table.ring.env_steps = self.replay.ring.env_steps
+            table.sample(part)
             part.key += number * KEYS_OF_A_TABLE
 
     def update_priorities(self, keys: npt.NDArray[np.int64], priorities: npt.NDArray[np.float32]) -> None:
@@ -160,7 +143,7 @@ class ReplayStore:
             self.replay.update_priorities(keys, priorities)
             return
         numbers, keys = np.divmod(keys, KEYS_OF_A_TABLE)
-        for number, replay in enumerate((self.replay, *(table.replay for table in self.tables))):
+        for number, replay in enumerate((self.replay, *self.tables)):
             of_table = numbers == number
             replay.update_priorities(keys[of_table], priorities[of_table])
 
