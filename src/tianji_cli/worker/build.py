@@ -12,7 +12,6 @@ import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
 
@@ -642,7 +641,9 @@ def open_transport(builder: Builder, options: EngineOptions) -> Transport:
 def wiring_of(builder: Builder, capabilities: Capabilities) -> Wiring:
     """Return the channels and slots of all groups, which are alike, over engines of these capabilities."""
     distribution, replays = builder.config.distribution, builder.config.learns_from_replay
+    # Sizes of all that a group could have: the plan's edges decide which of these channels there are.
     channels = _replay_channels(builder) if replays else _rollout_channels(builder, capabilities)
+    channels[HEADERS] = ChannelSize(HEADERS_LAYOUT.nbytes)
     for role in builder.config.roles:
         layout = builder.layouts.get(role, builder.layout)
         channels[fragments_to(role)] = ChannelSize(layout.nbytes, builder.config.window)
@@ -697,35 +698,26 @@ def rollout_shards(builder: Builder, capabilities: Capabilities) -> ChannelSize:
 
 
 def _rollout_channels(builder: Builder, capabilities: Capabilities) -> dict[str, ChannelSize]:
+    nbytes, colocate = builder.stored_layout.nbytes, builder.config.distribution.buffer.colocate
     borrow = _rollout_slots(builder) if lends_rollouts(builder, capabilities) else 1
-    channels = {FRAGMENTS: ChannelSize(builder.stored_layout.nbytes, builder.config.window, borrow)}
-    if not builder.config.distribution.buffer.colocate:
-        batches = replace(channels[FRAGMENTS], window=_sent_on(builder))
-        channels = {BATCHES: batches, FRAGMENTS: replace(channels[FRAGMENTS], borrow=1)}
-    if builder.config.distribution.learner.num > 1:
-        channels |= {
-            HEADERS: ChannelSize(HEADERS_LAYOUT.nbytes),
-            SHARDS: rollout_shards(builder, capabilities),
-        }
-    return channels
+    return {
+        FRAGMENTS: ChannelSize(nbytes, builder.config.window, borrow if colocate else 1),
+        BATCHES: ChannelSize(nbytes, _sent_on(builder), borrow),
+        SHARDS: rollout_shards(builder, capabilities),
+    }
 
 
 def _replay_channels(builder: Builder) -> dict[str, ChannelSize]:
-    distribution = builder.config.distribution
-    batches, shard = builder.batches(), builder.batches(distribution.learner.num)
-    channels = {FRAGMENTS: ChannelSize(builder.stored_layout.nbytes, builder.config.window)}
-    if distribution.learner.num > 1:
-        channels |= {HEADERS: ChannelSize(HEADERS_LAYOUT.nbytes), SHARDS: ChannelSize(shard.nbytes)}
-        channels[PRIORITIES] = ChannelSize(priorities_layout(shard.size).nbytes)
-    if not distribution.buffer.colocate:
-        ahead = ChannelSize(batches.nbytes, BATCHES_AHEAD)
-        arrivals = stats_layout(builder.config.fragment_steps, len(builder.config.environment.metrics))
-        channels |= {
-            **{batches_to(role): ahead for role in builder.config.graph.path_of_batches[1:]},
-            ARRIVALS: ChannelSize(arrivals.nbytes, ARRIVALS_AHEAD),
-            PRIORITIES: ChannelSize(priorities_layout(batches.size).nbytes, BATCHES_AHEAD + 1),
-        }
-    return channels
+    config, shard = builder.config, builder.batches(builder.config.distribution.learner.num)
+    ahead = ChannelSize(builder.batches().nbytes, BATCHES_AHEAD)
+    arrivals = stats_layout(config.fragment_steps, len(config.environment.metrics))
+    return {
+        FRAGMENTS: ChannelSize(builder.stored_layout.nbytes, config.window),
+        SHARDS: ChannelSize(shard.nbytes),
+        **{batches_to(role): ahead for role in config.graph.path_of_batches[1:]},
+        ARRIVALS: ChannelSize(arrivals.nbytes, ARRIVALS_AHEAD),
+        PRIORITIES: ChannelSize(priorities_layout(shard.size).nbytes, BATCHES_AHEAD + 1),
+    }
 
 
 def _rollout_slots(builder: Builder) -> int:
