@@ -38,8 +38,9 @@ from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import make_plan
 from tianji_cli.roles.actor.actor import Actor
 from tianji_cli.wire.parameters import PublishedPolicy, policy_layout
-from tianji_cli.worker.build import build_roles, open_transport
+from tianji_cli.worker.build import build_roles
 from tianji_cli.worker.builder import Builder
+from tianji_cli.worker.channels import open_transport
 from tianji_envs.atari.games import find_game, read_options
 from tianji_transports.core import EngineOptions
 

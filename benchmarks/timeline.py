@@ -46,8 +46,9 @@ from tianji_cli.runs.timeline.figure import draw_timelines
 from tianji_cli.runs.timeline.timeline import Lane, Timeline, read_timeline
 from tianji_cli.telemetry.figures import write_figure
 from tianji_cli.wire.messages import MOST_SPANS, SpansOf, Trace
-from tianji_cli.worker.build import build_roles, open_transport
+from tianji_cli.worker.build import build_roles
 from tianji_cli.worker.builder import Builder
+from tianji_cli.worker.channels import open_transport
 from tianji_cli.worker.tracer import Tracer
 from tianji_lab.environment import busy_share, cpu_model
 from tianji_transports.core import EngineOptions

@@ -60,8 +60,9 @@ class Turns:
         import torch  # noqa: PLC0415
 
         from tianji_cli.roles import role  # noqa: PLC0415
-        from tianji_cli.worker.build import build_roles, open_transport  # noqa: PLC0415
+        from tianji_cli.worker.build import build_roles  # noqa: PLC0415
         from tianji_cli.worker.builder import Builder  # noqa: PLC0415
+        from tianji_cli.worker.channels import open_transport  # noqa: PLC0415
         from tianji_transports.core import EngineOptions  # noqa: PLC0415
 
         torch.set_num_threads(1)

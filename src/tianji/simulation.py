@@ -36,8 +36,9 @@ from tianji_cli.root.root import Root
 from tianji_cli.root.running_job import Phase, RunningJob
 from tianji_cli.telemetry.snapshot import Account, Summary
 from tianji_cli.wire.messages import Begin, FromRoot, Register, ToRoot
-from tianji_cli.worker.build import build_roles, wiring_of
+from tianji_cli.worker.build import build_roles
 from tianji_cli.worker.builder import Builder
+from tianji_cli.worker.channels import wiring_of
 from tianji_cli.worker.parts import seed_streams
 from tianji_cli.worker.worker import WorkerControl, carry_to_end
 from tianji_transports.core import CloseReport, EngineOptions, Loan

@@ -2,8 +2,8 @@
 
 The path of samples from actors to the update rule comes next. A learner of rollouts has a buffer beside it
 that holds claims or copies of fragments. A learner with a replay has a buffer beside it, or one in a process
-of its own that assembles batches ahead. The last part sizes the channels and slots of a job, and opens the
-endpoint of a process. ``builder.py`` builds the parts that this module connects.
+of its own that assembles batches ahead. ``builder.py`` builds the parts that this module connects, over the
+endpoint that ``channels.py`` opens.
 """
 
 from __future__ import annotations
@@ -17,34 +17,23 @@ from typing import Final, cast
 
 import numpy as np
 
-from tianji_algos.core import Embryo, Model, RolloutEmbryo
+from tianji_algos.core import Embryo, RolloutEmbryo
 from tianji_algos.fields import ACTION_MASK, leaves_choices
 from tianji_algos.normalization import acting_executor
-from tianji_cli.config.graph import THROUGH_ROLES
 from tianji_cli.config.population import config_with
-from tianji_cli.config.schema import BATCHES_AHEAD, Environment, rows_of
+from tianji_cli.config.schema import Environment, rows_of
 from tianji_cli.errors import UsageError, describe
 from tianji_cli.files.checkpoint import CheckpointWriter
 from tianji_cli.files.counters import ProductionFile, ProductionPage
 from tianji_cli.files.directories import LAST
 from tianji_cli.files.saved import CheckpointError, checkpoints_of, link_best_to_best_evaluated
 from tianji_cli.plan.graph import (
-    ANSWERS,
-    ARRIVALS,
-    AVERAGE,
     BATCHES,
-    CONTRIBUTIONS,
     EXAMINER,
     FRAGMENTS,
-    HEADERS,
     INFERENCE,
-    MEMBERS,
     POLICY,
-    PRIORITIES,
     REQUESTS,
-    SHARDS,
-    TAKEOVERS,
-    ChannelSize,
     batches_to,
     fragments_to,
     slot_name,
@@ -75,8 +64,7 @@ from tianji_cli.roles.learner.parallel.followers import (
     ScatteredRollouts,
 )
 from tianji_cli.roles.learner.parallel.group_average import GroupAverage
-from tianji_cli.roles.learner.parallel.member import PopulationMember, StateMemory
-from tianji_cli.roles.learner.parallel.scatter import LAYOUT as HEADERS_LAYOUT
+from tianji_cli.roles.learner.parallel.member import PopulationMember
 from tianji_cli.roles.learner.parallel.scatter import (
     Leader,
     RolloutRounds,
@@ -86,11 +74,9 @@ from tianji_cli.roles.learner.parallel.scatter import (
 )
 from tianji_cli.roles.role import Role
 from tianji_cli.roles.user_role import RoleContext, UserRole, find_user_role
-from tianji_cli.wire.batches import BatchArrays, priorities_layout
-from tianji_cli.wire.fragment import stats_layout
-from tianji_cli.wire.members import member_layout
-from tianji_cli.wire.parameters import average_layout, contribution_layout, policy_layout
+from tianji_cli.wire.batches import BatchArrays
 from tianji_cli.worker.builder import Builder
+from tianji_cli.worker.channels import lends_rollouts, rollout_shards, window_of_all
 from tianji_cli.worker.evaluation import examiner
 from tianji_cli.worker.ports import actors_before, all_of, ports_of, receivers_of
 from tianji_envs import registry as environments
@@ -98,9 +84,7 @@ from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import BrokenEnvironmentError
 from tianji_envs.results import bounds_of, first_fault
 from tianji_envs.serial import SerialVectorEnvironment
-from tianji_transports.composite import edge_capabilities, open_endpoint
-from tianji_transports.core import Capabilities, EngineOptions, Transport
-from tianji_transports.wiring import Wiring
+from tianji_transports.core import Transport
 
 AGE_BINS: Final = 1000
 """Number of bins of the age histogram, over the capacity of a replay."""
@@ -624,117 +608,3 @@ def _check_states(roles: Path, name: str, num: int) -> None:
             f"{others[0]} was saved by another number of processes than roles.{name}.num = {num}\n"
             f"without it the role begins anew: rm -r {shlex.join(map(str, others))}"
         )
-
-
-ARRIVALS_AHEAD: Final = 64
-"""Window of ``ARRIVALS``: fragments whose stats may be on their way to a learner."""
-
-
-def open_transport(builder: Builder, options: EngineOptions) -> Transport:
-    """Open the endpoint of a process; ``options`` are the engine's options for other hosts."""
-    plan = builder.job.plan
-    wiring = wiring_of(builder, edge_capabilities(plan.local, plan.remote, plan.endpoints))
-    rank, incarnation = builder.process.rank, builder.incarnation
-    return open_endpoint(plan.local, plan.remote, plan.endpoints, wiring, rank, incarnation, options)
-
-
-def wiring_of(builder: Builder, capabilities: Capabilities) -> Wiring:
-    """Return the channels and slots of all groups, which are alike, over engines of these capabilities."""
-    distribution, replays = builder.config.distribution, builder.config.learns_from_replay
-    # Sizes of all that a group could have: the plan's edges decide which of these channels there are.
-    channels = _replay_channels(builder) if replays else _rollout_channels(builder, capabilities)
-    channels[HEADERS] = ChannelSize(HEADERS_LAYOUT.nbytes)
-    for role in builder.config.roles:
-        layout = builder.layouts.get(role, builder.layout)
-        channels[fragments_to(role)] = ChannelSize(layout.nbytes, builder.config.window)
-    model = builder.model()
-    slots = {POLICY: policy_layout(model.parameter_count).nbytes}
-    if distribution.inference is not None:
-        channels[REQUESTS] = ChannelSize(builder.passes.request.nbytes, window=1)
-        channels[ANSWERS] = ChannelSize(builder.passes.answer.nbytes, window=distribution.actors_per_process)
-    if builder.config.population is not None:
-        size = ChannelSize(member_layout(StateMemory(builder.embryo(model)).nbytes).nbytes)
-        channels |= {MEMBERS: size, TAKEOVERS: size}
-    elif distribution.groups > 1:
-        values = _values_to_average(builder, model)
-        channels[CONTRIBUTIONS] = ChannelSize(contribution_layout(values).nbytes)
-        slots[AVERAGE] = average_layout(values, distribution.groups).nbytes
-    for name, edge in builder.config.graph.channels.items():
-        if name not in THROUGH_ROLES:
-            channels[name] = ChannelSize(builder.records[edge.record].nbytes, edge.window)
-    for name, value in builder.config.graph.slots.items():
-        slots[name] = builder.records[value.record].nbytes
-    return builder.job.plan.wiring(builder.job.id, channels, slots)
-
-
-def window_of_all(builder: Builder) -> int:
-    """Return the fragments that actors, and buffers apart from the learner, may have pushed and unclaimed."""
-    config = builder.config
-    return config.window * len(all_of(builder.actors)) + _sent_on(builder) * config.distribution.buffer.num
-
-
-def _sent_on(builder: Builder) -> int:
-    """Return the fragments that a buffer apart may have sent on and unclaimed; 0 if none is apart.
-
-    All that waits on its way should be no more than a rollout, since the rest would only grow stale.
-    """
-    config, buffer = builder.config, builder.config.distribution.buffer
-    if buffer.colocate:
-        return 0
-    room = config.fragments_per_rollout - config.window * len(all_of(builder.actors))
-    return max(1, min(config.window, room // buffer.num))
-
-
-def lends_rollouts(builder: Builder, capabilities: Capabilities) -> bool:
-    """Whether the engine lends all fragments of a rollout store, which then keeps claims, not copies."""
-    return _lends(capabilities, _rollout_slots(builder))
-
-
-def rollout_shards(builder: Builder, capabilities: Capabilities) -> ChannelSize:
-    """Return the channel size of a follower's part of a rollout, claimed at once if the engine lends it."""
-    fragments = builder.config.fragments_per_rollout // builder.config.distribution.learner.num
-    borrow = fragments if _lends(capabilities, fragments) else 1
-    return ChannelSize(builder.stored_layout.nbytes, fragments, borrow)
-
-
-def _rollout_channels(builder: Builder, capabilities: Capabilities) -> dict[str, ChannelSize]:
-    nbytes, colocate = builder.stored_layout.nbytes, builder.config.distribution.buffer.colocate
-    borrow = _rollout_slots(builder) if lends_rollouts(builder, capabilities) else 1
-    return {
-        FRAGMENTS: ChannelSize(nbytes, builder.config.window, borrow if colocate else 1),
-        BATCHES: ChannelSize(nbytes, _sent_on(builder), borrow),
-        SHARDS: rollout_shards(builder, capabilities),
-    }
-
-
-def _replay_channels(builder: Builder) -> dict[str, ChannelSize]:
-    config, shard = builder.config, builder.batches(builder.config.distribution.learner.num)
-    ahead = ChannelSize(builder.batches().nbytes, BATCHES_AHEAD)
-    arrivals = stats_layout(config.fragment_steps, len(config.environment.metrics))
-    return {
-        FRAGMENTS: ChannelSize(builder.stored_layout.nbytes, config.window),
-        SHARDS: ChannelSize(shard.nbytes),
-        **{batches_to(role): ahead for role in config.graph.path_of_batches[1:]},
-        ARRIVALS: ChannelSize(arrivals.nbytes, ARRIVALS_AHEAD),
-        PRIORITIES: ChannelSize(priorities_layout(shard.size).nbytes, BATCHES_AHEAD + 1),
-    }
-
-
-def _rollout_slots(builder: Builder) -> int:
-    config = builder.config
-    return RolloutStore.slots_needed(
-        config.fragments_per_rollout, window_of_all(builder), config.distribution.buffer.rollouts
-    )
-
-
-def _lends(capabilities: Capabilities, claims: int) -> bool:
-    """Whether an engine lends so many claims at once."""
-    return capabilities.lends and (capabilities.max_borrowed == 0 or claims <= capabilities.max_borrowed)
-
-
-def _values_to_average(builder: Builder, model: Model) -> int:
-    """Count the values that a group contributes: parameters and, if configured, the optimiser's moments."""
-    if not builder.config.distribution.sync_optimizer:
-        return model.parameter_count
-    moments = builder.embryo(model).averaged_state()
-    return model.parameter_count + sum(tensor.numel() for tensor in moments)

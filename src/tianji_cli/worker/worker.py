@@ -139,8 +139,9 @@ def _work(job: Job, own: Begin, handler: WorkerControl, control: ControlClient, 
     import torch  # noqa: PLC0415
 
     from tianji_cli.roles.evaluator import Evaluator  # noqa: PLC0415
-    from tianji_cli.worker.build import build_roles, open_transport  # noqa: PLC0415
+    from tianji_cli.worker.build import build_roles  # noqa: PLC0415
     from tianji_cli.worker.builder import Builder, seed_process  # noqa: PLC0415
+    from tianji_cli.worker.channels import open_transport  # noqa: PLC0415
     from tianji_cli.worker.evaluation import final_evaluation  # noqa: PLC0415
 
     process = job.plan.processes[own.rank]

@@ -11,8 +11,8 @@ from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import Host, make_plan
 from tianji_cli.root.accounting import reconcile
 from tianji_cli.telemetry.snapshot import Account
-from tianji_cli.worker.build import wiring_of
 from tianji_cli.worker.builder import Builder
+from tianji_cli.worker.channels import wiring_of
 from tianji_transports.composite import edge_capabilities
 from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport

@@ -37,8 +37,8 @@ from tianji_cli.worker.build import (
     replay_source,
     rollout_buffer,
     rollout_source,
-    wiring_of,
 )
+from tianji_cli.worker.channels import wiring_of
 from tianji_transports.composite import edge_capabilities, open_endpoint
 from tianji_transports.core import EngineOptions, Full, Transport
 

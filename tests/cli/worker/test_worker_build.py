@@ -16,8 +16,9 @@ from tianji_cli.roles.buffer.buffer import ReplayBuffer
 from tianji_cli.roles.buffer.replay.file import ReplayFileError
 from tianji_cli.roles.learner.data_source import ReplaySource, RolloutSource
 from tianji_cli.wire.fragment import Fragment
-from tianji_cli.worker.build import replay_buffer, replay_source, rollout_buffer, rollout_source, wiring_of
+from tianji_cli.worker.build import replay_buffer, replay_source, rollout_buffer, rollout_source
 from tianji_cli.worker.builder import Builder, Saved
+from tianji_cli.worker.channels import wiring_of
 from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport
 
