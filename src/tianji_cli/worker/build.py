@@ -10,19 +10,14 @@ from __future__ import annotations
 
 import math
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
-import numpy as np
-
 from tianji_algos.core import Embryo, RolloutEmbryo
-from tianji_algos.fields import ACTION_MASK, leaves_choices
 from tianji_algos.normalization import acting_executor
 from tianji_cli.config.population import config_with
-from tianji_cli.config.schema import Environment, rows_of
-from tianji_cli.errors import UsageError, describe
+from tianji_cli.config.schema import rows_of
 from tianji_cli.files.checkpoint import CheckpointWriter
 from tianji_cli.files.counters import ProductionFile, ProductionPage
 from tianji_cli.files.directories import LAST
@@ -43,7 +38,7 @@ from tianji_cli.roles.actor.remote import Connection
 from tianji_cli.roles.buffer.buffer import Buffer, ReplayBuffer
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.file import ReplayKeeper, replay_directory
-from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings, bytes_of
+from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.buffer.rollout import FragmentRelay, RolloutStore
 from tianji_cli.roles.inference import Inference
@@ -79,11 +74,6 @@ from tianji_cli.worker.builder import Builder
 from tianji_cli.worker.channels import lends_rollouts, rollout_shards, window_of_all
 from tianji_cli.worker.evaluation import examiner
 from tianji_cli.worker.ports import actors_before, all_of, ports_of, receivers_of
-from tianji_envs import registry as environments
-from tianji_envs.core import VectorEnvironment
-from tianji_envs.errors import BrokenEnvironmentError
-from tianji_envs.results import bounds_of, first_fault
-from tianji_envs.serial import SerialVectorEnvironment
 from tianji_transports.core import Transport
 
 AGE_BINS: Final = 1000
@@ -315,7 +305,7 @@ def _replay(builder: Builder, purpose: str, capacity: int, env_steps: int = 0) -
     return Replay(
         builder.stored_layout,
         replay_settings(builder, capacity),
-        agent_fields=_kept(builder),
+        agent_fields=kept_fields(builder),
         seed=builder.seed(purpose, number),
         directory=builder.job.directory,
         env_steps=env_steps,
@@ -388,18 +378,6 @@ def follower_source(builder: Builder, transport: Transport, embryo: Embryo) -> F
     )
 
 
-def check_replay_memory(builder: Builder, buffers: int) -> None:
-    """Make sure that one host can hold the replays of so many buffers.
-
-    Raises:
-        ReplayMemoryError: the host cannot; the message says how large the replays may be.
-    """
-    section = builder.config.distribution.buffer
-    capacity = section.capacity + sum(table.capacity for table in section.tables.values())
-    settings = replay_settings(builder, capacity)
-    bytes_of(builder.stored_layout, settings, _kept(builder)).place(settings, builder.job.directory, buffers)
-
-
 def _part_of_buffer(builder: Builder, env_steps: int) -> int:
     """Return the part of a group's env steps that falls to each of its buffers."""
     return math.ceil(env_steps / builder.config.distribution.buffer.num)
@@ -426,7 +404,7 @@ def replay_settings(builder: Builder, capacity: int) -> ReplaySettings:
     )
 
 
-def _kept(builder: Builder) -> tuple[str, ...]:
+def kept_fields(builder: Builder) -> tuple[str, ...]:
     """Return the names of the agent's fields that the replay holds."""
     return tuple(field.name for field in builder.batches().fields)
 
@@ -435,58 +413,6 @@ def _scatter(builder: Builder, transport: Transport, shards: int, nbytes: int) -
     """Build the channels to the learner's followers; None without followers."""
     ranks = [process.rank for process in builder.carrying("follower")]
     return Scatter(transport, ranks, builder.number, shards, nbytes) if ranks else None
-
-
-def check_first_observation(section: Environment, environment: VectorEnvironment) -> None:
-    """Make sure that an environment begins an episode with a valid observation: a wrapper may lie.
-
-    This checks gymnasium's environments only: elsewhere, beginning an episode may start a game, or a
-    compiler.
-
-    An environment whose reward is several numbers by its own account, such as a multi-objective one, makes
-    one step: a wrapper may have made a single number of them.
-
-    Raises:
-        BrokenEnvironmentError: an observation of another shape or type than its space's, one that is not
-            finite, or one that forbids every action; a reward that is no single number.
-    """
-    if not environments.find(section.type).takes_wrappers:
-        return
-    shown, called = environment.new_observations(), section.id or section.type
-    sys.stderr.write(f"beginning an episode in {called}\n")  # Seen if a signal ends it here.
-    sys.stderr.flush()
-    environment.reset(0, shown)
-    if fault := first_fault(shown[None], bounds_of(environment.observation_space, 1)):
-        raise BrokenEnvironmentError(f"{called} {fault.gave} when it was reset: {fault.wanted}")
-    masks = shown[ACTION_MASK] if ACTION_MASK in (shown.dtype.names or ()) else None
-    if masks is not None and not leaves_choices(masks, environment.action_space).all():
-        raise BrokenEnvironmentError(
-            f"{called} gave an {ACTION_MASK} that forbids all actions when it was reset; one at least "
-            "would be right"
-        )
-    single = environment.first_of_gymnasium if isinstance(environment, SerialVectorEnvironment) else None
-    is_masked = masks is not None or ACTION_MASK in environment.info_keys
-    if getattr(getattr(single, "reward_space", None), "shape", ()) and not is_masked:
-        action = np.asarray(environment.action_space.sample())[None]
-        environment.step(action, shown, np.zeros(1, np.float32), *np.zeros((2, 1), np.bool_))
-
-
-def check_pictures(builder: Builder) -> None:
-    """Make sure that the environment can be rendered, as films of evaluations need it.
-
-    Raises:
-        UsageError: the environment cannot be rendered; the message says what would be right.
-    """
-    environment = builder.environment(1, render=True, evaluation=True)
-    try:
-        environment.reset(0, environment.new_observations())
-        sys.stderr.write("drawing it for experiment.evaluation.video\n")  # Seen if a signal ends it here.
-        sys.stderr.flush()
-        environment.render()
-    except (Exception, SystemExit) as cause:
-        raise UsageError(f"experiment.evaluation.video: {describe(cause)}; 0 trains without films") from cause
-    finally:
-        environment.close()
 
 
 def _fragments_per_version(builder: Builder) -> int | None:

@@ -472,7 +472,10 @@ def check_build(job: Job, output: BuildOutput, parent_pipe: int) -> None:
     sys.path[:] = job.path
     before = set(sys.modules)
     try:
-        init, fragment_bytes = _build(job)
+        # Imported here so that a process has its title and its output before the first slow import.
+        from tianji_cli.worker.first_build import first_build  # noqa: PLC0415
+
+        init, fragment_bytes = first_build(job)
         new = sorted(sys.modules.keys() - before)
         imported = tuple(name for name in new if name.startswith(FORKABLE))
         report = BuildReport(
@@ -482,39 +485,3 @@ def check_build(job: Job, output: BuildOutput, parent_pipe: int) -> None:
         report = BuildReport(error=text(explained(error)), traceback=text(traceback.format_exc()))
     os.write(output.report, report.model_dump_json().encode())
     sys.exit(1 if report.error else 0)
-
-
-def _build(job: Job) -> tuple[dict[str, Any] | None, int]:
-    """Build the parts of a job once; return a report of another run's tensors, and a fragment's bytes."""
-    # Imported here so that a process has its title and its output before the first slow import.
-    from tianji_cli.worker.build import (  # noqa: PLC0415
-        check_first_observation,
-        check_pictures,
-        check_replay_memory,
-    )
-    from tianji_cli.worker.builder import Builder, seed_process  # noqa: PLC0415
-
-    plan = job.plan
-    process = plan.carrying("learner")[0]
-    seed_process(job, process, 0)
-    config = parse_config(job.config)
-    builder = Builder(job, config, process, 0)
-    with start_limit(config.environment):
-        with contextlib.closing(builder.environment(1)) as environment:
-            builder.look_at(environment)
-            model = builder.model()
-            builder.agent(model, 1, seed=0)
-            embryo, init = builder.begun_embryo(model)
-            for learner in plan.carrying("learner"):
-                if learner.group and (saved := Builder(job, config, learner, 0).saved) is not None:
-                    saved.restore(embryo)  # The saved state of each resumed group has to fit.
-            _ = builder.stored_layout  # Raises if the model does not fit the update rule.
-            _ = builder.records
-            if config.distribution.inference is not None:
-                _ = builder.passes
-            check_first_observation(config.environment, environment)
-        if config.experiment.evaluation is not None and config.experiment.evaluation.video:
-            check_pictures(builder)
-    if config.learns_from_replay:
-        check_replay_memory(builder, sum(plan.is_local(process.rank) for process in plan.carrying("buffer")))
-    return init, builder.layout.nbytes
