@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tianji_algos.fields import FieldSpec
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings, kept_first
+from tianji_cli.roles.buffer.replay.samplers import PrioritisedSampler
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
 
@@ -48,6 +49,17 @@ def open_replay(
     capacity = fragments * layout.steps * layout.num_envs
     chosen = ReplaySettings(capacity, sampler, n_step, gamma, **settings)
     return Replay(layout, chosen, agent_fields=("action",), seed=seed)
+
+
+def bytes_held(replay: Replay) -> int:
+    """Sum of the bytes of all arrays that a replay keeps over its slots."""
+    links = replay.index.links
+    arrays: list[npt.NDArray[Any]] = [array for array, _ in replay.index.by_slot.values()]
+    arrays += [links.successor, links.predecessor, replay.memory.bytes, replay.uses.counts]
+    arrays += [replay._samples, replay._versions, replay.accepted_by]
+    if isinstance(replay.sampler, PrioritisedSampler):
+        arrays += replay.sampler.tree._levels
+    return sum(array.nbytes for array in arrays)
 
 
 class ScriptedActor:

@@ -13,6 +13,7 @@ from cli.buffer.replays import (
     NaiveReplay,
     ScriptedActor,
     batch_of,
+    bytes_held,
     check,
     fragment_layout,
     open_replay,
@@ -171,7 +172,7 @@ def test_the_size_is_predicted_to_the_byte(sampler: str, lean: bool, capacity: i
     layout = fragment_layout(5, 3, lean=lean, stack=stack)
     replay = Replay(layout, ReplaySettings(capacity, sampler, 3, 0.9), agent_fields=("action",), seed=0)
     predicted = bytes_of(layout, replay.settings, ("action",))
-    assert predicted.total == replay.nbytes
+    assert predicted.total == replay.nbytes == bytes_held(replay)
     assert predicted.memory == replay.memory.bytes.nbytes
 
 

@@ -327,11 +327,6 @@ class Links:
         """Return the bytes of the links of so many slots."""
         return slots * 16
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the links."""
-        return self.successor.nbytes + self.predecessor.nbytes
-
     def accept(self, insertion: int) -> int:
         """Link a fragment to its predecessor; return the predecessor's insertion index, or ``NONE``."""
         slot = self._ring.slot(insertion)

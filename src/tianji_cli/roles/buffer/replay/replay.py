@@ -166,6 +166,7 @@ class Replay:
         env_steps: env steps of the job before this replay began.
 
     Attributes:
+        nbytes: bytes that the replay takes.
         accepted: samples accepted so far.
         accepted_by: samples accepted up to each slot's fragment, itself included.
         stale_updates: priorities that came for evicted samples.
@@ -189,8 +190,9 @@ class Replay:
         self.layout, self.settings, self.agent_fields = layout, settings, agent_fields
         self.ring = ReplayRing(layout, settings.capacity, (*KEPT, *agent_fields))
         self.ring.env_steps = env_steps
-        place = bytes_of(layout, settings, agent_fields).place(settings, directory)
-        self.memory = ReplayMemory(self.ring, place)
+        size = bytes_of(layout, settings, agent_fields)
+        self.nbytes = size.total
+        self.memory = ReplayMemory(self.ring, size.place(settings, directory))
         self.index = _index(settings, self.memory)
         sampler = find_sampler(settings.sampler)
         own = {name: getattr(settings, name) for name in sampler.settings}
@@ -209,13 +211,6 @@ class Replay:
     def size(self) -> int:
         """Number of held samples: steps that are experience."""
         return self.ring.samples
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the replay takes, as ``bytes_of`` predicts."""
-        per_slot = (self._samples, self._versions, self.accepted_by)
-        parts = (self.index.nbytes, self.uses.counts.nbytes, self.sampler.nbytes)
-        return self.ring.nbytes + sum(parts) + sum(array.nbytes for array in per_slot)
 
     @property
     def steps_given_up(self) -> int | None:

@@ -58,11 +58,6 @@ class SumTree:
         return sum(nodes * FANOUT * (8 if level else 4) for level, nodes in enumerate(_groups(size)))
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of all levels."""
-        return sum(level.nbytes for level in self._levels)
-
-    @property
     def leaves(self) -> npt.NDArray[np.float32]:
         """All leaves, and zeros up to the end of the last group."""
         return self._flat[0].view(np.float32)
@@ -165,11 +160,6 @@ class Sampler(ABC):
     @staticmethod
     def bytes_for(size: int) -> int:  # noqa: ARG004 - most keep none
         """Return the bytes of a sampler's per-step numbers for ``size`` steps."""
-        return 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the per-step numbers."""
         return 0
 
     @property
@@ -298,11 +288,6 @@ class PrioritisedSampler(Sampler):
         self._importance_steps = importance_steps
         self._largest = 1.0  # p^alpha of samples whose error is not known yet: the largest so far.
         self._parts = np.zeros(0)
-
-    @property
-    def nbytes(self) -> int:
-        """See ``Sampler.nbytes``."""
-        return self.tree.nbytes
 
     @property
     def priorities(self) -> Priorities:

@@ -63,11 +63,6 @@ class SampleIndex(ABC):
         """Arrays that a checkpoint saves, by name, with the number of items of a slot."""
         return {"spans": (self.starts, self._ring.steps_each)}
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the index."""
-        return self.links.nbytes + sum(array.nbytes for array, _ in self.by_slot.values())
-
     @abstractmethod
     def accept(self, insertion: int) -> tuple[int, int | None]:
         """Find the samples that a fragment begins or completes.
