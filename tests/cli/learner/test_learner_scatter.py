@@ -3,12 +3,20 @@
 import itertools
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
 import pytest
+from cli.buffer.replays import JOB
+from cli.learner.replay_line import BATCHES_LAYOUT
 
-from tianji_cli.plan.graph import HEADERS, SHARDS
-from tianji_cli.roles.learner.parallel.scatter import LAYOUT, RoundHeader, Scatter
+from tianji_cli.plan.graph import HEADERS, PRIORITIES, SHARDS
+from tianji_cli.roles.learner.data_source import PriorityOutbox
+from tianji_cli.roles.learner.parallel.scatter import LAYOUT, RoundHeader, Scatter, ScatteringReplayClient
+from tianji_cli.wire.batches import BatchArrays, priorities_layout
 from tianji_transports.core import Transport
+from tianji_transports.inproc import InprocTransport
 from tianji_transports.shm.transport import ShmTransport
 from tianji_transports.ucx.transport import UcxTransport
 from tianji_transports.wiring import Channel, Wiring
@@ -106,3 +114,51 @@ def test_memory_for_a_round_that_is_not_to_be_is_given_back(unasked: Ends) -> No
     loan = unasked[LEARNER].loan(ONE, SHARDS, NBYTES)
     assert loan, "what had been lent for the first is free again"
     loan.abandon()
+
+
+class Mixed:
+    """A store with a table, whose batches have keys in a row."""
+
+    tables = (None,)
+
+    def __init__(self) -> None:
+        self.updated: list[tuple[int, float]] = []
+
+    def may_draw(self, most_steps: int) -> bool:
+        return most_steps > 0
+
+    def draw(self, into: BatchArrays) -> None:
+        into.key[:] = np.arange(into.key.size)
+
+    def update_priorities(self, keys: npt.NDArray[np.int64], priorities: npt.NDArray[np.float32]) -> None:
+        self.updated += zip(keys.tolist(), priorities.tolist(), strict=True)
+
+
+def test_with_tables_each_learner_has_its_share_of_every_part_of_a_batch() -> None:
+    size, shard = BATCHES_LAYOUT.size, replace(BATCHES_LAYOUT, size=BATCHES_LAYOUT.size // 2)
+    answer = priorities_layout(shard.size)
+    channels = (
+        Channel(HEADERS, ONE, (LEARNER,), LAYOUT.nbytes, 2),
+        Channel(SHARDS, ONE, (LEARNER,), shard.nbytes, 2),
+        Channel(PRIORITIES, LEARNER, (ONE,), answer.nbytes, 2),
+    )
+    wiring = Wiring(f"mixed-{next(_numbers)}", channels)
+    learner, follower = InprocTransport(wiring, LEARNER), InprocTransport(wiring, ONE)
+    scatter, store = Scatter(learner, (ONE,), JOB, 1, shard.nbytes), Mixed()
+    options = {"publish_every": 1, "prioritised": True, "in_step": False}
+    client = ScatteringReplayClient(learner, store, BATCHES_LAYOUT, shard, scatter, **options)  # type: ignore[arg-type]
+    assert client.send(0, 0, synchronise=False)
+    own = client.draw()
+    claim = follower.probe(SHARDS)
+    assert own is not None
+    assert claim is not None
+    theirs = BatchArrays(shard, claim.view())
+    assert own.key.tolist() == list(range(0, size, 2))
+    assert theirs.key.tolist() == list(range(1, size, 2))
+    priorities = np.arange(shard.size, dtype=np.float32)
+    client.give_priorities(priorities)
+    PriorityOutbox(follower, LEARNER, JOB, shard.size).send(theirs.key, priorities)
+    client.send(0, 0, synchronise=False)
+    assert sorted(store.updated) == [(key, key // 2) for key in range(size)]
+    for end in (learner, follower):
+        end.close()
