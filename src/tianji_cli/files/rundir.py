@@ -137,6 +137,15 @@ class RunDirectory:
             for subdirectory in SUBDIRECTORIES:
                 (self.path / subdirectory).mkdir()
 
+    def complete(self) -> None:
+        """Make the subdirectories that are missing, as in a copy without those that were empty.
+
+        Raises:
+            OSError: one cannot be made.
+        """
+        for subdirectory in SUBDIRECTORIES:
+            (self.path / subdirectory).mkdir(exist_ok=True)
+
     @classmethod
     def adopt(cls, path: Path) -> RunDirectory:
         """Take a directory that ``create`` made in another process, and that no run has used yet.

@@ -223,6 +223,8 @@ def _goes_on_from(request: RunRequest) -> tuple[tuple[Progress, ...], int]:
     if not request.resumed:
         return (), 1
     saved = saved_progress(request.run.checkpoints, request.job.distribution.groups)
+    with _failures_to_start(request.run):
+        request.run.complete()
     number = max(last_session(request.run), *(progress.sessions + 1 for progress in saved)) + 1
     return tuple(replace(progress, sessions=number - 1) for progress in saved), number
 
