@@ -46,8 +46,8 @@ MEASURED: Final[Mapping[type, Sequence[Measured]]] = {
         Measured("push_fragment", "push"),
         Measured("adopt_newest_policy", "adopt"),
     ),
-    Buffer: (Measured("_store.admit", "claim"), Measured("_save", "save")),
-    ReplayBuffer: (Measured("_replay_store.draw", "draw"), Measured("_transport.push", "push")),
+    Buffer: (Measured("store.admit", "claim"), Measured("_save", "save")),
+    ReplayBuffer: (Measured("store.draw", "draw"), Measured("_transport.push", "push")),
     Learner: (
         Measured("_source.batch", "draw", None),
         Measured("_leader.begin_update", "scatter"),

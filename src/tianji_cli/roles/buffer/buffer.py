@@ -10,44 +10,25 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import astuple, replace
-from typing import Final, Protocol
+from typing import Final
 
 from tianji_cli.errors import RunFailed
 from tianji_cli.plan.graph import ARRIVALS, PRIORITIES
 from tianji_cli.roles.buffer.replay.file import ReplayKeeper
 from tianji_cli.roles.buffer.replay.store import ReplayStore
-from tianji_cli.roles.buffer.rollout import FragmentValidator
+from tianji_cli.roles.buffer.rollout import FragmentRelay, RolloutStore
 from tianji_cli.roles.role import Role, Trigger, rejected_by
 from tianji_cli.wire.batches import BatchArrays, BatchLayout, priorities_layout, read_priorities
 from tianji_cli.wire.fragment import FragmentStats, stats_layout
 from tianji_cli.wire.reports import BufferReport
-from tianji_transports.core import Claim, Full, Transport
+from tianji_transports.core import Full, Transport
 
 DELIVERY_LIMIT_S: Final = 5.0
 """Seconds that a stopping buffer waits until the learner has received all its fragments, or their stats."""
 
 
-class Store(Protocol):
-    """Store of a buffer's fragments: rollouts in the making, a replay, or what only sends them on."""
-
-    validator: FragmentValidator
-
-    @property
-    def full(self) -> bool:
-        """Whether further fragments must stay with their senders."""
-
-    @property
-    def undelivered(self) -> int:
-        """Messages to a learner in another process that it has not claimed."""
-
-    def admit(self, claim: Claim) -> None:
-        """Take a claimed fragment, or reject it."""
-
-    def wind_down(self) -> None:
-        """Admit every fragment that still arrives."""
-
-    def report(self) -> BufferReport:
-        """Return the store's part of the buffer's report."""
+Store = RolloutStore | ReplayStore | FragmentRelay
+"""Store of a buffer's fragments: rollouts in the making, a replay, or what only sends them on."""
 
 
 class Buffer(Role):
@@ -55,23 +36,22 @@ class Buffer(Role):
 
     Args:
         keeper: saves the store's replay periodically; None if the config does not ask for it.
+
+    Attributes:
+        store: the store that holds the fragments.
     """
 
     name = "buffer"
+    store: Store
 
     def __init__(
         self, transport: Transport, channel: str, store: Store, keeper: ReplayKeeper | None = None
     ) -> None:
         self._transport = transport
         self._channel = channel
-        self._store = store
+        self.store = store
         self._keeper = keeper
         self._winding_down = False
-
-    @property
-    def store(self) -> Store:
-        """The store that holds the fragments."""
-        return self._store
 
     @property
     def triggers(self) -> Sequence[Trigger]:
@@ -81,8 +61,8 @@ class Buffer(Role):
     def turn(self) -> bool:
         """Claim the waiting fragments until the store is full."""
         claimed = False
-        while not self._store.full and (claim := self._transport.probe(self._channel)) is not None:
-            self._store.admit(claim)
+        while not self.store.full and (claim := self._transport.probe(self._channel)) is not None:
+            self.store.admit(claim)
             claimed = True
         return claimed
 
@@ -97,7 +77,7 @@ class Buffer(Role):
     def wind_down(self) -> None:
         """Claim everything that arrives from now on, since every sample must be accounted for."""
         self._winding_down = True
-        self._store.wind_down()
+        self.store.wind_down()
 
     def stop(self) -> None:
         """Claim the last fragments, and wait until a learner in another process knows of all of them.
@@ -118,7 +98,7 @@ class Buffer(Role):
     @property
     def _undelivered(self) -> int:
         """Fragments that a learner in another process may not know of yet."""
-        return self._store.undelivered
+        return self.store.undelivered
 
     def keep(self) -> None:
         """Save the replay, which may take a while; no other process waits for this one any more."""
@@ -132,9 +112,9 @@ class Buffer(Role):
 
     def report(self) -> BufferReport:
         """Report receptions by source, and rejections: their number and the reason of the first."""
-        validator = self._store.validator
+        validator = self.store.validator
         return replace(
-            self._store.report(),
+            self.store.report(),
             receptions=tuple(
                 (*source, *astuple(reception)) for source, reception in validator.receptions.items()
             ),
@@ -155,6 +135,8 @@ class ReplayBuffer(Buffer):
             "sync"``: the assignment dependency of the paper's section 2.2).
     """
 
+    store: ReplayStore
+
     def __init__(  # noqa: PLR0913 - three roles on its other side
         self,
         transport: Transport,
@@ -169,7 +151,6 @@ class ReplayBuffer(Buffer):
         metrics: int = 0,
     ) -> None:
         super().__init__(transport, channel, store, keeper)
-        self._replay_store = store
         self._learner = learner
         self._taker = taker
         self._batches = batches
@@ -191,7 +172,7 @@ class ReplayBuffer(Buffer):
         return len(self._unsent) + self._transport.unconfirmed(self._learner, ARRIVALS)
 
     def _take_priorities(self) -> bool:
-        store, taken = self._replay_store, False
+        store, taken = self.store, False
         while (claim := self._transport.probe(PRIORITIES)) is not None:
             update = read_priorities(self._priorities, claim.view(), store.job)
             if isinstance(update, str):
@@ -204,13 +185,13 @@ class ReplayBuffer(Buffer):
         return taken
 
     def _send_arrivals(self) -> bool:
-        self._unsent.extend(self._replay_store.arrivals())
+        self._unsent.extend(self.store.arrivals())
         sent = False
         while self._unsent:
             loan = self._transport.loan(self._learner, ARRIVALS, self._stats.nbytes)
             if isinstance(loan, Full):
                 break
-            self._unsent.popleft().write(self._stats, loan.memory, self._replay_store.job)
+            self._unsent.popleft().write(self._stats, loan.memory, self.store.job)
             self._transport.push(loan)
             sent = True
         return sent
@@ -218,12 +199,12 @@ class ReplayBuffer(Buffer):
     def _assemble(self) -> bool:
         """Draw a batch; the taker's window limits the number of batches ahead of it."""
         blocked = self._winding_down or (self._in_step and self._awaits_priorities)
-        if blocked or not self._replay_store.may_draw(self._batches.most_steps):
+        if blocked or not self.store.may_draw(self._batches.most_steps):
             return False
         loan = self._transport.loan(*self._taker, self._batches.nbytes)
         if isinstance(loan, Full):
             return False
-        self._replay_store.draw(BatchArrays(self._batches, loan.memory))
+        self.store.draw(BatchArrays(self._batches, loan.memory))
         self._transport.push(loan)
         self._awaits_priorities = True
         return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -152,18 +152,6 @@ class Scatter:
                 loans.pop().abandon()
 
 
-class Rounds(Protocol):
-    """Scatters the data of updates, a round at a time."""
-
-    scatter: Scatter
-
-    def send(self, env_steps: int, version: int, *, synchronise: bool) -> bool:
-        """Send the next round with this header; return False if there is none yet, or no room."""
-
-    def last_until(self, version: int) -> bool:
-        """Whether the last round lasts until the next version replaces this one."""
-
-
 class RolloutRounds:
     """Scatters rollouts: the followers get every fragment that is not the learner's."""
 
@@ -292,6 +280,10 @@ class ScatteringReplayClient(ReplayClient):
             claim.release()
             # An invalid answer counts, too: no other will come.
             self._unanswered -= 1
+
+
+Rounds = RolloutRounds | ScatteringReplayClient
+"""Scatters the data of updates, a round at a time."""
 
 
 class Leader:
