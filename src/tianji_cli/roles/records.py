@@ -548,19 +548,25 @@ class Latest:
 
     Attributes:
         version: newer records have higher numbers; the first is 1.
+        record: all of it.
     """
 
     version: int
     fields: Fields
+    record: Record
 
 
 class SlotReader:
-    """Looks at the newest record of a slot."""
+    """Looks at the newest record of a slot.
 
-    def __init__(self, transport: Transport, slot: str, layout: RecordLayout) -> None:
+    Args:
+        record: views memory as a record of the slot.
+    """
+
+    def __init__(self, transport: Transport, slot: str, record: Callable[[memoryview], Record]) -> None:
         self._transport = transport
         self._slot = slot
-        self._layout = layout
+        self._record = record
 
     def latest(self, newer_than: int) -> Latest | None:
         """Copy the newest record if it is newer than a version; None otherwise. Never waits."""
@@ -568,8 +574,8 @@ class SlotReader:
         if claim is None:
             return None
         try:
-            views = self._layout.views(claim.view())
-            return Latest(claim.version, {name: array.copy() for name, array in views.items()})
+            record = self._record(memoryview(bytearray(claim.view())))
+            return Latest(claim.version, record.arrays, record)
         finally:
             claim.release()
 

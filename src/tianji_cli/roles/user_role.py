@@ -1,8 +1,8 @@
 """The base class of user roles, and the context that they are built with. Imports no torch.
 
-``[roles.NAME]`` of a config names a subclass of ``UserRole`` by its type and lists its connections: with
-``receives = ["fragments"]`` the role gets a copy of every fragment of its group, with ``reads = ["policy"]``
-it may look at the newest policy. ``[graph]`` connects it with other user roles, by channels and slots.
+``[roles.NAME]`` of a config names a subclass of ``UserRole`` by its type, and ``[graph]`` connects it with
+other roles, by channels and slots. ``receives = ["fragments"]`` is short for a channel that brings it a copy
+of every fragment of its group's actors, and ``reads = ["policy"]`` for its part in the slot of their policy.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
@@ -24,12 +25,10 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.files.directories import NewestCopy
 from tianji_cli.files.role_state import read_state, write_state
-from tianji_cli.plan.graph import FRAGMENTS
-from tianji_cli.roles.buffer.rollout import FragmentValidator
+from tianji_cli.plan.graph import FRAGMENTS, POLICY, fragments_to
 from tianji_cli.roles.records import Change, Draft, FragmentInlet, Latest, Ports, Received
 from tianji_cli.roles.role import Role, Trigger, rejected_by
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
-from tianji_cli.wire.parameters import PublishedPolicy
 from tianji_cli.wire.reports import Rejected, UserReport
 from tianji_transports.core import Full, Transport
 
@@ -63,13 +62,9 @@ class RoleContext:
         states: directory of the role's saved states, among the checkpoints of its group.
         spaces: spaces of one environment.
         layout: layout of a fragment.
-        job: the job's number, which every fragment's header carries.
-        actors: numbers of the group's actors, by the rank of the process that carries them.
         seed: seed for the role's random streams; different in each process and session.
         transport: the endpoint of the role's process.
-        channel: channel of copies of fragments; None if the role receives none.
-        slot: slot of the group's newest policy; None if the role reads none.
-        ports: ends of the channels and slots of ``[graph]``; made with the count of rejected messages.
+        ports: ends of the role's channels and slots; made with the count of rejected messages.
         make_agent: builds an agent that acts in so many environments, with a seed.
         make_environment: makes so many of the config's environments, for training or for evaluation.
     """
@@ -83,12 +78,8 @@ class RoleContext:
     states: Path
     spaces: Spaces
     layout: FragmentLayout
-    job: int
-    actors: Mapping[int, Sequence[int]]
     seed: int
     transport: Transport
-    channel: str | None
-    slot: str | None
     ports: Callable[[Rejected], Ports]
     make_agent: Callable[[int, int], Agent]
     make_environment: Callable[[int, bool], VectorEnvironment]
@@ -121,6 +112,7 @@ class UserRole(Role, HasSettings):
     Attributes:
         context: the role's context.
         settings: settings from the config, as its ``settings_type``.
+        samples: env steps of experience in all copies of fragments that ``fragments`` has yielded.
     """
 
     settings_type: ClassVar[type[BaseModel]] = NoSettings
@@ -129,8 +121,9 @@ class UserRole(Role, HasSettings):
         self.name = context.name
         self.context = context
         self.settings: Any = context.settings
-        self._validator = FragmentValidator(context.layout, context.job, context.actors)
-        self._ports = context.ports(self._validator.rejected)
+        self.samples = 0
+        self._rejected = Rejected()
+        self._ports = context.ports(self._rejected)
         saves = type(self).state is not UserRole.state
         every_s = context.config.experiment.checkpoint_every_s
         self._copy = NewestCopy(context.states, every_s) if saves else None
@@ -200,11 +193,6 @@ class UserRole(Role, HasSettings):
         self.context.directory.mkdir(parents=True, exist_ok=True)
         return self.context.directory
 
-    @property
-    def samples(self) -> int:
-        """Env steps of experience in all copies of fragments that ``fragments`` has yielded."""
-        return sum(reception.samples for reception in self._validator.receptions.values())
-
     def fragments(self, at_most: int | None = 8) -> Iterator[Fragment]:
         """Claim copies of fragments; those of one actor come in their order.
 
@@ -222,24 +210,16 @@ class UserRole(Role, HasSettings):
         Raises:
             RuntimeError: the config does not let the role receive fragments.
         """
-        context = self.context
-        if context.channel is None:
-            raise RuntimeError(f'receives = ["fragments"] is missing in [roles.{context.name}]')
-        claimed = 0
-        while at_most is None or claimed < at_most:
-            claim = context.transport.probe(context.channel)
-            if claim is None:
-                return
-            claimed += 1
+        inlet = self._ports.inlets.get(fragments_to(self.name))
+        if inlet is None:
+            raise RuntimeError(f'receives = ["fragments"] is missing in [roles.{self.name}]')
+        for received in islice(iter(inlet.probe, None), at_most):
+            assert isinstance(received.record, Fragment)
+            self.samples += int(received.record.header["samples"])
             try:
-                if self._validator.has_its_size(claim):
-                    fragment = Fragment(context.layout, claim.view())
-                    reception = self._validator.admit(claim, fragment)
-                    if reception is not None:
-                        reception.samples += int(fragment.header["samples"])
-                        yield fragment
+                yield received.record
             finally:
-                claim.release()
+                inlet.release()
 
     def policy(self, newer_than: int = -1) -> Policy | None:
         """Look for a policy that is newer than a version; never wait for one.
@@ -247,17 +227,13 @@ class UserRole(Role, HasSettings):
         Raises:
             RuntimeError: the config does not let the role read policies.
         """
-        context = self.context
-        if context.slot is None:
-            raise RuntimeError(f'reads = ["policy"] is missing in [roles.{context.name}]')
-        claim = context.transport.latest(context.slot, newer_than=newer_than)
-        if claim is None:
+        reader = self._ports.readers.get(POLICY)
+        if reader is None:
+            raise RuntimeError(f'reads = ["policy"] is missing in [roles.{self.name}]')
+        newest = reader.latest(newer_than)
+        if newest is None:
             return None
-        try:
-            published = PublishedPolicy(claim.view())
-            return Policy(claim.version, published.env_steps, published.parameters.copy())
-        finally:
-            claim.release()
+        return Policy(newest.version, int(newest.record.header["env_steps"]), newest.fields["parameters"])
 
     def loan(self, channel: str) -> Draft | Full:
         """Ask for a record of a channel to write into; FULL while a receiver is a window of them behind."""
@@ -354,7 +330,8 @@ class UserRole(Role, HasSettings):
         Extend it with ``super().report() | {...}``.
         """
         endpoint, counts = rejected_by(self.context.transport), self._ports.counts
-        own = {"rejected": {self.name: self._validator.rejected.reported, "endpoint": endpoint}}
+        counts.pop(fragments_to(self.name), None)  # A role says itself what it does with its copies.
+        own = {"rejected": {self.name: self._rejected.reported, "endpoint": endpoint}}
         return own | ({"channels": counts} if counts else {})
 
     def checked_report(self) -> UserReport:

@@ -424,11 +424,13 @@ def _fragments_per_version(builder: Builder) -> int | None:
 
 def _copies(builder: Builder) -> list[Destination]:
     """Return the receivers in the group that get a copy of every fragment."""
-    receiving = [name for name, role in builder.config.roles.items() if FRAGMENTS in role.receives]
+    plan = builder.job.plan
     return [
-        Destination(name, process.rank, fragments_to(name))
-        for name in receiving
-        for process in builder.job.plan.connected(name, builder.group)
+        Destination(role, process.rank, edge.name)
+        for edge in plan.channels
+        if edge.senders == ("actor",) and edge.route == "all"
+        for role in edge.receivers
+        for process in plan.connected(role, builder.group)
     ]
 
 
@@ -501,12 +503,8 @@ def _user_role(builder: Builder, transport: Transport, name: str) -> UserRole:
         states=checkpoints_of(builder.job.checkpoints, group) / "roles" / place,
         spaces=builder.spaces,
         layout=builder.layout,
-        job=builder.number,
-        actors=builder.actors if section.per == "group" else builder.all_actors,
         seed=builder.seed(name, group * section.num + (number or 0)),
         transport=transport,
-        channel=fragments_to(name) if FRAGMENTS in section.receives else None,
-        slot=slot_name(POLICY, group) if POLICY in section.reads else None,
         ports=lambda rejected: ports_of(builder, transport, name, rejected),
         make_agent=lambda num_envs, seed: builder.agent(builder.model(), num_envs, seed),
         make_environment=lambda num_envs, evaluation: builder.environment(num_envs, evaluation=evaluation),

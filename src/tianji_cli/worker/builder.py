@@ -232,11 +232,6 @@ class Builder(Parts):
         """Numbers of the group's actors, by the rank of the process that carries them."""
         return {process.rank: process.actors for process in self.carrying("actor")}
 
-    @property
-    def all_actors(self) -> dict[int, Sequence[int]]:
-        """Numbers of the actors of all groups, by the rank of the process that carries them."""
-        return {process.rank: process.actors for process in self.job.plan.carrying("actor")}
-
     @cached_property
     def number(self) -> int:
         """The job's number, which every message carries."""

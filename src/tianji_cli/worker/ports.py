@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 from tianji_cli.config.graph import THROUGH_ROLES
@@ -22,6 +23,8 @@ from tianji_cli.roles.records import (
     SlotWriter,
     SourceOutlet,
 )
+from tianji_cli.wire.parameters import PublishedPolicy
+from tianji_cli.wire.records import Record
 from tianji_cli.wire.reports import Rejected
 from tianji_cli.worker.builder import Builder
 from tianji_transports.core import Transport
@@ -30,42 +33,47 @@ from tianji_transports.wiring import Wiring
 
 def ports_of(builder: Builder, transport: Transport, role: str, rejected: Rejected) -> Ports:
     """Open the ends of a role's channels and slots; messages that do not belong there count as rejected."""
-    graph, ports = builder.config.graph, Ports({}, {}, {}, {})
-    if role in graph.sources or role in graph.path_of_fragments:
-        _add_fragments(ports, builder, transport, role, rejected)
+    graph, plan, ports = builder.config.graph, builder.job.plan, Ports({}, {}, {}, {})
+    _add_fragments(ports, builder, transport, role, rejected)
     if role in graph.path_of_batches:
         _add_batches(ports, builder, transport, role, rejected)
     for name, channel in graph.channels.items():
         if name not in THROUGH_ROLES:
             _add_records(ports, builder, transport, role, rejected, name, channel)
-    for name, slot in graph.slots.items():
-        layout = builder.records[slot.record]
-        of_job = builder.config.roles[slot.writer].per == "job"
-        where = slot_name(name, None if of_job else builder.group)
-        if role == slot.writer:
-            ports.writers[name] = SlotWriter(transport, where, layout, builder.number)
+    for slot in plan.slots:
+        where = slot_name(slot.name, None if slot.writer in plan.of_job else builder.group)
+        own = graph.slots.get(slot.name)
+        layout = None if own is None else builder.records[own.record]
+        if layout is not None and role == slot.writer:
+            ports.writers[slot.name] = SlotWriter(transport, where, layout, builder.number)
         if role in slot.readers:
-            ports.readers[name] = SlotReader(transport, where, layout)
+            record = PublishedPolicy if layout is None else partial(Record, layout)
+            ports.readers[slot.name] = SlotReader(transport, where, record)
     return ports
 
 
 def _add_fragments(
     ports: Ports, builder: Builder, transport: Transport, role: str, rejected: Rejected
 ) -> None:
-    graph, job, rank = builder.config.graph, builder.number, builder.process.rank
-    is_source, path = role in graph.sources, graph.path_of_fragments
+    """Add the ends of the path of fragments, and the copies that a role receives."""
+    graph, plan, job, rank = builder.config.graph, builder.job.plan, builder.number, builder.process.rank
+    path, own = graph.path_of_fragments, fragments_to(role)
+    if any(edge.name == own for edge in plan.channels):
+        layout = builder.layouts.get(role, builder.layout)
+        validator = FragmentValidator(layout, job, actors_before(builder, transport.wiring, role))
+        validator.rejected = rejected
+        ports.inlets[FRAGMENTS if role in path else own] = FragmentInlet(transport, own, layout, validator)
+    is_source = role in graph.sources
+    if not is_source and role not in path:
+        return
     receiver = path[1] if is_source else path[path.index(role) + 1]
     channel, layout = fragments_to(receiver), builder.layouts[receiver]
     receivers = receivers_of(transport.wiring, channel, rank)
-    if is_source:
-        number = builder.job.plan.source_number(rank)
-        ports.outlets[FRAGMENTS] = SourceOutlet(transport, channel, layout, receivers, job, number)
-        return
-    ports.outlets[FRAGMENTS] = FragmentOutlet(transport, channel, layout, receivers, job)
-    layout = builder.layouts[role]
-    validator = FragmentValidator(layout, job, actors_before(builder, transport.wiring, role))
-    validator.rejected = rejected
-    ports.inlets[FRAGMENTS] = FragmentInlet(transport, fragments_to(role), layout, validator)
+    ports.outlets[FRAGMENTS] = (
+        SourceOutlet(transport, channel, layout, receivers, job, plan.source_number(rank))
+        if is_source
+        else FragmentOutlet(transport, channel, layout, receivers, job)
+    )
 
 
 def _add_batches(ports: Ports, builder: Builder, transport: Transport, role: str, rejected: Rejected) -> None:
@@ -106,7 +114,7 @@ def actors_before(
     Fragments of a source carry a number of its process, in place of an actor's.
     """
     path, plan = builder.config.graph.path_of_fragments, builder.job.plan
-    before = path[path.index(role) - 1]
+    before = path[path.index(role) - 1] if role in path else "actor"
     channel = wiring.channel(fragments_to(role), builder.process.rank if rank is None else rank)
     return {
         sender: plan.processes[sender].actors or (plan.source_number(sender),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tianji_cli.roles.records import (
     SlotWriter,
     record_layout,
 )
+from tianji_cli.wire.records import Record
 from tianji_cli.wire.reports import Rejected
 from tianji_transports.core import FULL, Transport
 from tianji_transports.inproc import InprocTransport
@@ -130,7 +132,8 @@ def test_what_is_forwarded_is_a_copy_with_its_changes(ends: list[Transport]) -> 
 
 
 def test_a_slot_has_its_newest_record_and_refuses_one_that_is_incomplete(ends: list[Transport]) -> None:
-    writer, reader = SlotWriter(ends[0], "newest", LAYOUT, JOB), SlotReader(ends[1], "newest", LAYOUT)
+    writer = SlotWriter(ends[0], "newest", LAYOUT, JOB)
+    reader = SlotReader(ends[1], "newest", partial(Record, LAYOUT))
     assert reader.latest(0) is None
     assert [writer.publish({"number": number, "row": [number] * 3}) for number in (1, 2)] == [1, 2]
     newest = reader.latest(0)

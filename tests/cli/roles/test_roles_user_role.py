@@ -13,7 +13,6 @@ from tianji_algos.settings import NoSettings, Settings
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.roles.user_role import RoleContext, UserRole, find_user_role
 from tianji_cli.wire.fragment import Fragment
-from tianji_transports.errors import TransportError
 
 OpenStage = Callable[..., Any]
 
@@ -116,13 +115,13 @@ def test_a_policy_is_a_copy_of_the_newest(one: Any, tmp_path: Path) -> None:
 
 
 def test_what_the_config_does_not_connect_cannot_be_asked_for(one: Any, tmp_path: Path) -> None:
-    alone = Listener(around(one, tmp_path, channel=None, slot=None))
+    alone = Listener(around(one, tmp_path, receives=False, reads=False))
     with pytest.raises(RuntimeError, match=r'receives = \["fragments"\] is missing in \[roles.listener\]'):
         numbers(alone)
     with pytest.raises(RuntimeError, match=r'reads = \["policy"\] is missing in \[roles.listener\]'):
         alone.policy()
-    with pytest.raises(TransportError):
-        numbers(Listener(around(one, tmp_path, channel="secrets")))
+    with pytest.raises(RuntimeError, match="has no fragment to leave out"):
+        Listener(around(one, tmp_path)).drop("a copy is on no path")
 
 
 def test_its_directory_is_made_when_it_is_asked_for(one: Any, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def make(examples: Any, one: Any) -> Callable[..., UserRole]:
         recorder = examples("recorder")
         # Less than a megabyte is of use here alone.
         settings: BaseModel = recorder.RecorderSettings.model_construct(max_mb=max_mb)
-        role: UserRole = recorder.Recorder(context_of(one, "recorder", directory, settings, slot=None))
+        role: UserRole = recorder.Recorder(context_of(one, "recorder", directory, settings, reads=False))
         return role
 
     return build
