@@ -127,6 +127,34 @@ class Hasty(Forwarder):
         pass
 
 
+class Gatherer(Forwarder):
+    """Sends fragments on by threes."""
+
+    holds = 2
+    gathered = 0
+    sends = False
+
+    def turn(self) -> bool:
+        if not self.sends:
+            worked = self.probe(self.channel) is not None
+            self.gathered += worked
+            self.sends = self.gathered > self.holds
+            return worked
+        worked = self.forward(self.channel)
+        self.gathered -= worked
+        self.sends = self.gathered > 0
+        return worked
+
+
+class Greedy(Forwarder):
+    """Takes more fragments than it says before it sends the first one on."""
+
+    holds = 2
+
+    def turn(self) -> bool:
+        return self.probe(self.channel) is not None
+
+
 class Deaf(Forwarder):
     def turn(self) -> bool:
         return False
@@ -170,6 +198,8 @@ def numbers(middle: type[UserRole] | tuple[type[UserRole], dict[str, Any]], **ke
 JOBS = {
     "a role that comes again": program(Restartable),
     "a role that comes again, before a replay apart": program(Restartable, DQN | APART),
+    "a role that gathers": program(Gatherer),
+    "a role that gathers, before a replay apart": program(Gatherer, DQN | APART),
     "rollouts": program(Forwarder),
     "replay": program(Forwarder, DQN),
     "replay apart": program(Forwarder, DQN | APART),
@@ -250,6 +280,11 @@ def test_a_role_that_loses_a_fragment_in_silence_is_found_and_its_order_repeats_
 def test_roles_that_wait_for_one_another_are_found() -> None:
     message, _ = failing_order(program(Deaf))
     assert message.startswith("all processes wait for one another (Account(")
+
+
+def test_a_role_that_takes_more_than_its_class_says_is_told_so() -> None:
+    with pytest.raises(RuntimeError, match=r"3 messages of 'fragments-middle' are held.* holds = 2"):
+        program(Greedy).simulate(1)
 
 
 def test_an_error_of_a_role_is_raised_with_the_order_in_which_it_comes_again() -> None:

@@ -16,7 +16,7 @@ import typer
 from tianji_algos import registry as algorithms
 from tianji_cli.commands.completion import KINDS, kinds
 from tianji_cli.commands.options import Json, Runs
-from tianji_cli.config.loader import ROLES
+from tianji_cli.config.schema import ROLES
 from tianji_cli.config.source import read, shipped_configs
 from tianji_cli.errors import UsageError
 from tianji_cli.files.directories import remove_stale

@@ -541,8 +541,9 @@ def _batch_keys(settings: ReplayLearnerSettings) -> tuple[str, ...]:
 
 
 def fragments_held_between(graph: Graph, roles: Mapping[str, UserRoleSection], window: int) -> int:
-    """Count the fragments that roles between actors and buffer may hold: one each, and a window sent on."""
-    return sum(roles[role].num * (window + 1) for role in graph.path_of_fragments if role in roles)
+    """Count the fragments that roles between actors and buffer may hold, in hand and in windows sent on."""
+    sections = [roles[role] for role in graph.path_of_fragments if role in roles]
+    return sum(section.num * (window + 1 + section.holds) for section in sections)
 
 
 def steps_under_way(

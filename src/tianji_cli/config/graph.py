@@ -16,6 +16,7 @@ from typing import Final
 from tianji_cli.config.schema import (
     ChannelSection,
     Distribution,
+    Environment,
     Graph,
     Population,
     ReplayLearnerSettings,
@@ -249,6 +250,26 @@ def _rollouts_come_from_actors(
         yield Conflict([f"graph.channels.{FRAGMENTS}.path", "agent.type"], what, remedy)
 
 
+def _no_version_is_held_back(
+    graph: Graph,
+    roles: Mapping[str, UserRoleSection],
+    distribution: Distribution,
+    environment: Environment,
+    rollout_steps: int,
+) -> Iterator[Conflict]:
+    """In step, roles that gather fragments do not wait for more than actors make.
+
+    What is in a window goes on by itself. So windows hold no version back, and do not count.
+    """
+    gathering = [role for role in graph.path_of_fragments if role in roles and roles[role].holds]
+    held = sum(roles[role].num * roles[role].holds for role in gathering)
+    made = rollout_steps // (distribution.actor.send_size * environment.num_envs)
+    if distribution.mode == "sync" and gathering and held >= made:
+        what = f"{', '.join(gathering)} may hold {held} fragments until others come, and actors make {made}"
+        keys = ["distribution.mode", f"graph.channels.{FRAGMENTS}.path", "training.rollout_steps"]
+        yield Conflict(keys, f"{what} for a version", 'mode = "async" would be right')
+
+
 def _roles_of_the_job_belong_to_no_group(
     graph: Graph,
     roles: Mapping[str, UserRoleSection],
@@ -289,6 +310,7 @@ RULES: Final = (
     _batches_reach_the_learner,
     _roles_of_the_job_belong_to_no_group,
     _rollouts_come_from_actors,
+    _no_version_is_held_back,
     _each_source_has_a_table,
     _edges_are_named,
     _fragments_reach_the_buffer,

@@ -26,6 +26,7 @@ from tianji_cli.config.checks import check_together
 from tianji_cli.config.schema import (
     KINDS,
     MAX_ROLES,
+    ROLES,
     Component,
     Distribution,
     Environment,
@@ -559,8 +560,6 @@ def _find_component(tree: Tree, section: str, name: str, usual: str | None) -> C
     return None if settings is None else Component(type=name, settings=settings)
 
 
-ROLES: Final = Plugins("role", "tianji.roles", UsageError, UsageError)
-
 BUILT_IN_ROLES: Final = (
     "root",
     "actor",
@@ -591,6 +590,8 @@ class HasSettings:
     """Whether a process of the role that a signal has killed is started again."""
     ordered: ClassVar[bool] = True
     """Whether it needs the records of a sender in their order, without gaps."""
+    holds: ClassVar[int] = 0
+    """Fragments that it may hold on their path, beside the newest, while it waits for others."""
 
 
 def wrong_role_name(name: str) -> str | None:
@@ -619,6 +620,8 @@ def load_role(name: str) -> type[HasSettings]:
     taken = sorted({*settings.model_fields} & {*OWN_KEYS})
     if taken:
         raise UsageError(f"role {name!r} has a setting {taken[0]!r}, which every role has: call it otherwise")
+    if not isinstance(found.holds, int) or found.holds < 0:
+        raise UsageError(f"role {name!r} says holds = {found.holds!r}, and a number of fragments is right")
     return found
 
 

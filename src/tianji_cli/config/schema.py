@@ -28,6 +28,7 @@ from pydantic import (
 
 from tianji_algos.models.settings import ImageLayout
 from tianji_algos.registry import Kind
+from tianji_cli.errors import UsageError
 from tianji_cli.quantities import count, duration, number, share
 from tianji_plugins import Plugins
 
@@ -489,6 +490,9 @@ class Learner(Section):
     cores: Annotated[Cores, Field(ge=1)] = 1
 
 
+ROLES: Final = Plugins("role", "tianji.roles", UsageError, UsageError)
+
+
 class UserRoleSection(Component):
     """A role that the user has written.
 
@@ -510,6 +514,11 @@ class UserRoleSection(Component):
     def cores_of_all(self) -> int:
         """Cores that the processes of a group ask for."""
         return self.num * self.cores
+
+    @property
+    def holds(self) -> int:
+        """Fragments that a process may hold on their path, beside the newest, as its class says."""
+        return int(getattr(ROLES.load(self.type), "holds", 0))
 
     @model_serializer
     def _as_one_table(self) -> dict[str, Any]:

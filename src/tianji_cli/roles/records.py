@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -73,7 +73,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Received:
-    """A record or a fragment that has come; valid until the next ``probe`` of its channel.
+    """A record or a fragment that has come; valid until it is let go of, by ``probe`` or ``forward``.
 
     Attributes:
         fields: read-only arrays.
@@ -344,42 +344,60 @@ class BatchOutlet(Outlet):
 class Inlet(ABC):
     """Receives the messages of a channel; those of one sender come in their order.
 
+    Args:
+        holds: messages that it may hold beside the one that came last.
+
     Attributes:
         received: messages that were claimed.
-        last: the message that ``probe`` has returned, until it is released; None if there was none.
     """
 
-    def __init__(self, transport: Transport, channel: str) -> None:
+    def __init__(self, transport: Transport, channel: str, holds: int = 0) -> None:
         self.received = 0
-        self.last: Received | None = None
         self._transport = transport
         self._channel = channel
-        self._claim: Claim | None = None
+        self._holds = holds
+        self._held: deque[tuple[Received, Claim]] = deque()
+
+    @property
+    def first(self) -> Received | None:
+        """The message to send on next: of those that it holds, the one that came first."""
+        return self._held[0][0] if self._held else None
 
     def probe(self) -> Received | None:
-        """Claim the next message, and let go of the last one; None if there is none. Never waits."""
-        self.release()
+        """Claim the next message; None if there is none. Never waits.
+
+        If it may hold no other, it lets go of the one before.
+
+        Raises:
+            RuntimeError: it holds as many as it may.
+        """
+        if not self._holds:
+            self.release()
+        elif len(self._held) > self._holds:
+            raise RuntimeError(
+                f"{len(self._held)} messages of {self._channel!r} are held, and the role's class says "
+                f"holds = {self._holds}: forward or drop one before the next probe, or say more"
+            )
         while (claim := self._transport.probe(self._channel)) is not None:
-            self.last = self._read(claim)
-            if self.last is not None:
+            received = self._read(claim)
+            if received is not None:
                 self.received += 1
-                self._claim = claim
-                return self.last
+                self._held.append((received, claim))
+                return received
             claim.release()
         return None
 
     def release(self) -> None:
-        """Let go of the last message."""
-        if self._claim is not None:
-            self._claim.release()
-            self._claim = self.last = None
+        """Let go of the first message."""
+        if self._held:
+            self._held.popleft()[1].release()
 
     @abstractmethod
     def _read(self, claim: Claim) -> Received | None:
         """View a message; returns None, and counts it as rejected, if it is none of this channel's."""
 
     def sent_on(self) -> None:
-        """Let go of the last message, which has gone to the next role of its path."""
+        """Let go of the first message, which has gone to the next role of its path."""
         self.release()
 
     def fence(self, rank: int, counts_from: int) -> None:  # noqa: B027 - actors send fragments alone
@@ -469,21 +487,25 @@ class FragmentInlet(Inlet):
     """
 
     def __init__(
-        self, transport: Transport, channel: str, layout: FragmentLayout, validator: FragmentValidator
+        self,
+        transport: Transport,
+        channel: str,
+        layout: FragmentLayout,
+        validator: FragmentValidator,
+        holds: int = 0,
     ) -> None:
-        super().__init__(transport, channel)
+        super().__init__(transport, channel, holds)
         self._layout = layout
         self._validator = validator
-        self._source: Source = (0, 0)
-        self._samples = 0
         self._reasons: Counter[str] = Counter()
         self.dropped: dict[Source, Dropped] = {}
 
     def drop(self, reason: str) -> None:
-        """Let go of the last fragment, which is not to be sent on, and count its samples."""
-        self._reasons[reason] += self._samples
-        self.dropped.setdefault(self._source, Dropped())
-        self.dropped[self._source] += Dropped(self._samples, self._samples)
+        """Let go of the first fragment, which is not to be sent on, and count its samples."""
+        source, samples = self._of_first
+        self._reasons[reason] += samples
+        self.dropped.setdefault(source, Dropped())
+        self.dropped[source] += Dropped(samples, samples)
         self.release()
 
     def fence(self, rank: int, counts_from: int) -> None:
@@ -491,10 +513,18 @@ class FragmentInlet(Inlet):
         self._validator.fence(rank, counts_from)
 
     def sent_on(self) -> None:
-        """Let go of the last fragment, which has gone to the next role of its path."""
-        if self._source in self.dropped:
-            self.dropped[self._source].last = 0
+        """Let go of the first fragment, which has gone to the next role of its path."""
+        source, _ = self._of_first
+        if source in self.dropped:
+            self.dropped[source].last = 0
         self.release()
+
+    @property
+    def _of_first(self) -> tuple[Source, int]:
+        """Source and samples of the first fragment."""
+        fragment = self._held[0][0].record
+        assert isinstance(fragment, Fragment)
+        return fragment.source, int(fragment.header["samples"])
 
     @property
     def counts(self) -> dict[str, Any]:
@@ -507,7 +537,6 @@ class FragmentInlet(Inlet):
         fragment = Fragment(self._layout, claim.view())
         if self._validator.admit(claim, fragment) is None:
             return None
-        self._source, self._samples = fragment.source, int(fragment.header["samples"])
         return Received(fragment.fields, claim.source, fragment)
 
 

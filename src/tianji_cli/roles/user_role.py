@@ -193,7 +193,7 @@ class UserRole(Role, HasSettings):
         self.context.directory.mkdir(parents=True, exist_ok=True)
         return self.context.directory
 
-    def fragments(self, at_most: int | None = 8) -> Iterator[Fragment]:
+    def fragments(self, at_most: int | None = 8, *, writable: bool = False) -> Iterator[Fragment]:
         """Claim copies of fragments; those of one actor come in their order.
 
         A fragment lies in the transport's memory, and is released when the loop asks for the next one or
@@ -203,9 +203,10 @@ class UserRole(Role, HasSettings):
         Args:
             at_most: most fragments of this call, so that a turn ends while actors go on; None for all, which
                 is right in ``stop``, when the actors have stopped.
+            writable: copy each into memory of the role's own, which it may change, and keep.
 
         Yields:
-            Read-only views of one fragment; ``Fragment.memory`` is all of it as bytes.
+            Views of one fragment, read-only unless ``writable``; ``Fragment.memory`` is all of it as bytes.
 
         Raises:
             RuntimeError: the config does not let the role receive fragments.
@@ -214,10 +215,13 @@ class UserRole(Role, HasSettings):
         if inlet is None:
             raise RuntimeError(f'receives = ["fragments"] is missing in [roles.{self.name}]')
         for received in islice(iter(inlet.probe, None), at_most):
-            assert isinstance(received.record, Fragment)
-            self.samples += int(received.record.header["samples"])
+            fragment = received.record
+            assert isinstance(fragment, Fragment)
+            self.samples += int(fragment.header["samples"])
+            if writable:
+                fragment = Fragment(fragment.layout, memoryview(bytearray(fragment.memory)))
             try:
-                yield received.record
+                yield fragment
             finally:
                 inlet.release()
 
@@ -244,11 +248,19 @@ class UserRole(Role, HasSettings):
         self._port(self._ports.outlets, channel, "sends records of the channel").push(draft)
 
     def probe(self, channel: str) -> Received | None:
-        """Claim the next record of a channel; None if there is none. It is valid until the next probe."""
+        """Claim the next record of a channel; None if there is none.
+
+        It is valid until the next probe; a fragment of a role whose class says ``holds`` until it is sent on.
+
+        Raises:
+            RuntimeError: the config does not connect the role so, or it holds more fragments than it says.
+        """
         return self._port(self._ports.inlets, channel, "receives the channel").probe()
 
     def forward(self, channel: str, change: Change | None = None) -> bool:
-        """Send what was received last on to the next step of the channel's path, in one copy.
+        """Send the message in hand on to the next step of the channel's path, in one copy.
+
+        Of several fragments (``holds``) it is the one that came first.
 
         Args:
             change: changes the fields of that copy before it is sent; those that the role adds are zeros.
@@ -260,16 +272,16 @@ class UserRole(Role, HasSettings):
             RuntimeError: the config does not connect the role so, or nothing came that was not sent on.
         """
         inlet = self._port(self._ports.inlets, channel, "receives the channel")
-        if inlet.last is None:
+        if inlet.first is None:
             raise RuntimeError(f"{self.name!r} has nothing of {channel!r} to forward")
         outlet = self._port(self._ports.outlets, channel, "sends records of the channel")
-        if not outlet.forward(inlet.last, change):
+        if not outlet.forward(inlet.first, change):
             return False
         inlet.sent_on()
         return True
 
     def drop(self, reason: str) -> None:
-        """Leave out the fragment that was received last.
+        """Leave out the fragment in hand, the first of several.
 
         Its samples count as dropped; the report has their number under the reason.
 
@@ -277,18 +289,18 @@ class UserRole(Role, HasSettings):
             RuntimeError: the role is not on the path of fragments, or no fragment came that was not sent on.
         """
         inlet = self._ports.inlets.get(FRAGMENTS)
-        if not isinstance(inlet, FragmentInlet) or inlet.last is None:
+        if not isinstance(inlet, FragmentInlet) or inlet.first is None:
             raise RuntimeError(f"{self.name!r} has no fragment to leave out")
         inlet.drop(reason)
 
     def forward_rest(self, channel: str, change: Change | None = None) -> None:
-        """Send on, in ``stop``, what was received last and not sent on, and then all that still comes.
+        """Send on, in ``stop``, what was received and not sent on, and then all that still comes.
 
         It gives up on receivers that claim nothing for ``FORWARD_LIMIT_S``, such as dead ones.
         """
         inlet = self._port(self._ports.inlets, channel, "receives the channel")
         deadline = time.monotonic() + FORWARD_LIMIT_S
-        while inlet.last is not None or inlet.probe() is not None:
+        while inlet.first is not None or inlet.probe() is not None:
             if self.forward(channel, change):
                 deadline = time.monotonic() + FORWARD_LIMIT_S
             elif time.monotonic() > deadline:

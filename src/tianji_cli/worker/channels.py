@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tianji_algos.core import Model
+from tianji_cli.config.checks import fragments_held_between
 from tianji_cli.config.graph import THROUGH_ROLES
 from tianji_cli.config.schema import BATCHES_AHEAD
 from tianji_cli.plan.graph import (
@@ -56,9 +57,9 @@ def wiring_of(builder: Builder, capabilities: Capabilities) -> Wiring:
     # Sizes of all that a group could have: the plan's edges decide which of these channels there are.
     channels = _replay_channels(builder) if replays else _rollout_channels(builder, capabilities)
     channels[HEADERS] = ChannelSize(HEADERS_LAYOUT.nbytes)
-    for role in builder.config.roles:
+    for role, section in builder.config.roles.items():
         layout = builder.layouts.get(role, builder.layout)
-        channels[fragments_to(role)] = ChannelSize(layout.nbytes, builder.config.window)
+        channels[fragments_to(role)] = ChannelSize(layout.nbytes, builder.config.window, 1 + section.holds)
     model = builder.model()
     slots = {POLICY: policy_layout(model.parameter_count).nbytes}
     if distribution.inference is not None:
@@ -80,9 +81,15 @@ def wiring_of(builder: Builder, capabilities: Capabilities) -> Wiring:
 
 
 def window_of_all(builder: Builder) -> int:
-    """Return the fragments that actors, and buffers apart from the learner, may have pushed and unclaimed."""
+    """Return the fragments that may be on their way to what makes rollouts of them."""
+    return _before_buffers(builder) + _sent_on(builder) * builder.config.distribution.buffer.num
+
+
+def _before_buffers(builder: Builder) -> int:
+    """Return the fragments that actors may have pushed and unclaimed, and that roles behind them may hold."""
     config = builder.config
-    return config.window * len(all_of(builder.actors)) + _sent_on(builder) * config.distribution.buffer.num
+    held = fragments_held_between(config.graph, config.roles, config.window)
+    return config.window * len(all_of(builder.actors)) + held
 
 
 def _sent_on(builder: Builder) -> int:
@@ -93,7 +100,7 @@ def _sent_on(builder: Builder) -> int:
     config, buffer = builder.config, builder.config.distribution.buffer
     if buffer.colocate:
         return 0
-    room = config.fragments_per_rollout - config.window * len(all_of(builder.actors))
+    room = config.fragments_per_rollout - _before_buffers(builder)
     return max(1, min(config.window, room // buffer.num))
 
 

@@ -62,7 +62,9 @@ def _add_fragments(
         layout = builder.layouts.get(role, builder.layout)
         validator = FragmentValidator(layout, job, actors_before(builder, transport.wiring, role))
         validator.rejected = rejected
-        ports.inlets[FRAGMENTS if role in path else own] = FragmentInlet(transport, own, layout, validator)
+        holds = builder.config.roles[role].holds
+        inlet = FragmentInlet(transport, own, layout, validator, holds)
+        ports.inlets[FRAGMENTS if role in path else own] = inlet
     is_source = role in graph.sources
     if not is_source and role not in path:
         return

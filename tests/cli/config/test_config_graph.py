@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tianji_cli.config import graph
+from tianji_cli.config.checks import fragments_held_between
 from tianji_cli.config.loader import dump_config, load_config, parse_config
 from tianji_cli.config.schema import JobConfig, rows_of
 from tianji_cli.errors import ConfigError
@@ -21,6 +22,12 @@ class Any(UserRole):
     def turn(self):
         return False
 
+class Gatherer(Any):
+    holds = 3
+
+class Countless(Any):
+    holds = "many"
+
 class Pair:
     @classmethod
     def fields(cls, spaces, config):
@@ -30,6 +37,7 @@ ROLES = "".join(
     f'[roles.{name}]\ntype = "graph_roles:Any"\nreads = ["policy"]\n'
     for name in ("maker", "changer", "taker")
 )
+GATHERS = 'roles.maker.type="graph_roles:Gatherer"'
 POPULATION = "[population]\ninterval = 1000\nperturb.learning_rate = { low = 1e-5, high = 1e-2 }\n"
 BASE = 'extends = "configs/ppo_cartpole.toml"\n'
 
@@ -182,6 +190,13 @@ def test_paths_become_channels_between_ranks(
             "graph.channels",
             "is a circle",
         ),
+        (
+            fragments('"maker"'),
+            (GATHERS, 'distribution.mode="sync"', "distribution.actor.send_size=32"),
+            "distribution.mode",
+            "maker may hold 3 fragments until others come, and actors make 2 for a version",
+        ),
+        ("", ('roles.maker.type="graph_roles:Countless"',), "roles.maker.type", "says holds = 'many'"),
         (channel(path='["maker"]'), (), "graph.channels.pairs.path", "at least 2"),
         (channel(path='["maker", "maker"]'), (), "graph.channels.pairs.path", "is named twice"),
         (channel(name="arrivals"), (), "graph.channels.arrivals", "is built in"),
@@ -220,6 +235,15 @@ def test_what_could_never_work_is_refused_and_named(
     text = str(refused.value)
     assert key in text
     assert why in text
+
+
+@pytest.mark.parametrize(("mode", "send_size"), [("sync", 16), ("async", 32)])
+def test_a_role_may_hold_less_than_a_version_in_step_and_counts_with_what_is_under_way(
+    tmp_path: Path, mode: str, send_size: int
+) -> None:
+    settings = (GATHERS, f"distribution.mode={mode}", f"distribution.actor.send_size={send_size}")
+    config = load_config(written(tmp_path, fragments('"maker"')), settings)
+    assert fragments_held_between(config.graph, config.roles, window=2) == 2 + 1 + 3
 
 
 def test_several_processes_of_a_role_need_processes(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 import tianji_plugins
 from tianji_cli.commands.list import list_things
-from tianji_cli.config.loader import ROLES, dump_config, load_config, parse_config
-from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.loader import dump_config, load_config, parse_config
+from tianji_cli.config.schema import ROLES, JobConfig
 from tianji_cli.errors import ConfigError
 from tianji_cli.launch.extensions import collect_files
 from tianji_cli.roles.user_role import find_user_role

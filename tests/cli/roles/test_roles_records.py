@@ -8,16 +8,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 
 from tianji_algos.fields import FieldSpec
+from tianji_cli.roles.buffer.rollout import FragmentValidator
 from tianji_cli.roles.records import (
     Draft,
+    FragmentInlet,
+    FragmentOutlet,
     RecordInlet,
     RecordOutlet,
     SlotReader,
     SlotWriter,
+    SourceOutlet,
     record_layout,
 )
+from tianji_cli.wire.fragment import FragmentLayout, common_fields
 from tianji_cli.wire.records import Record
 from tianji_cli.wire.reports import Rejected
 from tianji_transports.core import FULL, Transport
@@ -144,6 +150,48 @@ def test_a_slot_has_its_newest_record_and_refuses_one_that_is_incomplete(ends: l
         writer.publish({"number": 3})
     with pytest.raises(ValueError, match=r"row of newest has shape \(3,\), not \(2,\)"):
         writer.publish({"number": 3, "row": [1, 2]})
+
+
+def test_a_role_that_holds_fragments_sends_them_on_in_their_order_and_no_more_than_it_says() -> None:
+    layout = FragmentLayout(2, 1, common_fields(Box(-1, 1, (2,))))
+    channels = (
+        Channel("fragments-holder", 1, (0,), layout.nbytes, 8, 3),
+        Channel("fragments", 2, (1,), layout.nbytes, 8),
+    )
+    source, holder, buffer = (InprocTransport(Wiring("holds", channels), rank) for rank in range(3))
+    sender = SourceOutlet(source, "fragments-holder", layout, [1], JOB, 0)
+    for number in range(5):
+        draft = sender.loan()
+        assert isinstance(draft, Draft)
+        for name in draft.fields:
+            draft.fields[name][...] = number
+        sender.push(draft)
+    known = FragmentValidator(layout, JOB, {0: (0,)})
+    held, onwards = (
+        FragmentInlet(holder, "fragments-holder", layout, known, holds=2),
+        FragmentOutlet(holder, "fragments", layout, [2], JOB),
+    )
+    taken = FragmentInlet(buffer, "fragments", layout, FragmentValidator(layout, JOB, {1: (0,)}))
+
+    def send_on() -> None:
+        assert held.first is not None
+        assert onwards.forward(held.first, None)
+        held.sent_on()
+
+    gathered = [held.probe() for _ in range(3)]
+    assert [one and one.fields["reward"][0, 0] for one in gathered] == [0, 1, 2], "all can be read"
+    with pytest.raises(RuntimeError, match=r"3 messages of 'fragments-holder' are held.* holds = 2"):
+        held.probe()
+    send_on()
+    held.drop("odd")
+    gathered = [held.probe(), held.probe()]
+    while held.first is not None:
+        send_on()
+    assert held.probe() is None
+    assert [int(one.fields["reward"][0, 0]) for one in iter(taken.probe, None)] == [0, 2, 3, 4]
+    assert (held.counts, holder.held("fragments-holder")) == ({"received": 5, "dropped": {"odd": 2}}, 0)
+    for end in (source, holder, buffer):
+        end.close()
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,15 @@ def test_a_fragment_is_seen_as_it_was_written_and_cannot_be_written_into(one: An
             fragment.fields["reward"][0] = 1.0
 
 
+def test_a_writable_fragment_is_the_role_s_own_and_may_be_kept(one: Any, tmp_path: Path) -> None:
+    listener = Listener(around(one, tmp_path))
+    kept = list(listener.fragments(writable=True))
+    for number, fragment in enumerate(kept):
+        fragment.fields["reward"][...] = number
+    assert [fragment.fields["reward"][0, 0] for fragment in kept] == [0, 1, 2, 3]
+    assert one.receive().fields["reward"][0, 0] == 1.0, "the buffer's is another"
+
+
 def test_a_loop_that_is_left_gives_its_fragment_back(one: Any, tmp_path: Path) -> None:
     listener = Listener(around(one, tmp_path))
     for _ in listener.fragments():
