@@ -1,10 +1,11 @@
-"""Example of a sampler of one's own: the newer a sample, the more often it is drawn; for recent.toml."""
+"""Example of samplers of one's own, for recent.toml: one draws new samples often, one admits few of some."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tianji_cli.roles.buffer.replay.samplers import Keys, Sampler, Weights
+from tianji_cli.roles.buffer.replay.samplers import Keys, Sampler, UniformSampler, Weights
+from tianji_cli.wire.fragment import Fragment
 
 
 class RecentSampler(Sampler):
@@ -23,3 +24,11 @@ class RecentSampler(Sampler):
             keys[found : found + drawn.size] = drawn
             found += drawn.size
         weights[...] = 1.0
+
+
+class RewardedSampler(UniformSampler):
+    """Admits fragments with a reward, and one in five of those without."""
+
+    def admits(self, fragment: Fragment) -> bool:
+        """Whether the replay takes a fragment."""
+        return bool(fragment.fields["reward"].any()) or self.rng.random() < 0.2

@@ -1,6 +1,7 @@
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Channel, Wiring
 
+EXAMPLES = str(Path(__file__).parents[3] / "docs" / "examples")
 LAYOUT = fragment_layout(4, 3)
 EACH, BATCH, RHO, WARMUP = 12, 24, 2.0, 20
 _numbers = itertools.count()
@@ -24,7 +26,9 @@ _numbers = itertools.count()
 class Line:
     """An actor of rank 1, and the store of rank 0."""
 
-    def __init__(self, tolerance: float | None = 24.0, end_rate: float = 0.0) -> None:
+    def __init__(
+        self, tolerance: float | None = 24.0, end_rate: float = 0.0, sampler: str = "uniform"
+    ) -> None:
         channel = Channel("fragments", 0, (1,), LAYOUT.nbytes + 64, 100)
         wiring = Wiring(f"store-{next(_numbers)}", (channel,))
         self.receiver, self.sender = InprocTransport(wiring, 0), InprocTransport(wiring, 1)
@@ -33,7 +37,7 @@ class Line:
             LAYOUT,
             JOB,
             {1: (0,)},
-            replay=open_replay(LAYOUT, 20),
+            replay=open_replay(LAYOUT, 20, sampler=sampler),
             limiter=RateLimiter(RHO, WARMUP, tolerance),
         )
 
@@ -94,6 +98,24 @@ def test_a_fragment_of_an_impossible_age_is_refused(line: Callable[..., Line], a
     one.admit()
     assert (one.store.validator.rejected.count, one.store.limiter.received) == (1, 0)
     assert "claims an age" in one.store.validator.rejected.first
+
+
+def test_a_sampler_of_ones_own_leaves_fragments_out_which_count_as_dropped(
+    line: Callable[..., Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    one = line(sampler="recent:RewardedSampler")
+    memory = memoryview(bytearray(LAYOUT.nbytes))
+    for number in range(30):
+        one.actor.fill(memory)
+        Fragment(LAYOUT, memory).fields["reward"][...] = number % 3 == 0
+        one.send(bytes(memory))
+        one.admit()
+    reception = one.store.validator.receptions[0, 0]
+    taken = one.store.replay.accepted // EACH
+    assert 10 < taken < 20, "those with a reward, and few of the others"
+    assert (reception.samples, reception.dropped) == (taken * EACH, (30 - taken) * EACH)
+    assert (one.store.limiter.received, len(one.store.arrivals())) == (taken * EACH, taken)
 
 
 def test_when_it_winds_down_whatever_comes_is_received(line: Callable[..., Line]) -> None:

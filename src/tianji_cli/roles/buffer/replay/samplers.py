@@ -24,6 +24,7 @@ from tianji_cli.config.schema import SAMPLERS
 from tianji_cli.roles.buffer.replay.memory import ReplayRing
 from tianji_cli.roles.buffer.replay.samples import SampleIndex, Sequences, Transitions
 from tianji_cli.roles.buffer.replay.unrolls import Unrolls
+from tianji_cli.wire.fragment import Fragment
 
 FANOUT: Final = 16
 """Children of a node: fewer would mean more levels, more would make each level slower."""
@@ -135,7 +136,7 @@ Starts = npt.NDArray[np.uint8]
 
 
 class Sampler(ABC):
-    """Draws from the samples that a replay holds; base class of samplers of one's own.
+    """Admits fragments to a replay, and draws from its samples; base class of samplers of one's own.
 
     Attributes:
         has_priorities: updates give samples new priorities.
@@ -166,6 +167,10 @@ class Sampler(ABC):
     def priorities(self) -> Priorities | None:
         """Priority of each step in all slots; None if the sampler keeps none."""
         return None
+
+    def admits(self, fragment: Fragment) -> bool:  # noqa: ARG002 - most admit all
+        """Whether the replay takes a fragment; the samples of one that it does not take are dropped."""
+        return True
 
     def accept(self, insertion: int, priorities: Priorities | None) -> None:  # noqa: B027 - most need not
         """Make a fragment's samples drawable, with the priorities that its actor computed, if any."""

@@ -23,7 +23,7 @@ KEYS_OF_A_TABLE: Final = 1 << 48
 
 
 class ReplayStore:
-    """Receives fragments into a replay, if the validator admits them and the rate limiter has room.
+    """Receives fragments into a replay, if validator and sampler admit them and the rate limiter has room.
 
     Args:
         actors: numbers of the actors, and of the sources beside them, by the rank that sends their fragments.
@@ -83,11 +83,13 @@ class ReplayStore:
             return
         place = self._sources.get(int(fragment.header["actor"]))
         if place is not None:
-            self.tables[place].free[:] = memory
-            self.tables[place].accept()
+            table = self.tables[place]
+            if table.sampler.admits(fragment):
+                table.free[:] = memory
+                table.accept()
             return
         samples = int(fragment.header["samples"])
-        if int(fragment.header["version"]) < self._oldest:
+        if int(fragment.header["version"]) < self._oldest or not self.replay.sampler.admits(fragment):
             reception.dropped += samples
             return
         reception.samples += samples
