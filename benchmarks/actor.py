@@ -30,10 +30,11 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np
 import torch
 
+from tianji_cli.config.edges import FRAGMENTS, POLICY
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.files.counters import ProductionFile
-from tianji_cli.plan.graph import FRAGMENTS, POLICY, slot_name
+from tianji_cli.plan.graph import slot_name
 from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import make_plan
 from tianji_cli.roles.actor.actor import Actor

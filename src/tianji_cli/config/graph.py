@@ -13,6 +13,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Final
 
+from tianji_cli.config.edges import BATCHES, FRAGMENTS, RESERVED, THROUGH_ROLES
 from tianji_cli.config.schema import (
     ChannelSection,
     Distribution,
@@ -25,16 +26,6 @@ from tianji_cli.config.schema import (
 )
 from tianji_cli.config.source import Conflict
 from tianji_plugins import did_you_mean
-
-FRAGMENTS: Final = "fragments"
-BATCHES: Final = "batches"
-THROUGH_ROLES: Final = (FRAGMENTS, BATCHES)
-"""Built-in channels that may pass roles of one's own."""
-RESERVED: Final = (
-    *THROUGH_ROLES, "arrivals", "priorities", "headers", "shards", "contributions", "members",
-    "takeovers", "policy", "average", "requests", "answers",
-)  # fmt: skip
-"""Names of built-in channels and slots."""
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 

@@ -23,6 +23,7 @@ from pydantic_core import ErrorDetails, to_json
 from tianji_algos import registry as algorithms
 from tianji_algos.errors import AlgorithmError
 from tianji_cli.config.checks import check_together
+from tianji_cli.config.edges import ANSWERS, BATCHES, FRAGMENTS, PRIORITIES, REQUESTS, SHARDS
 from tianji_cli.config.schema import (
     KINDS,
     MAX_ROLES,
@@ -572,9 +573,7 @@ BUILT_IN_ROLES: Final = (
 )
 """Names of the roles of every job."""
 
-OTHER_COUNTERS: Final = (
-    "endpoint", "fragments", "batches", "shards", "priorities", "requests", "answers",
-)  # fmt: skip
+OTHER_COUNTERS: Final = ("endpoint", FRAGMENTS, BATCHES, SHARDS, PRIORITIES, REQUESTS, ANSWERS)
 """Names of counts of rejected messages, besides roles; a user role of such a name would be ambiguous."""
 
 OWN_KEYS: Final = ("type", "num", "per", "receives", "reads", "cores")

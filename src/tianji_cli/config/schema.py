@@ -28,6 +28,7 @@ from pydantic import (
 
 from tianji_algos.models.settings import ImageLayout
 from tianji_algos.registry import Kind
+from tianji_cli.config.edges import BATCHES, FRAGMENTS
 from tianji_cli.errors import UsageError
 from tianji_cli.quantities import count, duration, number, share
 from tianji_plugins import Plugins
@@ -590,19 +591,19 @@ class Graph(Section):
     @property
     def path_of_fragments(self) -> tuple[str, ...]:
         """The roles that a fragment of an actor passes, from there to the buffer."""
-        own = self.channels.get("fragments")
+        own = self.channels.get(FRAGMENTS)
         return ("actor", "buffer") if own is None else ("actor", *sum(own.steps[1:], ()))
 
     @property
     def path_of_batches(self) -> tuple[str, ...]:
         """The roles that a batch passes, from a buffer in a process of its own to the learner."""
-        own = self.channels.get("batches")
+        own = self.channels.get(BATCHES)
         return ("buffer", "learner") if own is None else sum(own.steps, ())
 
     @property
     def sources(self) -> tuple[str, ...]:
         """The roles that make fragments beside the actors."""
-        own = self.channels.get("fragments")
+        own = self.channels.get(FRAGMENTS)
         return () if own is None else tuple(role for role in own.steps[0] if role != "actor")
 
     @property

@@ -12,51 +12,27 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Final
 
-from tianji_cli.config.graph import THROUGH_ROLES
+from tianji_cli.config.edges import (
+    ANSWERS,
+    ARRIVALS,
+    AVERAGE,
+    BATCHES,
+    CONTRIBUTIONS,
+    FRAGMENTS,
+    HEADERS,
+    MEMBERS,
+    POLICY,
+    PRIORITIES,
+    REQUESTS,
+    SHARDS,
+    TAKEOVERS,
+    THROUGH_ROLES,
+)
 from tianji_cli.config.schema import Graph, JobConfig, Route
 
 ROOT: Final = "root"
 EXAMINER: Final = "examiner"
 INFERENCE: Final = "inference"
-
-FRAGMENTS: Final = "fragments"
-"""Channel from the actors of a group to its buffer: one message a fragment."""
-
-BATCHES: Final = "batches"
-"""Channel from a buffer in a process of its own to the learner: one message a batch, or a fragment of one."""
-
-ARRIVALS: Final = "arrivals"
-"""Channel from a buffer in a process of its own to the learner: one message for each received fragment."""
-
-PRIORITIES: Final = "priorities"
-"""Channel to the role with the replay: one message for each used batch."""
-
-HEADERS: Final = "headers"
-"""Channel from the learner to its followers: one message for each round of updates."""
-
-SHARDS: Final = "shards"
-"""Channel from the learner to its followers: fragments or batches of a round."""
-
-REQUESTS: Final = "requests"
-"""Channel from actors to inference apart: observations of one actor's environments."""
-
-ANSWERS: Final = "answers"
-"""Channel back to the actors: what the network gives for a request."""
-
-CONTRIBUTIONS: Final = "contributions"
-"""Channel from the learners of all groups to the root: parameters to average."""
-
-MEMBERS: Final = "members"
-"""Channel from the learners of a population to the root: states of the members, to compare."""
-
-TAKEOVERS: Final = "takeovers"
-"""Channel from the root to each learner of a population: the state that it goes on with."""
-
-POLICY: Final = "policy"
-"""Slot of a group's newest policy."""
-
-AVERAGE: Final = "average"
-"""Slot of the newest average over all groups."""
 
 
 @dataclass(frozen=True)

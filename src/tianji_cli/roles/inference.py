@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from tianji_algos.core import Executor, Fields
 from tianji_algos.fields import FieldSpec
+from tianji_cli.config.edges import ANSWERS, REQUESTS
 from tianji_cli.config.schema import Inference as InferenceSettings
-from tianji_cli.plan.graph import ANSWERS, INFERENCE, REQUESTS
+from tianji_cli.plan.graph import INFERENCE
 from tianji_cli.roles.records import Received, RecordInlet, RecordOutlet, record_layout
 from tianji_cli.roles.role import Role, Trigger, rejected_by
 from tianji_cli.wire.parameters import PublishedPolicy

@@ -20,12 +20,13 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from tianji_algos.settings import NoSettings
+from tianji_cli.config.edges import FRAGMENTS, POLICY
 from tianji_cli.config.loader import HasSettings, load_role
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.files.directories import NewestCopy
 from tianji_cli.files.role_state import read_state, write_state
-from tianji_cli.plan.graph import FRAGMENTS, POLICY, fragments_to
+from tianji_cli.plan.graph import fragments_to
 from tianji_cli.roles.records import Change, Draft, FragmentInlet, Latest, Ports, Received
 from tianji_cli.roles.role import Role, Trigger, rejected_by
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
@@ -154,7 +155,6 @@ class UserRole(Role, HasSettings):
 
     def peer_lost(self, rank: int, counts_from: int) -> None:
         """Reject the fragments of a rank's incarnations before one: the root has given up their host."""
-        self._validator.fence(rank, counts_from)
         for inlet in self._ports.inlets.values():
             inlet.fence(rank, counts_from)
 

@@ -16,23 +16,14 @@ from typing import Final, cast
 
 from tianji_algos.core import Embryo, RolloutEmbryo
 from tianji_algos.normalization import acting_executor
+from tianji_cli.config.edges import BATCHES, FRAGMENTS, POLICY, REQUESTS
 from tianji_cli.config.population import config_with
 from tianji_cli.config.schema import rows_of
 from tianji_cli.files.checkpoint import CheckpointWriter
 from tianji_cli.files.counters import ProductionFile, ProductionPage
 from tianji_cli.files.directories import LAST
 from tianji_cli.files.saved import CheckpointError, checkpoints_of, link_best_to_best_evaluated
-from tianji_cli.plan.graph import (
-    BATCHES,
-    EXAMINER,
-    FRAGMENTS,
-    INFERENCE,
-    POLICY,
-    REQUESTS,
-    batches_to,
-    fragments_to,
-    slot_name,
-)
+from tianji_cli.plan.graph import EXAMINER, INFERENCE, batches_to, fragments_to, slot_name
 from tianji_cli.roles.actor.actor import Actor, Destination, Outbox
 from tianji_cli.roles.actor.remote import Connection
 from tianji_cli.roles.buffer.buffer import Buffer, ReplayBuffer

@@ -6,9 +6,7 @@ from typing import Final
 
 from tianji_algos.core import Model
 from tianji_cli.config.checks import fragments_held_between
-from tianji_cli.config.graph import THROUGH_ROLES
-from tianji_cli.config.schema import BATCHES_AHEAD
-from tianji_cli.plan.graph import (
+from tianji_cli.config.edges import (
     ANSWERS,
     ARRIVALS,
     AVERAGE,
@@ -22,10 +20,10 @@ from tianji_cli.plan.graph import (
     REQUESTS,
     SHARDS,
     TAKEOVERS,
-    ChannelSize,
-    batches_to,
-    fragments_to,
+    THROUGH_ROLES,
 )
+from tianji_cli.config.schema import BATCHES_AHEAD
+from tianji_cli.plan.graph import ChannelSize, batches_to, fragments_to
 from tianji_cli.roles.buffer.rollout import RolloutStore
 from tianji_cli.roles.learner.parallel.member import StateMemory
 from tianji_cli.roles.learner.parallel.scatter import LAYOUT as HEADERS_LAYOUT

@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.core import Agent, Model
+from tianji_cli.config.edges import POLICY
 from tianji_cli.files.checkpoint import BestWriter
 from tianji_cli.files.film import remove_leftovers
 from tianji_cli.files.rundir import VIDEOS
 from tianji_cli.files.saved import saved_progress
-from tianji_cli.plan.graph import POLICY, slot_name
+from tianji_cli.plan.graph import slot_name
 from tianji_cli.roles.episodes import EpisodePlayer, EvaluationLimits
 from tianji_cli.roles.evaluator import AtTheEnd, Evaluator, WhileTraining
 from tianji_cli.roles.filming import Films

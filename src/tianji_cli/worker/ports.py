@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
 
-from tianji_cli.config.graph import THROUGH_ROLES
+from tianji_cli.config.edges import BATCHES, FRAGMENTS, THROUGH_ROLES
 from tianji_cli.config.schema import ChannelSection
-from tianji_cli.plan.graph import BATCHES, FRAGMENTS, batches_to, fragments_to, slot_name
+from tianji_cli.plan.graph import batches_to, fragments_to, slot_name
 from tianji_cli.roles.buffer.rollout import FragmentValidator
 from tianji_cli.roles.records import (
     BatchInlet,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from cli.buffer.conftest import JOB, LAYOUT
 
+from tianji_cli.config.edges import BATCHES, FRAGMENTS
 from tianji_cli.errors import RunFailed
-from tianji_cli.plan.graph import BATCHES, FRAGMENTS
 from tianji_cli.roles.buffer import buffer as buffers
 from tianji_cli.roles.buffer.buffer import Buffer
 from tianji_cli.roles.buffer.rollout import FragmentRelay

@@ -8,8 +8,8 @@ import pytest
 from cli.buffer.replays import open_replay
 from cli.learner.replay_line import ACTOR, BUFFER, EACH, LAYOUT, LEARNER, Line
 
+from tianji_cli.config.edges import ARRIVALS, BATCHES
 from tianji_cli.files import directories
-from tianji_cli.plan.graph import ARRIVALS, BATCHES
 from tianji_cli.roles.buffer.replay.file import ReplayKeeper
 
 Open = Callable[..., Line]

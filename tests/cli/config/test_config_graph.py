@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tianji_cli.config import graph
+from tianji_cli.config import edges as named
 from tianji_cli.config.checks import fragments_held_between
 from tianji_cli.config.loader import dump_config, load_config, parse_config
 from tianji_cli.config.schema import JobConfig, rows_of
@@ -256,12 +256,8 @@ def test_a_path_back_by_a_slot_is_no_circle(tmp_path: Path) -> None:
 
 
 def test_the_names_of_built_in_channels_and_slots_are_reserved() -> None:
-    names = {
-        value
-        for name, value in vars(built_in).items()
-        if name.isupper() and isinstance(value, str) and name not in {"ROOT", "EXAMINER", "INFERENCE"}
-    }
-    assert names == set(graph.RESERVED)
+    names = {value for name, value in vars(named).items() if name.isupper() and isinstance(value, str)}
+    assert names == set(named.RESERVED)
 
 
 DEMONSTRATIONS = """

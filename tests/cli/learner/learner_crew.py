@@ -21,10 +21,10 @@ from tianji_algos import registry as algorithms
 from tianji_algos.core import Embryo, Spaces, build_model
 from tianji_algos.dqn.settings import DQNSettings
 from tianji_algos.ppo.settings import PPOSettings
+from tianji_cli.config.edges import FRAGMENTS
 from tianji_cli.config.schema import Stop
 from tianji_cli.files.checkpoint import CheckpointWriter
 from tianji_cli.files.saved import Progress
-from tianji_cli.plan.graph import FRAGMENTS
 from tianji_cli.roles.learner.learner import Episodes, Learner, Publisher
 from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup
 from tianji_cli.roles.learner.parallel.followers import Follower

@@ -10,7 +10,7 @@ import pytest
 from cli.buffer.naive_sequences import open_sequences
 from cli.buffer.replays import JOB, ScriptedActor, fragment_layout, open_replay
 
-from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
+from tianji_cli.config.edges import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.roles.buffer.buffer import ReplayBuffer
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.file import ReplayKeeper

@@ -9,8 +9,8 @@ import pytest
 import torch
 from cli.learner.learner_crew import BATCH, DQN, Crew
 
+from tianji_cli.config.edges import HEADERS, SHARDS
 from tianji_cli.files.checkpoint import load_parameters
-from tianji_cli.plan.graph import HEADERS, SHARDS
 from tianji_cli.roles.learner.parallel import all_reduce as lockstep_module
 from tianji_cli.roles.learner.parallel.all_reduce import DivergedLearnersError, LostPeerError
 

@@ -8,7 +8,7 @@ from cli.buffer.replays import JOB
 from cli.learner.replay_line import BATCH, BATCHES_LAYOUT, BUFFER, EACH, LEARNER, Line, priorities
 
 from tianji_algos.errors import DivergedError
-from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
+from tianji_cli.config.edges import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.roles.buffer.replay.samplers import PrioritisedSampler
 from tianji_cli.wire.batches import BatchArrays, priorities_layout
 from tianji_cli.wire.fragment import stats_layout

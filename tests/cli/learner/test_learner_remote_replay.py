@@ -21,8 +21,8 @@ from cli.learner.replay_line import (
     priorities,
 )
 
+from tianji_cli.config.edges import ARRIVALS, BATCHES, FRAGMENTS
 from tianji_cli.errors import RunFailed
-from tianji_cli.plan.graph import ARRIVALS, BATCHES, FRAGMENTS
 from tianji_cli.roles.buffer import buffer as replay_buffer
 from tianji_cli.roles.buffer.replay.samplers import SMALLEST_PRIORITY
 from tianji_cli.wire.batches import BatchArrays

@@ -11,7 +11,7 @@ import pytest
 from cli.buffer.replays import JOB
 from cli.learner.replay_line import BATCHES_LAYOUT
 
-from tianji_cli.plan.graph import HEADERS, PRIORITIES, SHARDS
+from tianji_cli.config.edges import HEADERS, PRIORITIES, SHARDS
 from tianji_cli.roles.learner.data_source import PriorityOutbox
 from tianji_cli.roles.learner.parallel.scatter import LAYOUT, RoundHeader, Scatter, ScatteringReplayClient
 from tianji_cli.wire.batches import BatchArrays, priorities_layout

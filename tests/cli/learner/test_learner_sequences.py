@@ -11,7 +11,7 @@ from cli.learner.replay_line import BUFFER, LEARNER, Line
 
 from tianji_algos.batch import SequenceBatch
 from tianji_algos.core import UpdateResult
-from tianji_cli.plan.graph import HEADERS, SHARDS
+from tianji_cli.config.edges import HEADERS, SHARDS
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.learner.data_source import LocalReplayClient, ReplaySource

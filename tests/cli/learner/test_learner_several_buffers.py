@@ -10,7 +10,7 @@ import pytest
 from cli.buffer.replays import JOB
 from cli.learner.replay_line import BATCHES_LAYOUT, EACH, priorities
 
-from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
+from tianji_cli.config.edges import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.roles.learner.data_source import RemoteReplayClient
 from tianji_cli.wire.batches import BatchArrays, priorities_layout, read_priorities
 from tianji_cli.wire.fragment import FragmentStats, stats_layout

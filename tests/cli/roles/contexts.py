@@ -5,8 +5,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from tianji_cli.config.edges import POLICY
 from tianji_cli.config.loader import load_config
-from tianji_cli.plan.graph import POLICY, fragments_to
+from tianji_cli.plan.graph import fragments_to
 from tianji_cli.roles.buffer.rollout import FragmentValidator
 from tianji_cli.roles.records import FragmentInlet, Ports, SlotReader
 from tianji_cli.roles.user_role import RoleContext

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
+from tianji_cli.config.edges import AVERAGE, CONTRIBUTIONS
 from tianji_cli.root.observers.averaging import ParameterAveraging
 from tianji_cli.wire.parameters import Average, Contribution, average_layout, contribution_layout
 from tianji_cli.wire.reports import Rejected

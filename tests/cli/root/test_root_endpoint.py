@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
+from tianji_cli.config.edges import AVERAGE, CONTRIBUTIONS
 from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.root.endpoint import RootEndpoint
 from tianji_cli.root.observers.averaging import ParameterAveraging

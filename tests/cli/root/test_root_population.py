@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from tianji_algos import registry as algorithms
 from tianji_algos.core import Embryo, Spaces, build_model
 from tianji_algos.normalization import Normalization, build_normalizer
+from tianji_cli.config.edges import MEMBERS, TAKEOVERS
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.population import Hyperparameters, config_with
 from tianji_cli.config.schema import JobConfig, Population
 from tianji_cli.files.lineage import ROUND, Lineage
-from tianji_cli.plan.graph import MEMBERS, TAKEOVERS
 from tianji_cli.plan.plan import make_plan
 from tianji_cli.roles.learner.parallel.member import PopulationMember, StateMemory, TakeoverError
 from tianji_cli.root.observers.population import Comparison, Standings, choose, members_of

@@ -10,8 +10,8 @@ from cli.builders import STEPS, learner_builder
 
 from tianji_algos.dqn.settings import DQNSettings
 from tianji_algos.ppo.settings import PPOSettings
+from tianji_cli.config.edges import HEADERS, SHARDS
 from tianji_cli.files.saved import Progress
-from tianji_cli.plan.graph import HEADERS, SHARDS
 from tianji_cli.roles.buffer.buffer import ReplayBuffer
 from tianji_cli.roles.buffer.replay.file import ReplayFileError
 from tianji_cli.roles.learner.data_source import ReplaySource, RolloutSource

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.core import Executor, Fields
-from tianji_cli.plan.graph import ANSWERS, REQUESTS
+from tianji_cli.config.edges import ANSWERS, REQUESTS
 from tianji_cli.roles.inference import OBSERVATION, PassLayout
 from tianji_cli.roles.records import RecordInlet, RecordOutlet
 from tianji_cli.wire.reports import Rejected

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import astuple, replace
 from typing import Final
 
+from tianji_cli.config.edges import ARRIVALS, PRIORITIES
 from tianji_cli.errors import RunFailed
-from tianji_cli.plan.graph import ARRIVALS, PRIORITIES
 from tianji_cli.roles.buffer.replay.file import ReplayKeeper
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.buffer.rollout import FragmentRelay, RolloutStore
@@ -72,7 +72,7 @@ class Buffer(Role):
 
     def peer_lost(self, rank: int, counts_from: int) -> None:
         """Reject the fragments of a rank's incarnations before one: the root has given up their host."""
-        self._store.validator.fence(rank, counts_from)
+        self.store.validator.fence(rank, counts_from)
 
     def wind_down(self) -> None:
         """Claim everything that arrives from now on, since every sample must be accounted for."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tianji_cli.plan.graph import BATCHES
+from tianji_cli.config.edges import BATCHES
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
 from tianji_cli.wire.reports import BufferReport, Reception, Rejected, Source
 from tianji_transports.core import Claim, Full, Loan, Transport

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tianji_algos.batch import Batch, SequenceBatch, UnrollBatch
 from tianji_algos.core import RolloutEmbryo, UpdateResult
-from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
+from tianji_cli.config.edges import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.roles.buffer.buffer import Buffer
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.buffer.rollout import Rollout, RolloutStore, StoredFragment

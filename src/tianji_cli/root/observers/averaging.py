@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tianji_cli.config.edges import AVERAGE, CONTRIBUTIONS
 from tianji_cli.launch.pool import WorkerProcess
-from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
 from tianji_cli.plan.plan import ROOT_RANK
 from tianji_cli.root.observers.observer import Observer
 from tianji_cli.root.running_job import RunningJob

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from tianji_cli.config.edges import MEMBERS, TAKEOVERS
 from tianji_cli.config.population import Explorer, Hyperparameters
 from tianji_cli.config.schema import JobConfig, Population
 from tianji_cli.files.lineage import REPLACED, ROUND, START, Lineage
 from tianji_cli.files.saved import saved_members
 from tianji_cli.launch.pool import WorkerProcess
-from tianji_cli.plan.graph import MEMBERS, TAKEOVERS
 from tianji_cli.plan.plan import ROOT_RANK
 from tianji_cli.quantities import finite, number, written
 from tianji_cli.root.observers.observer import Observer

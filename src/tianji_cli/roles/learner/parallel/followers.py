@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tianji_algos.core import Embryo, RolloutEmbryo, UpdateResult
-from tianji_cli.plan.graph import HEADERS, SHARDS
+from tianji_cli.config.edges import HEADERS, SHARDS
 from tianji_cli.roles.learner.data_source import BatchInbox, PriorityOutbox
 from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup, LostPeerError
 from tianji_cli.roles.learner.parallel.scatter import RoundHeader, tensors_in_step

@@ -10,8 +10,8 @@ import torch
 
 from tianji_algos.core import Embryo
 from tianji_algos.normalization import normalizer_of
+from tianji_cli.config.edges import AVERAGE, CONTRIBUTIONS
 from tianji_cli.errors import TianjiError
-from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
 from tianji_cli.plan.plan import ROOT_RANK
 from tianji_cli.wire.parameters import Average, Contribution, Floats, contribution_layout
 from tianji_transports.core import Full, Transport

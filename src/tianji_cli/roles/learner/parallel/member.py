@@ -13,8 +13,8 @@ import torch
 from pydantic import BaseModel
 
 from tianji_algos.core import Embryo
+from tianji_cli.config.edges import MEMBERS, TAKEOVERS
 from tianji_cli.errors import TianjiError
-from tianji_cli.plan.graph import MEMBERS, TAKEOVERS
 from tianji_cli.plan.plan import ROOT_RANK
 from tianji_cli.wire.members import Member, Octets, member_layout
 from tianji_transports.core import Full, Transport

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import Embryo
-from tianji_cli.plan.graph import HEADERS, PRIORITIES, SHARDS
+from tianji_cli.config.edges import HEADERS, PRIORITIES, SHARDS
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.learner.data_source import ReplayClient, RolloutSource
 from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup, LostPeerError
