@@ -70,6 +70,10 @@ class Host:
         """Bytes that reached this host over the wire so far, with their headers."""
         return self._counter("rx_bytes")
 
+    def pids(self, title: str) -> list[int]:
+        """Find the processes on this host whose title begins so."""
+        return [pid for pid in _pids(self.namespace) if _title(pid).startswith(title)]
+
     def wait_until_up(self) -> None:
         """Wait until the kernel says that the link runs; until then UCX would not use it.
 
@@ -153,11 +157,22 @@ class Wire:
 
 
 def _remove_namespace(name: str) -> None:
-    processes = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False)
-    for pid in processes.stdout.split():
+    for pid in _pids(name):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(int(pid), 9)
+            os.kill(pid, 9)
     subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
+def _pids(namespace: str) -> list[int]:
+    command = ["ip", "netns", "pids", namespace]
+    return list(map(int, subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()))
+
+
+def _title(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:  # It has ended since.
+        return ""
 
 
 def _remove_stale() -> None:

@@ -9,7 +9,7 @@ process.
 Groups take turns over the hosts, so that a group's traffic stays on its host as long as there are as many
 groups as hosts. With more hosts than groups, a group has several: its learner is on the first of them, and
 its actors are spread in blocks, by the cores that are left. So are several buffers, each with a block of the
-actors.
+actors, and several processes of a user role.
 """
 
 from __future__ import annotations
@@ -414,7 +414,7 @@ class _Planner:
         self._actors_on: Counter[str] = Counter()
         groups = range(distribution.groups)
         learners = Counter(self._hosts_of(group)[0] for group in groups)
-        buffers = Counter(host for group in groups for host in self._hosts_of_buffers(group))
+        buffers = Counter(host for group in groups for host in self._spread(group, self._buffers))
         self._placements = {
             host.name: _Placement(
                 host.cores if distribution.pin_cores else (),
@@ -450,15 +450,15 @@ class _Planner:
         groups, number = self._config.distribution.groups, len(self._hosts)
         return list(self._hosts[group::groups]) or [self._hosts[group % number]]
 
-    def _hosts_of_buffers(self, group: int) -> list[Host]:
-        """Return the host of each of a group's buffers in processes of their own."""
+    def _spread(self, group: int, processes: int) -> list[Host]:
+        """Return the host of each of several processes of a role, such as a group's buffers."""
         mine = self._hosts_of(group)
-        return [mine[number * len(mine) // self._buffers] for number in range(self._buffers)]
+        return [mine[number * len(mine) // processes] for number in range(processes)]
 
     def _add_group(self, group: int, actors: tuple[int, ...]) -> None:
         distribution = self._config.distribution
         home = self._hosts_of(group)[0]
-        for number, host in enumerate(self._hosts_of_buffers(group)):
+        for number, host in enumerate(self._spread(group, self._buffers)):
             several = number if self._buffers > 1 else None
             self._add(("buffer",), group, host, distribution.buffer.cores, number=several)
         roles: tuple[str, ...] = ("learner",) if self._buffers else ("buffer", "learner")
@@ -475,9 +475,10 @@ class _Planner:
             if distribution.inference is not None:
                 others[INFERENCE] = distribution.inference
             for name, section in others.items():
-                for number in range(section.num):
+                hosts = [home] * section.num if name == INFERENCE else self._spread(group, section.num)
+                for number, host in enumerate(hosts):
                     several = number if section.num > 1 else None
-                    self._add((name,), group, home, section.cores, number=several)
+                    self._add((name,), group, host, section.cores, number=several)
             each = distribution.actors_per_process
             together = [actors[first : first + each] for first in range(0, len(actors), each)]
             for numbers, host in zip(together, self._hosts_of_actors(group, len(together)), strict=True):
@@ -489,7 +490,7 @@ class _Planner:
         taken = Counter({mine[0]: self._learner_cores})
         if inference is not None:
             taken[mine[0]] += inference.num * inference.cores
-        for host in self._hosts_of_buffers(group):
+        for host in self._spread(group, self._buffers):
             taken[host] += self._config.distribution.buffer.cores
         free = [max(len(host.cores) - taken[host], 0) for host in mine]
         shares = _shares(number, free if any(free) else [1] * len(mine))
@@ -600,9 +601,10 @@ class FilesElsewhere:
 def files_elsewhere(plan: Plan, config: JobConfig) -> Iterator[FilesElsewhere]:
     """List the files that processes on other hosts than the root's write into the run directory."""
     roles, saves = config.roles, config.distribution.buffer.save_with_checkpoint
+    listed: set[FilesElsewhere] = set()
     for process in plan.trainers:
-        if plan.is_local(process.rank) or (process.number and process.roles[0] in roles):
-            continue  # Several processes of a role write alike.
+        if plan.is_local(process.rank):
+            continue
         group = process.group or 0
         if saves and process.roles == ("buffer",):
             yield FilesElsewhere(process.host, group, learns=False, what=f"the replay of {process.title}")
@@ -611,4 +613,7 @@ def files_elsewhere(plan: Plan, config: JobConfig) -> Iterator[FilesElsewhere]:
         for name in process.roles:
             if name in roles:
                 what = f"the files of {name} (group {group})"
-                yield FilesElsewhere(process.host, group, learns=False, what=what)
+                place = FilesElsewhere(process.host, group, learns=False, what=what)
+                if place not in listed:  # Several processes of a role write alike.
+                    listed.add(place)
+                    yield place

@@ -7,7 +7,8 @@ import pytest
 
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
-from tianji_cli.config.schema import Component, JobConfig
+from tianji_algos.settings import NoSettings
+from tianji_cli.config.schema import ChannelSection, Component, Graph, JobConfig, UserRoleSection
 from tianji_cli.errors import UsageError
 from tianji_cli.plan.graph import ChannelSize
 from tianji_cli.plan.plan import Host, Plan, make_plan, plan_for_ranks
@@ -223,6 +224,17 @@ def test_buffers_are_spread_over_the_hosts_of_their_group_and_leave_actors_the_r
     assert hosts(plan) == ["a", "a", "b", "a", "a", "a", "b", "b", "a"]
     assert pins(plan) == [(), (1,), (0,), (0,), (2,), (3,), (1,), (2,), ()]
     assert [plan.upstream(rank) for rank in (1, 2, 4)] == [{4, 5}, {6, 7}, set()]
+
+
+def test_several_processes_of_a_user_role_are_spread_over_the_hosts_beside_their_actors() -> None:
+    roles = {"relabel": UserRoleSection(type="some:Role", settings=NoSettings(), num=2)}
+    fragments = ChannelSection(path=["actor", "relabel", "buffer"])
+    graph = {"roles": roles, "graph": Graph(channels={"fragments": fragments})}
+    plan = make_plan(config(actors=4, hosts=2).model_copy(update=graph), on(("a", 3), ("b", 2)))
+    first, second = plan.carrying("relabel")
+    assert (first.host, second.host) == ("a", "b")
+    for process in (first, second):
+        assert {plan.processes[rank].host for rank in plan.upstream(process.rank)} == {process.host}
 
 
 def test_each_actor_sends_to_one_of_several_buffers_and_the_learner_hears_of_all() -> None:
