@@ -123,7 +123,7 @@ def simulate(config: JobConfig, seed: int, moves: int, deaths: float, order: str
         seed_streams(experiment.seed)
         pool: Any = Scheduler(spec, seed, moves, deaths, order)
         stack.callback(pool.close)
-        production, endpoint = ProductionFile(None, plan.num_actors), RootEndpoint(plan, EngineOptions())
+        production, endpoint = ProductionFile(None, len(plan.pages)), RootEndpoint(plan, EngineOptions())
         job = RunningJob(config, spec, pool, pool, production, endpoint, lambda _event: None)
         pool.job = job
         rules = StopRules(job, lambda _snapshot: None)

@@ -1,7 +1,8 @@
-"""Counters of an actor's production, in memory that survives its death.
+"""Counters of samples that an actor makes or a user role passes on, in memory that survives the process.
 
-Each actor writes its counts into a page of a file in the run directory that it shares with the
-root. The root needs no message to know them, and a SIGKILL cannot take them away.
+Each actor writes its counts into a page of a file in the run directory that it shares with the root, and each
+user role on the path of fragments into one for each actor before it. The root needs no message to know them,
+and a SIGKILL cannot take them away.
 """
 
 from __future__ import annotations
@@ -18,76 +19,83 @@ import numpy.typing as npt
 from tianji_cli.files.regular import open_regular
 
 RING: Final = 8
-"""Places between which the counts of a page rotate. A reader that copies a page while its actor writes reads
-places that are not written again before several more fragments are full.
+"""Places between which the counts of a page rotate. A reader that copies a page while its writer goes on
+reads places that are not written again before several more fragments are full.
 """
+
+COUNTS: Final = ("unfinished", "pushed", "finished", "dropped", "recent", "lost")
 
 PAGE: Final = np.dtype(
     [
         ("incarnation", "<u8"),
         ("first_step_ns", "<i8"),
-        ("pushed", "<i8"),
-        ("abandoned", "<i8"),
-        ("samples", "<i8", (RING,)),
-        ("before", "<i8", (RING,)),
+        ("turn", "<i8"),
+        ("counts", [(name, "<i8") for name in COUNTS], (RING,)),
     ]
 )
-"""``pushed`` counts fragments, so it is the number of the one being filled. ``samples[pushed % RING]`` are
-the samples in that fragment, ``before[pushed % RING]`` those of all earlier ones. Every count changes by a
-single store of eight bytes, so that a page is consistent wherever its actor was killed.
+"""``counts[turn % RING]`` are the counts of now: they are complete before ``turn`` leads to them. Every count
+changes by a single store of eight bytes, so that a page is consistent wherever its process was killed.
 """
 
 
 @dataclass(frozen=True)
 class Production:
-    """Copy of a page: the production of one incarnation of an actor.
+    """Copy of a page: what one incarnation of an actor has made, or a role has done with its samples.
 
     Attributes:
-        produced: all samples (environment steps that are experience).
-        unfinished: samples among them in the fragment being filled.
-        abandoned: the actor stopped in order and gave the unfinished fragment up.
+        number: of the page; an actor's page has the actor's number.
+        incarnation: of the actor; the newest from which a role has claimed.
+        unfinished: samples in the fragment that an actor fills, or that a role has in hand.
         pushed: fragments pushed.
+        finished: samples in all pushed fragments.
+        dropped: samples that were given up: those of an actor's last fragment, which it stopped filling, or
+            those that a role left out on purpose, of all incarnations of the actor.
+        recent: samples among them since the last push of this incarnation's.
+        lost: samples that a role had in hand when it was killed, or when it claimed the next fragment.
     """
 
-    actor: int
+    number: int
     incarnation: int
     first_step_ns: int
-    produced: int
     unfinished: int
-    abandoned: bool
     pushed: int
+    finished: int
+    dropped: int
+    recent: int
+    lost: int
 
     @property
-    def finished(self) -> int:
-        """Samples in all pushed fragments."""
-        return self.produced - self.unfinished
+    def produced(self) -> int:
+        """All samples (environment steps that are experience) that were made, or claimed."""
+        return self.unfinished + self.finished + self.dropped + self.lost
 
 
 class ProductionFile:
-    """Owns the pages of all actors, mapped by the root and, one each, by the actors.
+    """Owns the pages of all processes, mapped by the root and by the processes that write them.
 
     Args:
         path: the file, in the directory of the run or of the host; None for memory of this process alone.
+        pages: number of pages of a new file, those of the actors first; None opens one that is there.
     """
 
-    def __init__(self, path: Path | None, actors: int | None = None) -> None:
+    def __init__(self, path: Path | None, pages: int | None = None) -> None:
         self.path = path
-        self._memory = self._private(actors) if path is None else self._shared(path, actors)
+        self._memory = self._private(pages) if path is None else self._shared(path, pages)
         self.pages: npt.NDArray[np.void] = np.frombuffer(self._memory, PAGE)
 
     @staticmethod
-    def _private(actors: int | None) -> mmap.mmap:
-        assert actors is not None, "memory of one process is made, never found"
-        return mmap.mmap(-1, actors * PAGE.itemsize)
+    def _private(pages: int | None) -> mmap.mmap:
+        assert pages is not None, "memory of one process is made, never found"
+        return mmap.mmap(-1, pages * PAGE.itemsize)
 
     @staticmethod
-    def _shared(path: Path, actors: int | None) -> mmap.mmap:
-        flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if actors is not None else 0)
+    def _shared(path: Path, pages: int | None) -> mmap.mmap:
+        flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if pages is not None else 0)
         descriptor = open_regular(path, flags, 0o600)
         try:
-            if actors is not None:
+            if pages is not None:
                 # Reserve the space now: a full disk is an error here, and not a SIGBUS in an actor later.
-                os.posix_fallocate(descriptor, 0, actors * PAGE.itemsize)
+                os.posix_fallocate(descriptor, 0, pages * PAGE.itemsize)
             return mmap.mmap(descriptor, 0)
         finally:
             os.close(descriptor)
@@ -97,27 +105,17 @@ class ProductionFile:
         self.pages[actor] = np.zeros((), PAGE)
         self.pages[actor]["incarnation"] = incarnation
 
-    def read(self, actor: int) -> Production:
+    def read(self, number: int) -> Production:
         """Copy a page."""
-        page = self.pages[actor].copy()
-        pushed = int(page["pushed"])
-        unfinished = int(page["samples"][pushed % RING])
-        return Production(
-            actor=actor,
-            incarnation=int(page["incarnation"]),
-            first_step_ns=int(page["first_step_ns"]),
-            produced=int(page["before"][pushed % RING]) + unfinished,
-            unfinished=unfinished,
-            abandoned=bool(page["abandoned"]),
-            pushed=pushed,
-        )
+        page = self.pages[number].copy()
+        counts = page["counts"][page["turn"] % RING].item()
+        return Production(number, int(page["incarnation"]), int(page["first_step_ns"]), *counts)
 
-    @property
-    def produced(self) -> int:
-        """Samples that all actors have produced in their present incarnations."""
-        pages = self.pages.copy()
-        filling = np.arange(len(pages)), pages["pushed"] % RING
-        return int((pages["before"][filling] + pages["samples"][filling]).sum())
+    def produced(self, actors: int) -> int:
+        """Add up the samples that so many actors have produced in their present incarnations."""
+        pages = self.pages[:actors].copy()
+        counts = pages["counts"][np.arange(actors), pages["turn"] % RING]
+        return int(sum(counts[name].sum() for name in ("unfinished", "finished", "dropped")))
 
     @property
     def first_step_ns(self) -> int | None:
@@ -133,16 +131,15 @@ class ProductionFile:
 
 
 class ProductionPage:
-    """One actor's own page; the actor is its only writer."""
+    """One process's own page: of an actor, or of what a role does with an actor's samples."""
 
-    def __init__(self, file: ProductionFile, actor: int) -> None:
-        page = file.pages[actor : actor + 1]
+    def __init__(self, file: ProductionFile, number: int) -> None:
+        page = file.pages[number : number + 1]
+        self._incarnation = page["incarnation"]
         self._first_step_ns = page["first_step_ns"]
-        self._abandoned = page["abandoned"]
-        self._pushed = page["pushed"]
-        self._samples = page["samples"][0]
-        self._before = page["before"][0]
-        self._unfinished = self._samples[0:1]
+        self._turn = page["turn"]
+        self._counts = page["counts"][0]
+        self._unfinished = self._counts["unfinished"][int(self._turn[0]) % RING :]
 
     def begin(self, now_ns: int) -> None:
         """Record the start of the first environment step, once."""
@@ -153,19 +150,52 @@ class ProductionPage:
         """Count the samples of one vector step."""
         self._unfinished[0] += samples
 
-    def push(self) -> None:
-        """Count the fragment being filled as pushed. Call this before the transport's push.
+    def claim(self, incarnation: int, samples: int) -> None:
+        """Count the samples of a fragment that has come into the role's hands."""
+        held, pushed, finished, dropped, recent, lost = self._now
+        recent = recent if incarnation == self._incarnation[0] else 0
+        self._turn_to((held + samples, pushed, finished, dropped, recent, lost))
+        self._incarnation[0] = incarnation
 
-        A kill between the two then leaves a fragment that was pushed and never arrived, which counts as lost;
-        in the other order it would count twice.
+    def push(self, samples: int | None = None) -> None:
+        """Count the fragment being filled, or one in hand with its samples, as pushed.
+
+        Call this before the transport's push: a kill between the two then leaves a fragment that was pushed
+        and never arrived, which counts as lost; in the other order it would count twice.
         """
-        sequence = int(self._pushed[0])
-        place, following = sequence % RING, (sequence + 1) % RING
-        self._samples[following] = 0
-        self._before[following] = self._before[place] + self._samples[place]
-        self._unfinished = self._samples[following : following + 1]
-        self._pushed[0] = sequence + 1
+        held, pushed, finished, dropped, _, lost = self._now
+        sent = held if samples is None else samples
+        self._turn_to((held - sent, pushed + 1, finished + sent, dropped, 0, lost))
 
-    def abandon(self) -> None:
-        """Give up the unfinished fragment: its samples are dropped, not lost."""
-        self._abandoned[0] = 1
+    def drop(self, samples: int | None = None) -> None:
+        """Give up the fragment being filled, or one in hand: its samples are dropped, not lost."""
+        held, pushed, finished, dropped, recent, lost = self._now
+        gone = held if samples is None else samples
+        self._turn_to((held - gone, pushed, finished, dropped + gone, recent + gone, lost))
+
+    def lose(self, samples: int | None = None) -> None:
+        """Count samples in hand as lost, or all of them: of a process before, or not sent on."""
+        held, pushed, finished, dropped, recent, lost = self._now
+        gone = held if samples is None else samples
+        self._turn_to((held - gone, pushed, finished, dropped, recent, lost + gone))
+
+    @property
+    def finished(self) -> int:
+        """Samples in all pushed fragments."""
+        return self._now[2]
+
+    @property
+    def dropped(self) -> int:
+        """Samples that were given up."""
+        return self._now[3]
+
+    @property
+    def _now(self) -> tuple[int, int, int, int, int, int]:
+        counts: tuple[int, int, int, int, int, int] = self._counts[int(self._turn[0]) % RING].item()
+        return counts
+
+    def _turn_to(self, counts: tuple[int, int, int, int, int, int]) -> None:
+        following = int(self._turn[0]) + 1
+        self._counts[following % RING] = counts
+        self._unfinished = self._counts["unfinished"][following % RING :]
+        self._turn[0] = following

@@ -79,6 +79,7 @@ class JoinedHost:
         self._last_seen_s = self._last_present_s = time.monotonic()
         self._interruptions = 0
         self._job: Job | None = None
+        self._production: ProductionFile | None = None
         self._workers: dict[int, Begin] = {}
         """Workers that have not ended, by number."""
         self._logs: dict[Path, HostLog] = {}
@@ -106,10 +107,9 @@ class JoinedHost:
                 (self._directory / "logs").mkdir()
                 lay_down(welcome.files, self._directory)
                 self._reaches_run = reaches_run(Path(welcome.run), self._root.key, self._say)
-                production = ProductionFile(self._directory / "production.bin", welcome.actors)
             with LocalNode() as here:
                 control.send(self._present(here))
-                self._serve(control, here, production)
+                self._serve(control, here)
         if not self._given_up:
             self._say("the job is over")
         return self._given_up
@@ -146,7 +146,7 @@ class JoinedHost:
                     raise UsageError(f"{self._root.address} refuses this host: {one_line(message.reason)}")
         raise RunFailed(f"nothing answered at {self._root.address} for {ARRIVE_LIMIT_S:g} s")
 
-    def _serve(self, control: ControlClient, here: LocalNode, production: ProductionFile) -> None:
+    def _serve(self, control: ControlClient, here: LocalNode) -> None:
         self._last_seen_s = time.monotonic()
         deadline = float("inf")
         while True:
@@ -154,12 +154,12 @@ class JoinedHost:
                 self._listen(control, (self._signals.descriptor, *here.descriptors))
             severed = control.severed  # Asked before the root's last messages are read.
             for message in (*self._unhandled, *self._receive(control)):
-                self._handle(message, here, production)
+                self._handle(message, here)
             self._unhandled = []
             if self._given_up:
                 return
             for news in here.check():
-                self._pass_on(control, news, production)
+                self._pass_on(control, news)
             self._pass_on_signals(control)
             now = time.monotonic()
             if now - self._last_present_s > PRESENT_EVERY_S:
@@ -187,18 +187,19 @@ class JoinedHost:
             raise RunFailed(f"{makes_no_sense}: {control.malformed}")
         return messages
 
-    def _handle(self, message: FromRoot, here: LocalNode, production: ProductionFile) -> None:
+    def _handle(self, message: FromRoot, here: LocalNode) -> None:
         self._last_seen_s = time.monotonic()
         match message:
             case Prepare():
                 with self._naming_root("a job"):
-                    self._job = self._adapted(Job.from_json(message.job))
+                    self._job = job = self._adapted(Job.from_json(message.job))
+                    self._production = ProductionFile(job.production, len(job.plan.pages))
                     here.send(message.model_copy(update={"job": self._job.to_json()}))
             case Begin():
                 with self._naming_root("an order"):
                     title = self._known_job().title(message.rank)
-                    for actor in self._actors_of(message):
-                        production.begin(actor, message.incarnation)
+                    for actor in self._known_job().plan.processes[message.rank].actors:
+                        self._pages.begin(actor, message.incarnation)
                 self._workers[message.number] = message
                 here.send(message)
                 self._say(f"starting {title}")
@@ -230,8 +231,10 @@ class JoinedHost:
             raise LookupError("a worker is to start, and it was not said of which job")
         return self._job
 
-    def _actors_of(self, own: Begin) -> tuple[int, ...]:
-        return self._known_job().plan.processes[own.rank].actors
+    @property
+    def _pages(self) -> ProductionFile:
+        assert self._production is not None, "it is made when the job comes"
+        return self._production
 
     def _adapted(self, job: Job) -> Job:
         """Replace the root's paths and addresses by those of this host."""
@@ -245,7 +248,7 @@ class JoinedHost:
             interface=self._interface,
         )
 
-    def _pass_on(self, control: ControlClient, news: Began | Exited, production: ProductionFile) -> None:
+    def _pass_on(self, control: ControlClient, news: Began | Exited) -> None:
         """Pass news of a worker to the root; its end goes behind all of its output, with its counters."""
         update: dict[str, Any] = {"node": self._node}
         if isinstance(news, Exited):
@@ -254,7 +257,7 @@ class JoinedHost:
                 bound_log(self._known_job().log(own.rank))
             for piece in self._log_of(own).rest():
                 self._pass_on_output(control, news.number, piece)
-            update["pages"] = report_pages(production, self._actors_of(own))
+            update["pages"] = report_pages(self._pages, self._known_job().plan.pages_of(own.rank))
         control.send(news.model_copy(update=update))
 
     def _log_of(self, own: Begin) -> HostLog:

@@ -38,7 +38,7 @@ class Job:
         members: hyperparameters of each group of a population; empty without one.
         root: address of the root; None without a root.
         path: search path for Python modules, as in the root.
-        production: file of the actors' counters; None keeps them in each process.
+        production: file of the counters of actors and roles; None keeps them in each process.
         interface: address of this host for other hosts; loopback if there are none.
         modules: the user's modules by name, as they were when the session began; empty if they are files of a
             host that joined, or if all processes begin with the session.

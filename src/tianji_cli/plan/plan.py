@@ -20,7 +20,8 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import cycle, product
+from functools import cached_property
+from itertools import chain, cycle, product
 from typing import Final
 
 from tianji_cli.config.schema import Inference, JobConfig, UserRoleSection
@@ -181,6 +182,26 @@ class Plan:
     def source_number(self, rank: int) -> int:
         """Return the number that fragments of a role's own process carry, which is no actor's."""
         return self.num_actors + rank
+
+    @cached_property
+    def pages(self) -> Mapping[tuple[int, int], int]:
+        """Number of the page in which a rank counts the samples of an actor, or source, by both numbers.
+
+        An actor's own page has the actor's number. Roles before the buffers have a page for each actor and
+        source whose fragments come to them, and a source has one for what it makes.
+        """
+        buffers = {process.rank for process in self.carrying("buffer")}
+        before = set[int]().union(*map(self.upstream, buffers)) - buffers
+        found = [(process.rank, actor) for process in self.processes for actor in process.actors]
+        for rank in sorted(before - self.producers()):
+            makers = sorted(one for one in {rank, *self.upstream(rank)} if not self.upstream(one))
+            numbers = [self.processes[one].actors or (self.source_number(one),) for one in makers]
+            found += [(rank, number) for number in chain.from_iterable(numbers)]
+        return {key: page for page, key in enumerate(found)}
+
+    def pages_of(self, rank: int) -> tuple[int, ...]:
+        """Return the numbers of the pages that a rank writes."""
+        return tuple(page for (writer, _), page in self.pages.items() if writer == rank)
 
     def connected(self, role: str, group: int | None) -> tuple[PlannedProcess, ...]:
         """Return the processes that carry an edge's role in a group; None stands for all groups."""

@@ -18,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.fields import FieldSpec
+from tianji_cli.files.counters import ProductionPage
 from tianji_cli.roles.buffer.rollout import FragmentValidator
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
 from tianji_cli.wire.records import Array, Record, RecordLayout
-from tianji_cli.wire.reports import Dropped, Rejected, Source
+from tianji_cli.wire.reports import Rejected
 from tianji_transports.core import FULL, Claim, Full, Loan, Transport
 from tianji_transports.errors import PeerLostError
 
@@ -29,6 +30,9 @@ Fields = Mapping[str, npt.NDArray[Any]]
 
 MAGIC: Final = 0x544A5552
 """``TJUR``: a record of a user's own."""
+
+BEFORE: Final = "reason not reported"
+"""Reason of the samples that a process dropped before it was killed, and another one took its place."""
 
 
 def record_layout(fields: Sequence[FieldSpec]) -> RecordLayout:
@@ -110,14 +114,16 @@ class Outlet(ABC):
         self._nbytes = nbytes
         self._receivers = list(receivers)
 
-    def forward(self, received: Received, change: Change | None) -> bool:
-        """Send a copy of a message that has come, with changes; return False if a receiver is behind."""
+    def forward(self, inlet: Inlet, change: Change | None) -> bool:
+        """Send a copy of an inlet's first message, with changes; return False if a receiver is behind."""
         loans = self._ask()
         if not loans:
             return False
-        fields = self._copy(received, loans[0].memory)
+        assert inlet.first is not None
+        fields = self._copy(inlet.first, loans[0].memory)
         if change is not None:
             change(fields)
+        inlet.sent_on()  # Before it goes, as ``ProductionPage.push`` wants it.
         self._send(loans)
         return True
 
@@ -274,6 +280,7 @@ class SourceOutlet(FragmentOutlet):
 
     Args:
         number: number that they carry in place of an actor's.
+        page: counts the samples that all processes of this role's place have made.
     """
 
     def __init__(
@@ -284,10 +291,12 @@ class SourceOutlet(FragmentOutlet):
         receivers: Sequence[int],
         job: int,
         number: int,
+        page: ProductionPage,
     ) -> None:
         super().__init__(transport, channel, layout, receivers, job)
         self._number = number
-        self._made = 0
+        self._page = page
+        self._made_before = page.finished
 
     def loan(self) -> Draft | Full:
         """Ask for memory for a fragment; FULL while the receiver has a window of them unclaimed."""
@@ -314,17 +323,18 @@ class SourceOutlet(FragmentOutlet):
             actor=self._number,
             incarnation=self._transport.incarnation,
             sequence=self.sent,
-            before=self._made,
+            before=self._page.finished - self._made_before,
             version=0,
         )
         draft.record.header["samples"] = samples
-        self._made += samples
+        self._page.count(samples)
+        self._page.push()
         self._send(draft.loans)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Counts of fragments, and of the samples in them."""
-        return super().counts | {"made": self._made}
+        """Counts of fragments, and of the samples in them and in those of a process that was killed."""
+        return super().counts | {"made": self._page.finished}
 
 
 class BatchOutlet(Outlet):
@@ -372,7 +382,7 @@ class Inlet(ABC):
             RuntimeError: it holds as many as it may.
         """
         if not self._holds:
-            self.release()
+            self._leave()
         elif len(self._held) > self._holds:
             raise RuntimeError(
                 f"{len(self._held)} messages of {self._channel!r} are held, and the role's class says "
@@ -392,12 +402,16 @@ class Inlet(ABC):
         if self._held:
             self._held.popleft()[1].release()
 
+    def _leave(self) -> None:
+        """Let go of the first message, which has not been sent on."""
+        self.release()
+
     @abstractmethod
     def _read(self, claim: Claim) -> Received | None:
         """View a message; returns None, and counts it as rejected, if it is none of this channel's."""
 
     def sent_on(self) -> None:
-        """Let go of the first message, which has gone to the next role of its path."""
+        """Let go of the first message, which goes to the next role of its path."""
         self.release()
 
     def fence(self, rank: int, counts_from: int) -> None:  # noqa: B027 - actors send fragments alone
@@ -479,11 +493,9 @@ class RecordInlet(BatchInlet):
 class FragmentInlet(Inlet):
     """Receives the fragments of the actors before a role in their path.
 
-    Attributes:
-        dropped: samples that the role left out, by the incarnation of their actor.
-
     Args:
         validator: knows these actors; the buffer behind counts what is lost.
+        pages: count what becomes of the samples of each actor, and survive the process.
     """
 
     def __init__(
@@ -492,20 +504,23 @@ class FragmentInlet(Inlet):
         channel: str,
         layout: FragmentLayout,
         validator: FragmentValidator,
+        pages: Mapping[int, ProductionPage],
         holds: int = 0,
     ) -> None:
         super().__init__(transport, channel, holds)
         self._layout = layout
         self._validator = validator
-        self._reasons: Counter[str] = Counter()
-        self.dropped: dict[Source, Dropped] = {}
+        self._pages = pages
+        # Pages know how many a process before this one has dropped, and its reasons have died with it.
+        self._reasons = Counter({BEFORE: sum(page.dropped for page in pages.values())})
+        for page in pages.values():
+            page.lose()  # What that process had in hand.
 
     def drop(self, reason: str) -> None:
         """Let go of the first fragment, which is not to be sent on, and count its samples."""
-        source, samples = self._of_first
+        actor, samples = self._of_first
         self._reasons[reason] += samples
-        self.dropped.setdefault(source, Dropped())
-        self.dropped[source] += Dropped(samples, samples)
+        self._pages[actor].drop(samples)
         self.release()
 
     def fence(self, rank: int, counts_from: int) -> None:
@@ -513,23 +528,29 @@ class FragmentInlet(Inlet):
         self._validator.fence(rank, counts_from)
 
     def sent_on(self) -> None:
-        """Let go of the first fragment, which has gone to the next role of its path."""
-        source, _ = self._of_first
-        if source in self.dropped:
-            self.dropped[source].last = 0
+        """Let go of the first fragment, which goes to the next role of its path."""
+        actor, samples = self._of_first
+        self._pages[actor].push(samples)
+        self.release()
+
+    def _leave(self) -> None:
+        if self._held and self._pages:
+            actor, samples = self._of_first
+            self._pages[actor].lose(samples)
         self.release()
 
     @property
-    def _of_first(self) -> tuple[Source, int]:
-        """Source and samples of the first fragment."""
+    def _of_first(self) -> tuple[int, int]:
+        """Actor and samples of the first fragment."""
         fragment = self._held[0][0].record
         assert isinstance(fragment, Fragment)
-        return fragment.source, int(fragment.header["samples"])
+        return fragment.source[0], int(fragment.header["samples"])
 
     @property
     def counts(self) -> dict[str, Any]:
         """Counts of fragments, and of the samples in those that the role left out, by reason."""
-        return super().counts | ({"dropped": dict(self._reasons)} if self._reasons else {})
+        dropped = dict(+self._reasons)
+        return super().counts | ({"dropped": dropped} if dropped else {})
 
     def _read(self, claim: Claim) -> Received | None:
         if not self._validator.has_its_size(claim):
@@ -537,6 +558,8 @@ class FragmentInlet(Inlet):
         fragment = Fragment(self._layout, claim.view())
         if self._validator.admit(claim, fragment) is None:
             return None
+        if (page := self._pages.get(fragment.source[0])) is not None:
+            page.claim(fragment.source[1], int(fragment.header["samples"]))
         return Received(fragment.fields, claim.source, fragment)
 
 

@@ -275,10 +275,7 @@ class UserRole(Role, HasSettings):
         if inlet.first is None:
             raise RuntimeError(f"{self.name!r} has nothing of {channel!r} to forward")
         outlet = self._port(self._ports.outlets, channel, "sends records of the channel")
-        if not outlet.forward(inlet.first, change):
-            return False
-        inlet.sent_on()
-        return True
+        return outlet.forward(inlet, change)
 
     def drop(self, reason: str) -> None:
         """Leave out the fragment in hand, the first of several.
@@ -366,13 +363,8 @@ class UserRole(Role, HasSettings):
         return replace(own, values={key: value for key, value in facts.items() if key != "rejected"})
 
     def own_report(self) -> UserReport:
-        """Report the rejected messages and the dropped samples alone."""
-        inlet = self._ports.inlets.get(FRAGMENTS)
-        dropped = inlet.dropped if isinstance(inlet, FragmentInlet) else {}
-        return UserReport(
-            rejected=UserRole.report(self)["rejected"],
-            dropped=tuple((*source, counts.samples, counts.last) for source, counts in dropped.items()),
-        )
+        """Report the rejected messages alone."""
+        return UserReport(rejected=UserRole.report(self)["rejected"])
 
     def make_agent(self, num_envs: int) -> Agent:
         """Build the config's agent, to act in ``num_envs`` environments; ``adopt`` gives it a policy."""

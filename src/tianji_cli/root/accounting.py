@@ -1,8 +1,8 @@
 """Sample accounting: ``produced = received + in_flight + lost + dropped`` (exact at any stop).
 
-Each process counts its own term. Actors count the samples that they produced and gave up, in pages that
-outlive them; the buffer counts received samples fragment by fragment, and each fragment carries its actor's
-own count; user roles before the buffer count what they left out on purpose. Samples that an actor pushed
+Each process counts its own term. Actors count the samples that they produced and gave up, and user roles
+before the buffer those that they left out on purpose, in pages that outlive them; the buffer counts received
+samples fragment by fragment, and each fragment carries its actor's own count. Samples that an actor pushed
 after the last received fragment are in flight if the actor stopped in order, and lost if it was killed, or a
 role on their way. If a learner or a buffer was killed, the learners' count is the number received, and the
 samples that a buffer held beyond that count are lost.
@@ -14,6 +14,7 @@ percentile), so that nothing looks better than it is. The report of a single gro
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import astuple, replace
 from types import MappingProxyType
@@ -23,7 +24,6 @@ from tianji_cli.files.counters import Production
 from tianji_cli.telemetry.snapshot import Account
 from tianji_cli.wire.reports import (
     BufferReport,
-    Dropped,
     LearnerReport,
     Reception,
     ReplayFill,
@@ -37,7 +37,7 @@ def reconcile(
     receptions: Mapping[Source, Reception],
     killed: Set[Source],
     written_off: Mapping[Source, int] = MappingProxyType({}),
-    dropped_before: Mapping[Source, Dropped] = MappingProxyType({}),
+    passed: Mapping[int, Sequence[Production]] = MappingProxyType({}),
 ) -> Account:
     """Add up the samples of all actors after everything stopped.
 
@@ -47,28 +47,38 @@ def reconcile(
         killed: incarnations that did not stop in order.
         written_off: samples of each incarnation that had been pushed when its buffer died, or when a role
             before it was replaced: those of them that no buffer has received are lost.
-        dropped_before: samples that user roles before the buffer left out on purpose.
+        passed: pages of the user roles before the buffer, by number of the actor.
     """
-    in_flight = lost = dropped = received = 0
+    dropped = received = 0
+    lost, in_flight, left_out = Counter[int](), Counter[int](), Counter[int]()
     for source, production in productions.items():
-        reception = receptions.get(source, Reception())
+        actor, reception = source[0], receptions.get(source, Reception())
         received += reception.samples
         unclaimed = production.finished - reception.position
-        left_out = dropped_before.get(source, Dropped())
-        among_unclaimed = min(left_out.last, unclaimed)
-        among_lost = min(left_out.samples - among_unclaimed, reception.lost)
-        dropped += reception.dropped + among_lost + among_unclaimed
-        unclaimed -= among_unclaimed
+        recent = min(recently_dropped(source, passed), unclaimed)
+        unclaimed -= recent
         written = production.finished if source in killed else written_off.get(source, 0)
         gone = min(unclaimed, max(0, written - reception.position))
-        lost += reception.lost - among_lost + gone
-        in_flight += unclaimed - gone
-        if production.abandoned:
-            dropped += production.unfinished
-        else:  # Killed, or ended by an exception: an actor that stops in order abandons its fragment.
-            lost += production.unfinished
+        # An actor that stops in order gives its fragment up; others were killed, or ended by an exception.
+        lost[actor] += reception.lost + gone + production.unfinished
+        in_flight[actor] += unclaimed - gone
+        left_out[actor] -= recent
+        dropped += reception.dropped + production.dropped + recent
+    for actor, pages in passed.items():
+        # Where a later fragment has come they were taken for lost so far, and for in flight where it has not.
+        earlier = left_out[actor] + sum(page.dropped for page in pages)
+        among_lost = min(earlier, lost[actor])
+        among_others = min(earlier - among_lost, in_flight[actor])
+        lost[actor] -= among_lost
+        in_flight[actor] -= among_others
+        dropped += among_lost + among_others
     produced = sum(production.produced for production in productions.values())
-    return Account(produced, received, in_flight, lost, dropped)
+    return Account(produced, received, in_flight.total(), lost.total(), dropped)
+
+
+def recently_dropped(source: Source, passed: Mapping[int, Sequence[Production]]) -> int:
+    """Return the samples of an actor's incarnation that roles left out, and after which no others came."""
+    return sum(page.recent for page in passed.get(source[0], ()) if page.incarnation == source[1])
 
 
 def as_learnt(account: Account, counted: int, *, all_known: bool) -> Account:

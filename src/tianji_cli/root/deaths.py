@@ -6,7 +6,7 @@ from collections.abc import Set
 
 from tianji_cli.errors import ProcessExit
 from tianji_cli.launch.pool import WorkerProcess
-from tianji_cli.root.accounting import as_learnt, reconcile
+from tianji_cli.root.accounting import as_learnt, recently_dropped, reconcile
 from tianji_cli.root.running_job import Phase, RunningJob
 from tianji_cli.telemetry.snapshot import Account
 from tianji_cli.wire.messages import Begin, Failed, PeerLost, Stop
@@ -115,10 +115,10 @@ class Deaths:
         """Note that a process has registered: what the one before it had, and did not pass on, is lost."""
         if rank in self._missing:
             self._missing.discard(rank)
-            actors = self._actors_before({rank})
+            actors, passed = self._actors_before({rank}), self._job.overview.passed()
             for source, production in self._job.overview.productions().items():
                 if source[0] in actors:
-                    self._written_off[source] = production.finished
+                    self._written_off[source] = production.finished - recently_dropped(source, passed)
 
     @property
     def orphaned(self) -> set[int]:
@@ -140,7 +140,7 @@ class Deaths:
         written_off = self._written_off | {
             source: production.finished for source, production in productions.items() if source[0] in orphaned
         }
-        account = reconcile(productions, receptions, self._job.killed, written_off, overview.dropped())
+        account = reconcile(productions, receptions, self._job.killed, written_off, overview.passed())
         if not self._lost_receiver:
             return account
         return as_learnt(account, overview.received, all_known=not overview.unsure)

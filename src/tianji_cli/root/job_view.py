@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import chain
 from operator import lt
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -38,7 +37,6 @@ from tianji_cli.wire.reports import (
     OF_SOME,
     ActorReport,
     BufferReport,
-    Dropped,
     Evaluating,
     Evaluation,
     EvaluatorReport,
@@ -62,6 +60,7 @@ class Overview:
 
     Attributes:
         ended: pages of earlier incarnations on this host, and of all actors elsewhere, as last reported.
+        elsewhere: pages of user roles on other hosts, by number, as last reported.
         unsure: ranks on lost hosts, known only by their last report.
         evaluation: result of the greedy evaluation.
         averaging: progress of parameter averaging; None with one group, or with a population.
@@ -87,10 +86,9 @@ class Overview:
         self.workers = {process.rank: WorkerView() for process in plan.processes}
         self.workers[ROOT_RANK].state = "running"
         self.ended: dict[Source, Production] = {}
+        self.elsewhere: dict[int, Production] = {}
         self.unsure: set[int] = set()
         self._received_before: dict[Source, Reception] = {}
-        self._dropped: dict[tuple[int, int], tuple[tuple[int, int, int, int], ...]] = {}
-        """Samples that user roles before the buffers left out, by rank and incarnation."""
         self._consumed_before: dict[tuple[int, int], int] = {}
         """Uses of samples by learners that were started anew, by rank and incarnation."""
         self.evaluation: Evaluation | None = None
@@ -106,31 +104,31 @@ class Overview:
     def productions(self) -> dict[Source, Production]:
         """Return the pages of all incarnations so far."""
         current = [self._production.read(actor) for actor in self._local_actors]
-        return {**self.ended, **{(page.actor, page.incarnation): page for page in current}}
+        return {**self.ended, **{(page.number, page.incarnation): page for page in current}}
 
     def note(self, report: Report) -> None:
         """Record a worker's report of its roles."""
         process = self._plan.processes[report.rank]
         self.workers[report.rank].update(report)
         self.note_pages(report.pages)
-        for role_report in report.roles:
-            if isinstance(role_report, UserReport) and role_report.dropped:
-                self._dropped[report.rank, report.incarnation] = role_report.dropped
         if process.group is None:
             return
         if self._plan.is_local(report.rank):
             produced = {actor: self._production.read(actor).produced for actor in process.actors}
         else:
-            produced = {page.actor: page.produced for page in report.pages}
+            produced = {page.number: page.produced for page in map(read_report, report.pages)}
         self._work.note(process, report, produced)
 
     def note_pages(self, reports: Iterable[PageReport]) -> None:
         """Record reports of pages on other hosts."""
         for page in map(read_report, reports):
-            known = self.ended.get((page.actor, page.incarnation))
+            if page.number >= self._plan.num_actors:
+                self.elsewhere[page.number] = page
+                continue
+            known = self.ended.get((page.number, page.incarnation))
             began_ns = known.first_step_ns if known is not None else 0
             # The first report has the most exact start time.
-            self.ended[page.actor, page.incarnation] = replace(
+            self.ended[page.number, page.incarnation] = replace(
                 page, first_step_ns=began_ns or page.first_step_ns
             )
 
@@ -140,9 +138,9 @@ class Overview:
         for source, reception in self.receptions().items():
             page = self.ended.get(source)
             if source[0] in actors and page is not None and page.finished < reception.position:
-                made = max(page.produced, reception.position)
+                left = max(0, page.unfinished + page.finished - reception.position)
                 self.ended[source] = replace(
-                    page, produced=made, unfinished=made - reception.position, pushed=reception.next_sequence
+                    page, unfinished=left, finished=reception.position, pushed=reception.next_sequence
                 )
 
     def receptions(self) -> dict[Source, Reception]:
@@ -154,12 +152,15 @@ class Overview:
         }
         return self._received_before | last
 
-    def dropped(self) -> dict[Source, Dropped]:
-        """Return the samples that user roles before the buffers left out, as of their last reports."""
-        total: dict[Source, Dropped] = {}
-        for actor, incarnation, *counts in chain.from_iterable(self._dropped.values()):
-            total[actor, incarnation] = total.get((actor, incarnation), Dropped()) + Dropped(*counts)
-        return total
+    def passed(self) -> dict[int, list[Production]]:
+        """Return the pages of the user roles before the buffers, by the number of the actor."""
+        found: dict[int, list[Production]] = {}
+        plan = self._plan
+        for (rank, number), page in plan.pages.items():
+            if number < plan.num_actors <= page and (plan.is_local(rank) or page in self.elsewhere):
+                read = self._production.read(page) if plan.is_local(rank) else self.elsewhere[page]
+                found.setdefault(number, []).append(read)
+        return found
 
     def keep(self, rank: int) -> None:
         """Keep the counts of a process that has ended and is started anew."""
@@ -273,7 +274,8 @@ class Overview:
     @property
     def produced(self) -> int:
         """Samples that all actors have made in this session."""
-        return self._production.produced + sum(page.produced for page in self.ended.values())
+        ended = sum(page.produced for page in self.ended.values())
+        return self._production.produced(self._plan.num_actors) + ended
 
     def rejections(self) -> list[tuple[str, int, str]]:
         """List the roles that have rejected messages, with their number and the reason of the first."""

@@ -357,7 +357,6 @@ def _welcome(request: RunRequest) -> Welcome:
         experiment=job.experiment.name,
         run=str(request.run.path.absolute()),
         files=dict(request.files),
-        actors=job.distribution.actor.num * job.distribution.groups,
     )
 
 
@@ -471,7 +470,7 @@ def _failures_to_start(run: RunDirectory) -> AbstractContextManager[None]:
 def _production_file(run: RunDirectory, plan: Plan) -> Iterator[ProductionFile]:
     path = run.path / PRODUCTION_FILE
     path.unlink(missing_ok=True)
-    production = ProductionFile(path, plan.num_actors)
+    production = ProductionFile(path, len(plan.pages))
     try:
         yield production
     finally:

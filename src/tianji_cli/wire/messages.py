@@ -32,7 +32,6 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from tianji_cli.config.schema import MAX_PROCESSES
 from tianji_cli.errors import ProcessExit
 from tianji_cli.files.counters import Production, ProductionFile
 from tianji_cli.files.modules import KeptModule
@@ -70,15 +69,17 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class PageReport(Message):
-    """An actor's production page; its first step began ``first_step_age_s`` ago, None before it."""
+    """A page, as ``Production`` has it; the first step began ``first_step_age_s`` ago, None before it."""
 
-    actor: Natural
+    number: Natural
     incarnation: Natural
     first_step_age_s: Seconds | None
-    produced: Natural
     unfinished: Natural
-    abandoned: bool
     pushed: Natural
+    finished: Natural
+    dropped: Natural
+    recent: Natural
+    lost: Natural
 
 
 class Register(Message):
@@ -244,7 +245,7 @@ class Wrote(Message):
 
 
 class Exited(Message):
-    """The node's ``number``-th worker has ended; ``pages`` are those of its actors after its end."""
+    """The node's ``number``-th worker has ended; ``pages`` are those that it wrote, after its end."""
 
     kind: Literal["exited"] = "exited"
     node: Name
@@ -377,7 +378,6 @@ class Welcome(Message):
     experiment: str
     run: str
     files: dict[str, bytes]
-    actors: Annotated[int, Field(ge=0, le=MAX_PROCESSES)]
 
 
 class Refuse(Message):
@@ -531,10 +531,10 @@ def _decode(adapter: TypeAdapter[T], data: bytes) -> T:
         raise MalformedMessageError(first_mistake(cause)) from cause
 
 
-def report_pages(file: ProductionFile, actors: Iterable[int]) -> list[PageReport]:
-    """Read the pages of some actors for the root."""
+def report_pages(file: ProductionFile, numbers: Iterable[int]) -> list[PageReport]:
+    """Read some pages for the root."""
     now_ns, reports = time.monotonic_ns(), []
-    for page in map(file.read, actors):
+    for page in map(file.read, numbers):
         counts = asdict(page)
         began_ns = counts.pop("first_step_ns")
         reports.append(PageReport(first_step_age_s=(now_ns - began_ns) / 1e9 if began_ns else None, **counts))

@@ -50,23 +50,6 @@ class Reception:
         self.position = before + samples
 
 
-@dataclass
-class Dropped:
-    """Samples of one incarnation of an actor that a role before the buffer left out.
-
-    Attributes:
-        samples: all of them.
-        last: those among them that came after the last fragment that was sent on.
-    """
-
-    samples: int = 0
-    last: int = 0
-
-    def __add__(self, other: Dropped) -> Dropped:
-        """Add up what two roles of a path left out."""
-        return Dropped(self.samples + other.samples, self.last + other.last)
-
-
 @dataclass(frozen=True)
 class Spread:
     """Mean, median, 95th percentile and maximum of a distribution."""
@@ -511,12 +494,10 @@ class UserReport(RoleReport):
 
     Attributes:
         values: values as JSON, which go into metrics and summary unchanged.
-        dropped: number and incarnation of each actor, and the fields of its ``Dropped``.
     """
 
     role: Literal["user"] = "user"
     values: Mapping[str, Any] = field(default_factory=dict)
-    dropped: tuple[tuple[int, int, int, int], ...] = ()
 
 
 AnyReport = Annotated[

@@ -95,7 +95,7 @@ def build_roles(builder: Builder, transport: Transport, counters: ProductionFile
         elif name == EXAMINER:
             built.append(examiner(builder, transport))
         else:
-            built.append(_user_role(builder, transport, name))
+            built.append(_user_role(builder, transport, counters, name))
     assert built, (
         f"rank {builder.process.rank} of {builder.config.experiment.name} carries no role of a group"
     )
@@ -478,7 +478,7 @@ def _member(builder: Builder, transport: Transport, embryo: Embryo) -> Populatio
     )
 
 
-def _user_role(builder: Builder, transport: Transport, name: str) -> UserRole:
+def _user_role(builder: Builder, transport: Transport, counters: ProductionFile, name: str) -> UserRole:
     section, group = builder.config.roles[name], builder.group
     number = builder.process.number
     place = name if number is None else f"{name}-{number}"
@@ -496,7 +496,7 @@ def _user_role(builder: Builder, transport: Transport, name: str) -> UserRole:
         layout=builder.layout,
         seed=builder.seed(name, group * section.num + (number or 0)),
         transport=transport,
-        ports=lambda rejected: ports_of(builder, transport, name, rejected),
+        ports=lambda rejected: ports_of(builder, transport, counters, name, rejected),
         make_agent=lambda num_envs, seed: builder.agent(builder.model(), num_envs, seed),
         make_environment=lambda num_envs, evaluation: builder.environment(num_envs, evaluation=evaluation),
     )

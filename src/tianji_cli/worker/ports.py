@@ -8,6 +8,7 @@ from itertools import chain
 
 from tianji_cli.config.edges import BATCHES, FRAGMENTS, THROUGH_ROLES
 from tianji_cli.config.schema import ChannelSection
+from tianji_cli.files.counters import ProductionFile, ProductionPage
 from tianji_cli.plan.graph import batches_to, fragments_to, slot_name
 from tianji_cli.roles.buffer.rollout import FragmentValidator
 from tianji_cli.roles.records import (
@@ -31,10 +32,12 @@ from tianji_transports.core import Transport
 from tianji_transports.wiring import Wiring
 
 
-def ports_of(builder: Builder, transport: Transport, role: str, rejected: Rejected) -> Ports:
+def ports_of(
+    builder: Builder, transport: Transport, counters: ProductionFile, role: str, rejected: Rejected
+) -> Ports:
     """Open the ends of a role's channels and slots; messages that do not belong there count as rejected."""
     graph, plan, ports = builder.config.graph, builder.job.plan, Ports({}, {}, {}, {})
-    _add_fragments(ports, builder, transport, role, rejected)
+    _add_fragments(ports, builder, transport, counters, role, rejected)
     if role in graph.path_of_batches:
         _add_batches(ports, builder, transport, role, rejected)
     for name, channel in graph.channels.items():
@@ -53,17 +56,24 @@ def ports_of(builder: Builder, transport: Transport, role: str, rejected: Reject
 
 
 def _add_fragments(
-    ports: Ports, builder: Builder, transport: Transport, role: str, rejected: Rejected
+    ports: Ports,
+    builder: Builder,
+    transport: Transport,
+    counters: ProductionFile,
+    role: str,
+    rejected: Rejected,
 ) -> None:
     """Add the ends of the path of fragments, and the copies that a role receives."""
     graph, plan, job, rank = builder.config.graph, builder.job.plan, builder.number, builder.process.rank
     path, own = graph.path_of_fragments, fragments_to(role)
+    numbers = {number: page for (writer, number), page in plan.pages.items() if writer == rank}
+    pages = {number: ProductionPage(counters, page) for number, page in numbers.items()}
     if any(edge.name == own for edge in plan.channels):
         layout = builder.layouts.get(role, builder.layout)
         validator = FragmentValidator(layout, job, actors_before(builder, transport.wiring, role))
         validator.rejected = rejected
         holds = builder.config.roles[role].holds
-        inlet = FragmentInlet(transport, own, layout, validator, holds)
+        inlet = FragmentInlet(transport, own, layout, validator, pages, holds)
         ports.inlets[FRAGMENTS if role in path else own] = inlet
     is_source = role in graph.sources
     if not is_source and role not in path:
@@ -71,11 +81,11 @@ def _add_fragments(
     receiver = path[1] if is_source else path[path.index(role) + 1]
     channel, layout = fragments_to(receiver), builder.layouts[receiver]
     receivers = receivers_of(transport.wiring, channel, rank)
-    ports.outlets[FRAGMENTS] = (
-        SourceOutlet(transport, channel, layout, receivers, job, plan.source_number(rank))
-        if is_source
-        else FragmentOutlet(transport, channel, layout, receivers, job)
-    )
+    if is_source:
+        ((number, page),) = pages.items()
+        ports.outlets[FRAGMENTS] = SourceOutlet(transport, channel, layout, receivers, job, number, page)
+    else:
+        ports.outlets[FRAGMENTS] = FragmentOutlet(transport, channel, layout, receivers, job)
 
 
 def _add_batches(ports: Ports, builder: Builder, transport: Transport, role: str, rejected: Rejected) -> None:

@@ -188,7 +188,7 @@ def _wiring_for_root(process: PlannedProcess, transport: Transport) -> Wiring | 
 def _production_file(job: Job, own: Begin) -> ProductionFile:
     if job.production is not None:
         return ProductionFile(job.production)
-    production = ProductionFile(None, job.plan.num_actors)
+    production = ProductionFile(None, len(job.plan.pages))
     for actor in job.plan.processes[own.rank].actors:
         production.begin(actor, own.incarnation)
     return production
@@ -258,7 +258,7 @@ class WorkerControl:
         process = job.plan.processes[own.rank]
         self._rank, self._incarnation, self._log = own.rank, own.incarnation, job.log(own.rank)
         # The root reads pages on its own host itself, even after a worker's end.
-        self._reported_actors = () if job.plan.is_local(own.rank) else process.actors
+        self._reported_pages = () if job.plan.is_local(own.rank) else job.plan.pages_of(own.rank)
         self._control = control
         self._shares_clock = job.plan.is_local(own.rank)
         self._tracer: Tracer | None = None
@@ -388,7 +388,7 @@ class WorkerControl:
             busy_s=[role.busy_s for role in self._roles],
             running_s=time.perf_counter() - self._began,
             memory=own_memory(),
-            pages=report_pages(self._production, self._reported_actors) if self._production else [],
+            pages=report_pages(self._production, self._reported_pages) if self._production else [],
         )
 
     def _report_of(self, role: Role) -> AnyReport:

@@ -208,8 +208,7 @@ def test_an_actor_that_stops_gives_its_fragment_up(
     work(one.actor, turns)
     one.actor.stop()
     page = one.file.read(0)
-    assert page.abandoned
-    assert page.produced == page.unfinished > 0
+    assert page.produced == page.dropped > 0
     assert reconcile({(0, 0): page}, {}, set()) == Account(page.produced, 0, 0, 0, dropped=page.produced)
     assert one.receive() is None
     assert one.sender.loan(0, "fragments", 8) is not FULL, "the loan was given back"
@@ -222,7 +221,7 @@ def test_an_actor_that_stops_between_fragments_drops_nothing(
     work(one.actor, 10)
     one.actor.stop()
     page = one.file.read(0)
-    assert (page.produced, page.unfinished, page.abandoned) == (8, 0, False)
+    assert (page.produced, page.unfinished, page.dropped) == (8, 0, 0)
 
 
 class Leaky(BaseEnv):

@@ -72,7 +72,7 @@ def test_an_actor_that_stops_while_it_waits_for_memory_gives_back_what_it_had(
     work(one.actor, 20)
     one.actor.stop()
     page = one.file.read(0)
-    assert (page.pushed, page.abandoned, page.unfinished) == (1, False, 0)
+    assert (page.pushed, page.dropped, page.unfinished) == (1, 0, 0)
     if slow == "copies-0":
         assert one.sender.loan(0, "fragments", 8) is not FULL
     else:

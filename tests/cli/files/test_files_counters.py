@@ -32,7 +32,7 @@ def samples(steps: int) -> int:
 def test_counts_are_exact_wherever_their_writer_was_killed(
     nursery: Callable[[str], Any], moments: Iterator[float], tmp_path: Path, steps: int
 ) -> None:
-    file = ProductionFile(tmp_path / "production.bin", actors=3)
+    file = ProductionFile(tmp_path / "production.bin", pages=3)
     writers, last = nursery(WRITER), 0
     for incarnation in range(40):
         file.begin(1, incarnation)
@@ -43,14 +43,51 @@ def test_counts_are_exact_wherever_their_writer_was_killed(
         in_fragment = [samples(read.pushed * steps + n) - read.finished for n in range(steps + 1)]
         assert read.unfinished in in_fragment
         assert read.produced == read.finished + read.unfinished
-        assert not read.abandoned
+        assert not read.dropped
         last = max(last, read.pushed)
     assert last > 10 * RING
     assert file.read(0).produced == file.read(2).produced == 0
 
 
+ROLE = """
+from pathlib import Path
+from tianji_cli.files.counters import ProductionFile, ProductionPage
+
+def write(path):
+    page = ProductionPage(ProductionFile(Path(path)), 1)
+    for number in range(10**9):
+        page.claim(number // 10, 3)
+        if number % 3 == 0:
+            page.drop()
+        elif number % 3 == 1:
+            page.push()
+"""
+
+
+def test_a_page_of_a_role_is_exact_wherever_it_was_killed_and_the_next_process_goes_on_with_it(
+    nursery: Callable[[str], Any], moments: Iterator[float], tmp_path: Path
+) -> None:
+    file = ProductionFile(tmp_path / "production.bin", pages=2)
+    writers, before, claimed = nursery(ROLE), file.read(1), 0
+    for _ in range(40):
+        writers.kill_a_writer(next(moments), file.path)
+        read = file.read(1)
+        claimed = (read.produced - before.produced) // 3
+        assert read.produced == before.produced + 3 * claimed
+        assert read.finished == 3 * read.pushed
+        dropped, pushed = read.dropped - before.dropped, read.pushed - before.pushed
+        # The last one may have been claimed and not dropped or pushed yet.
+        assert dropped // 3 - (claimed + 2) // 3 in {0, -1}
+        assert pushed - (claimed + 1) // 3 in {0, -1}
+        assert read.unfinished in {0, 3}
+        assert read.recent in {0, 3, 6}
+        before = read
+    assert before.produced > 3 * 10 * RING
+    assert file.read(0).produced == 0
+
+
 def test_a_page_counts_for_as_long_as_an_actor_lives(tmp_path: Path) -> None:
-    file = ProductionFile(tmp_path / "production.bin", actors=1)
+    file = ProductionFile(tmp_path / "production.bin", pages=1)
     page = ProductionPage(file, 0)
     produced = 0
     for fragment in range(3 * 256 + 1):
@@ -65,7 +102,7 @@ def test_a_page_counts_for_as_long_as_an_actor_lives(tmp_path: Path) -> None:
 
 
 def test_a_new_incarnation_begins_at_zero(tmp_path: Path) -> None:
-    file = ProductionFile(tmp_path / "production.bin", actors=2)
+    file = ProductionFile(tmp_path / "production.bin", pages=2)
     for actor, incarnation in itertools.product(range(2), range(2)):
         file.begin(actor, incarnation)
         page = ProductionPage(file, actor)
@@ -74,14 +111,14 @@ def test_a_new_incarnation_begins_at_zero(tmp_path: Path) -> None:
         page.count(3)
         page.push()
         page.count(2)
-        page.abandon()
+        page.drop()
         read = file.read(actor)
-        assert (read.actor, read.incarnation, read.first_step_ns) == (actor, incarnation, 10 + incarnation)
-        assert (read.produced, read.unfinished, read.pushed, read.abandoned) == (5, 2, 1, True)
+        assert (read.number, read.incarnation, read.first_step_ns) == (actor, incarnation, 10 + incarnation)
+        assert (read.produced, read.unfinished, read.pushed, read.dropped) == (5, 0, 1, 2)
 
 
 def test_the_root_and_an_actor_see_the_same_page(tmp_path: Path) -> None:
-    root = ProductionFile(tmp_path / "production.bin", actors=2)
+    root = ProductionFile(tmp_path / "production.bin", pages=2)
     ProductionPage(ProductionFile(root.path), 1).count(4)
     assert [root.read(actor).produced for actor in range(2)] == [0, 4]
     root.remove()
@@ -90,12 +127,12 @@ def test_the_root_and_an_actor_see_the_same_page(tmp_path: Path) -> None:
 
 
 def test_pages_of_another_run_are_not_taken_over(tmp_path: Path) -> None:
-    ProductionFile(tmp_path / "production.bin", actors=1)
+    ProductionFile(tmp_path / "production.bin", pages=1)
     with pytest.raises(FileExistsError):
-        ProductionFile(tmp_path / "production.bin", actors=1)
+        ProductionFile(tmp_path / "production.bin", pages=1)
 
 
 def test_a_full_disk_is_an_error_at_the_start(small_disk: Path) -> None:
     (small_disk / "filler").write_bytes(bytes(60 << 10))
     with pytest.raises(OSError, match="No space left"):
-        ProductionFile(small_disk / "production.bin", actors=1000)
+        ProductionFile(small_disk / "production.bin", pages=1000)

@@ -39,7 +39,7 @@ def config(
 
 
 def welcome(files: dict[str, bytes]) -> Welcome:
-    return Welcome(host="b", experiment="x", run="/r", files=files, actors=1)
+    return Welcome(host="b", experiment="x", run="/r", files=files)
 
 
 def sources(place: Path, **named: str) -> Path:

@@ -124,17 +124,18 @@ def test_a_record_of_another_job_or_size_is_rejected(ends: list[Transport]) -> N
 
 def test_what_is_forwarded_is_a_copy_with_its_changes(ends: list[Transport]) -> None:
     push(outlet(ends, 1), 5)
-    received = inlet(ends, 1).probe()
+    comes = inlet(ends, 1)
+    received = comes.probe()
     assert received is not None
 
     def double(fields: Any) -> None:
         fields["number"] *= 2
         fields["row"] *= 2
+        assert int(received.fields["number"]) == 5
 
     onwards = outlet(ends, 2)
-    assert onwards.forward(received, double)
+    assert onwards.forward(comes, double)
     assert numbers(inlet(ends, 2)) == [10]
-    assert int(received.fields["number"]) == 5
 
 
 def test_a_slot_has_its_newest_record_and_refuses_one_that_is_incomplete(ends: list[Transport]) -> None:

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tianji_cli.files.counters import Production, ProductionFile, ProductionPage
-from tianji_cli.root.accounting import reconcile
+from tianji_cli.root.accounting import recently_dropped, reconcile
 from tianji_cli.telemetry.snapshot import Account
-from tianji_cli.wire.reports import Dropped, Reception, Source
+from tianji_cli.wire.reports import Reception, Source
 
 ACTORS = 3
 
@@ -41,14 +41,14 @@ class History:
     """Drives real pages and receptions, and adds the terms up in a second way."""
 
     def __init__(self, path: Path) -> None:
-        self.file = ProductionFile(path, ACTORS)
+        self.file = ProductionFile(path, 2 * ACTORS)
+        self.role = [ProductionPage(self.file, ACTORS + actor) for actor in range(ACTORS)]
         self.living = [self._born(actor, 0) for actor in range(ACTORS)]
         self.gone: list[Incarnation] = []
         self.ended: dict[Source, Production] = {}
         self.killed: set[Source] = set()
         self.receptions: dict[Source, Reception] = {}
         self.receiver_lives = True
-        self.left_out: dict[Source, Dropped] = {}
         self.written_off: dict[Source, int] = {}
         self.produced = self.received = self.in_flight = self.lost = self.dropped = 0
 
@@ -71,10 +71,12 @@ class History:
         one.sequence, one.sent, one.unfinished = one.sequence + 1, one.sent + one.unfinished, 0
 
     def receive(self, actor: int, *, useful: bool = True) -> None:
-        """Let the oldest fragment of an actor arrive, which may have died since."""
-        for one in (*(old for old in self.gone if old.source[0] == actor), self.living[actor]):
+        """Let a role send on the oldest fragment of an actor, which may have died since, and it arrives."""
+        for one in self._lives_of(actor):
             if one.fragments and self.receiver_lives:
                 sequence, before, samples = one.fragments.popleft()
+                self.role[actor].claim(one.source[1], samples)
+                self.role[actor].push()
                 reception = self.receptions.setdefault(one.source, Reception())
                 reception.follow(sequence, before, samples)
                 if useful:
@@ -86,25 +88,37 @@ class History:
                 del one.unresolved[sequence]
                 for missed in [n for n in one.unresolved if n < sequence]:
                     self.lost += one.unresolved.pop(missed)
-                if one.source in self.left_out:
-                    self.left_out[one.source].last = 0
                 return
 
     def leave_out(self, actor: int) -> None:
         """Let a role before the buffer drop the oldest fragment of an actor."""
-        one = self.living[actor]
-        if one.fragments:
-            sequence, _, samples = one.fragments.popleft()
-            self.dropped += one.unresolved.pop(sequence)
-            self.left_out[one.source] = self.left_out.get(one.source, Dropped()) + Dropped(samples, samples)
+        for one in self._lives_of(actor):
+            if one.fragments:
+                sequence, _, samples = one.fragments.popleft()
+                self.role[actor].claim(one.source[1], samples)
+                self.role[actor].drop()
+                self.dropped += one.unresolved.pop(sequence)
+                return
+
+    def _lives_of(self, actor: int) -> list[Incarnation]:
+        """Incarnations of an actor, the oldest first: their fragments come in this order."""
+        return [*(old for old in self.gone if old.source[0] == actor), self.living[actor]]
+
+    @property
+    def passed(self) -> dict[int, list[Production]]:
+        return {actor: [self.file.read(ACTORS + actor)] for actor in range(ACTORS)}
 
     def replace_role(self) -> None:
         """Let a role before the buffer die with all that is under way, and come again."""
         for one in (*self.gone, *self.living):
+            if one.fragments:
+                _, _, in_hand = one.fragments.popleft()
+                self.role[one.source[0]].claim(one.source[1], in_hand)
             one.fragments.clear()
             one.written_off |= one.unresolved.keys()
             page = self.ended[one.source] if one in self.gone else self.file.read(one.source[0])
-            self.written_off[one.source] = page.finished
+            self.written_off[one.source] = page.finished - recently_dropped(one.source, self.passed)
+        self.role = [ProductionPage(self.file, ACTORS + actor) for actor in range(ACTORS)]
 
     def reject(self, actor: int) -> None:
         """Let the oldest fragment of an actor be unreadable."""
@@ -126,7 +140,7 @@ class History:
         """Let every actor that lives stop in order."""
         for one in self.living:
             if one.unfinished:
-                one.page.abandon()
+                one.page.drop()
                 self.dropped += one.unfinished
         for one in (*self.gone, *self.living):
             for number, samples in one.unresolved.items():
@@ -141,7 +155,7 @@ class History:
         written_off = self.written_off
         if not self.receiver_lives:
             written_off = {source: production.finished for source, production in productions.items()}
-        return reconcile(productions, self.receptions, self.killed, written_off, self.left_out)
+        return reconcile(productions, self.receptions, self.killed, written_off, self.passed)
 
     def expected(self) -> Account:
         return Account(self.produced, self.received, self.in_flight, self.lost, self.dropped)
@@ -261,3 +275,41 @@ def test_a_miscount_is_not_hidden_in_another_term(history: History) -> None:
 def test_what_an_actor_left_unfinished_without_giving_it_up_is_lost(history: History) -> None:
     history.step(0, 2)
     assert history.account() == Account(produced=2, received=0, in_flight=0, lost=2, dropped=0)
+
+
+def test_what_a_role_dropped_before_it_was_killed_is_dropped_and_not_lost_though_later_ones_came(
+    history: History,
+) -> None:
+    run(history, 2)
+    history.leave_out(0)
+    history.replace_role()
+    run(history, 2)
+    history.receive(0)
+    history.leave_out(0)
+    history.end()
+    assert history.account() == Account(produced=16, received=4, in_flight=0, lost=4, dropped=8)
+    page = history.file.read(ACTORS)
+    assert page.produced == page.finished + page.dropped + page.lost == 16
+
+
+def test_what_is_on_its_way_to_a_role_that_came_again_is_in_flight_and_what_it_dropped_before_is_not_lost(
+    history: History,
+) -> None:
+    run(history, 2)
+    history.leave_out(0)
+    history.replace_role()
+    run(history, 1)
+    history.end()
+    assert history.account() == Account(produced=12, received=0, in_flight=4, lost=4, dropped=4)
+
+
+def test_what_was_dropped_of_a_killed_actor_is_not_taken_from_what_its_successor_has_on_its_way(
+    history: History,
+) -> None:
+    run(history, 1)
+    history.leave_out(0)
+    history.kill(0)
+    run(history, 2)
+    history.leave_out(0)
+    history.end()
+    assert history.account() == Account(produced=12, received=0, in_flight=4, lost=0, dropped=8)

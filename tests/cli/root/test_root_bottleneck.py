@@ -372,13 +372,15 @@ def test_the_overview_takes_samples_from_the_pages_when_a_report_comes() -> None
 
 def elsewhere(produced: int) -> PageReport:
     return PageReport(
-        actor=0,
+        number=0,
         incarnation=0,
         first_step_age_s=1.0,
-        produced=produced,
         unfinished=0,
-        abandoned=False,
         pushed=1,
+        finished=produced,
+        dropped=0,
+        recent=0,
+        lost=0,
     )
 
 

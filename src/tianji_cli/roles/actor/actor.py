@@ -350,7 +350,7 @@ class Actor(Role):
     def stop(self) -> None:
         """Give up the unfinished fragment: its samples count as dropped."""
         if self._fragment is not None:
-            self._page.abandon()
+            self._page.drop()
             self._let_go()
         if self._loan is not None:
             self._loan.abandon()
