@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from tianji_cli.files.directories import NewestCopy
 from tianji_cli.files.saved import CheckpointError, read_sealed, seal
 
 STATE: Final = "state.safetensors"
@@ -27,7 +29,21 @@ def write_state(place: Path, state: Mapping[str, npt.ArrayLike]) -> None:
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf":
             raise ValueError(f"{name!r} is {array.dtype}, and a state has arrays of numbers")
-    (place / STATE).write_bytes(save(arrays))
+    _write(place, save(arrays))
+
+
+def keep_state(directory: Path, content: bytes) -> None:
+    """Make a state from another host, a file's content, the newest copy in a directory.
+
+    Raises:
+        OSError: the disk does not take it.
+    """
+    with NewestCopy(directory, 0.0).replaced(str(time.time_ns())) as place:
+        _write(place, content)
+
+
+def _write(place: Path, content: bytes) -> None:
+    (place / STATE).write_bytes(content)
     seal(place, [STATE])
 
 

@@ -20,6 +20,7 @@ from tianji_cli.files.regular import LOG_BYTES, bound_log, open_regular
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.extensions import DIRECTORY, lay_down
 from tianji_cli.launch.node import LocalNode
+from tianji_cli.launch.role_states import PIECE_BYTES, RoleStates
 from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import Host
 from tianji_cli.signals import Interruption, StopSignals
@@ -36,6 +37,7 @@ from tianji_cli.wire.messages import (
     Prepare,
     Present,
     Refuse,
+    SavedState,
     StartNoMore,
     Terminate,
     Welcome,
@@ -80,6 +82,7 @@ class JoinedHost:
         self._interruptions = 0
         self._job: Job | None = None
         self._production: ProductionFile | None = None
+        self._states = RoleStates()
         self._workers: dict[int, Begin] = {}
         """Workers that have not ended, by number."""
         self._logs: dict[Path, HostLog] = {}
@@ -167,6 +170,7 @@ class JoinedHost:
                 control.send(self._present(here))
                 for number, own in self._workers.items():
                     self._pass_on_output(control, number, self._log_of(own).piece())
+                    self._pass_on_states(control, own)
             if (severed and not self._over) or now - self._last_seen_s > SILENT_S:
                 raise RunFailed(f"the root at {self._root.address} is gone; its workers here have been ended")
             if here.failure and not self._over:
@@ -203,6 +207,9 @@ class JoinedHost:
                 self._workers[message.number] = message
                 here.send(message)
                 self._say(f"starting {title}")
+            case SavedState():
+                with self._naming_root("a state"):
+                    self._states.keep(self._known_job(), message)
             case Kill() | StartNoMore():
                 here.send(message)
             case Refuse() if not self._given_up:
@@ -257,6 +264,7 @@ class JoinedHost:
                 bound_log(self._known_job().log(own.rank))
             for piece in self._log_of(own).rest():
                 self._pass_on_output(control, news.number, piece)
+            self._pass_on_states(control, own)
             update["pages"] = report_pages(self._pages, self._known_job().plan.pages_of(own.rank))
         control.send(news.model_copy(update=update))
 
@@ -269,6 +277,12 @@ class JoinedHost:
         """Send a worker's output to the root: this host will forget it."""
         if output:
             control.send(Wrote(node=self._node, number=number, output=output))
+
+    def _pass_on_states(self, control: ControlClient, own: Begin) -> None:
+        """Send the root what a worker's roles have saved, unless they have saved it in the run directory."""
+        if not self._reaches_run:
+            for message in self._states.unsent(self._known_job(), own.rank):
+                control.send(message)
 
     def _pass_on_signals(self, control: ControlClient) -> None:
         """Pass a signal on to the root: it means the whole job. A second one ends this host at once."""
@@ -300,10 +314,6 @@ def reaches_run(run: Path, key: JobKey, say: Callable[[str], None]) -> bool:
         say(str(untrusted))
         return False
     return True
-
-
-PIECE_BYTES: Final = 128 << 10
-"""Maximum bytes of log in one message: in base64 far less than the control channel takes."""
 
 
 class HostLog:

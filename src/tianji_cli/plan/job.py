@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from tianji_cli.files.modules import KeptModule
-from tianji_cli.files.saved import Progress
+from tianji_cli.files.saved import Progress, checkpoints_of
 from tianji_cli.plan.plan import Plan
 from tianji_cli.wire.address import LOOPBACK, RootAddress
 from tianji_cli.wire.messages import first_mistake
@@ -75,6 +75,12 @@ class Job:
     def checkpoints(self) -> Path:
         """Directory of the first group's checkpoints, with those of the others below."""
         return self.run / "checkpoints"
+
+    def states(self, rank: int, role: str) -> Path:
+        """Return the directory of what a user role of a rank's process saves, on this host."""
+        process = self.plan.processes[rank]
+        place = role if process.number is None else f"{role}-{process.number}"
+        return checkpoints_of(self.checkpoints, process.group or 0) / "roles" / place
 
     def hyperparameters_of(self, group: int | None) -> dict[str, Any]:
         """Return a group's first hyperparameters; empty without a population."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from tianji_cli.files.regular import open_to_append
+from tianji_cli.launch.role_states import RoleStates
 from tianji_cli.plan.graph import INFERENCE
 from tianji_cli.root.deaths import Deaths
 from tianji_cli.root.job_view import choose_best
@@ -29,6 +30,7 @@ from tianji_cli.wire.messages import (
     Present,
     Register,
     Report,
+    SavedState,
     Stop,
     Stopped,
     Terminate,
@@ -77,6 +79,7 @@ class Root:
         self._shutdown = Shutdown(job, self._deaths)
         self._interruptions = 0
         self._stop_requested = False
+        self._role_states = RoleStates()
         self._began = self._next_tick = time.monotonic()
 
     def run(self) -> Summary:
@@ -159,8 +162,8 @@ class Root:
                 self._job.pool.handle(message)
             case Began() | Present():
                 self._job.pool.handle(message)
-            case Wrote():
-                self._keep_output(message)
+            case Wrote() | SavedState():
+                self._keep(message)
         for observer in self._observers:
             observer.on_message(message)
 
@@ -207,8 +210,15 @@ class Root:
         for row in self._job.overview.new_evaluations(report):
             self._telemetry.evaluation(row)
 
+    def _keep(self, message: Wrote | SavedState) -> None:
+        """Keep what another host keeps no copy of: a worker's output, or the state of a role."""
+        if isinstance(message, SavedState):
+            self._keep_state(message)
+        else:
+            self._keep_output(message)
+
     def _keep_output(self, message: Wrote) -> None:
-        """Append the output of a worker on another host to its log; that host keeps no copy."""
+        """Append the output of a worker to its log."""
         if (worker := self._job.pool.handle(message)) is None:
             return
         try:
@@ -218,6 +228,15 @@ class Root:
             rank = worker.rank
             lost = f"what {self._job.title(rank)} writes to its log is lost: {cause}"
             self._job.show_once(("output", rank), lost)
+
+    def _keep_state(self, message: SavedState) -> None:
+        """Make what a role has saved on a host that cannot reach the run directory the newest state here."""
+        try:
+            self._role_states.keep(self._job.spec, message)
+        except LookupError as cause:
+            self._job.control.reject(f"a saved state is of no role: {cause}")
+        except OSError as cause:
+            self._job.fail(f"the state of {self._job.title(message.rank)} cannot be saved: {cause}")
 
     def _take_turns(self) -> None:
         """Let the observers work on what has come, while the job trains."""

@@ -35,6 +35,7 @@ from tianji_cli.files.saved import (
 from tianji_cli.launch.mpi import World
 from tianji_cli.launch.node import LocalNode, Node
 from tianji_cli.launch.pool import WorkerPool
+from tianji_cli.launch.role_states import RoleStates
 from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import (
     ROOT_RANK,
@@ -176,6 +177,10 @@ def run_session(request: RunRequest) -> Result:
         stack.callback(remove_stale)  # Removes what killed workers could not remove themselves.
         stack.callback(endpoint.close)
         stack.callback(pool.close)
+        for rank, node in nodes.items():
+            if node.reaches_run is False:
+                for state in RoleStates().unsent(spec, rank):
+                    control.send(node.name, state)
         bound = request.world is not None
         running = RunningJob(job, spec, control, pool, production, endpoint, telemetry.event, bound)
         running.leave_seats(running.living - nodes.keys())

@@ -13,8 +13,9 @@ Root to node: ``prepare`` for a job, ``begin`` and perhaps ``kill`` for each wor
 Node to root: ``began`` and ``exited`` for each worker.
 
 A node on another host begins with ``arrive``, which the root answers by ``welcome`` or ``refuse``; it sends
-``present`` once a second, and what a worker ``wrote``; the root sends ``ping`` from time to time, and
-``dismiss``. The workers of a benchmark are nodes too: the root may ``ask``, and they ``answer``.
+``present`` once a second, what a worker ``wrote``, and the ``saved_state`` of user roles; the root sends that
+back in a resumed run, ``ping`` from time to time, and ``dismiss``. The workers of a benchmark are nodes too:
+the root may ``ask``, and they ``answer``.
 
 A fork server talks over a socket pair to the process that started it, in lines. It also answers ``build`` by
 ``built``, and ``start_no_more`` by ``cleared``. The process that builds writes its ``BuildReport`` to memory
@@ -175,6 +176,16 @@ class Traced(Message):
     dropped: Natural
     offset_s: Annotated[float, Field(allow_inf_nan=False)]
     uncertainty_s: Seconds
+
+
+class SavedState(Message):
+    """A piece of what a user role has saved, as a file; on its way to the root, or back in a resumed run."""
+
+    kind: Literal["saved_state"] = "saved_state"
+    rank: int
+    role: Name
+    piece: bytes
+    is_last: bool
 
 
 class Terminate(Message):
@@ -456,12 +467,14 @@ class Dismiss(Message):
 
 T = TypeVar("T")
 
-FromWorker = Register | Report | Finished | Failed | Stopped | Terminate | AskClock | SpansOf | Traced
+FromWorker = (
+    Register | Report | Finished | Failed | Stopped | Terminate | AskClock | SpansOf | Traced | SavedState
+)
 FromNode = Arrive | Present | Began | Wrote | Exited | Answer
 ToRoot = FromWorker | FromNode
 ToWorker = Addresses | PeerLost | Allow | Explore | Adopt | Trace | Clock | WindDown | Stop
 NodeRequest = Prepare | Begin | Kill | StartNoMore
-ToNode = NodeRequest | Welcome | Refuse | Ping | Dismiss | Ask
+ToNode = NodeRequest | Welcome | Refuse | Ping | Dismiss | Ask | SavedState
 FromRoot = ToWorker | ToNode
 ToForkServer = Build | Prepare | Begin | StartNoMore
 FromForkServer = Built | Began | Exited | Cleared

@@ -481,7 +481,6 @@ def _member(builder: Builder, transport: Transport, embryo: Embryo) -> Populatio
 def _user_role(builder: Builder, transport: Transport, counters: ProductionFile, name: str) -> UserRole:
     section, group = builder.config.roles[name], builder.group
     number = builder.process.number
-    place = name if number is None else f"{name}-{number}"
     context = RoleContext(
         name=name,
         group=group,
@@ -491,7 +490,7 @@ def _user_role(builder: Builder, transport: Transport, counters: ProductionFile,
         directory=builder.job.run
         / "roles"
         / "-".join(map(str, (name, group, number)[: 2 if number is None else 3])),
-        states=checkpoints_of(builder.job.checkpoints, group) / "roles" / place,
+        states=builder.job.states(builder.process.rank, name),
         spaces=builder.spaces,
         layout=builder.layout,
         seed=builder.seed(name, group * section.num + (number or 0)),

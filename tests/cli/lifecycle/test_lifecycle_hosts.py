@@ -15,6 +15,7 @@ from cli.hangs import HANGS, hanging
 from cli.lifecycle.conftest import ENDLESS
 from cli.sessions import until
 from ports import free_address
+from safetensors.numpy import load_file
 
 TWO_HOSTS: dict[str, Any] = {"distribution": {"transport": "zmq", "hosts": 2, "actor": {"num": 2}}}
 
@@ -521,6 +522,57 @@ def test_what_a_host_without_the_run_directory_writes_is_named_at_the_start(
     again.command.wait(1)
     host.wait(0)
     assert "is to go on with group 1 and cannot reach" in again.command.stderr
+
+
+SEER = """
+import numpy as np
+from tianji_cli.roles.user_role import UserRole
+
+class Seer(UserRole):
+    restartable, held = True, False
+    def __init__(self, context):
+        super().__init__(context)
+        self.seen = np.zeros(50_000)  # More than one message has.
+    def turn(self):
+        if not self.held and self.probe("fragments") is None:
+            return False
+        self.held = not self.forward("fragments", self.count)
+        return not self.held
+    def count(self, fields):
+        self.seen += 1
+    def stop(self):
+        self.forward_rest("fragments", self.count)
+    def state(self):
+        return {"seen": self.seen}
+    def load_state(self, state):
+        self.seen[:] = state["seen"]
+    def report(self):
+        return super().report() | {"seen": int(self.seen[-1])}
+"""
+
+
+def test_the_state_of_a_role_on_a_host_without_the_run_directory_comes_to_it_and_back_in_a_resumed_run(
+    workplace: Any, start: Start
+) -> None:
+    (workplace.place / "seer.py").write_text(SEER)
+    path = {"graph": {"channels": {"fragments": {"path": ["actor", "seer", "buffer"]}}}}
+    often = {"experiment": {"checkpoint_every_s": 0.5, **STEPS["experiment"]}}
+    run, host = start({"roles": {"seer": {"type": "seer:Seer", "num": 2}}}, path, often, shared=False)
+    first = run.finish()
+    host.wait(0)
+    names = [f"checkpoints/roles/seer-{number}/last/state.safetensors" for number in range(2)]
+    seen = [said["seen"] for said in first["extra"].values()]
+    assert [int(load_file(run.path / name)["seen"][-1]) for name in names] == seen
+    assert all(seen)
+    again, host = start(shared=False, resume=run)
+    second = again.finish()
+    host.wait(0)
+    for earlier, said in zip(seen, second["extra"].values(), strict=True):
+        assert said["seen"] == earlier + said["channels"]["fragments"]["sent"]
+    assert len({role["host"] for role in second["roles"] if role["role"] == "seer"}) == 2
+    assert [int(load_file(run.path / name)["seen"][-1]) for name in names] == [
+        said["seen"] for said in second["extra"].values()
+    ]
 
 
 NOTER = """
