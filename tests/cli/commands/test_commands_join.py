@@ -14,7 +14,7 @@ from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import Arrive, Begin, FromRoot, Refuse, Welcome
 
 ESCAPE = "\x1b]0;owned\x07\x1b[31m"
-WELCOME = Welcome(host="b", experiment="e", run="/nowhere", files={}, actors=1)
+WELCOME = Welcome(host="b", experiment="e", run="/nowhere", files={})
 BEGIN = Begin(number=0, rank=0, incarnation=0)
 
 

@@ -1,5 +1,6 @@
 """Runs whose roles of the user's own are connected with one another, by ``[graph]``."""
 
+import random
 import signal
 from pathlib import Path
 from typing import Any
@@ -578,17 +579,22 @@ def test_a_role_that_is_killed_again_and_again_comes_again_and_every_sample_is_c
     workplace: Any, transport: str
 ) -> None:
     apart = {"distribution": {"transport": transport, "actor": {"num": 2}, "max_restarts_per_minute": 60}}
-    run = workplace.train(between("Again", "Checker"), ENDLESS, apart)
-    for kills in range(1, 4):
-        run.train_until(run.env_steps + 2000)
-        run.command.kill("again")
-        comes = lambda kills=kills: run.log.count("again (group 0) was killed by SIGKILL") == kills  # noqa: E731
+    run = workplace.train(between("Again", "Choosy", "Checker"), ENDLESS, apart)
+    moments = random.Random(transport)
+    for kills, title in enumerate(("again", "choosy", "actor 0", "choosy"), start=1):
+        run.train_until(run.env_steps + moments.randrange(1000, 3000))
+        run.command.kill(title)
+        comes = lambda kills=kills: run.log.count("was killed by SIGKILL") == kills  # noqa: E731
         workplace.until(comes, "it is noticed")
     run.train_until(run.env_steps + 4000)
     run.command.signal_all(signal.SIGINT)
     summary = run.finish(130)
-    assert run.log.count("restarting it") == 3
+    assert run.log.count("restarting it") == 4
     check_account(summary)
+    reasons = next(said for name, said in summary["extra"].items() if name.startswith("choosy"))
+    dropped = reasons["channels"]["fragments"]["dropped"]
+    assert dropped.keys() == {"third", "reason not reported"}
+    assert summary["dropped"] - sum(dropped.values()) in range(2 * 16 * 8), "but for what actors gave up"
 
 
 def has_seen(state: Path) -> bool:

@@ -237,6 +237,28 @@ def test_several_processes_of_a_user_role_are_spread_over_the_hosts_beside_their
         assert {plan.processes[rank].host for rank in plan.upstream(process.rank)} == {process.host}
 
 
+def test_actors_have_the_first_pages_and_each_role_of_the_path_one_for_each_maker_before_it() -> None:
+    names = ("relabel", "filter", "demo")
+    roles = {name: UserRoleSection(type="some:Role", settings=NoSettings(), num=2) for name in names}
+    roles["filter"] = roles["filter"].model_copy(update={"num": 1})
+    fragments = ChannelSection(path=[("actor", "demo"), "relabel", "filter", "buffer"])
+    graph = {"roles": roles, "graph": Graph(channels={"fragments": fragments})}
+    plan = make_plan(config(actors=2).model_copy(update=graph), here(range(4)))
+    (first, second), (sieve,) = plan.carrying("relabel"), plan.carrying("filter")
+    actors, sources = (0, 1), [plan.source_number(process.rank) for process in plan.carrying("demo")]
+    assert [plan.pages[process.rank, *process.actors] for process in plan.carrying("actor")] == [0, 1]
+    assert sorted(plan.pages.values()) == list(range(len(plan.pages)))
+    for process, number in zip(plan.carrying("demo"), sources, strict=True):
+        assert plan.pages_of(process.rank) == (plan.pages[process.rank, number],)
+    of_each = {
+        process.rank: {number for rank, number in plan.pages if rank == process.rank}
+        for process in (first, second, sieve)
+    }
+    assert of_each[sieve.rank] == {*actors, *sources}
+    assert of_each[first.rank] | of_each[second.rank] == {*actors, *sources}
+    assert not of_each[first.rank] & of_each[second.rank]
+
+
 def test_each_actor_sends_to_one_of_several_buffers_and_the_learner_hears_of_all() -> None:
     plan = make_plan(config(actors=3, buffer={"colocate": False, "num": 2}), here(range(8)))
     sizes = dict.fromkeys(("fragments", "batches", "arrivals", "priorities"), ChannelSize(64))
