@@ -88,7 +88,7 @@ def test_a_fragment_that_was_not_pushed_is_dropped_once_and_copied_to_nobody(
     one.actor.stop()
     page = one.file.read(0)
     assert reconcile({(0, 0): page}, {}, set()) == Account(page.produced, 0, 0, 0, dropped=page.produced)
-    assert page.produced == page.unfinished > 0
+    assert page.produced == page.dropped > 0
     for i, copyist in enumerate(one.copyists):
         assert claimed(copyist, f"copies-{i}") is None
         assert one.sender.loan(2 + i, f"copies-{i}", 8) is not FULL

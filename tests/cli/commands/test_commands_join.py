@@ -148,7 +148,6 @@ def test_what_is_none_of_the_protocol_after_a_welcome_ends_joining_too(
         b"\xff",
         b'{"kind": "welcome"}',
         b'{"kind": "shout"}',
-        WELCOME.model_copy(update={"actors": 1 << 60}).model_dump_json().encode(),
     ],
 )
 def test_an_answer_that_is_none_of_the_protocol_ends_joining_at_once(
