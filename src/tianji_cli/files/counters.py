@@ -23,14 +23,15 @@ RING: Final = 8
 reads places that are not written again before several more fragments are full.
 """
 
-COUNTS: Final = ("unfinished", "pushed", "finished", "dropped", "recent", "lost")
+COUNTS: Final = ("unfinished", "finished", "dropped", "lost", "pushed", "recent")
+"""Counts of a page in their order; the first four of them together are all samples."""
 
 PAGE: Final = np.dtype(
     [
         ("incarnation", "<u8"),
         ("first_step_ns", "<i8"),
         ("turn", "<i8"),
-        ("counts", [(name, "<i8") for name in COUNTS], (RING,)),
+        ("counts", "<i8", (RING, len(COUNTS))),
     ]
 )
 """``counts[turn % RING]`` are the counts of now: they are complete before ``turn`` leads to them. Every count
@@ -46,23 +47,23 @@ class Production:
         number: of the page; an actor's page has the actor's number.
         incarnation: of the actor; the newest from which a role has claimed.
         unfinished: samples in the fragment that an actor fills, or that a role has in hand.
-        pushed: fragments pushed.
         finished: samples in all pushed fragments.
         dropped: samples that were given up: those of an actor's last fragment, which it stopped filling, or
             those that a role left out on purpose, of all incarnations of the actor.
-        recent: samples among them since the last push of this incarnation's.
         lost: samples that a role had in hand when it was killed, or when it claimed the next fragment.
+        pushed: fragments pushed.
+        recent: those dropped samples of this incarnation after which no others were pushed.
     """
 
     number: int
     incarnation: int
     first_step_ns: int
     unfinished: int
-    pushed: int
     finished: int
     dropped: int
-    recent: int
     lost: int
+    pushed: int
+    recent: int
 
     @property
     def produced(self) -> int:
@@ -108,14 +109,13 @@ class ProductionFile:
     def read(self, number: int) -> Production:
         """Copy a page."""
         page = self.pages[number].copy()
-        counts = page["counts"][page["turn"] % RING].item()
+        counts = page["counts"][page["turn"] % RING].tolist()
         return Production(number, int(page["incarnation"]), int(page["first_step_ns"]), *counts)
 
     def produced(self, actors: int) -> int:
         """Add up the samples that so many actors have produced in their present incarnations."""
         pages = self.pages[:actors].copy()
-        counts = pages["counts"][np.arange(actors), pages["turn"] % RING]
-        return int(sum(counts[name].sum() for name in ("unfinished", "finished", "dropped")))
+        return int(pages["counts"][np.arange(actors), pages["turn"] % RING, :4].sum())
 
     @property
     def first_step_ns(self) -> int | None:
@@ -139,7 +139,7 @@ class ProductionPage:
         self._first_step_ns = page["first_step_ns"]
         self._turn = page["turn"]
         self._counts = page["counts"][0]
-        self._unfinished = self._counts["unfinished"][int(self._turn[0]) % RING :]
+        self._now = self._counts[int(self._turn[0]) % RING]
 
     def begin(self, now_ns: int) -> None:
         """Record the start of the first environment step, once."""
@@ -148,13 +148,13 @@ class ProductionPage:
 
     def count(self, samples: int) -> None:
         """Count the samples of one vector step."""
-        self._unfinished[0] += samples
+        self._now[0] += samples
 
     def claim(self, incarnation: int, samples: int) -> None:
         """Count the samples of a fragment that has come into the role's hands."""
-        held, pushed, finished, dropped, recent, lost = self._now
+        held, finished, dropped, lost, pushed, recent = self._now.tolist()
         recent = recent if incarnation == self._incarnation[0] else 0
-        self._turn_to((held + samples, pushed, finished, dropped, recent, lost))
+        self._turn_to((held + samples, finished, dropped, lost, pushed, recent))
         self._incarnation[0] = incarnation
 
     def push(self, samples: int | None = None) -> None:
@@ -163,39 +163,34 @@ class ProductionPage:
         Call this before the transport's push: a kill between the two then leaves a fragment that was pushed
         and never arrived, which counts as lost; in the other order it would count twice.
         """
-        held, pushed, finished, dropped, _, lost = self._now
+        held, finished, dropped, lost, pushed, _ = self._now.tolist()
         sent = held if samples is None else samples
-        self._turn_to((held - sent, pushed + 1, finished + sent, dropped, 0, lost))
+        self._turn_to((held - sent, finished + sent, dropped, lost, pushed + 1, 0))
 
     def drop(self, samples: int | None = None) -> None:
         """Give up the fragment being filled, or one in hand: its samples are dropped, not lost."""
-        held, pushed, finished, dropped, recent, lost = self._now
+        held, finished, dropped, lost, pushed, recent = self._now.tolist()
         gone = held if samples is None else samples
-        self._turn_to((held - gone, pushed, finished, dropped + gone, recent + gone, lost))
+        self._turn_to((held - gone, finished, dropped + gone, lost, pushed, recent + gone))
 
     def lose(self, samples: int | None = None) -> None:
         """Count samples in hand as lost, or all of them: of a process before, or not sent on."""
-        held, pushed, finished, dropped, recent, lost = self._now
+        held, finished, dropped, lost, pushed, recent = self._now.tolist()
         gone = held if samples is None else samples
-        self._turn_to((held - gone, pushed, finished, dropped, recent, lost + gone))
+        self._turn_to((held - gone, finished, dropped, lost + gone, pushed, recent))
 
     @property
     def finished(self) -> int:
         """Samples in all pushed fragments."""
-        return self._now[2]
+        return int(self._now[1])
 
     @property
     def dropped(self) -> int:
         """Samples that were given up."""
-        return self._now[3]
+        return int(self._now[2])
 
-    @property
-    def _now(self) -> tuple[int, int, int, int, int, int]:
-        counts: tuple[int, int, int, int, int, int] = self._counts[int(self._turn[0]) % RING].item()
-        return counts
-
-    def _turn_to(self, counts: tuple[int, int, int, int, int, int]) -> None:
+    def _turn_to(self, counts: tuple[int, ...]) -> None:
         following = int(self._turn[0]) + 1
-        self._counts[following % RING] = counts
-        self._unfinished = self._counts["unfinished"][following % RING :]
+        self._now = self._counts[following % RING]
+        self._now[:] = counts
         self._turn[0] = following

@@ -31,9 +31,6 @@ Fields = Mapping[str, npt.NDArray[Any]]
 MAGIC: Final = 0x544A5552
 """``TJUR``: a record of a user's own."""
 
-BEFORE: Final = "reason not reported"
-"""Reason of the samples that a process dropped before it was killed, and another one took its place."""
-
 
 def record_layout(fields: Sequence[FieldSpec]) -> RecordLayout:
     """Lay out a record: where it is in its sender's sequence, and its fields.
@@ -512,7 +509,7 @@ class FragmentInlet(Inlet):
         self._validator = validator
         self._pages = pages
         # Pages know how many a process before this one has dropped, and its reasons have died with it.
-        self._reasons = Counter({BEFORE: sum(page.dropped for page in pages.values())})
+        self._reasons = Counter({"reason not reported": sum(page.dropped for page in pages.values())})
         for page in pages.values():
             page.lose()  # What that process had in hand.
 

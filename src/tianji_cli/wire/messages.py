@@ -76,11 +76,11 @@ class PageReport(Message):
     incarnation: Natural
     first_step_age_s: Seconds | None
     unfinished: Natural
-    pushed: Natural
     finished: Natural
     dropped: Natural
-    recent: Natural
     lost: Natural
+    pushed: Natural
+    recent: Natural
 
 
 class Register(Message):
