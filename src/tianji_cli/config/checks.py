@@ -315,7 +315,7 @@ def _engine_reaches_hosts(distribution: Distribution) -> Iterator[Conflict]:
         yield Conflict(keys, str(cause), right)
 
 
-def _hosts_may_come(distribution: Distribution) -> Iterator[Conflict]:
+def _hosts_may_come(distribution: Distribution, roles: Mapping[str, UserRoleSection]) -> Iterator[Conflict]:
     """Hosts that come later carry actors alone, which nobody waits for."""
     hosts, keys = distribution.hosts, ["distribution.hosts"]
     if hosts.min == hosts.max:
@@ -330,6 +330,9 @@ def _hosts_may_come(distribution: Distribution) -> Iterator[Conflict]:
     if not distribution.buffer.colocate and distribution.buffer.num > 1:
         what = "several buffers are spread over all hosts, which have to be there from the start"
         yield Conflict([*keys, "distribution.buffer.num"], what, f"hosts = {hosts.max} would be right")
+    for name in [name for name, role in roles.items() if role.num > 1]:
+        what = f"the processes of {name} are spread over all hosts, which have to be there from the start"
+        yield Conflict([*keys, f"roles.{name}.num"], what, f"hosts = {hosts.max} would be right")
 
 
 def crosses_hosts(engine: str) -> bool:

@@ -177,10 +177,7 @@ def run_session(request: RunRequest) -> Result:
         stack.callback(remove_stale)  # Removes what killed workers could not remove themselves.
         stack.callback(endpoint.close)
         stack.callback(pool.close)
-        for rank, node in nodes.items():
-            if node.reaches_run is False:
-                for state in RoleStates().unsent(spec, rank):
-                    control.send(node.name, state)
+        _send_states(spec, nodes, control)
         bound = request.world is not None
         running = RunningJob(job, spec, control, pool, production, endpoint, telemetry.event, bound)
         running.leave_seats(running.living - nodes.keys())
@@ -387,6 +384,14 @@ def _check_files_elsewhere(
             f"{place.host} cannot reach the run directory: {place.what} stay there and are removed when the "
             "job is over"
         )
+
+
+def _send_states(job: Job, nodes: Mapping[int, Node], control: ControlServer) -> None:
+    """Send the states of user roles to the hosts that cannot read them in the run directory."""
+    for rank, node in nodes.items():
+        if node.reaches_run is False:
+            for state in RoleStates().unsent(job, rank):
+                control.send(node.name, state)
 
 
 def _new_job(request: RunRequest, progress: tuple[Progress, ...], plan: Plan, root: RootAddress) -> Job:
