@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -492,7 +493,7 @@ class FragmentInlet(Inlet):
 
     Args:
         validator: knows these actors; the buffer behind counts what is lost.
-        pages: count what becomes of the samples of each actor, and survive the process.
+        pages: count what becomes of the samples of each actor, and survive the process; none for copies.
     """
 
     def __init__(
@@ -501,7 +502,7 @@ class FragmentInlet(Inlet):
         channel: str,
         layout: FragmentLayout,
         validator: FragmentValidator,
-        pages: Mapping[int, ProductionPage],
+        pages: Mapping[int, ProductionPage] = MappingProxyType({}),
         holds: int = 0,
     ) -> None:
         super().__init__(transport, channel, holds)

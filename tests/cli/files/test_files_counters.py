@@ -55,12 +55,15 @@ from tianji_cli.files.counters import ProductionFile, ProductionPage
 
 def write(path):
     page = ProductionPage(ProductionFile(Path(path)), 1)
+    page.lose()
     for number in range(10**9):
         page.claim(number // 10, 3)
         if number % 3 == 0:
-            page.drop()
+            page.drop(3)
         elif number % 3 == 1:
-            page.push()
+            page.push(3)
+        else:
+            page.lose(3)
 """
 
 

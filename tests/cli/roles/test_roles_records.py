@@ -11,6 +11,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from tianji_algos.fields import FieldSpec
+from tianji_cli.files.counters import ProductionFile, ProductionPage
 from tianji_cli.roles.buffer.rollout import FragmentValidator
 from tianji_cli.roles.records import (
     Draft,
@@ -160,7 +161,9 @@ def test_a_role_that_holds_fragments_sends_them_on_in_their_order_and_no_more_th
         Channel("fragments", 2, (1,), layout.nbytes, 8),
     )
     source, holder, buffer = (InprocTransport(Wiring("holds", channels), rank) for rank in range(3))
-    sender = SourceOutlet(source, "fragments-holder", layout, [1], JOB, 0)
+    counters = ProductionFile(None, 2)
+    made, passed = (ProductionPage(counters, number) for number in range(2))
+    sender = SourceOutlet(source, "fragments-holder", layout, [1], JOB, 0, made)
     for number in range(5):
         draft = sender.loan()
         assert isinstance(draft, Draft)
@@ -169,28 +172,25 @@ def test_a_role_that_holds_fragments_sends_them_on_in_their_order_and_no_more_th
         sender.push(draft)
     known = FragmentValidator(layout, JOB, {0: (0,)})
     held, onwards = (
-        FragmentInlet(holder, "fragments-holder", layout, known, holds=2),
+        FragmentInlet(holder, "fragments-holder", layout, known, {0: passed}, holds=2),
         FragmentOutlet(holder, "fragments", layout, [2], JOB),
     )
     taken = FragmentInlet(buffer, "fragments", layout, FragmentValidator(layout, JOB, {1: (0,)}))
-
-    def send_on() -> None:
-        assert held.first is not None
-        assert onwards.forward(held.first, None)
-        held.sent_on()
 
     gathered = [held.probe() for _ in range(3)]
     assert [one and one.fields["reward"][0, 0] for one in gathered] == [0, 1, 2], "all can be read"
     with pytest.raises(RuntimeError, match=r"3 messages of 'fragments-holder' are held.* holds = 2"):
         held.probe()
-    send_on()
+    assert onwards.forward(held, None)
     held.drop("odd")
     gathered = [held.probe(), held.probe()]
     while held.first is not None:
-        send_on()
+        assert onwards.forward(held, None)
     assert held.probe() is None
     assert [int(one.fields["reward"][0, 0]) for one in iter(taken.probe, None)] == [0, 2, 3, 4]
     assert (held.counts, holder.held("fragments-holder")) == ({"received": 5, "dropped": {"odd": 2}}, 0)
+    counted = counters.read(1)  # Fragment 0 masks its samples.
+    assert (counted.finished, counted.dropped, counted.unfinished, counted.lost) == (6, 2, 0, 0)
     for end in (source, holder, buffer):
         end.close()
 
