@@ -112,7 +112,7 @@ def test_variables_of_an_outer_launcher_are_named_and_keep_no_run_from_working(p
 
 
 def test_a_launcher_that_can_be_reached_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tianji_cli.launch.mpi import Launch, launched, left_over  # noqa: PLC0415
+    from tianji_cli.launch.ranks import Launch, launched, left_over  # noqa: PLC0415
 
     reading, writing = os.pipe()
     for name, value in (("PMI_RANK", "1"), ("PMI_SIZE", "4"), ("PMI_FD", str(reading))):

@@ -40,6 +40,7 @@ from tianji_cli.signals import STOP_SIGNALS, Interruption
 PRELOAD: Final = (
     "tianji_cli.__main__",
     "tianji_cli.commands.train",
+    "tianji_cli.commands.training",
     "tianji_cli.commands.eval",
     "tianji_cli.commands.export",
     "tianji_cli.commands.join",
@@ -300,14 +301,18 @@ def become_command(
 
 def run_command() -> None:
     """Do what `sys.argv` says, with a fork server at hand."""
-    announcements, node, children = map(
+    announcements, starter, children = map(
         importlib.import_module,
-        ("tianji_cli.root.observers.announcements", "tianji_cli.launch.node", "tianji_cli.launch.children"),
+        (
+            "tianji_cli.root.observers.announcements",
+            "tianji_cli.launch.server_process",
+            "tianji_cli.launch.children",
+        ),
     )
     children.subprocess = WarmChildren()
     with ReadyServer() as server:
         announcements.BEGAN_S = time.monotonic()
-        node.subprocess = server
+        starter.subprocess = server
         # Of a command that another one has started the other's is there already.
         original = getattr(children.end_descendants, "original", children.end_descendants)
 

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from tianji_cli.commands.options import Json
 from tianji_cli.conditions import LOOKS, Finding, Grade, judged
 from tianji_cli.files.directories import remove_stale
-from tianji_cli.launch.mpi import LEFT_OVER, left_over
+from tianji_cli.launch.ranks import LEFT_OVER, left_over
 from tianji_cli.limits import cores_granted
 from tianji_cli.telemetry.machine import cores
 from tianji_cli.telemetry.progress import Progress

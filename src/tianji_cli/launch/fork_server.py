@@ -1,9 +1,10 @@
 """The fork server of a job: imports the modules that workers share, then forks a worker at each request.
 
-Started by ``node`` as ``python -m tianji_cli.launch.fork_server CHANNEL ROOT_PIPE``, two descriptors. The
-messages of a node (``wire/messages``) go over the channel, a line each. The other end never waits for the
-server to read; so the server may wait for the other end. Once that closes, as it does when the root is dead,
-the server starts nothing more. It stays until the workers have ended, and cleans up behind them.
+Started by ``server_process`` as ``python -m tianji_cli.launch.fork_server CHANNEL ROOT_PIPE [preload]``, with
+two descriptors. The messages of a node (``wire/messages``) go over the channel, a line each. The other end
+never waits for the server to read; so the server may wait for the other end. Once that closes, as it does
+when the root is dead, the server starts nothing more. It stays until the workers have ended, and cleans up
+behind them.
 
 A process that a worker leaves behind, such as an environment's simulator, becomes a child of the server,
 which ends it.
@@ -51,12 +52,8 @@ from tianji_cli.wire.messages import (
 )
 from tianji_transports import registry
 
-SHARED: Final = ("gymnasium", "torch")
+SHARED: Final = ("gymnasium", "torch", "tianji_cli.worker.build")
 """Modules that every process of a job needs and that are slow to import."""
-
-
-IDLE_S: Final = 1.0
-"""Seconds without a request after which the server prepares for forked workers, as most are."""
 
 
 def preload() -> None:
@@ -64,10 +61,11 @@ def preload() -> None:
 
     No transport engine is among them: libzmq and iceoryx2 keep threads and files that a fork would break.
     """
+    gc.disable()  # Imports leave next to no garbage, for which the collector would search 0.3 s.
     for module in SHARED:
         importlib.import_module(module)
     registry.names()  # The call searches all installed packages, once.
-    gc.collect()
+    gc.enable()
 
 
 Work = Callable[[int], None]
@@ -97,8 +95,6 @@ class ForkServer:
         Returns:
             The work of a forked process; None in the server, at its end.
         """
-        if not self._poller.poll(1000 * IDLE_S):  # A host that joined waits for others meanwhile.
-            preload()
         while self._is_asked or self._children or self._orphans:
             self._wait()
             while self._requests:
@@ -148,10 +144,7 @@ class ForkServer:
 
         def built(exit_: ProcessExit) -> Built:
             self._building = None
-            report = output.read(exit_)
-            for name in () if job.fresh else report.imported:  # Workers then need not import it one by one.
-                importlib.import_module(name)
-            return Built(report=report)
+            return Built(report=output.read(exit_))
 
         try:
             if self._fork(built):
@@ -220,7 +213,10 @@ class ForkServer:
         os.close(descriptor)
         pid, ended = self._children.pop(descriptor)
         _, status = os.waitpid(pid, 0)
-        self._send(ended(ProcessExit(status=os.waitstatus_to_exitcode(status))))
+        message = ended(ProcessExit(status=os.waitstatus_to_exitcode(status)))
+        self._send(message)
+        for name in message.report.imported if isinstance(message, Built) else ():
+            importlib.import_module(name)  # Workers then need not do so one by one.
 
     def _send(self, message: FromForkServer) -> bool:
         """Send a message; returns False if the other end is dead."""
@@ -258,11 +254,13 @@ def _close(descriptors: Iterable[int]) -> None:
 
 def main() -> None:
     """Run the fork server; in a forked process, its work."""
-    channel, root_pipe = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    channel, root_pipe, early = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3:]
     channel.set_inheritable(False)
     os.set_inheritable(root_pipe, False)
     setproctitle.setproctitle("tianji: fork server")
     adopt_orphans()
+    if early:
+        preload()
     work = ForkServer(channel).run()
     if work is not None:
         try:

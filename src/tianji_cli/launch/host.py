@@ -21,6 +21,7 @@ from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.extensions import DIRECTORY, lay_down
 from tianji_cli.launch.node import LocalNode
 from tianji_cli.launch.role_states import PIECE_BYTES, RoleStates
+from tianji_cli.launch.server_process import ServerProcess
 from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import Host
 from tianji_cli.signals import Interruption, StopSignals
@@ -110,7 +111,7 @@ class JoinedHost:
                 (self._directory / "logs").mkdir()
                 lay_down(welcome.files, self._directory)
                 self._reaches_run = reaches_run(Path(welcome.run), self._root.key, self._say)
-            with LocalNode() as here:
+            with LocalNode(ServerProcess(preload=True)) as here:  # Other hosts may take their time.
                 control.send(self._present(here))
                 self._serve(control, here)
         if not self._given_up:

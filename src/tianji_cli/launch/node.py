@@ -14,21 +14,18 @@ import resource
 import select
 import signal
 import socket
-import subprocess
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from tempfile import TemporaryFile
 from typing import Final
 
 from tianji_cli.errors import ProcessExit, RunFailed, UsageError
-from tianji_cli.launch.children import last_words, process_state
+from tianji_cli.launch.children import process_state
+from tianji_cli.launch.server_process import ServerProcess
 from tianji_cli.plan.job import Job
 from tianji_cli.plan.plan import ROOT_RANK, Host
-from tianji_cli.signals import STOP_SIGNALS
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import (
     HERE,
@@ -162,10 +159,13 @@ SUSPENDED: Final = frozenset({"T", "t"})
 
 
 class LocalNode(Node, contextlib.AbstractContextManager["LocalNode"]):
-    """This host: owns its fork server, and the pipe whose end tells workers that their root is dead.
+    """This host: owns its fork server.
 
     One job may follow another: each goes from ``begin`` to ``end_job``. It keeps requests that the server
     does not take at once. It signals workers itself, since the server may be busy or suspended.
+
+    Args:
+        server: the fork server, if one was started before; closed with the node.
 
     Attributes:
         server_lost: the fork server is gone. Workers live on; the status of their ends is then unknown.
@@ -175,7 +175,7 @@ class LocalNode(Node, contextlib.AbstractContextManager["LocalNode"]):
         OSError: the server cannot be started.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, server: ServerProcess | None = None) -> None:
         super().__init__(HERE)
         self.reaches_run = True
         self.server_lost = False
@@ -188,32 +188,10 @@ class LocalNode(Node, contextlib.AbstractContextManager["LocalNode"]):
         self._received = b""
         self._killed: set[int] = set()
         self._orphans: dict[int, int] = {}
-        self._output = TemporaryFile()  # noqa: SIM115 - open as long as the node
-        self._channel, theirs = socket.socketpair()
-        self._channel.setblocking(False)
+        self._server = ServerProcess() if server is None else server
+        self._channel = self._server.channel
         self._events = select.epoll()
         self._events.register(self._channel, select.EPOLLIN)
-        watched, self._parent_alive = os.pipe()
-        command = [sys.executable, "-P", "-m", "tianji_cli.launch.fork_server"]
-        # Blocked signals stay blocked over fork and exec: a signal that stops the job reaches the whole
-        # process group, and must not end the server, which alone learns how workers end.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-        try:
-            with theirs:
-                self._server = subprocess.Popen(
-                    [*command, str(theirs.fileno()), str(watched)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=self._output,
-                    stderr=self._output,
-                    pass_fds=(theirs.fileno(), watched),
-                )
-        except BaseException:
-            os.close(self._parent_alive)
-            self._free()
-            raise
-        finally:
-            os.close(watched)
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     @property
     def descriptors(self) -> Sequence[int]:
@@ -316,19 +294,20 @@ class LocalNode(Node, contextlib.AbstractContextManager["LocalNode"]):
 
     def cause_of_loss(self) -> str:
         """Describe the server's end, with its last output."""
-        exit_ = ProcessExit(status=self._server.wait(), last_words=last_words(self._output))
+        exit_ = self._server.wait()
         return f"the fork server {exit_}" + (f":\n{exit_.last_words}" if exit_.last_words else "")
 
     def close(self) -> None:
-        """End the remaining workers by closing their pipe, then the server once it has cleaned up."""
-        os.close(self._parent_alive)
+        """End the remaining workers, then the server once it has cleaned up."""
+        self._server.end_workers()
         self.send(StartNoMore())
         self.end_job()
         self._channel.shutdown(socket.SHUT_WR)
         self._wait_until(lambda: self.server_lost)
-        self._server.kill()
-        self._server.wait()
-        self._free()
+        self._server.close()
+        self._events.close()
+        for descriptor in self._orphans:
+            os.close(descriptor)
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
@@ -359,7 +338,6 @@ class LocalNode(Node, contextlib.AbstractContextManager["LocalNode"]):
         if self.suspended_server is not None:
             self.starts_no_more = True
             self._server.kill()
-            self._server.wait()
             self._exchange()  # Its messages from before.
             self._lose_server()
         elif not (self.server_lost or self.starts_no_more):
@@ -437,13 +415,6 @@ class LocalNode(Node, contextlib.AbstractContextManager["LocalNode"]):
                     self._events.register(descriptor, select.EPOLLIN)
             except OSError:
                 self._end(number, ProcessExit())
-
-    def _free(self) -> None:
-        self._events.close()
-        self._channel.close()
-        self._output.close()
-        for descriptor in self._orphans:
-            os.close(descriptor)
 
 
 PING_EVERY_S: Final = 0.5

@@ -477,7 +477,7 @@ def check_build(job: Job, output: BuildOutput, parent_pipe: int) -> None:
 
         init, fragment_bytes = first_build(job)
         new = sorted(sys.modules.keys() - before)
-        imported = tuple(name for name in new if name.startswith(FORKABLE))
+        imported = () if job.fresh else tuple(name for name in new if name.startswith(FORKABLE))
         report = BuildReport(
             imported=imported, modules=read_modules(new), init=init, fragment_bytes=fragment_bytes
         )

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from tianji_cli.conditions import check_machine
 from tianji_cli.files.directories import remove_stale
-from tianji_cli.launch.mpi import Launch, World, launched, run_again_under_mpiexec
+from tianji_cli.launch.mpi import World, run_again_under_mpiexec
+from tianji_cli.launch.ranks import Launch, launched
 from tianji_cli.quantities import size
 from tianji_cli.runs.results import check_places, print_header
 from tianji_cli.signals import STOP_SIGNALS

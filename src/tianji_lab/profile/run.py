@@ -16,7 +16,7 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import TianjiError, UsageError
 from tianji_cli.files.directories import remove_stale
-from tianji_cli.launch.mpi import launched
+from tianji_cli.launch.ranks import launched
 from tianji_cli.limits import usable_cores
 from tianji_cli.quantities import several
 from tianji_cli.runs.results import Result, check_places

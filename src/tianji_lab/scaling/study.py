@@ -18,7 +18,7 @@ from typing import Final, Literal
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig, OnPolicySettings
 from tianji_cli.errors import ConfigError, UsageError
-from tianji_cli.launch.mpi import launched
+from tianji_cli.launch.ranks import launched
 from tianji_cli.limits import usable_cores
 from tianji_cli.plan.graph import EXAMINER
 from tianji_cli.plan.plan import expected_hosts, make_plan

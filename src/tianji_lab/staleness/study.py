@@ -12,7 +12,7 @@ from typing import Any, Final
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig, OnPolicySettings
 from tianji_cli.errors import UsageError
-from tianji_cli.launch.mpi import launched
+from tianji_cli.launch.ranks import launched
 from tianji_cli.limits import usable_cores
 from tianji_cli.runs.comparison.statistics import LEAST_FOR_VERDICT
 from tianji_lab.ranges import Range

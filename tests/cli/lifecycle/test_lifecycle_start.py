@@ -150,6 +150,14 @@ def test_a_config_that_is_replaced_while_the_job_runs_is_read_by_no_process(work
     assert not (workplace.place / "meddled").exists()
 
 
+def test_a_fork_server_that_began_before_the_config_was_read_ends_with_the_command(workplace: Any) -> None:
+    workplace.begins_cold = True
+    run = workplace.train({"training": {"gama": 0.9}})
+    run.command.wait(2)
+    assert "did you mean 'gamma'?" in run.command.last_words
+    run.command.wait_for_all()
+
+
 UNFIT = {
     "Image": "a convolutional one would be right",
     "Tuple": "Box, Discrete, MultiBinary and MultiDiscrete",
