@@ -19,11 +19,11 @@ from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.chart import LearningCurve
+from tianji_cli.telemetry.display import Display, choose_display
 from tianji_cli.telemetry.metrics import EvaluationRow, MetricsFollower, Row, has_writer, read_summary
 from tianji_cli.telemetry.report import print_result
 from tianji_cli.telemetry.run_state import SILENT_S, is_of_last_session
 from tianji_cli.telemetry.snapshot import Summary
-from tianji_cli.telemetry.telemetry import Display, choose_display
 
 LOOK_S: Final = 0.5
 """Seconds between two looks at the files. There is no event when they grow: the run may be on another host,

@@ -62,10 +62,11 @@ from tianji_cli.root.root import ExchangeFactory, Root
 from tianji_cli.root.running_job import RunningJob, restartable
 from tianji_cli.signals import StopSignals
 from tianji_cli.telemetry.chart import LearningCurve, read_learning_curve
+from tianji_cli.telemetry.display import choose_display, nonblocking
 from tianji_cli.telemetry.machine import last_session, note_session
 from tianji_cli.telemetry.run_state import last_row
 from tianji_cli.telemetry.snapshot import Snapshot, Summary
-from tianji_cli.telemetry.telemetry import Telemetry, choose_display, nonblocking
+from tianji_cli.telemetry.telemetry import Telemetry
 from tianji_cli.telemetry.trackers import TENSORBOARD
 from tianji_cli.telemetry.tracking import flat_values
 from tianji_cli.wire.address import (

@@ -27,11 +27,12 @@ from tianji_cli.files.campaigns import SeedsDirectory
 from tianji_cli.files.directories import directory_lock
 from tianji_cli.files.rundir import RunDirectory, RunDirectoryError
 from tianji_cli.plan.plan import this_host
+from tianji_cli.telemetry.display import Display
 from tianji_cli.telemetry.machine import note_session
 from tianji_cli.telemetry.metrics import writer_here
 from tianji_cli.telemetry.run_state import last_row, read_state
 from tianji_cli.telemetry.snapshot import RoleStatus
-from tianji_cli.telemetry.telemetry import Display, Telemetry
+from tianji_cli.telemetry.telemetry import Telemetry
 
 CONFIG = """
 [experiment]

@@ -21,8 +21,9 @@ from tianji_cli.files.rundir import NoSuchRunError, RunDirectory
 from tianji_cli.main import main
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import Interruption
+from tianji_cli.telemetry.display import Display
 from tianji_cli.telemetry.snapshot import RoleStatus, Snapshot, Summary
-from tianji_cli.telemetry.telemetry import Display, Telemetry
+from tianji_cli.telemetry.telemetry import Telemetry
 
 Step = Callable[[], Any]
 

@@ -23,8 +23,9 @@ from tianji_cli.main import main
 from tianji_cli.plan.plan import Host, make_plan
 from tianji_cli.root import session
 from tianji_cli.root.session import RunRequest, SessionRecord, _key_file, _production_file
+from tianji_cli.telemetry.display import Display
 from tianji_cli.telemetry.machine import last_session, note_session
-from tianji_cli.telemetry.telemetry import Display, Telemetry
+from tianji_cli.telemetry.telemetry import Telemetry
 from tianji_transports.zmq.door import borrowed, listening
 
 EVALUATION = "experiment.evaluation={every_s=10, episodes=2}"

@@ -15,15 +15,15 @@ from rich.console import Console
 from tianji_cli.telemetry import styles
 from tianji_cli.telemetry.bottleneck import TRAINING_BOUND
 from tianji_cli.telemetry.chart import LearningCurve
+from tianji_cli.telemetry.display import MOST_CHART, render
 from tianji_cli.telemetry.snapshot import Evaluated, RoleStatus, Snapshot, StopProgress
-from tianji_cli.telemetry.telemetry import MOST_CHART, render
 from tianji_cli.wire.reports import Evaluating
 
 PROGRAM = """
 import fcntl, os, signal, struct, sys, termios, threading
 sys.path.insert(0, sys.argv[1])
 from conftest import build_snapshot
-from tianji_cli.telemetry.telemetry import choose_display
+from tianji_cli.telemetry.display import choose_display
 actors, seconds = int(sys.argv[2]), int(sys.argv[3])
 display = choose_display("ppo_cartpole  experiments/ppo_cartpole/3", quiet=False, stream=sys.stderr)
 display.event("4 processes started")

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.telemetry.display import render
 from tianji_cli.telemetry.metrics import MetricsFollower, MetricsWriter, read_summary, scalars
 from tianji_cli.telemetry.report import print_result
 from tianji_cli.telemetry.snapshot import Snapshot, Summary
-from tianji_cli.telemetry.telemetry import render
 from tianji_cli.wire.reports import Evaluation
 
 MEANS = {"success": 0.25, "steps": 12.5}

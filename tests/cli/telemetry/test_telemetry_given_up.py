@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.telemetry.display import PlainDisplay, render
 from tianji_cli.telemetry.metrics import read_summary, scalars
 from tianji_cli.telemetry.report import print_result
 from tianji_cli.telemetry.snapshot import Snapshot, Summary
-from tianji_cli.telemetry.telemetry import PlainDisplay, render
 
 
 def shown_of(snapshot: Snapshot) -> str:

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.telemetry.display import render
 from tianji_cli.telemetry.metrics import (
     MetricsFollower,
     MetricsWriter,
@@ -18,7 +19,6 @@ from tianji_cli.telemetry.metrics import (
 )
 from tianji_cli.telemetry.report import print_result
 from tianji_cli.telemetry.snapshot import Snapshot, Summary
-from tianji_cli.telemetry.telemetry import render
 from tianji_cli.wire.reports import Evaluation, EvaluatorReport
 
 LENGTHS = {"mean_length": 152.5, "evaluation": Evaluation(100, 12.0, 2.3, length=9.5)}

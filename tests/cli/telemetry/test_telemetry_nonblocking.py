@@ -14,7 +14,7 @@ from typing import TextIO
 
 import pytest
 
-from tianji_cli.telemetry.telemetry import MOST_KEPT_BYTES, nonblocking
+from tianji_cli.telemetry.display import MOST_KEPT_BYTES, nonblocking
 
 LINE = "x" * 99
 LINES = 10_000

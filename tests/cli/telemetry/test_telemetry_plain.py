@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tianji_cli.telemetry.bottleneck import Bottleneck, Kind
+from tianji_cli.telemetry.display import Display, PlainDisplay
 from tianji_cli.telemetry.snapshot import Snapshot, StopProgress
-from tianji_cli.telemetry.telemetry import Display, PlainDisplay
 from tianji_cli.wire.reports import Evaluating
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tianji_cli.files.rundir import RunDirectory, write_whole
+from tianji_cli.telemetry.display import Display, PlainDisplay, choose_display
 from tianji_cli.telemetry.metrics import has_writer
 from tianji_cli.telemetry.snapshot import Snapshot, Summary
-from tianji_cli.telemetry.telemetry import Display, PlainDisplay, Telemetry, choose_display
+from tianji_cli.telemetry.telemetry import Telemetry
 
 
 def test_a_run_leaves_metrics_events_plots_log_and_summary(
@@ -76,7 +77,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from conftest import build_snapshot, build_summary
 from tianji_cli.files.rundir import RunDirectory
-from tianji_cli.telemetry.telemetry import choose_display
+from tianji_cli.telemetry.display import choose_display
 from tianji_cli.telemetry.telemetry import Telemetry
 from tianji_cli.telemetry.report import print_result
 heavy = {"torch", "tensorflow", "gymnasium", "matplotlib"}

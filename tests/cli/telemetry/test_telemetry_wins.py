@@ -11,11 +11,11 @@ from PIL import Image
 from rich.console import Console
 
 from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.telemetry.display import PlainDisplay, render
 from tianji_cli.telemetry.metrics import MetricsFollower, MetricsWriter, read_summary, scalars
 from tianji_cli.telemetry.plots import draw_plots
 from tianji_cli.telemetry.report import print_result
 from tianji_cli.telemetry.snapshot import Snapshot, StopProgress, Summary
-from tianji_cli.telemetry.telemetry import PlainDisplay, render
 from tianji_cli.wire.reports import Evaluation
 
 WON: dict[str, Any] = {

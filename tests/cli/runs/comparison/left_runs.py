@@ -14,8 +14,9 @@ from cli.telemetry.conftest import build_snapshot, build_summary
 from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.plan.plan import this_host
+from tianji_cli.telemetry.display import Display
 from tianji_cli.telemetry.snapshot import RoleStatus
-from tianji_cli.telemetry.telemetry import Display, Telemetry
+from tianji_cli.telemetry.telemetry import Telemetry
 from tianji_cli.wire.reports import Evaluation
 
 STEPS_PER_S = 1000
