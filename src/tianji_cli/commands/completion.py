@@ -149,7 +149,7 @@ def keys(ctx: typer.Context, incomplete: str) -> Iterator[str]:
 def _keys(values: Mapping[str, Any]) -> Iterator[str]:
     """Name the keys of a config with these values."""
     from tianji_algos import registry  # noqa: PLC0415
-    from tianji_cli.config.loader import all_paths  # noqa: PLC0415
+    from tianji_cli.config.problems import all_paths  # noqa: PLC0415
     from tianji_cli.config.schema import KINDS as SECTIONS  # noqa: PLC0415
     from tianji_cli.config.schema import JobConfig  # noqa: PLC0415
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tianji_cli.config.loader import shown_value
+from tianji_cli.config.problems import shown_value
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.source import differing
 

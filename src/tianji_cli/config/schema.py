@@ -418,7 +418,8 @@ class Component(Section):
 
     @model_serializer
     def _as_one_table(self) -> dict[str, Any]:
-        return {"type": self.type, **self.settings.model_dump(mode="json", by_alias=True)}
+        own = {key: value for key, value in self if key != "settings"}
+        return own | self.settings.model_dump(mode="json", by_alias=True)
 
 
 class Transport(Section):
@@ -521,17 +522,9 @@ class UserRoleSection(Component):
         """Fragments that a process may hold on their path, beside the newest, as its class says."""
         return int(getattr(ROLES.load(self.type), "holds", 0))
 
-    @model_serializer
-    def _as_one_table(self) -> dict[str, Any]:
-        own = {
-            "num": self.num,
-            "per": self.per,
-            "receives": list(self.receives),
-            "reads": list(self.reads),
-            "cores": self.cores,
-        }
-        return {"type": self.type, **own, **self.settings.model_dump(mode="json", by_alias=True)}
 
+OWN_KEYS: Final = tuple(key for key in UserRoleSection.model_fields if key != "settings")
+"""Keys of every ``[roles.NAME]``."""
 
 Route = Literal["all", "share", "credit"]
 Step = Annotated[tuple[str, ...], Field(min_length=1)]
@@ -871,9 +864,15 @@ class Range(Section):
         """The choices, or the least and the greatest value; the key has to accept each of them."""
         if self.choices is not None:
             return self.choices
+        low, high = self._bounds
+        return (int(low), int(high)) if self.is_whole else (low, high)
+
+    @property
+    def _bounds(self) -> tuple[float, float]:
+        """The least and the greatest value of a range."""
         assert self.low is not None
         assert self.high is not None
-        return (int(self.low), int(self.high)) if self.is_whole else (self.low, self.high)
+        return self.low, self.high
 
     @property
     def is_whole(self) -> bool:
@@ -883,9 +882,7 @@ class Range(Section):
     @property
     def inside(self) -> float:
         """A value inside the range that is no whole number; a key for whole numbers alone refuses it."""
-        assert self.low is not None
-        assert self.high is not None
-        middle = (self.low + self.high) / 2
+        middle = sum(self._bounds) / 2
         return middle if not math.isclose(middle, round(middle)) else middle - 0.25
 
 
@@ -937,9 +934,8 @@ class Perturbed(Range):
         """Whether a value is one of the choices, or in the range."""
         if self.choices is not None:
             return value in self.choices
-        assert self.low is not None
-        assert self.high is not None
-        return isinstance(value, int | float) and self.low <= value <= self.high
+        low, high = self._bounds
+        return isinstance(value, int | float) and low <= value <= high
 
 
 class Population(Section):

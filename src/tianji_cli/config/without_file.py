@@ -20,7 +20,8 @@ from tianji_algos.fields import ACTION_MASK
 from tianji_cli.config.checks import companions_fit, wrong_agent
 from tianji_cli.config.defaults import CORES_OF_ONE_ACTOR, Seen, check_agent, defaults, usual_steps
 from tianji_cli.config.environment import build_environment, start_limit
-from tianji_cli.config.loader import check_environment, find_extensions, known_sections, resolve, validated
+from tianji_cli.config.loader import check_environment, find_extensions, resolve
+from tianji_cli.config.problems import known_sections, validated
 from tianji_cli.config.schema import Environment, JobConfig, Wrapper
 from tianji_cli.config.source import KeyPath, Tree, lay_over, read, shipped_configs
 from tianji_cli.errors import ConfigError, UsageError, describe

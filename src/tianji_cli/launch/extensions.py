@@ -17,6 +17,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path, PurePosixPath
 from typing import Final, NoReturn
 
+from tianji_cli.config.loader import modules_named
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import UsageError
 from tianji_cli.quantities import memory
@@ -131,7 +132,9 @@ def _modules(config: JobConfig, roots: Sequence[Path]) -> Iterator[tuple[str, Pa
 
     A package goes as a whole: it may import its parts by names that only its code works out.
     """
-    waiting = list(_modules_named(config))
+    # Trackers stay with the root. An id may be a module's name whatever the environment's type is.
+    waiting = [*modules_named(config.model_dump(mode="json", exclude={"experiment"}))]
+    waiting.append(config.environment.id or "")
     seen: set[str] = set()
     while waiting:
         name = waiting.pop().partition(".")[0]
@@ -141,25 +144,6 @@ def _modules(config: JobConfig, roots: Sequence[Path]) -> Iterator[tuple[str, Pa
         for root, file in _files_of(name, roots):
             yield file.relative_to(root).as_posix(), file
             waiting.extend(_imports(file.read_bytes()))
-
-
-def _modules_named(config: JobConfig) -> Iterator[str]:
-    transport = config.distribution.transport
-    types = [
-        config.environment.type,
-        *(wrapper.type for wrapper in config.environment.wrappers),
-        config.agent.type,
-        config.model.type,
-        config.training.type,
-        *(role.type for role in config.roles.values()),
-        *config.graph.records,
-        config.distribution.buffer.sampler,
-        transport.local,
-        transport.remote,
-    ]
-    yield from (name.partition(":")[0] for name in types if ":" in name)
-    # "module:Name-v0" of gymnasium, a module of PettingZoo; of any other id there is no such file.
-    yield (config.environment.id or "").partition(":")[0]
 
 
 def _is_installed(name: str, roots: Sequence[Path]) -> bool:

@@ -117,7 +117,7 @@ class Averaging:
 
     def __str__(self) -> str:
         """Return the text for displays: ``12 rounds; group 1 missed 3; group 2 is lost``."""
-        words = [f"{self.rounds} round{'' if self.rounds == 1 else 's'}"]
+        words = [several(self.rounds, "round")]
         late = (f"group {group} missed {rounds}" for group, rounds in enumerate(self.missed) if rounds)
         gone = (f"group {group} is lost" for group in self.lost)
         return "; ".join([*words, *late, *gone])
