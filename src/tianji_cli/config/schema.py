@@ -97,7 +97,12 @@ class Section(BaseModel):
     """A table of the config: frozen; refuses unknown keys, and converts no value to another type."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, ser_json_inf_nan="constants"
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        ser_json_inf_nan="constants",
+        defer_build=True,
     )
 
 

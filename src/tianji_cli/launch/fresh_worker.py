@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Final, NoReturn
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from tianji_cli.files.regular import write_to
 from tianji_cli.launch.children import python_command
@@ -21,7 +21,7 @@ from tianji_cli.wire.messages import Begin, BuildOutput
 Work = tuple[Job, Begin | None]
 """Job and rank of a process that begins anew; a build has no rank, since it is in no plan."""
 
-_WORK: Final[TypeAdapter[Work]] = TypeAdapter(Work)
+_WORK: Final[TypeAdapter[Work]] = TypeAdapter(Work, config=ConfigDict(defer_build=True))
 
 
 def turn_into_worker(job: Job, own: Begin, root_pipe: int) -> NoReturn:

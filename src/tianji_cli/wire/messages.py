@@ -46,7 +46,9 @@ MOST_SHOWN: Final = 100
 class Message(BaseModel):
     """Base of all messages: frozen plain data without unknown keys; bytes are base64 in JSON."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64", defer_build=True
+    )
 
 
 def first_mistake(found: ValidationError) -> str:
@@ -479,11 +481,14 @@ FromRoot = ToWorker | ToNode
 ToForkServer = Build | Prepare | Begin | StartNoMore
 FromForkServer = Built | Began | Exited | Cleared
 
-_TO_ROOT: TypeAdapter[ToRoot] = TypeAdapter(Annotated[ToRoot, Field(discriminator="kind")])
-_FROM_ROOT: TypeAdapter[FromRoot] = TypeAdapter(Annotated[FromRoot, Field(discriminator="kind")])
-_TO_FORK_SERVER: TypeAdapter[ToForkServer] = TypeAdapter(Annotated[ToForkServer, Field(discriminator="kind")])
+_BY_KIND: Final = Field(discriminator="kind")
+# No process reads all messages: each builds validators of those that it does read.
+_DEFERRED: Final = ConfigDict(defer_build=True)
+_TO_ROOT: TypeAdapter[ToRoot] = TypeAdapter(Annotated[ToRoot, _BY_KIND], config=_DEFERRED)
+_FROM_ROOT: TypeAdapter[FromRoot] = TypeAdapter(Annotated[FromRoot, _BY_KIND], config=_DEFERRED)
+_TO_FORK_SERVER: TypeAdapter[ToForkServer] = TypeAdapter(Annotated[ToForkServer, _BY_KIND], config=_DEFERRED)
 _FROM_FORK_SERVER: TypeAdapter[FromForkServer] = TypeAdapter(
-    Annotated[FromForkServer, Field(discriminator="kind")]
+    Annotated[FromForkServer, _BY_KIND], config=_DEFERRED
 )
 
 

@@ -27,6 +27,7 @@ from tianji_cli.wire.messages import (
     FromRoot,
     FromWorker,
     MalformedMessageError,
+    Message,
     PageReport,
     PeerLost,
     Present,
@@ -57,6 +58,8 @@ from tianji_cli.wire.reports import (
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 RANKS = 8
+for message_type in Message.__subclasses__():
+    message_type.model_rebuild()  # Its signature is not known before.
 st.register_type_strategy(Path, st.sampled_from([Path("/runs/1"), Path("runs/2")]))
 ranks = st.integers(0, RANKS - 1)
 finite = st.floats(0, 1e12)
