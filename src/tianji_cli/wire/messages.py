@@ -328,7 +328,7 @@ class PeerLost(Message):
 
 
 class Allow(Message):
-    """Each actor here may begin so many further fragments; null: any number."""
+    """The actors here may begin so many further fragments in all, one each at most; null: any number."""
 
     kind: Literal["allow"] = "allow"
     fragments: Natural | None

@@ -343,6 +343,10 @@ class WorkerControl:
                 self.peers_known = True
             case PeerLost() if self._transport is not None:
                 self._transport.peer_lost(message.rank)
+            case Allow():
+                actors = [role for role in self._roles if role.name == "actor"]
+                for place, actor in enumerate(actors):
+                    actor.allow(None if message.fragments is None else int(place < message.fragments))
             case Stop():
                 self._stopping = True
         for role in self._roles:
@@ -418,8 +422,6 @@ def _tell(role: Role, message: FromRoot) -> None:
     match message:
         case PeerLost():
             role.peer_lost(message.rank, message.counts_from)
-        case Allow():
-            role.allow(message.fragments)
         case Explore():
             role.explore_among(message.actors)
         case Adopt():

@@ -10,6 +10,7 @@ from cli.skirmish import Skirmish
 
 from tianji_algos import registry as algorithms
 from tianji_algos.core import Agent
+from tianji_cli.errors import RunFailed
 from tianji_cli.root.accounting import reconcile
 from tianji_cli.telemetry.snapshot import Account
 from tianji_envs.core import BaseEnv
@@ -278,6 +279,36 @@ def test_what_is_not_finite_is_named_at_its_source_and_is_in_no_fragment_that_is
     for fragment in sent:
         assert np.isfinite(fragment.fields["observation"]).all()
         assert np.isfinite(fragment.fields["reward"]).all()
+
+
+@pytest.mark.parametrize(
+    ("what", "bonus", "error", "words"),
+    [
+        (
+            "",
+            np.nan,
+            RunFailed,
+            r"^PPOAgent\.observe\(\) gave nan as reward of environment 1 of actor 0 in step 1",
+        ),
+        ("reward", 1.0, BrokenEnvironmentError, "^environment 1 of actor 0 gave nan as reward in step 3 of"),
+    ],
+)
+def test_a_bonus_that_is_not_finite_is_the_agent_s(
+    acting: OpenStage,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    bonus: float,
+    error: type[Exception],
+    words: str,
+) -> None:
+    def observe(_agent: Any, step: Any) -> None:
+        step["reward"][1] += bonus
+
+    monkeypatch.setattr(algorithms.load("agent", "ppo"), "observe", observe)
+    sound_first = iter(["", what])
+    leaky = SerialVectorEnvironment("leaky", lambda: Leaky(next(sound_first), 3, np.nan), 2)
+    with pytest.raises(error, match=words):
+        acting(steps=4, environment=leaky).play(1)
 
 
 def test_numbers_whose_squares_are_too_large_are_finite_all_the_same(acting: OpenStage) -> None:

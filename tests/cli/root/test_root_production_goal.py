@@ -121,6 +121,17 @@ def test_as_many_go_on_as_make_up_for_what_a_killed_actor_had_begun() -> None:
     assert sorted(fragments for fragments in said.values() if fragments is not None) == [0, 0, 1, 1]
 
 
+def test_actors_of_one_process_make_up_between_them_for_what_was_lost() -> None:
+    job = Job(4 * EACH, "distribution.inference.num=1")
+    for actor in range(ACTORS):
+        job.make(actor, 0, begun=1)
+    assert job.look() == {3: 0, 4: 0}, "each rank has two actors"
+    for actor in (2, 3):
+        job.overview.ended[actor, 0] = job.file.read(actor)
+        job.file.begin(actor, 1)
+    assert job.look(killed={(2, 0), (3, 0)}) == {3: 2, 4: 0}
+
+
 def test_what_was_received_of_a_killed_actor_counts() -> None:
     job = Job(4 * EACH)
     job.make(0, 2, begun=5)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Discrete
 
 from tianji_algos.fields import ACTION_MASK, leaves_choices
+from tianji_cli.errors import RunFailed
 from tianji_cli.files.counters import ProductionPage
 from tianji_cli.plan.graph import INFERENCE
 from tianji_cli.roles.role import Role, Trigger, rejected_by
@@ -217,6 +218,7 @@ class Actor(Role):
 
         Raises:
             BrokenEnvironmentError: names the first such number.
+            RunFailed: the agent's ``observe`` has made a reward such a number.
         """
         assert self._fragment is not None
         fields, stack, made = self._fragment.fields, self._environment.stack, self._step
@@ -224,8 +226,11 @@ class Actor(Role):
         shown = fields["observation"][new : stack + made], "observation", new - stack
         for values, called, after in (shown, (fields["reward"][:made], "reward", 0)):
             for row, number, gave, wanted, outside in faults(values, self._bounds, called):
-                who = f"environment {number} of actor {self._number}"
-                words = f"{who} {gave} {self._when(row + after, number)}: {wanted}"
+                who, when = f"environment {number} of actor {self._number}", self._when(row + after, number)
+                words = f"{who} {gave} {when}: {wanted}"
+                if called == "reward" and self._is_made_by_agent(number):
+                    agent = type(self._agent).__name__
+                    raise RunFailed(f"{agent}.observe() {gave} of {who} {when}: {wanted}") from cause
                 if not outside:
                     raise BrokenEnvironmentError(words) from cause
                 self._remarks.setdefault(  # Mostly the environment declares its bounds too narrow.
@@ -235,6 +240,11 @@ class Actor(Role):
                 )
                 # Locating each such number would take far longer than seeing that there is none.
                 self._bounds = {name: one for name, one in self._bounds.items() if one.are_whole}
+
+    def _is_made_by_agent(self, number: int) -> bool:
+        """Whether a reward that is not finite is one by the agent's ``observe``: it is in no return."""
+        has_returns = self._observe is not None and self._environment.games is None
+        return has_returns and math.isfinite(self._returns[number])
 
     def _when(self, row: int, number: int) -> str:
         """Name the step of its episode that an environment was in at a row, as its author counts."""

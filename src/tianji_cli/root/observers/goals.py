@@ -137,7 +137,7 @@ class ProductionGoal(Observer):
                 self._send(0)
             self.deadline = now + FAR_S
         elif self._held:
-            self._send(1, math.ceil(missing / samples))
+            self._send(math.ceil(missing / samples))
             self.deadline = now + FAR_S  # The counters then include what the actors begin now.
         else:
             self.deadline = now + self._pause_s(now, coming, missing)
@@ -180,7 +180,11 @@ class ProductionGoal(Observer):
         fragment_s = trained_s * max(len(self._carriers), self._unit) / made
         return now - self._grown_at > max(STALL_S, 3 * fragment_s)
 
-    def _send(self, fragments: int | None, actors: int | None = None) -> None:
-        carriers = [rank for rank in self._carriers if rank not in self._job.lost_ranks]
-        for rank in carriers[:actors]:
-            self._job.control.send(rank, Allow(fragments=fragments))
+    def _send(self, fragments: int | None) -> None:
+        """Share out so many further fragments over all actors, one each at most; None allows any number."""
+        for rank in [rank for rank in self._carriers if rank not in self._job.lost_ranks]:
+            of_process = fragments
+            if fragments is not None:
+                of_process = min(fragments, len(self._job.plan.processes[rank].actors))
+                fragments -= of_process
+            self._job.control.send(rank, Allow(fragments=of_process))
