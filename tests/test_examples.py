@@ -163,6 +163,16 @@ def test_a_reward_model_is_learnt_while_its_predictions_are_learnt_from(
     assert summary["lost"] == 0
 
 
+def test_a_teacher_s_policy_shows_a_network_the_way_to_the_top(tianji: Tianji, tmp_path: Path) -> None:
+    summary = trained(tianji, "teacher.toml", tmp_path, 60_000)
+    teacher, kickstart = summary["extra"].values()
+    assert teacher["generation"] > 0
+    assert kickstart["agreement"] > 0.5  # Of three actions.
+    assert kickstart["channels"]["fragments"]["sent"] == kickstart["channels"]["fragments"]["received"] > 20
+    assert summary["lost"] == 0
+    assert summary["returns"]["best_mean_100"] > -180  # Without it is -194 (teacher.toml).
+
+
 def test_demonstrations_show_the_way_to_the_top(tianji: Tianji, tmp_path: Path) -> None:
     summary = trained(tianji, "demonstrations.toml", tmp_path, 60_000)
     (said,) = summary["extra"].values()
