@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.config.schema import JobConfig, OnPolicySettings
+from tianji_cli.config.schema import HALVES, JobConfig, OnPolicySettings
 from tianji_cli.config.source import read
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.telemetry.bottleneck import BALANCED
@@ -16,6 +16,7 @@ from tianji_lab.profile.model import LEAST_VERSIONS, Cluster, Model, Prediction
 from tianji_lab.profile.split import (
     ACTORS,
     HOSTS,
+    INFERENCE_DEVICE,
     PINNED,
     Split,
     as_settings,
@@ -30,6 +31,8 @@ RACED: Final = 6
 """Maximum candidates of a race."""
 COMPARED: Final = 64
 """Number of best candidates from which those of the race are chosen."""
+NETWORK_IS_MOST: Final = 0.5
+"""Share of its network in an actor's time from which a candidate has inference apart."""
 TIE: Final = 0.01
 """Share within which two throughputs are the same: then fewer changes come first."""
 
@@ -81,6 +84,9 @@ class Candidates:
     ) -> None:
         self._config, self._overrides = config, tuple(overrides)
         self._model, job = model, model.job
+        self._is_raced = not elsewhere and model.cluster.nodes == 1
+        learns_on, acts_on = job.distribution.device, job.distribution.actor.device
+        self._device = learns_on if learns_on.startswith("cuda") else acts_on
         self._own = split_of(job)
         self._configured = self._own.values | {HOSTS: str(job.distribution.hosts.max)}
         self._of_hosts = host_values(job, model.cluster.nodes)
@@ -108,16 +114,34 @@ class Candidates:
                 break
         return [*found, *refused][:most]
 
+    @property
+    def apart(self) -> list[Candidate]:
+        """The best split with inference apart, to be trained with: no prediction knows what asking costs.
+
+        It is empty where the network is the smaller part of an actor's work, where trainings do not decide,
+        and where the config has inference apart already or cannot have it.
+        """
+        job, like = self._model.job, self.best(1)[0].split
+        network = self._model.share_of_network(like.num_envs)
+        if not self._is_raced or job.distribution.inference is not None or network < NETWORK_IS_MOST:
+            return []
+        cores = max(2, like.actors)
+        inference = 1 if self._device != "cpu" else cores // 2  # Each serves a process of actors at least.
+        split = replace(like, inference=inference, actors=HALVES * (cores - inference))
+        split = replace(split, pinned=like.pinned and split.cores <= self._model.cluster.cores)
+        found = self._candidate(self._model.predict(split))
+        return [found] if found.why_not is None else []
+
     def to_race(self) -> list[Candidate]:
         """List the candidates of a race: the best, the config's own, the best of the other kind of pinning.
 
-        The others are the next best; those come first that differ from the ones before in environments, cores
-        of a learner or pinning.
+        One with inference apart may follow. The others are the next best; those come first that differ from
+        the ones before in environments, cores of a learner or pinning.
         """
         may = self.best(COMPARED)
         own = self._candidate(self._model.predict(self._own))
         wanted = [may[0], own]
-        wanted += [one for one in may if one.split.pinned != may[0].split.pinned][:1]
+        wanted += [one for one in may if one.split.pinned != may[0].split.pinned][:1] + self.apart
         seen: set[tuple[int, int, bool]] = set()
         for one in may:
             kind = one.split.num_envs, one.split.learner_cores, one.split.pinned
@@ -130,6 +154,8 @@ class Candidates:
     def _candidate(self, prediction: Prediction) -> Candidate:
         split = prediction.split
         values = split.values | self._of_hosts
+        if split.inference and self._device != "cpu":
+            values[INFERENCE_DEVICE] = f'"{self._device}"'
         changed = [key for key, value in values.items() if value != self._configured.get(key)]
         # If anything changes, keys that the config left to the machine have to be set, too.
         changes = tuple(dict.fromkeys([*changed, *self._unset])) if changed else ()

@@ -121,18 +121,23 @@ class Model:
     def predict(self, split: Split) -> Prediction:
         """Predict the rates of a split."""
         rho, samples = self._rho, self._at(split.num_envs, "samples")
-        fragment_s = self._at(split.num_envs, "sample_s") + self._at(split.num_envs, "push_s")
+        network_s = self._at(split.num_envs, "act_s") if split.inference else 0.0
+        fragment_s = self._at(split.num_envs, "sample_s") + self._at(split.num_envs, "push_s") - network_s
         receive_s, update_s = self._at(split.num_envs, "receive_s"), self._update_s(split)
         uses = self._parts[0].uses_per_update
         if self._takes_turns:
             update_s += uses / rho / samples * receive_s
         limits = {
-            "production": rho * _per_s(split.groups * split.actors * samples, fragment_s),
+            "production": rho
+            * min(
+                _per_s(split.groups * split.actor_processes * samples, fragment_s),
+                _per_s(split.groups * split.inference * samples, network_s),
+            ),
             "reception": rho * _per_s(split.groups * self._buffers * samples, receive_s),
             "consumption": _per_s(split.groups * uses, update_s),
         }
         # Core seconds of a sample use.
-        actor_s = split.actor_cores * fragment_s / samples / rho
+        actor_s = (split.actor_cores * fragment_s + network_s) / samples / rho
         learner_s = split.learners * split.learner_cores * update_s / uses
         buffer_s = 0.0 if self._takes_turns else receive_s / samples / rho
         if self.job.distribution.one_process:
@@ -163,6 +168,12 @@ class Model:
             yield f"{split.learners} learners: from {', '.join(map(str, sorted(self._by_learners)))} measured"
         if split.groups > 1:
             yield f"{split.groups} groups: averaging their parameters holds none of them up"
+        if split.inference:
+            yield "inference apart: asking costs nothing, and a pass takes as long as an actor's own"
+
+    def share_of_network(self, num_envs: int) -> float:
+        """Return the share of its network in an actor's time for a fragment."""
+        return self._at(num_envs, "act_s") / self._at(num_envs, "sample_s")
 
     def _at(self, num_envs: int, what: str) -> float:
         """Interpolate a figure of a fragment between the measured numbers of environments."""

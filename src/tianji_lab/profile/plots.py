@@ -207,8 +207,8 @@ def _finish(axes: Axes, recommended: Prediction) -> None:
     axes.set_xlabel("Actors" if split.groups == 1 else f"Actors of each of {split.groups} groups")
     axes.set_ylabel("Sample uses per second")
     learners = f"{several(split.learners, 'learner')} with {several(split.learner_cores, 'core')}"
-    pins = "" if split.pinned else ", unpinned"
-    axes.set_title(f"{learners}, {split.num_envs} environments an actor{pins}", fontsize=8, loc="left")
+    title = f"{learners}, {split.num_envs} environments an actor{split.manner}"
+    axes.set_title(title, fontsize=8, loc="left")
 
 
 def _note_reception(axes: Axes, curve: Sequence[Prediction]) -> bool:

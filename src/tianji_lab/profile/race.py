@@ -63,8 +63,7 @@ class Contender:
     def train(self, trainer: Trainer, seconds: float, progress: Progress) -> None:
         """Train once; after a failure this contender is out of the race, and the others go on."""
         split = self.candidate.split
-        pins = "" if split.pinned else ", shared cores"
-        progress.begin(f"training with {split.name}, {split.num_envs} environments an actor{pins}")
+        progress.begin(f"training with {split.name}, {split.num_envs} environments an actor{split.manner}")
         try:
             trained = trainer.train(self.candidate.settings, seconds)
         except RunFailed as error:

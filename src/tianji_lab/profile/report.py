@@ -37,6 +37,10 @@ OWN_SAMPLES: Final = (
 )
 UNPINNED: Final = "~"
 """Mark of splits whose roles share all cores."""
+APART: Final = (
+    "+ 1: a process that runs the network for all actors of a group. The prediction does not know what "
+    "asking costs, so only the race can recommend it."
+)
 IN_HEADER: Final = ("CPU", "cores", "measured")
 """Subjects of the environment's description that the header shows."""
 
@@ -135,6 +139,8 @@ def _print_candidates(console: Console, found: Profile) -> None:
         _print_wrapped(console, f"* not recommended: {why_not}", WARNING, indent="  ")
     for beyond in extrapolated:
         _print_wrapped(console, f"- {beyond}", indent="  ")
+    if any(candidate.split.inference for candidate in found.listed):
+        _print_wrapped(console, f"- {APART}", indent="  ")
 
 
 def _row(candidate: Candidate, *, groups: bool) -> list[str]:
@@ -209,7 +215,8 @@ def _print_verified(console: Console, verified: Sequence[Contender]) -> None:
 
 def _split_cells(split: Split) -> tuple[str, str]:
     unpinned = "" if split.pinned else f"{UNPINNED} "
-    return f"{unpinned}{split.learners} x {split.learner_cores}", f"{split.actors} x {split.num_envs}"
+    apart = f" + {split.inference}" if split.inference else ""
+    return f"{unpinned}{split.learners} x {split.learner_cores}", f"{split.actors} x {split.num_envs}{apart}"
 
 
 # -- recommendation ------------------------------------------------------------------------------------
@@ -326,8 +333,7 @@ def _roles(split: Split) -> str:
     each = " each" if split.learners > 1 else ""
     actors = f"{several(split.actors, 'actor')} of {several(split.num_envs, 'environment')}"
     groups = f"{split.groups} groups, each of " if split.groups > 1 else ""
-    pins = "" if split.pinned else ", unpinned"
-    return f"{groups}{learners}{each} and {actors}{pins}"
+    return f"{groups}{learners}{each} and {actors}{split.manner}"
 
 
 def _cores(number: int) -> str:

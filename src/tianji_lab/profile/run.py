@@ -215,7 +215,7 @@ def _profile(options: Options, job: JobConfig, measured: Measured) -> tuple[Prof
         measured=measured,
         hosts=hosts,
         model=model,
-        listed=candidates.best(SHOWN),
+        listed=[*candidates.best(SHOWN), *candidates.apart],
     )
     return found, candidates
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,7 +12,7 @@ from typing import Final
 
 from tianji_cli.config.checks import crosses_hosts
 from tianji_cli.config.loader import load_config
-from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.schema import HALVES, JobConfig
 from tianji_cli.errors import ConfigError
 
 GROUPS: Final = "distribution.groups"
@@ -21,6 +22,8 @@ LEARNER_CORES: Final = "distribution.learner.cores"
 ACTORS: Final = "distribution.actor.num"
 NUM_ENVS: Final = "environment.num_envs"
 PINNED: Final = "distribution.pin_cores"
+INFERENCE: Final = "distribution.inference.num"
+INFERENCE_DEVICE: Final = "distribution.inference.device"
 TRANSPORT: Final = "distribution.transport"
 
 _OF_AVERAGING: Final = tuple(f"distribution.sync_{key}" for key in ("interval", "wait_s", "optimizer"))
@@ -41,6 +44,8 @@ class Split:
         buffer_cores: cores of each group's buffer; 0 where it takes turns with a learner.
         pinned: whether each process is tied to cores of its own, as far as there are enough; otherwise all
             processes share all cores.
+        inference: processes of each group that run the network for its actors, with a core each; 0 where
+            the config's do, or the actors themselves.
     """
 
     learners: int
@@ -51,6 +56,12 @@ class Split:
     actor_cores: int = 1
     buffer_cores: int = 0
     pinned: bool = True
+    inference: int = 0
+
+    @property
+    def actor_processes(self) -> int:
+        """Processes of each group's actors: where inference is apart, two actors share one."""
+        return math.ceil(self.actors / HALVES) if self.inference else self.actors
 
     @property
     def cores_of_learners(self) -> int:
@@ -63,8 +74,12 @@ class Split:
 
     @property
     def cores_of_actors(self) -> int:
-        """M_A, cores of all actors."""
-        return self.groups * self.actors * self.actor_cores
+        """M_A, cores of all actors, and of their inference where it is apart.
+
+        >>> Split(learners=1, learner_cores=1, actors=6, num_envs=32, inference=2).cores_of_actors
+        5
+        """
+        return self.groups * (self.actor_processes * self.actor_cores + self.inference)
 
     @property
     def cores(self) -> int:
@@ -74,7 +89,7 @@ class Split:
     @property
     def numbers(self) -> dict[str, int]:
         """Numbers that a reader of JSON knows a split by."""
-        names = ("learners", "learner_cores", "actors", "num_envs", "groups")
+        names = ("learners", "learner_cores", "actors", "num_envs", "groups", "inference")
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -87,6 +102,7 @@ class Split:
             ACTORS: str(self.actors),
             NUM_ENVS: str(self.num_envs),
             PINNED: str(self.pinned).lower(),
+            **({INFERENCE: str(self.inference)} if self.inference else {}),
         }
 
     @property
@@ -103,6 +119,15 @@ class Split:
         """
         of_group = f"L{self.learners}A{self.actors}"
         return of_group if self.groups == 1 else f"{self.groups} x {of_group}"
+
+    @property
+    def manner(self) -> str:
+        """Words behind its numbers on how its processes run.
+
+        >>> Split(1, 1, 2, 32, inference=1, pinned=False).manner
+        ', inference apart, unpinned'
+        """
+        return ", inference apart" * bool(self.inference) + ", unpinned" * (not self.pinned)
 
 
 def powers_of_two(most: int) -> list[int]:

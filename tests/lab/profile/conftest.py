@@ -41,7 +41,7 @@ def of(
         measured=Measured(measured, {"CPU": "an abacus", "cores": f"{cores} usable of {cores}"}),
         hosts=hosts,
         model=model,
-        listed=candidates.best(6),
+        listed=[*candidates.best(6), *candidates.apart],
     )
 
 

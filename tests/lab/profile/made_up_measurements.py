@@ -16,7 +16,13 @@ SYNC = "configs/ppo_cartpole_sync.toml"
 
 
 def part(
-    num_envs: int, *, learners: int = 1, learner_cores: int = 1, update_s: float = 3e-4, step_s: float = 2e-6
+    num_envs: int,
+    *,
+    learners: int = 1,
+    learner_cores: int = 1,
+    update_s: float = 3e-4,
+    step_s: float = 2e-6,
+    act_s: float = 2e-3,
 ) -> Part:
     """An actor that takes 3 ms and 64 steps of each environment for a fragment, and a learner beside it.
 
@@ -29,7 +35,7 @@ def part(
         actors=1,
         num_envs=num_envs,
         samples=samples,
-        act_s=2e-3,
+        act_s=act_s,
         step_s=samples * step_s,
         rest_s=1e-3,
         push_s=5e-5,
@@ -50,12 +56,13 @@ def made_up(
     overrides: Sequence[str] = (),
     update_s: float = 3e-4,
     step_s: float = 2e-6,
+    act_s: float = 2e-3,
     busy: float = 0.02,
 ) -> Measurements:
     """Measurements of a config on a machine of so many cores."""
     job = load_config(config, overrides)
     sizes, own = num_envs_options(config, overrides), job.environment.num_envs
-    times = {"update_s": update_s, "step_s": step_s}
+    times = {"update_s": update_s, "step_s": step_s, "act_s": act_s}
     parts = [part(size, **times) for size in dict.fromkeys((own, max(sizes), min(sizes)))]
     parts += [part(own, learner_cores=2, **times)]
     parts += [part(own, learners=2, **times)] * (cores > 2)

@@ -10,7 +10,7 @@ from lab.profile.made_up_measurements import APEX, DQN, PPO, SYNC, made_up
 from tianji_cli.config.loader import load_config
 from tianji_lab.profile.candidates import RACED, Candidate, Candidates
 from tianji_lab.profile.model import Cluster, Model
-from tianji_lab.profile.split import Split, num_envs_options, split_of
+from tianji_lab.profile.split import INFERENCE, Split, num_envs_options, split_of
 
 ALL = 10_000
 
@@ -192,3 +192,52 @@ def test_those_that_race_differ_in_their_environments_before_they_differ_in_thei
         64,
         128,
     }
+
+
+# -- inference apart -----------------------------------------------------------------------------------
+
+SLOW = 2e-2
+"""Seconds of the network for a fragment: most of an actor's time."""
+
+
+@pytest.mark.parametrize(("cores", "inference", "actors"), [(2, 1, 2), (4, 2, 4), (16, 7, 14)])
+def test_inference_apart_races_where_the_network_is_most_of_an_actors_work(
+    cores: int, inference: int, actors: int
+) -> None:
+    asked = candidates(PPO, Cluster(cores), measured_on=cores, act_s=SLOW, update_s=1e-5)
+    (apart,) = asked.apart
+    assert (apart.split.inference, apart.split.actors) == (inference, actors)
+    assert apart in asked.to_race()
+    assert apart.split not in [one.split for one in asked.best(ALL)], "no prediction recommends it"
+    distribution = load_config(PPO, apart.settings).distribution
+    assert distribution.inference is not None
+    assert distribution.inference.num == inference
+    assert apart.split.pinned is (apart.split.cores <= cores)
+    assert set(apart.changes) >= {INFERENCE}
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides"),
+    [
+        (SYNC, ()),
+        (PPO, ("distribution.transport=inproc",)),
+        (PPO, ("distribution.inference.num=1",)),
+        (PPO, ("training.normalize_values=true",)),
+    ],
+)
+def test_inference_apart_is_not_listed_where_the_config_cannot_have_it_or_has_it(
+    config: str, overrides: tuple[str, ...]
+) -> None:
+    assert candidates(config, Cluster(2), *overrides, act_s=SLOW).apart == []
+
+
+def test_inference_apart_is_not_listed_where_it_cannot_win_or_nothing_is_trained() -> None:
+    assert candidates(PPO, Cluster(2)).apart == [], "environments are most of an actor's work"
+    assert candidates(PPO, Cluster(4, 2), elsewhere=True, act_s=SLOW).apart == []
+
+
+def test_one_gpu_runs_the_network_of_all_actors() -> None:
+    (apart,) = candidates(PPO, Cluster(16), "distribution.device=cuda", act_s=SLOW, update_s=1e-5).apart
+    inference = load_config(PPO, ["distribution.device=cuda", *apart.settings]).distribution.inference
+    assert inference is not None
+    assert (inference.num, inference.device) == (1, "cuda")

@@ -108,6 +108,17 @@ def test_the_winner_is_recommended_with_what_it_came_to_beside_what_was_predicte
     assert ": 2.5 times the 500 K of the config as it is." in said
 
 
+def test_inference_apart_is_recommended_where_it_has_won_the_race(found: Find, capsys: Out) -> None:
+    there = found(measurements=made_up(act_s=2e-2))
+    *others, apart = there.listed
+    assert apart.split.inference == 1
+    assert "only the race can recommend it" in flat(printed(there, capsys))
+    assert there.recommended is there.listed[0]
+    said = printed(raced(there, *[1e6] * len(others), 1.2e6), capsys)
+    assert f"of {apart.split.num_envs} environments, inference apart" in said
+    assert "[distribution.inference]\n  num = 1\n" in said
+
+
 def test_equation_4_is_shown_for_what_is_recommended(found: Find, capsys: Out) -> None:
     there = found()
     split, rates = there.recommended.split, there.recommended.prediction

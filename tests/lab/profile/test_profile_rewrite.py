@@ -106,6 +106,12 @@ def test_only_the_split_changes_and_comments_and_order_stay(config: str, tmp_pat
     assert to.read_bytes() == before.read_bytes(), "a config that has the split is written as it is"
 
 
+def test_inference_apart_is_a_table_of_its_own(tmp_path: Path) -> None:
+    write(PPO, (), replace(split_of(load_config(PPO)), inference=1).settings, to := tmp_path / "new.toml")
+    assert differing(shipped_configs()[PPO], to)["distribution.inference.num"] == 1
+    assert "[distribution.inference]\nnum = 1\n" in to.read_text()
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
