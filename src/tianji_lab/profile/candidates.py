@@ -118,12 +118,13 @@ class Candidates:
     def apart(self) -> list[Candidate]:
         """The best split with inference apart, to be trained with: no prediction knows what asking costs.
 
-        It is empty where the network is the smaller part of an actor's work, where trainings do not decide,
-        and where the config has inference apart already or cannot have it.
+        It is empty where actors do not hold the job back, or their network is the smaller part of their work,
+        where trainings do not decide, and where the config has inference apart already or cannot have it.
         """
-        job, like = self._model.job, self.best(1)[0].split
-        network = self._model.share_of_network(like.num_envs)
-        if not self._is_raced or job.distribution.inference is not None or network < NETWORK_IS_MOST:
+        best, has_it = self.best(1)[0].prediction, self._model.job.distribution.inference is not None
+        like, waits = best.split, best.bottleneck.kind == "training-bound"
+        is_small = self._model.share_of_network(like.num_envs) < NETWORK_IS_MOST
+        if not self._is_raced or has_it or waits or is_small:
             return []
         cores = max(2, like.actors)
         inference = 1 if self._device != "cpu" else cores // 2  # Each serves a process of actors at least.
