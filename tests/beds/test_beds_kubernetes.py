@@ -1,4 +1,4 @@
-"""What the pods of `tianji launch k8s` run, in a network namespace each with a small `/dev/shm` of its own.
+"""Pods of `tianji launch k8s` run in network namespaces, each with a small `/dev/shm` of its own.
 
 There is no Kubernetes: the test gives the pods their files (below other paths than in a pod), names and
 addresses, and starts them again.

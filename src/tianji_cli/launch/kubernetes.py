@@ -161,7 +161,7 @@ _QUANTITY: Final = re.compile(r"\d+(\.\d+)?([kKMGT]i?)?")
 
 @dataclass(frozen=True)
 class Pods:
-    """What the pods of a job ask of a cluster.
+    """Resources and options of a job's pods.
 
     Attributes:
         image: image with tianji, and the packages of the environment.

@@ -128,7 +128,7 @@ class SlurmError(TianjiError):
 
 @dataclass(frozen=True)
 class Request:
-    """What a job asks of Slurm.
+    """Resources and options of a job under Slurm.
 
     Attributes:
         partition: partition to queue in; Slurm's default if None.

@@ -1,4 +1,4 @@
-"""What a worker does with the root's messages."""
+"""A worker handles the messages of the root."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ KEYS = {
     *("schema", "config", "overrides", "environment", "warnings", "measurements", "cluster", "as_it_is"),
     *("candidates", "race", "recommended", "writable", "equation_4", "bottleneck", "extrapolated", "verify"),
 }
-SPLIT = {"learners", "learner_cores", "actors", "num_envs", "groups", "pinned"}
+SPLIT = {"learners", "learner_cores", "actors", "num_envs", "groups", "inference", "pinned"}
 
 
 @dataclass(frozen=True)
