@@ -174,7 +174,7 @@ def batch_script(
         what = 'what=("$run/config.toml" --run "$run")\n'
     else:
         settings = "".join(f" --set {shlex.quote(setting)}" for setting in resumed)
-        what = f'what=(--resume "$run"{settings})\n'
+        what = f'what=(--resume "$run"{settings})\nrm -f "$run/job.key"\n'
     header = HEADER.format(
         options="\n".join(f"#SBATCH {option}" for option in _options(job, runs, request, cpus, of_others)),
         runs=f"run={names}" if len(runs) == 1 else f'runs=({names})\nrun="${{runs[$SLURM_ARRAY_TASK_ID]}}"',
